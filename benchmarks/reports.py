@@ -1,0 +1,182 @@
+"""Reports over a full ledger, asked for over HTTP: `python -m benchmarks.reports`.
+
+A ledger gets 50,000 cycles and 60 days of figures. A console answers over a real socket: the first
+time, when it knows nothing, and then again, when ended cycles are known. A report must take less
+than a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.rig import rig, wait_until
+from mulligan.console.http.server import ConsoleServer, listen
+from mulligan.console.http.site import open_site
+from mulligan.policies.figures import name
+from mulligan.workers.compose import Shop
+from mulligan.workers.fold import Fold
+from mulligan.workers.settings import Settings
+
+console = Console(width=110)
+
+CYCLES, HOURS, TASK_TYPES, SIGNATURES = 50_000, 60 * 24, 6, 40
+ALLOWED_SECONDS = 1.0
+_P = "mulligan:{p00}:"
+_CAUSES = ("json_invalid.fence", "schema_invalid.type", "test_failed.assertion")
+REPORTS = (
+    f"/api/quality/self-repair-immediate-loop?windowDays=30&limit={CYCLES}",
+    f"/api/quality/self-repair-delayed-verification?windowDays=30&limit={CYCLES}",
+    f"/api/quality/self-repair-budget?windowDays=30&limit={CYCLES}",
+    "/api/failures?window=7d",
+    "/api/cost?by=task_type,model&window=30d",
+)
+
+
+def fill_cycles(client: Any, count: int) -> None:
+    """Cycles as the ledger keeps them, one a half minute back in time."""
+    now = time.time() * 1000
+    pipe = client.pipeline(transaction=False)
+    for number in range(count):
+        cycle = f"p00-bench{number:017d}:1:1"
+        created = now - number * 30_000
+        metadata = {
+            "taskType": f"type_{number % TASK_TYPES}",
+            "prompt": "Extract the person as JSON with name and age. " * 10,
+            "targetNodes": ["$.age"],
+            "causeLabel": _CAUSES[number % len(_CAUSES)],
+        }
+        record = {
+            "job_id": cycle.partition(":")[0],
+            "source_attempt": 1,
+            "loop_index": 1,
+            "status": "completed" if number % 10 else "escalated",
+            "created_at": f"{created:.3f}",
+            "immediate_at": f"{created + 900:.3f}",
+            "immediate_attempt_id": f"{cycle.partition(':')[0]}-2",
+            "reason": "",
+            "tenant": "",
+            "metadata": json.dumps(metadata, separators=(",", ":")),
+        }
+        pipe.hset(f"{_P}cycle:{cycle}", mapping=record)
+        pipe.zadd(f"{_P}cycles", {cycle: created})
+        told = {
+            "type": "cycle",
+            "job": record["job_id"],
+            "cycle": cycle,
+            "status": record["status"],
+        }
+        pipe.xadd(f"{_P}events", {"data": json.dumps(told)})
+        if number % 2000 == 0:
+            pipe.execute()
+    pipe.execute()
+
+
+def fill_figures(client: Any, hours: int) -> None:
+    """Figures by the hour, as many different ones as a busy fleet has."""
+    rows: dict[str, int] = {}
+    for kind in range(TASK_TYPES):
+        of = (f"type_{kind}", "small", "model-1", "", "")
+        for repair in ("no", "yes"):
+            for measure, n in (("n", 900), ("ok", 700), ("prompt", 90_000), ("completion", 30_000)):
+                rows[name("use", *of, repair, measure=measure)] = n
+        rows[name("job", f"type_{kind}", "", "succeeded", "1")] = 700
+    for number in range(SIGNATURES):
+        dims = (f"v1:{number:020d}", "json_invalid", "fence", f"type_{number % TASK_TYPES}")
+        rows[name("failure", *dims, "model-1", "")] = number + 1
+        rows[name("repair", dims[0], "drop_fence", "", measure="tried")] = number + 1
+    pipe = client.pipeline(transaction=False)
+    for back in range(hours):
+        pipe.hset(f"{_P}figures:h:{int(time.time()) // 3600 - back}", mapping=rows)
+    pipe.execute()
+
+
+def fold(shop: Shop) -> float:
+    """What the control worker does every second; answers with the seconds that all of it took."""
+    started = time.perf_counter()
+    folding = Fold(shop.ledger.calls, shop.settings)
+    while folding.run():
+        pass
+    return time.perf_counter() - started
+
+
+@contextmanager
+def answering(broker: str) -> Iterator[str]:
+    """A console on a free port, in a thread."""
+    site = open_site(Settings(broker_url=broker, console_port=0))
+    socket = listen("127.0.0.1", 0)
+    server = ConsoleServer(site)
+    thread = threading.Thread(target=lambda: server.run(sockets=[socket]), daemon=True)
+    thread.start()
+    wait_until(lambda: server.started, seconds=20)
+    try:
+        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        socket.close()
+
+
+def measure(broker: str, paths: Sequence[str], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each answer. A new console for each path: the first answer is a cold one."""
+    found: dict[str, list[float]] = {}
+    for path in paths:
+        with answering(broker) as url, httpx2.Client(base_url=url, timeout=60) as client:
+            client.get("/healthz").raise_for_status()
+            for _ in range(rounds):
+                started = time.perf_counter()
+                client.get(path).raise_for_status()
+                found.setdefault(path, []).append(time.perf_counter() - started)
+    return found
+
+
+def run(cycles: int = CYCLES, rounds: int = 4) -> dict[str, list[float]]:
+    """Fill a ledger, ask for every report, and show how long each took."""
+    folder = Path(tempfile.mkdtemp(prefix="mb-"))
+    try:
+        with rig(folder / "r") as made, console.status(f"reports over {cycles:,} cycles"):
+            fill_cycles(made.client, cycles)
+            folding = fold(made.shop())
+            fill_figures(made.client, HOURS)
+            found = measure(made.broker, REPORTS, rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    table = Table(title=f"reports over {cycles:,} cycles, seconds over HTTP")
+    for column in ("report", "first", "again", f"under {ALLOWED_SECONDS:g} s"):
+        table.add_column(column, justify="left" if column == "report" else "right", no_wrap=True)
+    for path, seconds in found.items():
+        again = max(seconds[1:], default=seconds[0])
+        good = "yes" if max(seconds) < ALLOWED_SECONDS else "no"
+        table.add_row(path.partition("?")[0], f"{seconds[0]:.2f}", f"{again:.2f}", good)
+    console.print(table)
+    console.print(f"folding the {cycles:,} events of their ends took {folding:.1f} s")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reports", description=__doc__)
+    parser.add_argument("--cycles", type=int, default=CYCLES)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--json", type=Path, help="also write every figure to this file")
+    options = parser.parse_args()
+    console.print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
+    found = run(options.cycles, options.rounds)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""No-op tasks a second, with two worker processes and 1 KB payloads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.rig import GOOD, SCHEMA, Rig, rig, wait_until
+from mulligan.tasks.submit import read_job, submit_jobs
+
+PAYLOAD = "x" * 1000
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What was measured over the middle of a run, workers warm and the queue never empty."""
+
+    per_second: float
+    #: CPU microseconds per task in the workers and in Redis: less noisy than the clock.
+    worker_cpu: float
+    redis_cpu: float
+    commands: float
+
+
+def plain(folder: Path, tasks: int, *, solo: bool = False) -> Rate:
+    """Celery as it comes: one prefork worker with two processes; or two solo workers."""
+    with rig(folder) as made:
+        from benchmarks import plain as module
+
+        app = module.app
+        app.conf.broker_url = made.broker
+        with app.connection_for_write(made.broker) as connection:
+            producer = app.amqp.Producer(connection)
+            for _ in range(tasks):
+                app.send_task("noop", args=(PAYLOAD,), producer=producer)
+        if solo:
+            for _ in range(2):
+                made.start("benchmarks.plain", "-P", "solo")
+        else:
+            made.start("benchmarks.plain", "-P", "prefork", "-c", "2")
+        return _measure(made, tasks, lambda: tasks - _length(made, "celery"))
+
+
+def mulligan(folder: Path, tasks: int) -> Rate:
+    """The complete attempt: claim, answer, store, json.object, contract.schema, settle."""
+    with rig(folder) as made:
+        shop = made.shop()
+        job = read_job(
+            {
+                "task_type": "bench",
+                "prompt": PAYLOAD,
+                "runner": {"kind": "scripted", "answers": [GOOD]},
+                "verifiers": ["json.object", {"id": "contract.schema", "schema": SCHEMA}],
+            }
+        )
+        for _ in range(0, tasks, 500):
+            submit_jobs(shop.intake, [job] * 500)
+        for _ in range(2):
+            made.start("mulligan.workers.app", "-P", "solo", "-Q", "repair,attempt")
+        return _measure(made, tasks, lambda: _count(made, "jobs:succeeded"))
+
+
+def _length(made: Rig, queue: str) -> int:
+    value: object = made.client.llen(queue)
+    return int(str(value))
+
+
+def _count(made: Rig, index: str) -> int:
+    value: object = made.client.zcard(f"mulligan:{{p00}}:{index}")
+    return int(str(value))
+
+
+def _measure(made: Rig, tasks: int, done: Callable[[], int]) -> Rate:
+    wait_until(lambda: done() >= tasks * 0.2)
+    started, first, cpu, commands = time.perf_counter(), done(), made.cpu(), made.commands()
+    wait_until(lambda: done() >= tasks * 0.9)
+    elapsed, count = time.perf_counter() - started, done() - first
+    used = made.cpu()
+    return Rate(
+        per_second=count / elapsed,
+        worker_cpu=(used[0] - cpu[0]) / count * 1e6,
+        redis_cpu=(used[1] - cpu[1]) / count * 1e6,
+        commands=(made.commands() - commands) / count,
+    )
+
+
+def round_trips(folder: Path) -> float:
+    """Ledger round trips of one attempt on the happy path, counted in process."""
+    from mulligan.tasks.attempt import run_attempt
+    from mulligan.tasks.ledger import Entry
+
+    with rig(folder) as made:
+        shop = made.shop()
+        job = {
+            "task_type": "bench",
+            "prompt": PAYLOAD,
+            "runner": {"kind": "scripted", "answers": [GOOD]},
+            "verifiers": ["json.object", {"id": "contract.schema", "schema": SCHEMA}],
+        }
+        accepted = submit_jobs(shop.intake, [read_job(job)] * 101)
+        run_attempt(shop.bench, Entry("attempt", accepted[0].id, 1))
+        before = shop.ledger.calls.round_trips
+        for answer in accepted[1:]:
+            run_attempt(shop.bench, Entry("attempt", answer.id, 1))
+        return (shop.ledger.calls.round_trips - before) / 100

@@ -1,0 +1,58 @@
+"""The home directory: whether `mulligan up` runs there, and the embedded Redis in it."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mulligan.console.stopping import unhurried
+from mulligan.tasks.ports import BadInput
+from mulligan.workers.embedded import EmbeddedRedis
+
+_LOCK = "up.lock"
+
+
+def is_up(home: Path) -> bool:
+    """Whether a `mulligan up` serves this directory. The kernel drops the lock of a dead one."""
+    try:
+        with (home / _LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def has_ledger(home: Path) -> bool:
+    """Whether anything has ever been run in this directory."""
+    return (home / "redis").is_dir()
+
+
+@contextmanager
+def held_by_up(home: Path) -> Iterator[None]:
+    """Be the one `mulligan up` of this directory."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / _LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(
+                f"mulligan is already up in {home}; stop that one, or set MULLIGAN_HOME to another"
+                " directory"
+            ) from None
+        yield
+
+
+@contextmanager
+def embedded_redis(home: Path) -> Iterator[EmbeddedRedis]:
+    """The Redis of a directory: joined if it runs, started if not, left when the block ends."""
+    server = EmbeddedRedis(home)
+    server.start()
+    try:
+        yield server
+    finally:
+        with unhurried():
+            server.stop()

@@ -1,0 +1,185 @@
+"""Who is asking, and what they may do.
+
+A caller is known by a bearer token, by a browser session that a token opened, or, only while there
+is no token at all, by sitting at this very host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from mulligan.console.http.errors import Problem, too_many
+from mulligan.workers.tokens import Role, Token
+
+if TYPE_CHECKING:
+    from mulligan.console.http.site import Site
+
+COOKIE = "mulligan_session"
+CSRF_HEADER = "X-CSRF-Token"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+#: Ties the pages of a tokenless console to this process.
+_LOOPBACK_SESSION = secrets.token_urlsafe(32)
+
+How = Literal["token", "session", "loopback"]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who was let in."""
+
+    name: str
+    role: Role
+    #: Whose jobs this caller sees; None is everybody's.
+    tenant: str | None = None
+    #: Whether it may read prompts and answers.
+    texts: bool = True
+    how: How = "token"
+
+    def sees(self, tenant: str | None) -> bool:
+        """Whether something of this tenant is this caller's to see."""
+        return self.tenant is None or self.tenant == tenant
+
+
+def needs(*roles: Role) -> Callable[[Request], Caller]:
+    """A dependency: the caller, if it has one of these roles; admin always may.
+
+    ``caller: Annotated[Caller, Depends(needs("ops"))]``
+    """
+
+    def check(request: Request) -> Caller:
+        caller = authenticate(request)
+        if caller.role != "admin" and caller.role not in roles:
+            wanted = " or ".join(dict.fromkeys((*roles, "admin")))
+            raise Problem(403, "forbidden", f"this needs the role {wanted}, not {caller.role}")
+        return caller
+
+    return check
+
+
+#: For routes that anybody who was let in may use.
+ANYBODY = Depends(needs("producer", "ops"))
+
+
+def authenticate(request: Request) -> Caller:
+    """The caller, or a Problem: 401, 403 or 429. Plain function: may ask the ledger."""
+    site: Site = request.app.state.site
+    caller, bucket = _identify(request, site)
+    if wait := site.rate.take(bucket):
+        raise too_many(wait)
+    if caller is None:
+        raise _unknown(request)
+    if caller.how != "token" and request.method not in SAFE_METHODS:
+        _check_csrf(request, caller)
+    return caller
+
+
+def _identify(request: Request, site: Site) -> tuple[Caller | None, str]:
+    """The caller, and whose requests this one counts among. A guess counts for its address."""
+    address = f"address:{request.client.host if request.client else ''}"
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    if scheme:
+        token = site.tokens.find(text.strip()) if scheme.lower() == "bearer" else None
+        return (_caller(token, "token"), f"token:{token.id}") if token else (None, address)
+    if cookie := request.cookies.get(COOKIE):
+        token = site.tokens.session(cookie)
+        if token:
+            return _caller(token, "session"), f"token:{token.id}"
+    if _at_this_host(request, site):
+        return Caller(name="loopback", role="admin", how="loopback"), address
+    return None, address
+
+
+def _caller(token: Token, how: How) -> Caller:
+    return Caller(
+        name=token.name or token.id,
+        role=token.role,
+        tenant=token.tenant,
+        texts=token.texts,
+        how=how,
+    )
+
+
+def _at_this_host(request: Request, site: Site) -> bool:
+    """Whether this may be taken for the owner: loopback on both sides, and no token exists."""
+    if site.settings.console_host not in LOOPBACK:
+        return False
+    client = request.client.host if request.client else ""
+    forwarded = any(
+        name == "forwarded" or name.startswith("x-forwarded-") for name in request.headers
+    )
+    if forwarded or client not in LOOPBACK or site.tokens.any():
+        return False
+    # A name that somebody else's DNS points at this host would make their page ours.
+    if host_name(request) not in LOOPBACK:
+        raise Problem(
+            403,
+            "wrong_host",
+            "without a token the console answers to localhost, 127.0.0.1 and [::1] alone",
+        )
+    return True
+
+
+def host_name(request: Request) -> str:
+    """The host that the request names, without its port."""
+    try:
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _unknown(request: Request) -> Problem:
+    given = "authorization" in request.headers or COOKIE in request.cookies
+    message = (
+        "the token is unknown, revoked or expired"
+        if given
+        else "a token is needed: `mulligan token create --role ROLE` makes one"
+    )
+    return Problem(
+        401, "unauthorized", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'}
+    )
+
+
+# -- requests that a browser makes -----------------------------------------------------------------
+
+
+def csrf_token(request: Request) -> str:
+    """What the pages of this session send back as X-CSRF-Token with everything they change."""
+    session = request.cookies.get(COOKIE) or _LOOPBACK_SESSION
+    return hmac.new(session.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def _check_csrf(request: Request, caller: Caller) -> None:
+    if caller.how == "loopback" and not _from_browser(request):
+        return
+    given = request.headers.get(CSRF_HEADER, "")
+    if not hmac.compare_digest(given.encode(), csrf_token(request).encode()):
+        raise Problem(403, "csrf", f"the header {CSRF_HEADER} is missing or old; reload the page")
+
+
+def _from_browser(request: Request) -> bool:
+    return "sec-fetch-site" in request.headers or "origin" in request.headers
+
+
+def cross_site(method: str, headers: dict[str, str]) -> bool:
+    """Whether another site's page asks for a change."""
+    if method in SAFE_METHODS:
+        return False
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return True
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    except ValueError:
+        return True

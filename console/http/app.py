@@ -1,0 +1,90 @@
+"""The console's HTTP app: every router behind one gate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
+
+from mulligan.console.http import (
+    cost,
+    edits,
+    elsewhere,
+    errors,
+    escalations,
+    events,
+    failures,
+    jobs,
+    metrics,
+    ops,
+    quality,
+    scale,
+    sessions,
+)
+from mulligan.console.http.gate import Gate
+from mulligan.console.http.site import Site
+from mulligan.console.page import routes
+
+#: Every module with a ``create_router(site)``.
+_PARTS = (
+    ops,
+    jobs,
+    events,
+    sessions,
+    elsewhere,
+    quality,
+    failures,
+    metrics,
+    cost,
+    escalations,
+    edits,
+    scale,
+    routes,
+)
+
+
+def create_console(site: Site) -> FastAPI:
+    """The app. Programs get errors as JSON, people as a page."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(site.close)
+
+    app = FastAPI(
+        title="mulligan",
+        version=version("mulligan"),
+        summary="A queue for language-model work: retries correct their own input.",
+        # The interactive pages load their scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        default_response_class=JSONResponse,
+        redirect_slashes=False,
+    )
+    app.state.site = site
+    for part in _PARTS:
+        app.include_router(part.create_router(site), responses=errors.EVERYWHERE)
+    errors.install(app, routes.error_page)
+    app.add_middleware(Gate, request_cap=site.settings.request_cap)
+    _describe_security(app)
+    return app
+
+
+def _describe_security(app: FastAPI) -> None:
+    """Say in the description that a bearer token opens the API."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = plain()
+        schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
+        schemes["token"] = {"type": "http", "scheme": "bearer"}
+        document["security"] = [{"token": []}, {}]
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign] # FastAPI's own way to extend it

@@ -1,0 +1,124 @@
+"""Server-sent events: what happens, as it happens, and again from where a listener was."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import anyio
+from fastapi import APIRouter, Depends, Header, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.broadcast import Broadcast, Listener, Position, Wants
+from mulligan.console.http.errors import errors
+from mulligan.console.http.jobs import visible_job
+from mulligan.console.http.site import Site
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events, each with id, event (job, attempt or cycle) and data, until closed",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+After = Annotated[
+    str | None,
+    Query(max_length=5000, description="Resume after this event's id; 0 is the oldest on record"),
+]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=5000)]
+AnyCaller = Annotated[Caller, Depends(needs("producer", "ops"))]
+
+
+class EventStream(Response):
+    """A stream that ends when its listener goes or is dropped, even in the middle of sending."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, broadcast: Broadcast, listener: Listener, status_code: int = 200) -> None:
+        super().__init__(
+            status_code=status_code,
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+        del self.headers["content-length"]
+        self._broadcast = broadcast
+        self._listener = listener
+
+    async def __call__(
+        self,
+        scope: Scope,  # noqa: ARG002 - ASGI's signature
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+
+                async def watch(how: Any) -> None:
+                    await how()
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(watch, lambda: _gone(receive))
+                tasks.start_soon(watch, self._dropped)
+                await self._send(send)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._broadcast.leave(self._listener)
+
+    async def _dropped(self) -> None:
+        await self._listener.ended.wait()
+        if not self._listener.slow:
+            await anyio.sleep_forever()  # a stream that just ends is finished in good order
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for chunk in self._broadcast.chunks(self._listener):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def create_router(site: Site) -> APIRouter:
+    router = APIRouter(tags=["events"])
+
+    @router.get("/api/events", response_class=EventStream, responses=_STREAM)
+    async def events(
+        caller: AnyCaller, after: After = None, last_event_id: LastEventId = None
+    ) -> Response:
+        """Everything that happens from now on, or after an event."""
+        start = last_event_id or after
+        position = site.broadcast.position(start) if start else None
+        return await _stream(site, Wants(tenant=caller.tenant, texts=caller.texts), position)
+
+    @router.get(
+        "/api/jobs/{job_id}/events",
+        response_class=EventStream,
+        responses={**_STREAM, **errors(404)},
+    )
+    async def job_events(
+        job_id: str, caller: AnyCaller, after: After = None, last_event_id: LastEventId = None
+    ) -> Response:
+        """What happened to one job since it was accepted, and what happens to it."""
+        view = await run_in_threadpool(visible_job, site, caller, job_id)
+        start = last_event_id or after or _just_before(view.created_at)
+        return await _stream(
+            site, Wants(job=view.id, texts=caller.texts), site.broadcast.position(start)
+        )
+
+    return router
+
+
+#: So much may the clock of a job be ahead of the one that its events are numbered by.
+_SKEW_MS = 1000
+
+
+def _just_before(moment: float) -> str:
+    """A place before a job's first event; what came before it is other jobs' and is not told."""
+    return f"{max(0, int(moment * 1000) - _SKEW_MS)}-0"
+
+
+async def _stream(site: Site, wants: Wants, after: Position | None) -> Response:
+    return EventStream(site.broadcast, await site.broadcast.listen(wants, after=after))

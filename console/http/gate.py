@@ -1,0 +1,93 @@
+"""The gate every request passes: headers on each answer, a cap on each body, no foreign pages."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mulligan.console.http.access import cross_site
+from mulligan.console.http.errors import Problem, unexpected
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_DATA_CSP = b"default-src 'none'; frame-ancestors 'none'"
+
+
+class Gate:
+    """ASGI middleware; written by hand because it must not buffer a stream."""
+
+    def __init__(self, app: ASGIApp, *, request_cap: int) -> None:
+        self._app = app
+        self._cap = request_cap
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                _add_headers(message, private=not scope["path"].startswith("/static/"))
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal.response()(scope, receive, sending)
+            return
+        try:
+            await self._app(scope, self._capped(receive), sending)
+        except Exception:
+            problem = unexpected()
+            if started:
+                raise
+            await problem.response()(scope, receive, sending)
+
+    def _refusal(self, scope: Scope) -> Problem | None:
+        headers = {name.decode("latin-1"): value.decode("latin-1")
+                   for name, value in scope["headers"]}  # fmt: skip
+        if cross_site(scope["method"], headers):
+            return Problem(403, "cross_site", "another site's page may not change anything here")
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._cap:
+            return Problem(413, "too_large", self._too_large)
+        return None
+
+    @property
+    def _too_large(self) -> str:
+        return f"the body is over {self._cap:,} bytes (request_cap)"
+
+    def _capped(self, receive: Receive) -> Receive:
+        """The body as it comes, until it is too much: a length need not have been announced."""
+        taken = 0
+
+        async def receiving() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._cap:
+                raise HTTPException(413, self._too_large)
+            return message
+
+        return receiving
+
+
+def _add_headers(message: Message, *, private: bool) -> None:
+    headers: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
+    present = {name.lower() for name, _ in headers}
+    kind = next((value for name, value in headers if name.lower() == b"content-type"), b"")
+    policy = CSP.encode() if kind.startswith(b"text/html") else _DATA_CSP
+    wanted = [*_HEADERS, (b"content-security-policy", policy)]
+    if private:
+        wanted.append((b"cache-control", b"no-store"))
+    headers += [(name, value) for name, value in wanted if name not in present]
+    message["headers"] = headers

@@ -1,0 +1,168 @@
+"""Whether the console lives and is ready; queues, breakers, pauses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Path, Response
+from pydantic import BaseModel
+
+from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.errors import Problem, errors, invalid
+from mulligan.console.http.site import Site
+from mulligan.console.queues import PAUSABLE
+from mulligan.tasks.ports import LedgerUnavailable
+from mulligan.workers import keys
+from mulligan.workers.app import QUEUES
+from mulligan.workers.compose import redis_breakers
+from mulligan.workers.depth import depths
+
+#: Without a sweep for this long, nothing that waits is let go.
+SWEEP_AGE = 30.0
+Ops = Annotated[Caller, Depends(needs("ops"))]
+What = Annotated[
+    str,
+    Path(
+        max_length=220,
+        description="queue:NAME, task_type:NAME or provider:NAME",
+        examples=["queue:attempt"],
+    ),
+]
+
+
+class Alive(BaseModel):
+    ok: Literal[True] = True
+
+
+class Ready(BaseModel):
+    ok: bool
+    #: Why not: ledger or sweep.
+    why: Literal["ledger", "sweep"] | None = None
+
+
+class Queue(BaseModel):
+    name: str
+    #: Messages that wait in the broker.
+    waiting: int
+    paused: bool
+
+
+class Queues(BaseModel):
+    queues: list[Queue]
+
+
+class BreakerRow(BaseModel):
+    provider: str
+    state: Literal["closed", "open", "half_open"]
+    faults: int
+    #: When it lets somebody through again, while it is open.
+    until: float | None
+
+
+class Breakers(BaseModel):
+    breakers: list[BreakerRow]
+
+
+class Pauses(BaseModel):
+    paused: list[str]
+
+
+def create_router(site: Site) -> APIRouter:
+    router = APIRouter(tags=["ops"])
+
+    @router.get("/healthz")
+    async def healthz() -> Alive:
+        """Whether this process is alive."""
+        return Alive()
+
+    @router.get("/readyz", responses={503: {"model": Ready}})
+    def readyz(response: Response) -> Ready:
+        """Whether the ledger answers and the sweep runs."""
+        ready = readiness(site)
+        response.status_code = 200 if ready.ok else 503
+        return ready
+
+    @router.get("/api/queues")
+    def queues(_: Ops) -> Queues:
+        """How much waits in each queue."""
+        paused = site.ledger.paused()
+        waiting = depths(site.app, QUEUES)
+        return Queues(
+            queues=[
+                Queue(name=name, waiting=depth, paused=f"queue:{name}" in paused)
+                for name, depth in waiting.items()
+            ]
+        )
+
+    @router.get("/api/breakers")
+    def breakers(_: Ops) -> Breakers:
+        """Every provider with faults on record."""
+        found = redis_breakers(site.settings, site.ledger).all()
+        return Breakers(
+            breakers=[
+                BreakerRow(
+                    provider=name, state=one.state, faults=one.faults, until=one.until or None
+                )
+                for name, one in sorted(found.items())
+            ]
+        )
+
+    _add_pauses(router, site)
+    return router
+
+
+def _add_pauses(router: APIRouter, site: Site) -> None:
+    @router.get("/api/pauses")
+    def pauses(_: Ops) -> Pauses:
+        """What is paused."""
+        return Pauses(paused=site.ledger.paused())
+
+    @router.put("/api/pauses/{what:path}", responses=errors(404, 422))
+    def pause(what: What, caller: Ops) -> Pauses:
+        """Start nothing more of this kind. What runs goes on to its end."""
+        _for_everybody(caller)
+        site.ledger.pause(known_pause(what))
+        return Pauses(paused=site.ledger.paused())
+
+    @router.delete("/api/pauses/{what:path}", responses=errors(404, 422))
+    def resume(what: What, caller: Ops) -> Pauses:
+        """Lift a pause; lifting one that is not there changes nothing."""
+        _for_everybody(caller)
+        site.ledger.resume(known_pause(what))
+        return Pauses(paused=site.ledger.paused())
+
+
+def _for_everybody(caller: Caller) -> None:
+    if caller.tenant is not None:
+        raise Problem(403, "tenants", "a pause is everybody's: it needs a token without a tenant")
+
+
+def known_pause(what: str) -> str:
+    """The name of a pause as the ledger looks it up, or 422."""
+    kind, _, name = what.partition(":")
+    if (kind in ("task_type", "provider") and name) or (kind == "queue" and name in PAUSABLE):
+        return what
+    raise invalid(f"what: name queue:{', queue:'.join(PAUSABLE)}, task_type:NAME or provider:NAME")
+
+
+def readiness(site: Site) -> Ready:
+    """Whether work is taken and let go."""
+    try:
+        age = sweep_age(site)
+    except LedgerUnavailable:
+        return Ready(ok=False, why="ledger")
+    return Ready(ok=True) if age is not None and age < SWEEP_AGE else Ready(ok=False, why="sweep")
+
+
+def sweep_age(site: Site) -> float | None:
+    """Seconds since the last sweep of the partition that was swept least; None: never."""
+    settings = site.settings
+    now = site.ledger.now()
+    ages = []
+    for number in range(settings.partitions):
+        prefix = keys.partition_prefix(settings.key_prefix, f"p{number:02d}")
+        swept = site.ledger.calls.run("GET", prefix + "swept_at")
+        if swept is None:
+            return None
+        ages.append(now - float(swept) / 1000)
+    return max(ages)

@@ -1,0 +1,1 @@
+"""The live page for ops: server-rendered, no build step, no CDN."""

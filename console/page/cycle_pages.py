@@ -1,0 +1,65 @@
+"""Cycles: every mandatory retry, and what became of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.site import Site
+from mulligan.console.page.render import page
+from mulligan.policies.cycle import CycleStatus, SelfRepairCycle
+from mulligan.policies.report import immediate_loop_report
+from mulligan.workers import keys
+from mulligan.workers.cycle_rows import CycleRows
+
+Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
+_DAYS = 7
+#: Cycles that the figures at the top are made of, that the list is chosen from, and its rows.
+_COUNTED = 5000
+_LOOKED_AT = 500
+_SHOWN = 50
+
+
+def add(router: APIRouter, site: Site) -> None:
+    rows = CycleRows(site.ledger.calls, site.settings)
+
+    @router.get("/cycles")
+    def cycles(
+        request: Request, caller: Reader, status: Annotated[str, Query(max_length=40)] = ""
+    ) -> HTMLResponse:
+        now = site.ledger.now()
+        since = now - _DAYS * 86400
+        counted = rows.since(since, limit=_COUNTED, tenant=caller.tenant)
+        found = site.ledger.cycles(since=since, limit=_LOOKED_AT)
+        if caller.tenant is not None:
+            found = _own(site, found, caller.tenant)
+        listed = [each for each in found if status in ("", each.status.value)]
+        return page(
+            request,
+            "cycles.html",
+            caller=caller,
+            cycles=listed[:_SHOWN],
+            days=_DAYS,
+            full=len(counted) == _COUNTED,
+            more=len(listed) > _SHOWN or len(found) == _LOOKED_AT,
+            now=now,
+            report=immediate_loop_report(counted, now=now, window_days=_DAYS),
+            chosen=status,
+            statuses=[each.value for each in CycleStatus],
+        )
+
+
+def _own(site: Site, found: list[SelfRepairCycle], tenant: str) -> list[SelfRepairCycle]:
+    """Those of one tenant, in one round trip."""
+    prefix = site.settings.key_prefix
+    rows = site.ledger.calls.hashes(
+        [
+            f"{keys.partition_prefix(prefix, keys.partition_of(cycle.job_id))}cycle:{cycle.id}"
+            for cycle in found
+        ]
+    )
+    return [cycle for cycle, row in zip(found, rows, strict=True) if row.get("tenant") == tenant]

@@ -1,0 +1,255 @@
+"""Edits: what waits for a person, sessions, and one edit with its diff and its measured effect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from mulligan.console.http.access import Caller
+from mulligan.console.http.edits import (
+    edit_engine,
+    edit_named,
+    session_named,
+    unbound,
+    waiting,
+    workspace_of,
+)
+from mulligan.console.http.site import Site
+from mulligan.console.page.render import page
+from mulligan.console.page.story import DiffLine
+from mulligan.policies.edit import EditOutcome
+from mulligan.policies.edit_session import Delta, EditRecord, Session
+
+Reader = Annotated[Caller, Depends(unbound("producer", "ops"))]
+_SESSIONS = 50
+_MEASURED = 15
+_ALIKE = 5
+#: Of a diff, so many lines are shown: more than anybody reads.
+_LINES = 2000
+#: The width of a bar of effects in pixels, and its height.
+_WIDE, _TALL = 168, 12
+_LINE = Markup('<line class="{0}" x1="{1:.1f}" x2="{1:.1f}" y1="0" y2="{2}"/>')
+
+_KINDS: dict[str, Literal["add", "del"]] = {"+": "add", "-": "del"}
+
+#: For each status the state whose mark says the same.
+MARKED = {
+    "applied": "succeeded",
+    "pending_review": "waiting",
+    "skipped": "skipped",
+    "rejected_by_gate": "fail",
+    "rejected_by_user": "cancelled",
+    "rolled_back": "requeued",
+    "measuring": "running",
+    "to_do": "queued",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """How one cluster changed, drawn and in figures."""
+
+    name: str
+    bar: Markup
+    text: str
+    #: Whether it is what the edit was meant to better.
+    aimed: bool = False
+
+
+def add(router: APIRouter, site: Site) -> None:
+    @router.get("/edits")
+    def edits(request: Request, caller: Reader) -> HTMLResponse:
+        sessions = edit_engine(site).sessions
+        recent = sessions.recent(limit=_SESSIONS)
+        return page(
+            request,
+            "edits.html",
+            caller=caller,
+            waiting=waiting(site),
+            sessions=[(each, workspace_of(site, each), _counts(each)) for each in recent],
+            measured=_measured(sessions.deltas(limit=_MEASURED)),
+            now=site.ledger.now(),
+            marked=MARKED,
+        )
+
+    @router.get("/edits/{session}")
+    def session(request: Request, caller: Reader, session: str) -> HTMLResponse:
+        found = session_named(site, session)
+        most = max([_most(outcome) for outcome in found.outcomes], default=0.0)
+        return page(
+            request,
+            "edit_session.html",
+            caller=caller,
+            s=found,
+            workspace=workspace_of(site, found),
+            rows=[
+                (record, status_of(found, record), _aimed(record, most)) for record in found.records
+            ],
+            counts=_counts(found),
+            takes_back=_can_be_rolled_back(found),
+            now=site.ledger.now(),
+            marked=MARKED,
+        )
+
+    @router.get("/edits/{session}/{edit}")
+    def edit(request: Request, caller: Reader, session: str, edit: str) -> HTMLResponse:
+        found = session_named(site, session)
+        record = edit_named(found, edit)
+        return page(
+            request,
+            "edit_review.html",
+            caller=caller,
+            s=found,
+            workspace=workspace_of(site, found),
+            r=record,
+            e=record.edit,
+            standing=status_of(found, record),
+            diff=diff_lines(record.diff) if caller.texts else [],
+            effects=effects(record, found.benchmark.max_regression),
+            alike=_alike(site, found, record),
+            payload=_payload(record) if caller.texts else None,
+            now=site.ledger.now(),
+            marked=MARKED,
+        )
+
+
+def _measured(deltas: Sequence[Delta]) -> list[tuple[Delta, Markup, str]]:
+    most = max([abs(delta.benchmark_delta) for delta in deltas], default=0.0)
+    return [
+        (
+            delta,
+            bar(delta.benchmark_delta, most, undone=delta.status != "applied"),
+            figure(delta.benchmark_delta),
+        )
+        for delta in deltas
+    ]
+
+
+def status_of(session: Session, record: EditRecord) -> str:
+    """An outcome's status, or how far an edit without one has come."""
+    if record.outcome is not None:
+        return record.outcome.status
+    at_work = session.at is not None and session.records[session.at].edit.id == record.edit.id
+    return "measuring" if at_work else "to_do"
+
+
+def _counts(session: Session) -> list[tuple[str, int]]:
+    """How many edits are in which status, in the order of the marks."""
+    found = [status_of(session, record) for record in session.records]
+    return [(status, found.count(status)) for status in MARKED if status in found]
+
+
+def _can_be_rolled_back(session: Session) -> bool:
+    applied = any(outcome.status == "applied" for outcome in session.outcomes)
+    return applied or session.phase != "done"
+
+
+def _payload(record: EditRecord) -> str:
+    """What the edit was given, but for a diff that is shown anyway."""
+    shown = {k: v for k, v in record.edit.payload.items() if k != "diff" or not record.diff}
+    return json.dumps(shown, indent=2, ensure_ascii=False) if shown else ""
+
+
+def diff_lines(diff: str) -> list[DiffLine]:
+    """A unified diff, line by line; what is beyond the first lines is only counted."""
+    lines = diff.splitlines()
+    found = [DiffLine(kind=_kind(line), text=line) for line in lines[:_LINES]]
+    if len(lines) > _LINES:
+        found.append(DiffLine(kind="place", text=f"… {len(lines) - _LINES} more lines"))
+    return found
+
+
+def _kind(line: str) -> Literal["add", "del", "place", "same"]:
+    if line.startswith(("--- ", "+++ ", "@@")):
+        return "place"
+    return _KINDS.get(line[:1], "same")
+
+
+# -- effects ---------------------------------------------------------------------------------------
+
+
+def effects(record: EditRecord, max_regression: float) -> list[Effect]:
+    """Each cluster's change, the one that was aimed at first, and the overall one last."""
+    done = record.outcome
+    if done is None or done.benchmark_delta is None:
+        return []
+    target = record.edit.expected_improvement
+    most, undone = _most(done), done.status != "applied"
+    ordered = sorted(done.cluster_deltas.items(), key=lambda item: (item[0] != target, item[0]))
+    found = [
+        Effect(
+            name=name,
+            bar=bar(value, most, limit=max_regression, undone=undone),
+            text=figure(value),
+            aimed=name == target,
+        )
+        for name, value in ordered
+    ]
+    overall = bar(done.benchmark_delta, most, undone=undone)
+    text = figure(done.benchmark_delta)
+    return [*found, Effect(name="overall", bar=overall, text=text, aimed=target is None)]
+
+
+def _aimed(record: EditRecord, most: float) -> Effect | None:
+    """The change of what an edit was meant to better, on the scale of its session."""
+    done, target = record.outcome, record.edit.expected_improvement
+    if done is None or done.benchmark_delta is None:
+        return None
+    value = done.benchmark_delta if target is None else done.cluster_deltas.get(target, 0.0)
+    drawn = bar(value, most, undone=done.status != "applied")
+    return Effect(name=target or "overall", bar=drawn, text=figure(value))
+
+
+def _alike(site: Site, session: Session, record: EditRecord) -> Sequence[Mapping[str, object]]:
+    """What other edits with the same aim measured, the newest first."""
+    target = record.edit.expected_improvement
+    if target is None:
+        return []
+    found = [
+        delta
+        for delta in edit_engine(site).sessions.deltas()
+        if target in delta.cluster_deltas
+        and delta.cluster == target
+        and (delta.session, delta.edit_id) != (session.id, record.edit.id)
+    ][:_ALIKE]
+    most = max([abs(delta.cluster_deltas[target]) for delta in found], default=0.0)
+    return [
+        {
+            "delta": delta,
+            "bar": bar(delta.cluster_deltas[target], most, undone=delta.status != "applied"),
+            "text": figure(delta.cluster_deltas[target]),
+        }
+        for delta in found
+    ]
+
+
+def _most(done: EditOutcome) -> float:
+    return max([abs(done.benchmark_delta or 0.0), *map(abs, done.cluster_deltas.values())])
+
+
+def figure(value: float) -> str:
+    """A change, always with its sign."""
+    return f"{value:+.3f}".replace("+0.000", "±0").replace("-0.000", "±0").replace("-", "−")
+
+
+def bar(value: float, most: float, *, limit: float = 0.0, undone: bool = False) -> Markup:
+    """A change from the middle: to the right is better. ``limit`` is what may be lost."""
+    scale = _WIDE / 2 / max(most, 0.01)
+    size = min(abs(value) * scale, _WIDE / 2)
+    middle = _WIDE / 2
+    kind = ("up" if value >= 0 else "down") + (" undone" if undone else "")
+    edge = middle - limit * scale
+    drawn = _LINE.format("zero", middle, _TALL)
+    if limit and edge > 0:
+        drawn += _LINE.format("limit", edge, _TALL)
+    return Markup(
+        '<svg width="{0}" height="{1}" viewBox="0 0 {0} {1}" aria-hidden="true">{2}'
+        '<rect class="{3}" x="{4:.1f}" y="2" width="{5:.1f}" height="{6}" rx="1"/></svg>'
+    ).format(_WIDE, _TALL, drawn, kind, middle if value >= 0 else middle - size, size, _TALL - 4)

@@ -1,0 +1,105 @@
+"""Jobs: a list in pages, and each one's story."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.errors import Problem, invalid
+from mulligan.console.http.jobs import visible_job
+from mulligan.console.http.site import Site
+from mulligan.console.page import story
+from mulligan.console.page.render import page
+from mulligan.workers.job_pages import JobFilter, page_jobs
+
+Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
+Text = Annotated[str, Query(max_length=200)]
+STATES = ("queued", "running", "waiting", "succeeded", "escalated", "cancelled")
+_ROWS = 50
+
+
+def add(router: APIRouter, site: Site) -> None:
+    @router.get("/jobs")
+    def jobs(
+        request: Request,
+        caller: Reader,
+        state: Text = "",
+        task_type: Text = "",
+        label: Text = "",
+        cursor: Annotated[str, Query(max_length=100)] = "",
+    ) -> HTMLResponse:
+        settings = site.settings
+        found = page_jobs(
+            site.ledger.calls,
+            prefix=settings.key_prefix,
+            partitions=settings.partitions,
+            wanted=_wanted(caller, state, task_type, label),
+            limit=_ROWS,
+            cursor=cursor or None,
+        )
+        chosen = {"state": state, "task_type": task_type, "label": label}
+        kept = {name: value for name, value in chosen.items() if value}
+        return page(
+            request,
+            "jobs.html",
+            caller=caller,
+            chosen=chosen,
+            cursor=cursor,
+            filtered=bool(kept),
+            first="/jobs?" + urlencode(kept),
+            following="/jobs?" + urlencode({**kept, "cursor": found.cursor})
+            if found.cursor
+            else "",
+            jobs=found.jobs,
+            now=site.ledger.now(),
+            states=STATES,
+        )
+
+    _add_story(router, site)
+
+
+def _wanted(caller: Caller, state: str, task_type: str, label: str) -> JobFilter:
+    if state and state not in STATES:
+        raise invalid(f"state: {state!r} is none of {', '.join(STATES)}")
+    name, colon, value = label.strip().partition(":")
+    if label.strip() and not (name and colon):
+        raise invalid(f"label: {label!r} is not NAME:VALUE")
+    return JobFilter(
+        state=state or None,
+        task_type=task_type.strip() or None,
+        labels={name: value} if label.strip() else {},
+        tenant=caller.tenant,
+    )
+
+
+def _add_story(router: APIRouter, site: Site) -> None:
+    @router.get("/jobs/{job_id}")
+    def job(request: Request, caller: Reader, job_id: str) -> HTMLResponse:
+        # Before it is read: what happens meanwhile is told again, and never missed.
+        after = f"{int(site.ledger.now() * 1000)}"
+        view = visible_job(site, caller, job_id)
+        return page(
+            request,
+            "job.html",
+            caller=caller,
+            after=after,
+            answer=story.answer_of(view, texts=caller.texts),
+            cancellable=story.may_cancel(view),
+            chapters=story.chapters(view, texts=caller.texts),
+            escalation=story.open_escalation(site.ledger, view),
+            job=view,
+            job_file=story.job_file(view.job) if caller.texts else None,
+            texts=caller.texts,
+        )
+
+    @router.get("/jobs/{job_id}/job.yaml")
+    def job_yaml(caller: Reader, job_id: str) -> Response:
+        view = visible_job(site, caller, job_id)
+        if not caller.texts:
+            raise Problem(403, "forbidden", "this token may not read prompts")
+        return Response(story.job_file(view.job), media_type="application/yaml")

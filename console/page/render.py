@@ -1,0 +1,132 @@
+"""Templates in, pages out: what every page shares."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from importlib import resources
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from mulligan.console.http.access import Caller, csrf_token
+from mulligan.console.page import shown, svg
+from mulligan.workers.settings import Settings
+
+#: The one navigation: path and name.
+PAGES = (
+    ("/", "Overview"),
+    ("/jobs", "Jobs"),
+    ("/failures", "Failures"),
+    ("/cycles", "Cycles"),
+    ("/escalations", "Escalations"),
+    ("/edits", "Edits"),
+    ("/operations", "Operations"),
+)
+#: Pages that a producer's token does not open.
+_FOR_OPS = frozenset({"/escalations", "/operations"})
+#: Pages about what belongs to no tenant.
+_UNBOUND = frozenset({"/edits"})
+#: A request for a page without its frame.
+FRAGMENT_HEADER = "X-Fragment"
+_KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+def _load_static() -> dict[str, tuple[bytes, str]]:
+    folder = resources.files("mulligan.console.page") / "static"
+    return {
+        file.name: (file.read_bytes(), _KINDS[file.name.rpartition(".")[2]])
+        for file in folder.iterdir()
+        if file.name.rpartition(".")[2] in _KINDS
+    }
+
+
+#: Name → content and type: a handful of small files, read once.
+STATIC = _load_static()
+#: Part of every static address, so that browsers may keep the files and never mix two releases.
+VERSION = sha256(b"".join(STATIC[name][0] for name in sorted(STATIC))).hexdigest()[:12]
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("mulligan.console.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        ago=shown.ago,
+        clock=shown.clock,
+        count=shown.count,
+        failure_url=lambda signature: f"/failures/{quote(signature, safe='')}",
+        group_url=lambda signature: f"/escalations/{quote(signature, safe='')}",
+        mark=shown.mark,
+        money=shown.money,
+        ms=lambda value: shown.span(None if value is None else value / 1000),
+        percent=shown.percent,
+        rate=shown.rate,
+        score=shown.score,
+        share=_share,
+        span=shown.span,
+        spark=_spark,
+        time_only=shown.time_only,
+        version=VERSION,
+        words=shown.words,
+    )
+    return environment
+
+
+def _spark(values: Any, label: str, high: float | None = None) -> Markup:
+    return svg.sparkline(values, label=label, high=high)
+
+
+def _share(value: float, label: str, limit: bool = False) -> Markup:
+    return svg.share_bar(value, label=label, limit=limit)
+
+
+_TEMPLATES = _environment()
+
+
+def flower_url(settings: Settings) -> str | None:
+    """Where people reach Flower; None if nobody can know."""
+    if settings.flower_url:
+        return settings.flower_url.rstrip("/")
+    return f"http://127.0.0.1:{settings.flower_port}" if settings.flower_port else None
+
+
+def page(
+    request: Request,
+    template: str,
+    *,
+    caller: Caller | None,
+    status: int = 200,
+    **values: Any,
+) -> HTMLResponse:
+    """A page, or only its inner part if the script asks for it."""
+    settings: Settings = request.app.state.site.settings
+    ops = caller is not None and caller.role in ("ops", "admin")
+    text = _TEMPLATES.get_template(template).render(
+        caller=caller,
+        csrf=csrf_token(request),
+        flower=flower_url(settings),
+        fragment=FRAGMENT_HEADER in request.headers,
+        here="/" + request.url.path.strip("/").partition("/")[0],
+        may_act=ops,
+        pages=[
+            each
+            for each in PAGES
+            if (ops or each[0] not in _FOR_OPS)
+            and (caller is None or caller.tenant is None or each[0] not in _UNBOUND)
+        ],
+        **values,
+    )
+    return HTMLResponse(text, status)
+
+
+def only(caller: Caller, wanted: str | None) -> str | None:
+    """The tenant a list is about: a bound caller's own, whatever was asked for."""
+    return caller.tenant if caller.tenant is not None else (wanted or None)

@@ -1,0 +1,516 @@
+"use strict";
+// Live updates and actions. The page is complete without this; nothing here draws what the
+// server can draw, except the rows of the live list.
+
+const one = (selector, within = document) => within.querySelector(selector);
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+// -- words ------------------------------------------------------------------------------------
+
+const MARKS = { queued: "○", running: "◔", verifying: "◑", waiting: "◷", settled: "●",
+  succeeded: "✓", escalated: "▲", cancelled: "✕" };
+
+function span(seconds) {
+  if (seconds < 100) return `${Math.round(seconds)} s`;
+  if (seconds < 6000) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 48 * 3600) return `${(seconds / 3600).toFixed(1).replace(".0", "")} h`;
+  return `${Math.round(seconds / 86400)} d`;
+}
+
+/** Times in the reader's own zone, and "ago" kept true. */
+function tellTimes(within = document) {
+  for (const time of all("time[data-ago]", within)) {
+    const seconds = Math.max(0, (Date.now() - Date.parse(time.dateTime)) / 1000);
+    const text = `${span(seconds)} ago`;
+    if (time.textContent !== text) time.textContent = text;
+    time.title = new Date(time.dateTime).toLocaleString();
+  }
+  for (const time of all("time[data-clock], time[data-time]", within)) {
+    const moment = new Date(time.dateTime);
+    const today = moment.toDateString() === new Date().toDateString();
+    const hours = moment.toLocaleTimeString([], { hour12: false });
+    time.textContent = today || "time" in time.dataset ? hours : `${moment.toLocaleDateString("sv")} ${hours}`;
+    time.title = moment.toLocaleString();
+  }
+}
+
+// -- messages ---------------------------------------------------------------------------------
+
+function tell(text, failed = false) {
+  const notice = document.createElement("div");
+  notice.className = failed ? "notice failed" : "notice done";
+  const words = document.createElement("p");
+  words.textContent = `${failed ? "✗" : "✓"} ${text}`;
+  const close = document.createElement("button");
+  close.type = "button";
+  close.textContent = "×";
+  close.setAttribute("aria-label", "Dismiss");
+  close.addEventListener("click", () => notice.remove());
+  notice.append(words, close);
+  one(failed ? "#warned" : "#told").append(notice);
+  if (!failed) setTimeout(() => notice.remove(), 8000);
+}
+
+// -- the API ----------------------------------------------------------------------------------
+
+class Refusal extends Error {}
+
+async function call(url, body, method = "POST") {
+  let answer;
+  try {
+    answer = await fetch(url, {
+      method,
+      headers: { "Content-Type": "application/json", "X-CSRF-Token": one('meta[name="csrf-token"]').content },
+      body: method === "GET" ? undefined : JSON.stringify(body ?? {}),
+      credentials: "same-origin",
+    });
+  } catch {
+    throw new Refusal("The console does not answer. Is it still running?");
+  }
+  const document_ = await answer.json().catch(() => ({}));
+  if (answer.ok) return document_;
+  const error = document_.error ?? {};
+  const said = [error.message ?? `The console answered ${answer.status}.`, ...(error.details ?? [])];
+  throw new Refusal([...new Set(said)].join("\n"));
+}
+
+/** Run an action with its buttons disabled; say how it ended. */
+async function busy(buttons, action) {
+  for (const button of buttons) { button.disabled = true; button.setAttribute("aria-busy", "true"); }
+  try {
+    return await action();
+  } finally {
+    for (const button of buttons) { button.disabled = false; button.removeAttribute("aria-busy"); }
+  }
+}
+
+async function press(button) {
+  if (button.dataset.confirm && !(await ask(button.dataset.confirm, button.textContent))) return;
+  await busy([button], async () => {
+    try {
+      await call(button.dataset.call, JSON.parse(button.dataset.body || "{}"), button.dataset.method);
+      if (button.dataset.then) return location.assign(button.dataset.then);
+      tell(button.dataset.done);
+      await refresh();
+    } catch (error) {
+      tell(error.message, true);
+    }
+  });
+  const again = button.isConnected ? button : button.id && document.getElementById(button.id);
+  if (again && document.activeElement === document.body) again.focus();
+}
+
+/** A question before something that cannot be taken back. */
+function ask(question, yes) {
+  const dialog = document.createElement("dialog");
+  const words = document.createElement("p");
+  words.textContent = question;
+  const form = document.createElement("form");
+  form.method = "dialog";
+  const deeds = document.createElement("div");
+  deeds.className = "deeds";
+  for (const [value, text] of [["no", "Leave it"], ["yes", yes]]) {
+    const button = document.createElement("button");
+    button.value = value;
+    button.textContent = text;
+    if (value === "yes") button.className = "risky";
+    deeds.append(button);
+  }
+  form.append(words, deeds);
+  dialog.append(form);
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => {
+    resolve(dialog.returnValue === "yes");
+    dialog.remove();
+  }));
+}
+
+/** A form in a dialog becomes one call; fields left empty are not sent. */
+async function submit(form, url) {
+  const fields = [...new FormData(form)].filter(([, value]) => value !== "");
+  const said = one(".said", form);
+  said.textContent = "";
+  await busy(all("button:not([value=no])", form), async () => {
+    try {
+      await call(url, Object.fromEntries(fields));
+      form.closest("dialog").close();
+      form.reset();
+      tell(form.dataset.done);
+      await refresh();
+    } catch (error) {
+      said.textContent = error.message;
+    }
+  });
+}
+
+// -- a whole group: a dry run first, then its progress ------------------------------------------
+
+function openGroup(button) {
+  const dialog = one("#group-dialog"), form = one("form", dialog);
+  form.reset();
+  form.dataset.run = "";
+  form.dataset.signature = button.dataset.group;
+  form.dataset.tenant = button.dataset.groupTenant ?? "";
+  form.dataset.title = button.dataset.groupTitle + (form.dataset.tenant && `, ${form.dataset.tenant} only`);
+  form.elements.action.value = button.dataset.groupAction;
+  one("[data-group-name]", dialog).textContent = form.dataset.title;
+  one(".said", form).textContent = "";
+  one(".dry", form).textContent = "";
+  one(".progress", form).hidden = true;
+  showStep(form, "dry");
+  dialog.showModal();
+}
+
+function showStep(form, step) {
+  one("[data-dry]", form).hidden = step !== "dry";
+  one("[data-go]", form).hidden = step !== "go";
+  one("[data-stop]", form).hidden = step !== "run";
+  for (const field of all("textarea, input, select", form)) field.disabled = step === "run";
+  one("[value=no]", form).textContent = step === "run" ? "Close, it goes on" : "Leave them";
+  one("[data-prompt]", form).hidden = form.elements.action.value !== "requeue";
+}
+
+const wanted = (form, dry) => ({
+  signature: form.dataset.signature,
+  ...(form.dataset.tenant ? { tenant: form.dataset.tenant } : {}),
+  ...(form.elements.note.value ? { note: form.elements.note.value } : {}),
+  ...(form.elements.action.value === "requeue" && form.elements.prompt.value ? { prompt: form.elements.prompt.value } : {}),
+  dry_run: dry,
+});
+
+async function group(form, dry) {
+  const said = one(".said", form), action = form.elements.action.value;
+  const body = wanted(form, dry);
+  said.textContent = "";
+  await busy(all("[data-dry], [data-go]", form), async () => {
+    try {
+      const answer = await call(`/api/escalations/${action}`, body);
+      if (dry) return dryTold(form, answer, action);
+      showStep(form, "run");
+      await follow(form, answer, action);
+    } catch (error) {
+      said.textContent = error.message;
+      showStep(form, "dry");
+    }
+  });
+  if (dry) one("[data-go]:not([hidden])", form)?.focus();  // while it is busy it takes no focus
+}
+
+function dryTold(form, answer, action) {
+  const total = answer.total;
+  const types = Object.entries(answer.task_types ?? {}).map(([name, n]) => `${name} ${n}`).join(", ");
+  one(".dry", form).textContent = total
+    ? `This would ${action} ${total} job${total === 1 ? "" : "s"}${types ? `: ${types}` : ""}. Nothing has been changed yet.`
+    : "There is nothing left to act on.";
+  if (!total) return;
+  const go = one("[data-go]", form);
+  showStep(form, "go");
+  go.textContent = `${action[0].toUpperCase()}${action.slice(1)} ${total}`;
+}
+
+/** Show how far it has come, as long as the dialog is about it; say how it ended in any case. */
+async function follow(form, answer, action) {
+  const box = one(".progress", form), title = form.dataset.title;
+  form.dataset.run = one("[data-stop]", form).dataset.stop = answer.id;
+  const ours = () => form.dataset.run === answer.id;
+  let now = answer;
+  for (;;) {
+    if (ours()) showProgress(box, now);
+    if (now.state !== "running") break;
+    await new Promise((resolve) => setTimeout(resolve, 400));
+    now = await call(`/api/bulk/${now.id}`, null, "GET");
+  }
+  if (ours()) form.closest("dialog").close();
+  const others = [now.skipped && `${now.skipped} had been ended already`,
+    now.failed && `${now.failed} could not be: ${now.problems[0]?.why ?? ""}`,
+    now.state === "stopped" && "stopped before the end"].filter(Boolean);
+  tell([`${title}: ${action} of ${now.done} done`, ...others].join("; "), now.failed > 0);
+  await refresh();
+}
+
+function showProgress(box, now) {
+  const past = now.done + now.skipped + now.failed;
+  box.hidden = false;
+  one("progress", box).max = Math.max(1, now.total);
+  one("progress", box).value = past;
+  one("p", box).textContent = `${past} of ${now.total}${now.failed ? `, ${now.failed} could not be ended` : ""}`;
+}
+
+// -- swapping fresh figures in -------------------------------------------------------------------
+
+let running = null, again = false, due = null, last = 0;
+
+/** The same page again, without its frame. Asked for while one is under way: once more after it. */
+function refresh() {
+  if (running) {
+    again = true;
+    return running;
+  }
+  running = (async () => {
+    do {
+      again = false;
+      await fetchPart();
+    } while (again);
+  })().finally(() => { running = null; });
+  return running;
+}
+
+async function fetchPart() {
+  const part = one("#part");
+  last = Date.now();
+  try {
+    const answer = await fetch(location.href, {
+      headers: { "X-Fragment": "1", Accept: "text/html" }, credentials: "same-origin" });
+    if (answer.redirected) return location.reload();
+    if (answer.ok) swap(part, await answer.text());
+    away(answer.ok ? "" : answer.status === 503 ? "The ledger is away" : `The console answered ${answer.status}`);
+  } catch {
+    away("The console does not answer");
+  }
+}
+
+/** Old figures stay, and the page says that they are old. */
+function away(why) {
+  const sign = one("#away");
+  if (why) setTimeout(refresh, 5000);
+  if (sign.hidden === !why) return;
+  sign.hidden = !why;
+  sign.textContent = why && `◌ ${why}. What you see is from ${new Date().toLocaleTimeString([], { hour12: false })}; trying again.`;
+}
+
+function swap(part, text) {
+  const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
+  const open = all("details[open]", part).map((each) => each.id);
+  const scrolled = all("pre[id]", part).map((each) => [each.id, each.scrollTop]);
+  part.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
+  for (const id of open) { const each = id && document.getElementById(id); if (each) each.open = true; }
+  for (const [id, top] of scrolled) { const each = document.getElementById(id); if (each) each.scrollTop = top; }
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  tellTimes(part);
+}
+
+/** Refresh soon, and no more often than the page asks for. */
+function soon() {
+  const part = one("#part");
+  if (due || !part || !("live" in part.dataset) || document.hidden) return;
+  const every = Number(part.dataset.every ?? 1000);
+  due = setTimeout(() => {
+    due = null;
+    if (one("[aria-busy=true]", part) || one("select:focus", part)) return soon();
+    refresh();
+  }, Math.max(150, every - (Date.now() - last)));
+}
+
+// -- the stream of events -------------------------------------------------------------------------
+
+let source = null, wait = 1000, lastId = "", broken = false;
+
+function stream(state, text) {
+  const sign = one("#stream");
+  if (!sign) return;
+  sign.dataset.state = state;
+  if (sign.textContent !== text) sign.textContent = text;
+}
+
+function listen() {
+  const { job, after } = one("#part").dataset;
+  const url = job ? `/api/jobs/${encodeURIComponent(job)}/events` : "/api/events";
+  lastId ||= after ?? "";
+  source = new EventSource(lastId ? `${url}?after=${encodeURIComponent(lastId)}` : url);
+  source.onopen = () => {
+    wait = 1000;
+    stream("live", "live");
+    if (broken) soon();
+    broken = false;
+  };
+  source.onerror = () => {
+    broken = true;
+    stream("broken", "reconnecting");
+    if (source.readyState !== EventSource.CLOSED) return;
+    setTimeout(listen, wait);  // an error page ends an EventSource for good: begin anew
+    wait = Math.min(wait * 2, 15000);
+  };
+  for (const type of ["message", "job", "attempt", "cycle", "escalation"]) source.addEventListener(type, heard);
+}
+
+function heard(message) {
+  lastId = message.lastEventId || lastId;
+  let event;
+  try { event = JSON.parse(message.data); } catch { return; }
+  event.type ??= message.type;
+  event.job ??= event.job_id;
+  happened(event);
+  soon();
+}
+
+// -- the live list: one row per job, the newest first ----------------------------------------------
+
+const rows = new Map();
+let waiting = new Set(), drawing = null;
+
+function happened(event) {
+  if (!one("#live") || !event.job || !["job", "attempt"].includes(event.type)) return;
+  const row = rows.get(event.job) ?? { scores: [], name: event.task_type };
+  row.at = Date.now();
+  row.name = event.name ?? row.name ?? event.task_type;
+  if (event.type === "attempt") {
+    row.attempt = event.attempt;
+    row.state = event.state === "settled" && event.success === false ? "waiting" : event.state;
+    row.how = told(event);
+    if (event.state === "settled") row.scores.push(event.score);
+  } else {
+    row.state = event.state;
+    row.how = ended(event);
+  }
+  rows.delete(event.job);
+  rows.set(event.job, row);
+  if (rows.size > 400) rows.delete(rows.keys().next().value);
+  waiting.add(event.job);
+  drawing ??= setTimeout(draw, 120);
+}
+
+function told(event) {
+  const n = event.attempt > 1 ? `attempt ${event.attempt} ` : "";
+  if (event.state === "settled") return event.success ? `${n}passed` : `${event.kind ?? "failed"}${event.next ? ", retrying" : ""}`;
+  if (event.state === "waiting") return `${n}waits for ${event.waiting_for ?? "its turn"}`;
+  return n + event.state.replaceAll("_", " ");
+}
+
+function ended(event) {
+  if (event.state === "succeeded") return event.first_try === false || event.attempts > 1 ? "repaired" : "first try";
+  if (event.state === "escalated") return `escalated: ${(event.reason ?? "").replaceAll("_", " ")}`;
+  if (event.state === "queued" && event.requeued) return "queued again";
+  return event.state;
+}
+
+/** Rows do not move away under a pointer or from under the keyboard. */
+function draw() {
+  drawing = null;
+  const list = one("#live"), held = one("#live-held");
+  if (list.matches(":hover, :focus-within")) {
+    held.hidden = false;
+    held.textContent = `held while you look; ${waiting.size} changed`;
+    drawing = setTimeout(draw, 500);
+    return;
+  }
+  held.hidden = true;
+  one("#live-empty").hidden = true;
+  for (const job of waiting) if (rows.has(job)) list.prepend(rowOf(job, rows.get(job)));
+  waiting = new Set();
+  while (list.children.length > Number(list.dataset.most)) list.lastElementChild.remove();
+}
+
+function rowOf(job, row) {
+  const old = all("li", one("#live")).find((each) => each.dataset.job === job);
+  const before = old ? one(".path", old).textContent.split("→").filter((part) => /^\d/.test(part)) : [];
+  old?.remove();
+  const li = document.createElement("li");
+  li.dataset.job = job;
+  li.className = "fresh";
+  const add = (name, ...content) => {
+    const each = document.createElement("span");
+    each.className = name;
+    each.append(...content);
+    li.append(each);
+    return each;
+  };
+  const scores = row.scores.map((score) => (score == null ? "–" : String(Math.trunc(score))));
+  row.shown ??= before;
+  add("dim", new Date(row.at).toLocaleTimeString([], { hour12: false }));
+  add("who", row.name || one(".who", old ?? li)?.textContent || job);
+  add("path n", [...row.shown, ...scores].slice(-4).join("→"));
+  const how = add("how", "");
+  const mark = document.createElement("span");
+  mark.className = `mark ${row.state}`;
+  mark.setAttribute("aria-hidden", "true");
+  mark.textContent = MARKS[row.state] ?? "·";
+  how.append(mark, ` ${row.how}`);
+  add("links", ...linksOf(job, row));
+  return li;
+}
+
+function linksOf(job, row) {
+  const story = document.createElement("a");
+  story.href = `/jobs/${encodeURIComponent(job)}`;
+  story.textContent = "story";
+  const base = document.body.dataset.flower;
+  if (!base || !row.attempt) return [story];
+  const flower = document.createElement("a");
+  flower.href = `${base}/task/${encodeURIComponent(job)}-${row.attempt}`;
+  flower.textContent = "Flower";
+  flower.rel = "noreferrer";
+  return [story, " ", flower];
+}
+
+// -- what is pressed ------------------------------------------------------------------------------
+
+async function copy(button) {
+  const text = one(button.dataset.copy).textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    tell("copied");
+  } catch {
+    const range = document.createRange();
+    one(button.dataset.copy).closest("details")?.setAttribute("open", "");
+    range.selectNodeContents(one(button.dataset.copy));
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+    tell("selected; copy it with your keyboard");
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if (button.dataset.call) press(button);
+  else if (button.dataset.copy) copy(button);
+  else if (button.dataset.group) openGroup(button);
+  else if ("dry" in button.dataset) group(button.form, true);
+  else if (button.dataset.stop) busy([button], () => call(`/api/bulk/${button.dataset.stop}/cancel`).catch((error) => tell(error.message, true)));
+  else if (button.dataset.open) openForm(button);
+  else if (button.value === "no" && button.closest("dialog")) button.closest("dialog").close();
+});
+
+function openForm(button) {
+  const dialog = one(button.dataset.open), form = one("form", dialog);
+  form.dataset.url = button.dataset.url;
+  form.dataset.done = button.dataset.done;
+  one(".said", form).textContent = "";
+  const about = one("[data-about]", dialog);
+  if (about) about.textContent = button.dataset.about ?? "";
+  dialog.showModal();
+}
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.id === "group-form") { event.preventDefault(); group(form, one("[data-go]", form).hidden); }
+  else if (form.dataset.url) { event.preventDefault(); submit(form, form.dataset.url); }
+});
+
+document.addEventListener("change", (event) => {
+  if (event.target.closest("form[data-auto]")) event.target.form.requestSubmit();
+  if (event.target.name === "action" && event.target.form.id === "group-form") showStep(event.target.form, "dry");
+});
+
+// A tab that nobody looks at keeps no stream open: a browser has few connections to one host.
+let nap = null;
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(nap);
+  if (!one("#part[data-live]")) return;
+  if (document.hidden) nap = setTimeout(() => { source?.close(); source = null; }, 30000);
+  else if (source) soon();
+  else if (one("dialog[open]")) { lastId = String(Date.now()); listen(); soon(); }
+  else location.reload();
+});
+
+tellTimes();
+setInterval(tellTimes, 5000);
+if (one("#part[data-live]")) {
+  listen();
+  setInterval(() => { if (Date.now() - last > 10000) soon(); }, 5000);  // ages and queues move without events
+} else one("#stream")?.remove();
+const poll = Number(one("#part")?.dataset.poll ?? 0);  // of what no event tells
+if (poll) setInterval(() => { if (Date.now() - last >= poll) soon(); }, poll);
+const retry = Number(one("#part")?.dataset.retry ?? 0);
+if (retry) setTimeout(() => location.reload(), retry);

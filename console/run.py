@@ -1,0 +1,58 @@
+"""`mulligan run`: one shot. Boot what is needed, run the jobs, show and stop everything."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from mulligan.console import screen
+from mulligan.console.exits import ExitCode, stop_on_signals
+
+Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Job files; - is stdin.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Timeout = Annotated[float | None, typer.Option(help="Stop waiting after so many seconds.", min=0.1)]
+
+
+def run(
+    files: Files,
+    json: Json = False,
+    show_repair: Annotated[
+        bool, typer.Option("--show-repair", help="Print one corrected prompt as a diff.")
+    ] = False,
+    wait_cycles: Annotated[
+        bool, typer.Option("--wait-cycles", help="Wait for delayed verifications, too.")
+    ] = False,
+    always_zero: Annotated[
+        bool, typer.Option("--always-zero", help="Exit 0 even if jobs were escalated.")
+    ] = False,
+    timeout: Timeout = None,
+) -> None:
+    """Run jobs and wait for them.
+
+    Without a configured broker it starts a Redis and workers of its own and stops them at the end.
+    """
+    from mulligan.console.jobfile import find_jobs
+    from mulligan.console.station import working
+    from mulligan.console.submission import exit_code, hand_in_and_wait, run_document
+    from mulligan.console.summary import print_summary
+    from mulligan.workers.settings import load_settings
+
+    stop_on_signals()
+    found = find_jobs(files)
+    settings = load_settings()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with working(settings, found) as station:
+        views, in_time = hand_in_and_wait(
+            station, found, quiet=json, wait_cycles=wait_cycles, deadline=deadline
+        )
+        document = run_document(station, views) if json else None
+    if document is not None:
+        screen.emit(document)
+    else:
+        print_summary(views, show_repair=show_repair, home=station.home_to_name)
+    if not in_time:
+        screen.complain(f"not all was done within {timeout:g} s; what is left stays in the ledger")
+    code = ExitCode.OK if always_zero and in_time else exit_code(views)
+    raise typer.Exit(int(code))

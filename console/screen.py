@@ -1,0 +1,61 @@
+"""What reaches the terminal: text for people on both streams, data as JSON on stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Without a terminal nobody wraps for us, and a table must not lose its columns.
+_WIDTH_WITHOUT_TERMINAL = 140
+
+
+def out() -> Console:
+    """Standard output. Colours only on a terminal, and never with NO_COLOR."""
+    return _console(stderr=False)
+
+
+def err() -> Console:
+    """Standard error: progress beside data, notes, complaints."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH_WITHOUT_TERMINAL
+    # Text of jobs goes through here: brackets in it are text, and numbers are not rainbows.
+    return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+
+
+def say(text: str = "", *, style: str | None = None) -> None:
+    out().print(text, style=style, soft_wrap=True)
+
+
+def note(text: str, *, style: str | None = "dim") -> None:
+    """Something beside the data."""
+    err().print(text, style=style, soft_wrap=True)
+
+
+def complain(*problems: str) -> None:
+    """One line per problem, all of them."""
+    console = err()
+    for problem in problems:
+        console.print("mulligan:", style="red", end=" ")
+        console.print(problem, soft_wrap=True)
+
+
+def emit(document: Any) -> None:
+    """One JSON document on stdout."""
+    import json
+
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def hush() -> None:
+    """Point stdout nowhere, so that nothing fails again while Python flushes it at exit."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it lives as long as we do

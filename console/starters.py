@@ -1,0 +1,77 @@
+"""The texts of the files that `mulligan init` writes."""
+
+from __future__ import annotations
+
+from mulligan.workers.runners.local_state import INSTALL
+
+_HEAD = """\
+#:schema .mulligan/config.schema.json
+# Settings of mulligan: docs/configuration.md has all of them, `mulligan doctor` checks them.
+
+# broker_url = "redis://127.0.0.1:6379/0"   # left out: `mulligan run` starts a Redis of its own
+
+# Who answers. Jobs say `runner: small`.
+[runners.small]
+"""
+
+_LOCAL = """\
+kind = "local"            # the bundled SmolLM2-135M, on the CPU
+temperature = 0.7
+max_tokens = 150
+seed = 1
+"""
+
+_SCRIPTED = """\
+kind = "scripted"         # no model: the answers are written down, the first one wrong on purpose
+answers = ['{{"name": "Alice", "age": "31"}}', '{{"name": "Alice", "age": 31}}']
+
+# The bundled small model: {install}
+# then instead of the two lines above:
+# kind = "local"
+# max_tokens = 150
+"""
+
+_OTHERS = """\
+
+# Any OpenAI-compatible server; jobs say `runner: big`.
+# [runners.big]
+# kind = "openai"
+# base_url = "https://api.openai.com/v1"
+# model = "gpt-5-mini"
+# api_key_env = "OPENAI_API_KEY"            # the name of the variable, never the key
+"""
+
+_JOBS = """\
+# yaml-language-server: $schema=.mulligan/job.schema.json
+# Jobs: `mulligan jobs lint jobs.yaml` checks them, `mulligan run jobs.yaml` runs them.
+
+defaults:                     # what all jobs share
+  runner: small               # [runners.small] of mulligan.toml
+  budget: {tokens: 5000}
+
+jobs:
+  - task_type: extract_person
+    prompt: "Extract the person as JSON with name and age: 'Alice is 31 years old.'"
+    verifiers:                # below 70 points the job is tried again, its prompt corrected
+      - json.object
+      - id: contract.schema
+        weight: 2
+        schema:
+          type: object
+          required: [name, age]
+          additionalProperties: false
+          properties:
+            name: {type: string, minLength: 1}
+            age: {type: integer}
+"""
+
+
+def config_file(*, local: bool) -> str:
+    """mulligan.toml, with a runner that works on this host."""
+    runner = _LOCAL if local else _SCRIPTED.format(install=INSTALL)
+    return _HEAD + runner + _OTHERS
+
+
+def job_file() -> str:
+    """jobs.yaml: one job, for the runner of config_file."""
+    return _JOBS

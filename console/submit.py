@@ -1,0 +1,68 @@
+"""`mulligan submit`: hand jobs to the queue. What it accepted is in the ledger when it returns."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mulligan.console import screen
+from mulligan.console.run import Files, Json, Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mulligan.console.jobfile import FoundJob
+    from mulligan.console.station import Station
+
+
+def submit(
+    files: Files,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the jobs have ended.")] = False,
+    json: Json = False,
+    timeout: Timeout = None,
+) -> None:
+    """Hand jobs to the queue and print their ids."""
+    from mulligan.console.jobfile import find_jobs
+    from mulligan.console.station import existing
+    from mulligan.workers.settings import load_settings
+
+    found = find_jobs(files)
+    with existing(load_settings()) as station:
+        if wait:
+            _wait(station, found, json=json, timeout=timeout)
+        else:
+            _hand_in(station, found, json=json)
+
+
+def _hand_in(station: Station, found: Sequence[FoundJob], *, json: bool) -> None:
+    from mulligan.console.submission import hand_in
+
+    accepted = hand_in(station, found)
+    named = [(answer, each.job.label) for answer, each in zip(accepted, found, strict=True)]
+    if json:
+        rows = [{"id": a.id, "name": label, "status": a.status} for a, label in named]
+        screen.emit({"jobs": rows})
+        return
+    for answer, label in named:
+        seen = "  (known already by its idempotency key)" if answer.status == "seen" else ""
+        screen.say(f"{answer.id}  {label}{seen}")
+    screen.note(f"next: mulligan jobs show {accepted[0].id} · mulligan jobs watch")
+
+
+def _wait(
+    station: Station, found: Sequence[FoundJob], *, json: bool, timeout: float | None
+) -> None:
+    from mulligan.console.submission import exit_code, hand_in_and_wait, run_document
+    from mulligan.console.summary import print_summary
+
+    deadline = None if timeout is None else time.monotonic() + timeout
+    views, in_time = hand_in_and_wait(station, found, quiet=json, deadline=deadline)
+    if json:
+        screen.emit(run_document(station, views))
+    else:
+        print_summary(views, show_repair=False)
+    if not in_time:
+        screen.complain(f"not all was done within {timeout:g} s; the jobs stay in the queue")
+    raise typer.Exit(int(exit_code(views)))

@@ -1,0 +1,1 @@
+"""Nobody imports this any more."""

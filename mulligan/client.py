@@ -1,0 +1,355 @@
+"""The client: hand in prompts, get back values that were verified.
+
+``Client()`` talks to the broker that is configured; without one it runs the work itself, on threads
+of this process, with a durable ledger in the home directory. ``Client("http://…")`` talks to a
+console. Making a client contacts nothing and imports next to nothing: what is needed is loaded by
+the first job.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from typing import Unpack
+
+    from pydantic import BaseModel
+
+    from mulligan.asking import Ask, JobOptions
+    from mulligan.desks import Desk
+    from mulligan.ends import Ends
+    from mulligan.policies.job import Job
+    from mulligan.result import Handle, Result
+    from mulligan.tasks.ledger import Event
+
+M = TypeVar("M", bound="BaseModel")
+T = TypeVar("T")
+
+
+class Client:
+    """Submits jobs and waits for them. Safe to share between threads.
+
+    ``url`` is a broker's, as Celery spells it, or a console's (``http://host:8700``); without it,
+    settings decide. ``token`` is for a console; without it, the variable MULLIGAN_TOKEN.
+    ``workers`` is the number of threads if this process does the work. Further keywords are
+    settings by name.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        workers: int = 4,
+        **settings: Any,
+    ) -> None:
+        self._console = url if url and url.startswith(("http://", "https://")) else None
+        if self._console is None:
+            if token is not None:
+                from mulligan.tasks.ports import BadInput
+
+                raise BadInput("token: is for a console: give its URL too (http://host:8700)")
+            settings = settings if url is None else {"broker_url": url, **settings}
+        self._token = token
+        self._settings = settings
+        self._slots = workers
+        self._lock = threading.Lock()
+        self._open: tuple[Desk, Ends] | None = None
+        self._closed = False
+
+    # -- handing in -----------------------------------------------------------------------------
+
+    @overload
+    def submit(self, ask: Ask, *, returns: type[M], **options: Unpack[JobOptions]) -> Handle[M]: ...
+
+    @overload
+    def submit(
+        self,
+        ask: Ask,
+        *,
+        returns: Mapping[str, Any] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Handle[Any]: ...
+
+    def submit(self, ask: Ask, *, returns: Any = None, **options: Any) -> Handle[Any]:
+        """Hand one job in: a prompt, a Job or its fields. It is in the ledger when this returns.
+
+        ``returns`` is a pydantic model (its schema is the contract, and its validators are
+        verifiers) or a JSON Schema. BadInput names every problem, and then nothing is stored.
+        """
+        return self._submit(self._jobs([(ask, options)], returns), returns)[0]
+
+    @overload
+    def submit_many(
+        self,
+        asks: Iterable[Ask],
+        *,
+        returns: type[M],
+        progress: bool = True,
+        **options: Unpack[JobOptions],
+    ) -> list[Handle[M]]: ...
+
+    @overload
+    def submit_many(
+        self,
+        asks: Iterable[Ask],
+        *,
+        returns: Mapping[str, Any] | None = None,
+        progress: bool = True,
+        **options: Unpack[JobOptions],
+    ) -> list[Handle[Any]]: ...
+
+    def submit_many(
+        self, asks: Iterable[Ask], *, returns: Any = None, progress: bool = True, **options: Any
+    ) -> list[Handle[Any]]:
+        """Hand many jobs in. Nothing is stored if one has a problem.
+
+        Over HTTP that is so for each request's, which are up to a thousand.
+        An ``idempotency_key`` is the beginning of each one's own: ``key-0``, ``key-1``…
+        """
+        from mulligan.progress import bar
+
+        key = options.pop("idempotency_key", None)
+        own = ({"idempotency_key": f"{key}-{i}"} if key else {} for i in count())
+        jobs = self._jobs([(ask, {**options, **next(own)}) for ask in asks], returns)
+        self._check(jobs)
+        handles: list[Handle[Any]] = []
+        with bar("submitting", len(jobs), wanted=progress) as advance:
+            batch = self._desk.batch
+            for start in range(0, len(jobs), batch):
+                handles += self._submit_some(jobs[start : start + batch], returns, start)
+                advance(len(jobs[start : start + batch]))
+        return handles
+
+    @overload
+    def run(
+        self,
+        ask: Ask,
+        *,
+        returns: type[M],
+        timeout: float | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Result[M]: ...
+
+    @overload
+    def run(
+        self,
+        ask: Ask,
+        *,
+        returns: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Result[Any]: ...
+
+    def run(
+        self, ask: Ask, *, returns: Any = None, timeout: float | None = None, **options: Any
+    ) -> Result[Any]:
+        """Submit and wait."""
+        return self.wait(self.submit(ask, returns=returns, **options), timeout=timeout)
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    @overload
+    def wait(
+        self, jobs: Handle[T], timeout: float | None = None, *, progress: bool = True
+    ) -> Result[T]: ...
+
+    @overload
+    def wait(
+        self, jobs: str, timeout: float | None = None, *, progress: bool = True
+    ) -> Result[Any]: ...
+
+    @overload
+    def wait(
+        self, jobs: Iterable[Handle[T]], timeout: float | None = None, *, progress: bool = True
+    ) -> list[Result[T]]: ...
+
+    def wait(self, jobs: Any, timeout: float | None = None, *, progress: bool = True) -> Any:
+        """The result of a handle or a job's id, or those of many in their order.
+
+        WaitTimeout after ``timeout`` seconds; the jobs go on.
+        """
+        from concurrent import futures
+
+        from mulligan.progress import bar
+
+        handles, single = handles_of(jobs)
+        waited = self.ends_of(handles)
+        with bar("waiting", len(handles), wanted=progress) as advance:
+            for future in waited:
+                future.add_done_callback(lambda _: advance(1))
+            try:
+                futures.wait(waited, timeout)
+            finally:
+                unfinished = [future.cancel() for future in waited]
+        if any(unfinished):
+            raise timed_out(handles, unfinished, timeout)
+        results = self.results_of(handles, waited)
+        return results[0] if single else results
+
+    def watch(self, job: Handle[Any] | str) -> Iterator[Event]:
+        """What happens to a job, from its beginning to its end, as it happens."""
+        return (event for event in self.events_of(job) if event is not None)
+
+    def cancel(self, job: Handle[Any] | str) -> str:
+        """Cancel a job; its state afterwards, which is another one if it had ended before."""
+        from mulligan.tasks.ports import BadInput
+
+        (handle,), _ = handles_of(job)
+        state = self._desk.cancel(handle.id)
+        if state == "gone":
+            raise BadInput(f"there is no job {handle.id}")
+        return state
+
+    def handle(self, job_id: str, *, returns: type[M] | None = None) -> Handle[M]:
+        """A handle for a job that another process handed in."""
+        from mulligan.result import Handle
+
+        if returns is not None:
+            self._desk.contract(returns)
+        return Handle(id=job_id, returns=returns)
+
+    def close(self) -> None:
+        """Stop what this client started; unfinished jobs stay in the ledger. Twice is harmless."""
+        with self._lock:
+            self._closed = True
+            opened, self._open = self._open, None
+        if opened is not None:
+            desk, ends = opened
+            ends.close()
+            desk.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _opened(self) -> tuple[Desk, Ends]:
+        from mulligan.ends import Ends
+
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this client is closed")
+            if self._open is None:
+                desk = self._new_desk()
+                self._open = (desk, Ends(desk))
+            return self._open
+
+    def _new_desk(self) -> Desk:
+        if self._console is not None:
+            from mulligan.http_desk import open_console
+
+            return open_console(self._console, self._token, self._settings)
+        from mulligan.desks import open_desk
+
+        return open_desk(self._settings, slots=self._slots)
+
+    @property
+    def _desk(self) -> Desk:
+        return self._opened()[0]
+
+    def _jobs(self, asks: Sequence[tuple[Ask, Mapping[str, Any]]], returns: Any) -> list[Job]:
+        from mulligan.asking import build_job, title_of
+
+        desk = self._desk
+        contract = desk.contract(returns) if returns is not None else None
+        title = title_of(returns)
+        return [
+            build_job(ask, options, contract=contract, title=title, runner=desk.runner)
+            for ask, options in asks
+        ]
+
+    def _check(self, jobs: Sequence[Job]) -> None:
+        """Every problem of all jobs, before the first of them is stored."""
+        from mulligan.tasks.ports import BadInput
+
+        desk = self._desk
+        found = [f"[{i}].{line}" for i, job in enumerate(jobs) for line in desk.problems(job)]
+        if found:
+            raise BadInput(*found)
+
+    def _submit(self, jobs: Sequence[Job], returns: Any) -> list[Handle[Any]]:
+        from mulligan.result import Handle
+
+        desk = self._desk
+        for job in jobs:
+            desk.expect(job)
+        accepted = desk.submit(jobs)
+        desk.start()
+        return [
+            Handle(id=answer.id, label=job.label, seen=answer.status == "seen", returns=returns)
+            for job, answer in zip(jobs, accepted, strict=True)
+        ]
+
+    def _submit_some(self, jobs: Sequence[Job], returns: Any, start: int) -> list[Handle[Any]]:
+        """Some of many, whose problems are named by their places among all."""
+        from mulligan.asking import placed
+        from mulligan.tasks.ports import BadInput
+
+        try:
+            return self._submit(jobs, returns)
+        except BadInput as error:
+            raise BadInput(*placed(error.problems, start)) from None
+
+    # What the async client is made of, too.
+
+    def ends_of(self, handles: Sequence[Handle[Any]]) -> list[Future[None]]:
+        """Futures that are done when the jobs have ended."""
+        desk, ends = self._opened()
+        desk.start()
+        return ends.of([handle.id for handle in handles])
+
+    def results_of(
+        self, handles: Sequence[Handle[Any]], ended: Sequence[Future[None]]
+    ) -> list[Result[Any]]:
+        """The results of jobs that have ended, or what went wrong with the waiting."""
+        from mulligan.result import Result
+        from mulligan.tasks.ports import BadInput
+
+        results = []
+        for handle, future in zip(handles, ended, strict=True):
+            future.result()
+            view = self._desk.job(handle.id)
+            if view is None:
+                raise BadInput(f"there is no job {handle.id}")
+            results.append(Result(view=view, returns=handle.returns))
+        return results
+
+    def events_of(self, job: Handle[Any] | str) -> Iterator[Event | None]:
+        """As ``watch``, with None now and then while nothing happens."""
+        (handle,), _ = handles_of(job)
+        desk = self._desk
+        desk.start()
+        return desk.events_of(handle.id)
+
+
+def handles_of(jobs: Any) -> tuple[list[Handle[Any]], bool]:
+    """One or many handles or ids as handles, and whether it was one."""
+    from mulligan.result import Handle
+
+    single = isinstance(jobs, str | Handle)
+    many = [jobs] if single else jobs
+    return [Handle(id=job) if isinstance(job, str) else job for job in many], single
+
+
+def timed_out(
+    handles: Sequence[Handle[Any]], unfinished: Sequence[bool], timeout: float | None
+) -> Exception:
+    """What to raise for the jobs that had not ended."""
+    from mulligan.result import WaitTimeout
+
+    late = [handle.id for handle, open_ in zip(handles, unfinished, strict=True) if open_]
+    return WaitTimeout(late, timeout or 0.0)

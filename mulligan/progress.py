@@ -1,0 +1,26 @@
+"""A progress bar for many jobs, where somebody can see it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+def visible() -> bool:
+    """On a terminal or in a notebook; never in a log file."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+@contextmanager
+def bar(title: str, total: int, *, wanted: bool = True) -> Iterator[Callable[[int], None]]:
+    """What to call with how many more are done. Shows nothing for fewer than two."""
+    if not wanted or total < 2 or not visible():
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda count: progress.advance(task, count)

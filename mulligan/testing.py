@@ -1,0 +1,166 @@
+"""A pytest plug-in for your own tests: an in-memory stack, scripted answers, blocked models.
+
+Loaded by pytest in every project that has mulligan installed, so it imports nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mulligan.policies.edit import Edit
+    from mulligan.policies.failure import VerificationResult
+    from mulligan.policies.job import Output
+    from mulligan.tasks.edit_ports import Change, EditApplier
+    from mulligan.tasks.ledger import JobView
+    from mulligan.tasks.ports import Runner, Verifier
+    from mulligan.workers.local_stack import LocalStack
+
+#: While this variable is set, no runner of ours asks a model: also in workers that a test starts.
+NO_MODELS = "MULLIGAN_NO_MODELS"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "real_models: this test may call real models")
+
+
+@pytest.fixture(autouse=True)
+def _no_real_models(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that would call a model fails at once, unless it is marked `real_models`."""
+    if request.node.get_closest_marker("real_models") is None:
+        monkeypatch.setenv(NO_MODELS, "1")
+
+
+class InMemoryStack:
+    """The whole queue in this process: real policies, verifiers and verbs, nothing outside."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self._stack = stack
+
+    def run(
+        self, job: dict[str, Any] | str, *, answers: Sequence[Any] = (), timeout: float = 30.0
+    ) -> JobView:
+        """Run a job (or a prompt) to its end, with these answers by attempt; the last repeats."""
+        from mulligan.tasks.submit import read_job, submit_jobs
+
+        fields: dict[str, Any] = {"prompt": job} if isinstance(job, str) else dict(job)
+        fields = {"task_type": "test", "verifiers": ["json.object"], **fields}
+        if answers:
+            fields["runner"] = {"kind": "scripted", "answers": list(answers)}
+        (accepted,) = submit_jobs(self._stack.intake, [read_job(fields)])
+        return self._ended(accepted.id, timeout)
+
+    def _ended(self, job_id: str, timeout: float) -> JobView:
+        import time
+
+        from mulligan.policies.job import TERMINAL
+
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            view = self._stack.ledger.job(job_id)
+            if view is not None and view.state in TERMINAL:
+                return view
+            time.sleep(0.005)
+        raise AssertionError(f"{job_id} did not end within {timeout:g} s")
+
+
+@pytest.fixture
+def mulligan_stack() -> Iterator[InMemoryStack]:
+    """An in-memory stack of your own for one test."""
+    from mulligan.workers.local_stack import local_stack
+    from mulligan.workers.memory_ledger import MemoryLedger
+    from mulligan.workers.settings import Settings
+
+    settings = Settings(allow_inline=True, sweep_interval=0.05)
+    with local_stack(settings, MemoryLedger(settings), grace=1.0) as stack:
+        yield InMemoryStack(stack)
+
+
+def assert_repaired(job: JobView, *, by: str | None = None, attempts: int | None = None) -> None:
+    """The job failed at first and succeeded in the end; ``by`` is part of the technique's name."""
+    told = f"{job.job.label} ended {job.state} ({job.reason}) after {len(job.attempts)} attempts"
+    assert job.state == "succeeded", told
+    assert len(job.attempts) > 1, f"{told}: it needed no repair"
+    if attempts is not None:
+        assert len(job.attempts) == attempts, told
+    techniques = [attempt.plan.technique or "" for attempt in job.attempts[1:]]
+    if by is not None:
+        assert any(by in technique for technique in techniques), f"{told}, by {techniques}"
+
+
+def check_verifier(verifier: Verifier, *, good: str, bad: str) -> None:
+    """The contract of a verifier: it tells good from bad, the same each time, as plain JSON."""
+    from mulligan.policies.classify import classify_failure
+    from mulligan.policies.failure import VerificationStatus
+
+    assert isinstance(verifier.slow, bool), "a verifier says whether it is slow"
+    passed, failed = _verify(verifier, good), _verify(verifier, bad)
+    assert passed.status is not VerificationStatus.FAIL, f"refuses the good answer: {passed}"
+    assert failed.status is VerificationStatus.FAIL, f"accepts the bad answer: {failed}"
+    assert failed.summary or failed.errors, "a failure says what is wrong"
+    for result in (passed, failed):
+        assert type(result).model_validate_json(result.model_dump_json()) == result
+    first = classify_failure(failed, source="verify")
+    again = classify_failure(_verify(verifier, bad), source="verify")
+    assert first.classification_signature == again.classification_signature, (
+        "the same failure must have the same signature: keep clocks and ids out of errors"
+    )
+
+
+def _verify(verifier: Verifier, text: str) -> VerificationResult:
+    from mulligan.policies.job import Output
+    from mulligan.tasks.ports import Candidate
+
+    return verifier.verify(Candidate(output=Output(text=text), text=text))
+
+
+def check_runner(runner: Runner, *, prompt: str = "Say something.") -> Output:
+    """The contract of a runner: a named provider, and an answer that survives being stored."""
+    from mulligan.policies.job import Message, Output
+    from mulligan.tasks.ports import Request
+
+    assert runner.provider, "a runner names its provider: breakers are kept by it"
+    output = runner.answer(Request(messages=(Message(role="user", content=prompt),), timeout=30.0))
+    assert isinstance(output, Output), f"answer() returns an Output, not {type(output).__name__}"
+    assert Output.model_validate_json(output.model_dump_json()) == output
+    return output
+
+
+def check_applier(
+    applier: EditApplier, edit: Edit, *, root: Path, expect: Mapping[str, bytes | None]
+) -> list[Change]:
+    """The contract of an edit's operation: it computes changes and writes nothing, says truly what
+    is there, and done twice it changes nothing. ``expect`` is each file afterwards; None: deleted.
+    """
+    from mulligan.tasks.edit_ports import ApplyContext, EditRefused
+    from mulligan.workers.edits.confine import normal
+    from mulligan.workers.edits.writing import perform
+
+    ctx = ApplyContext(root=root)
+    assert applier.op == edit.op, f"it is for {applier.op}, the edit is {edit.op}"
+    validation = applier.validate(edit, ctx)
+    assert validation.ok, f"refuses the form of the edit: {validation.reason}"
+    before = _files(root)
+    changes = applier.changes(edit, ctx)
+    assert _files(root) == before, "changes() must only read: the one writer writes"
+    for change in changes:
+        assert normal(change.path) == change.path, f"{change.path}: relative to the root, with /"
+        assert change.before == before.get(change.path), f"{change.path}: before is not what it is"
+    assert {c.path: c.after for c in changes if not c.unchanged} == dict(expect)
+    perform(root, changes)
+    try:
+        again = applier.changes(edit, ctx)
+    except EditRefused:
+        return changes  # what is deleted or renamed is gone
+    assert all(change.unchanged for change in again), "done twice, it must change nothing"
+    return changes
+
+
+def _files(root: Path) -> dict[str, bytes]:
+    found = (path for path in root.rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}

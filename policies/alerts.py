@@ -1,0 +1,178 @@
+"""Alerts: what is told to whom, in which words, how it is signed and when it is tried again."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
+
+from mulligan.policies.value import Value
+
+AlertEvent = Literal["escalated", "breaker_opened", "budget_exhausted", "job_finished", "test"]
+
+#: Reasons of escalations that mean a budget or a guardrail is used up.
+BUDGET_REASONS = (
+    "budget_tokens",
+    "budget_seconds",
+    "per_skill_loop_cap",
+    "session_time_share_cap",
+)
+SIGNATURE_HEADER = "X-Mulligan-Signature"
+DELIVERY_HEADER = "X-Mulligan-Delivery"
+#: How old a signature may be before a receiver takes it for a replay.
+TOLERANCE = 300.0
+
+_BACKOFF_BASE = 15.0
+_BACKOFF_CAP = 3600.0
+#: Beyond so many task types an alert says how many, not which.
+_TYPES_NAMED = 3
+
+
+class Places(Value):
+    """Where links of an alert lead."""
+
+    #: The console as people reach it, without a slash at the end.
+    console: str
+    #: The runbook, if it is not the console's own.
+    runbook: str | None = None
+
+
+class Alert(Value):
+    """One thing to tell: what happened how often since the last time."""
+
+    id: str
+    event: AlertEvent
+    #: When it was noticed, in seconds since 1970.
+    at: float
+    count: int
+    #: What the ledger knows: of a group of escalations, of a breaker, of a finished job.
+    about: dict[str, Any]
+
+
+def is_budget(reason: str) -> bool:
+    """Whether an escalation is told as `budget_exhausted`, too."""
+    return reason in BUDGET_REASONS
+
+
+def hook_name(url: str, secret_env: str | None) -> str:
+    """How a webhook is called wherever people and the ledger see it.
+
+    A URL may carry a secret in its path, so the name has the host and a digest, never the path.
+    """
+    digest = hashlib.sha256(f"{url}\n{secret_env or ''}".encode()).hexdigest()[:8]
+    return f"{urlsplit(url).hostname or 'unknown'}#{digest}"
+
+
+# -- words and links -------------------------------------------------------------------------------
+
+
+def alert_text(alert: Alert) -> str:
+    """One line for people. Never a prompt, an answer or what a verifier quoted of one."""
+    about = alert.about
+    match alert.event:
+        case "escalated":
+            what = about.get("kind") or about.get("reason")
+            return f"{_jobs(alert.count)} escalated: {what}{_types(about)}"
+        case "budget_exhausted":
+            return f"{_jobs(alert.count)} ran out of budget: {about.get('reason')}{_types(about)}"
+        case "breaker_opened":
+            times = "" if alert.count == 1 else f" {alert.count} times"
+            return f"the breaker of {about.get('provider')} opened{times}"
+        case "job_finished":
+            reason = f" ({about['reason']})" if about.get("reason") else ""
+            return f"job {about.get('job_id')} {about.get('state')}{reason}"
+        case "test":
+            return "a test: this webhook works"
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count:,} jobs"
+
+
+def _types(about: Mapping[str, Any]) -> str:
+    types = sorted(about.get("task_types") or {})
+    if not types:
+        return ""
+    named = ", ".join(types) if len(types) <= _TYPES_NAMED else f"{len(types)} task types"
+    return f" ({named})"
+
+
+def runbook_link(event: str, places: Places) -> str:
+    """The section of the runbook that is about this alert."""
+    return f"{places.runbook or f'{places.console}/runbook'}#{event}"
+
+
+def console_link(alert: Alert, places: Places) -> str:
+    """Where on the console to look."""
+    about = alert.about
+    match alert.event:
+        case "escalated" | "budget_exhausted":
+            return f"{places.console}/escalations?signature={quote(str(about['signature']), '')}"
+        case "job_finished":
+            return f"{places.console}/jobs/{quote(str(about['job_id']), '')}"
+        case _:
+            return f"{places.console}/"
+
+
+def alert_body(alert: Alert, places: Places) -> dict[str, Any]:
+    """What a receiver gets, as JSON: the same for every try at one delivery."""
+    return {
+        "id": alert.id,
+        "event": alert.event,
+        "at": alert.at,
+        "count": alert.count,
+        "text": alert_text(alert),
+        "runbook_url": runbook_link(alert.event, places),
+        "console_url": console_link(alert, places),
+        **alert.about,
+    }
+
+
+# -- signatures ------------------------------------------------------------------------------------
+
+
+def sign(secret: str, body: bytes, at: float) -> str:
+    """The signature header: the time, and the HMAC-SHA256 of `<time>.<body>`."""
+    moment = str(int(at))
+    return f"t={moment},v1={_mac(secret, moment, body)}"
+
+
+def verify_signature(
+    secret: str, header: str, body: bytes, now: float, tolerance: float = TOLERANCE
+) -> bool:
+    """What a receiver does: whether we sent this body, and not too long ago.
+
+    ``body`` is the request's body as it came, before anybody parsed it.
+    """
+    pairs = [part.strip().partition("=") for part in header.split(",")]
+    moments = [value for name, _, value in pairs if name == "t"]
+    macs = [value for name, _, value in pairs if name == "v1"]
+    if len(moments) != 1 or not (moments[0].isascii() and moments[0].isdigit()):
+        return False
+    # Longer than any time there will be: not worth an int() of it.
+    if len(moments[0]) > 15 or abs(now - int(moments[0])) > tolerance:
+        return False
+    right = _mac(secret, moments[0], body).encode()
+    return any(hmac.compare_digest(right, mac.encode("utf-8", "replace")) for mac in macs)
+
+
+def _mac(secret: str, moment: str, body: bytes) -> str:
+    return hmac.new(secret.encode(), moment.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+# -- deliveries ------------------------------------------------------------------------------------
+
+
+def delivery_delay(tries: int, *, randomness: float) -> float:
+    """Seconds until the next try after ``tries`` failed ones: doubling, half of it jitter.
+
+    Not full jitter: a receiver that is being restarted should not be asked again at once.
+    """
+    if tries < 1:
+        raise ValueError(f"tries is {tries}: the first one is 1")
+    if not 0 <= randomness < 1:
+        raise ValueError(f"randomness is {randomness}: it must be in [0, 1)")
+    longest = min(_BACKOFF_CAP, _BACKOFF_BASE * 2.0 ** min(tries - 1, 60))
+    return longest / 2 * (1 + randomness)

@@ -1,0 +1,119 @@
+"""The circuit breaker of a provider: stop hammering it, then let one probe through.
+
+A breaker is a value. ``record_fault`` and ``record_success`` return the next one, ``allow`` says
+what a caller may do now, and whoever keeps it (the ledger) makes the step atomic. ``now`` is any
+clock in seconds that all callers share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from mulligan.policies.value import Value
+
+BreakerState = Literal["closed", "open", "half_open"]
+
+
+@dataclass(frozen=True)
+class Allow:
+    """Go ahead."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Go ahead alone: keep ``breaker`` first, so that nobody else probes at the same time."""
+
+    breaker: Breaker
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Come back in so many seconds."""
+
+    seconds: float
+
+
+class BreakerPolicy(Value):
+    """When a breaker opens and for how long."""
+
+    #: So many transport faults in a row, none older than the window, open it.
+    threshold: int = Field(default=5, ge=1)
+    window: float = Field(default=60.0, gt=0)
+    #: How long it stays open the first time; doubled by each failed probe, up to the cap.
+    open_seconds: float = Field(default=5.0, gt=0)
+    open_cap: float = Field(default=300.0, gt=0)
+    #: A probe that has not reported by then is given up, and another one may try.
+    probe_seconds: float = Field(default=180.0, gt=0)
+    #: The longest wait that a provider may ask for: one absurd header must not stop a fleet.
+    retry_after_cap: float = Field(default=3600.0, ge=0)
+
+
+DEFAULT_POLICY = BreakerPolicy()
+
+
+class Breaker(Value):
+    """What is known of one provider."""
+
+    state: BreakerState = "closed"
+    #: Faults in a row since the last success, and when the first of them was.
+    faults: int = Field(default=0, ge=0)
+    first_fault_at: float | None = None
+    #: When an open breaker lets a probe through, or a half-open one gives its probe up.
+    until: float = 0.0
+    #: How often it opened without a success in between.
+    openings: int = Field(default=0, ge=0)
+
+    def allow(self, now: float, policy: BreakerPolicy = DEFAULT_POLICY) -> Allow | Probe | Wait:
+        """Allow while closed, one Probe each time the wait is over, else Wait."""
+        if self.state == "closed":
+            return Allow()
+        if now < self.until:
+            return Wait(self.until - now)
+        probing = {"state": "half_open", "until": now + policy.probe_seconds}
+        return Probe(self.model_copy(update=probing))
+
+    def record_success(self) -> Breaker:
+        """Any answer closes the breaker: the provider answers."""
+        return Breaker()
+
+    def record_fault(
+        self,
+        now: float,
+        policy: BreakerPolicy = DEFAULT_POLICY,
+        *,
+        retry_after: float | None = None,
+    ) -> Breaker:
+        """The breaker after one transport fault. What the provider asked for is a floor."""
+        floor = min(retry_after or 0.0, policy.retry_after_cap)
+        match self.state:
+            case "open":
+                return self._open_at_least(now + floor)
+            case "half_open":
+                return self._opened(now, policy, floor)
+            case _:
+                return self._counted(now, policy, floor)
+
+    def _counted(self, now: float, policy: BreakerPolicy, floor: float) -> Breaker:
+        fresh = self.first_fault_at is None or now - self.first_fault_at > policy.window
+        faults = 1 if fresh else self.faults + 1
+        first = now if fresh else self.first_fault_at
+        counted = self.model_copy(update={"faults": faults, "first_fault_at": first})
+        return counted if faults < policy.threshold else counted._opened(now, policy, floor)
+
+    def _opened(self, now: float, policy: BreakerPolicy, floor: float) -> Breaker:
+        doubled = policy.open_seconds * 2.0 ** min(self.openings, 60)
+        seconds = max(min(policy.open_cap, doubled), floor)
+        return Breaker(
+            state="open",
+            faults=self.faults,
+            first_fault_at=self.first_fault_at,
+            until=now + seconds,
+            openings=self.openings + 1,
+        )
+
+    def _open_at_least(self, until: float) -> Breaker:
+        """Faults of calls already under way when it opened prolong nothing unless asked to."""
+        return self.model_copy(update={"until": max(self.until, until)})

@@ -1,0 +1,196 @@
+"""A session: a plan at work on one tree, what became of each of its edits, and what is next.
+
+    ready ──► baseline ──► measuring ──► ready ──► … ──► done
+              (applying)   (kept or taken back)
+
+``tasks.edit_session`` takes it further, one step at a time; a step that is done again does nothing
+twice. Without a suite an edit goes from ready to ready.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from mulligan.policies.edit import (
+    AutonomyMode,
+    BenchmarkSpec,
+    Edit,
+    EditId,
+    EditOutcome,
+    EditReason,
+    EditRiskTier,
+    tier_of,
+)
+from mulligan.policies.suite import Runs, Scores, Suite
+from mulligan.policies.value import Value
+
+#: A diff that is kept for reviewers is no longer than this, in characters.
+DIFF_CAP = 200_000
+#: All diffs of a session, beyond which each is cut short.
+SESSION_CAP = 2_000_000
+_DIFF_LEAST = 1_000
+
+#: Texts longer than this are not compared: it would take minutes.
+_DIFFED = 1_000_000
+
+Phase = Literal["ready", "baseline", "measuring", "done"]
+#: Reasons of which a person may still think otherwise.
+_REVIEWABLE = ("pending_review", "skipped")
+_FINAL_SKIPS = ("no_op", "unsupported")
+
+
+class EditRecord(Value):
+    """One edit of a session, and all that is known about it."""
+
+    edit: Edit
+    tier: EditRiskTier
+    #: None: it is still to be done, or is at work.
+    outcome: EditOutcome | None = None
+    #: What it changes, or changed, as a unified diff; cut short if it is long.
+    diff: str = ""
+    #: The checkpoint that applying it made.
+    checkpoint: int | None = None
+    approved_by: str | None = None
+    #: Who approved, rejected or rolled it back, when, and what they said.
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+    note: str | None = None
+
+    @property
+    def reviewable(self) -> bool:
+        """Whether a person may approve or reject it now."""
+        done = self.outcome
+        return done is not None and done.status in _REVIEWABLE and done.reason not in _FINAL_SKIPS
+
+
+class Trial(Value):
+    """How far the comparison of a tree before and after one edit has come."""
+
+    #: States of the tree, as the measurer names them.
+    before: str
+    #: The outcome that waits for a person, if the edit is measured for them and not applied.
+    held: EditOutcome | None = None
+    after: str | None = None
+    #: What is under way: one repeat of each.
+    runs: tuple[Runs, Runs] | None = None
+    scored: tuple[Scores, Scores] = (Scores(), Scores())
+
+
+class Session(Value):
+    """A plan at work on one tree."""
+
+    id: EditId
+    #: A tree belongs to one host, and only its workers touch it.
+    host: str
+    #: Absolute.
+    root: str
+    #: The folder of the configuration tree, relative to the root.
+    config: str = "."
+    mode: AutonomyMode
+    benchmark: BenchmarkSpec = BenchmarkSpec()
+    #: As it was when the session began; None: there is nothing to measure by.
+    suite: Suite | None = None
+    #: Whether a command does the work, rather than the edit queue.
+    inline: bool = False
+    records: tuple[EditRecord, ...] = Field(min_length=1)
+    phase: Phase = "ready"
+    #: The edit that is applied and measured.
+    at: int | None = None
+    trial: Trial | None = None
+    created_at: datetime
+    updated_at: datetime
+    by: str | None = None
+
+    @property
+    def open(self) -> int | None:
+        """The next edit without an outcome."""
+        waiting = (i for i, record in enumerate(self.records) if record.outcome is None)
+        return next(waiting, None)
+
+    @property
+    def outcomes(self) -> list[EditOutcome]:
+        return [record.outcome for record in self.records if record.outcome is not None]
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of it waits, not even for a person."""
+        return self.phase == "done" and not any(record.reviewable for record in self.records)
+
+    def index(self, edit_id: str) -> int | None:
+        return next((i for i, record in enumerate(self.records) if record.edit.id == edit_id), None)
+
+    @property
+    def jobs(self) -> list[str]:
+        """The jobs that it waits for."""
+        runs = self.trial.runs if self.trial else None
+        return [job for run in runs or () for job in run.jobs.values()]
+
+    def fitting(self, diff: str) -> str:
+        """A diff as the session keeps it, cut at a line's end: all its diffs have to fit."""
+        room = SESSION_CAP - sum(len(record.diff) for record in self.records)
+        room = max(min(DIFF_CAP, room), _DIFF_LEAST)
+        if len(diff) <= room:
+            return diff
+        kept = diff[:room].rpartition("\n")[0]
+        return f"{kept}\n… {len(diff) - len(kept)} more characters\n"
+
+    def moved(self, **changes: Any) -> Session:
+        """The session with other values."""
+        return self.model_copy(update=changes)
+
+    def recorded(self, index: int, **changes: Any) -> Session:
+        """The session with one record changed."""
+        records = list(self.records)
+        records[index] = records[index].model_copy(update=changes)
+        return self.model_copy(update={"records": tuple(records)})
+
+    def decided(self, index: int, outcome: EditOutcome, **more: Any) -> Session:
+        """The session with an edit's outcome, ready for the next one."""
+        moved = self.moved(phase="ready", at=None, trial=None)
+        return moved.recorded(index, outcome=outcome, **more)
+
+
+def records_of(
+    edits: Iterable[Edit], tiers: Mapping[str, EditRiskTier] | None = None
+) -> tuple[EditRecord, ...]:
+    """A record for each edit. ``tiers``: configuration's, by operation."""
+    return tuple(EditRecord(edit=edit, tier=tier_of(edit, tiers)) for edit in edits)
+
+
+class Delta(Value):
+    """One measured effect, as the history keeps it."""
+
+    at: datetime
+    session: str
+    edit_id: str
+    op: str
+    target: str
+    root: str
+    #: The cluster that it was meant to better.
+    cluster: str | None = None
+    status: str
+    reason: EditReason
+    benchmark_delta: float
+    cluster_deltas: dict[str, float] = Field(default_factory=dict)
+
+
+def diff_of(path: str, before: bytes | None, after: bytes | None) -> str:
+    """How one file changes, as people read it."""
+    old, new = f"a/{path}" if before is not None else "/dev/null", f"b/{path}"
+    new = new if after is not None else "/dev/null"
+    try:
+        texts = [(data or b"").decode("utf-8") for data in (before, after)]
+    except UnicodeDecodeError:
+        return f"--- {old}\n+++ {new}\nBinary files differ\n"
+    if any("\0" in text for text in texts):
+        return f"--- {old}\n+++ {new}\nBinary files differ\n"
+    if max(map(len, texts)) > _DIFFED:
+        return f"--- {old}\n+++ {new}\nToo large to show: {len(texts[0])} → {len(texts[1])}\n"
+    lines = [text.splitlines(keepends=True) for text in texts]
+    shown = difflib.unified_diff(lines[0], lines[1], old, new)
+    return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in shown)

@@ -1,0 +1,371 @@
+"""Repairs that cost no tokens: JSON out of fences and prose, syntax slips, code out of fences.
+
+Each step is recorded as a coercion, which the score penalises. Nothing is ever invented: a text
+without JSON, an ambiguous one or a truncated one is left as it is, for a corrected retry.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import json_repair
+
+from mulligan.policies.value import Json, Value
+
+Coercion = Literal["fence", "prose", "json_repair"]
+Shape = Literal["empty", "truncated", "fence", "prose", "not_object", "object"]
+
+#: Deeper values are refused: everything behind us that walks them (schemas, dumps) recurses.
+MAX_DEPTH = 200
+#: Above this many characters a repair is not worth its time (json_repair is not quite linear).
+MAX_REPAIR = 64 * 1024
+#: How often the search for JSON in prose starts again after a bracket that nothing closes.
+MAX_RESTARTS = 4
+#: More bracketed pieces than this are prose about brackets.
+MAX_SPANS = 100
+
+
+class Extraction(Value):
+    """What was found in an answer that should be JSON."""
+
+    #: The JSON text, if there is any; otherwise the answer as it came.
+    text: str
+    value: Json = None
+    #: What had to be done to get it, in order; empty if the answer was JSON as it stood.
+    coercions: tuple[Coercion, ...] = ()
+    #: Of the value, if one was found (``object``, ``not_object``); otherwise of the answer, where
+    #: ``object`` means JSON with a syntax error and nothing around it.
+    shape: Shape
+    #: Why the answer is not JSON; None if a value was found.
+    decoder_message: str | None = None
+
+    @property
+    def parsed(self) -> bool:
+        return self.decoder_message is None
+
+
+class _Block(NamedTuple):
+    """A fenced block, and whether other text stands around it."""
+
+    content: str
+    alone: bool
+
+
+class _Span(NamedTuple):
+    """A bracketed piece of a text. One that nothing closes reaches to the end."""
+
+    text: str
+    closed: bool
+    #: Alone on its lines, as an answer would stand and a footnote would not.
+    apart: bool
+
+
+class _Refused(ValueError):
+    """A text that no free repair may touch: any value made of it would be invented."""
+
+
+def extract_json(text: str, *, truncated: bool) -> Extraction:
+    """Find the one JSON value of an answer: as it stands, in a fence, in prose, or repaired."""
+    body = text.strip("\ufeff \t\r\n")
+    if not body:
+        return Extraction(text=text, shape="empty", decoder_message="Empty text")
+    try:
+        return _found(body, _loads(body), ())
+    except _Refused as error:
+        return Extraction(text=text, shape=_shape(body, truncated), decoder_message=str(error))
+    except ValueError as error:
+        reason = str(error)
+    if any(bracket in body for bracket in "{["):
+        try:
+            found = _in_fence(body) or _in_prose(body) or (None if truncated else _repaired(body))
+        except _Refused as error:
+            found, reason = None, str(error)
+        if found:
+            return found
+    return Extraction(text=text, shape=_shape(body, truncated), decoder_message=reason)
+
+
+def strip_code_fence(text: str) -> tuple[str, bool]:
+    """The largest fenced block of an answer that becomes a file, and whether there was one.
+
+    The language tag goes with the fence; a text without a fence comes back unchanged.
+    """
+    blocks = list(_blocks(text))
+    if not blocks:
+        return text, False
+    largest = max(blocks, key=lambda block: len(block.content))
+    return largest.content, True
+
+
+# -- strict JSON ----------------------------------------------------------------------------------
+
+
+def _loads(text: str) -> Json:
+    """Strict JSON: no NaN, no infinite numbers, no contradicting keys, no endless nesting."""
+    if _depth(text) > MAX_DEPTH:
+        raise _Refused(f"Nested more than {MAX_DEPTH} levels deep")
+    return json.loads(
+        text,
+        parse_constant=_no_constant,
+        parse_float=_finite,
+        parse_int=_short,
+        object_pairs_hook=_unique,
+    )
+
+
+def _no_constant(name: str) -> Json:
+    raise _Refused(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise _Refused("Number out of range")
+    return number
+
+
+def _short(text: str) -> int:
+    # Longer ones take quadratic time, and Python refuses them with advice about its own settings.
+    if len(text) > 1000:
+        raise _Refused("Number out of range")
+    return int(text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A key may be repeated with the same value; two different ones contradict each other."""
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result and result[key] != value:
+            raise _Refused(f"Key {key[:80]!r} has two different values")
+        result[key] = value
+    return result
+
+
+#: Strings (closed or not, so that no quote is looked at twice) and brackets.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for match in _TOKEN.finditer(text):
+        piece = match.group()
+        if piece in "{[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif piece in "}]":
+            depth -= 1
+    return deepest
+
+
+def _found(text: str, value: Json, coercions: tuple[Coercion, ...]) -> Extraction:
+    shape: Shape = "object" if isinstance(value, dict) else "not_object"
+    return Extraction(text=text, value=value, coercions=coercions, shape=shape)
+
+
+def _shape(body: str, truncated: bool) -> Shape:
+    if truncated:
+        return "truncated"
+    if any(True for _ in _blocks(body)):
+        return "fence"
+    return "object" if _is_json_like(body) else "prose"
+
+
+# -- fences ---------------------------------------------------------------------------------------
+
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
+_ONE_LINE = re.compile(r"^`{3,}(?:json)?([^`\n]+)`{3,}$", re.IGNORECASE)
+
+
+def _blocks(text: str) -> Iterator[_Block]:
+    """Fenced blocks as Markdown has them; one that is never closed reaches to the end."""
+    inside: list[str] | None = None
+    fence, outside, contents = "", False, list[str]()
+    for line in text.replace("\r\n", "\n").split("\n"):
+        match = _FENCE.match(line)
+        if inside is None and match and "`" not in match[2]:
+            fence, inside = match[1], []
+        elif inside is None:
+            outside = outside or bool(line.strip())
+        elif match and match[1].startswith(fence) and not match[2].strip():
+            contents.append(_joined(inside))
+            inside = None
+        else:
+            inside.append(line)
+    if inside is not None:
+        contents.append(_joined(inside).rstrip().removesuffix(fence).rstrip() + "\n")
+    for content in contents:
+        yield _Block(content, alone=not outside and len(contents) == 1)
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _json_blocks(body: str) -> list[_Block]:
+    if one_line := _ONE_LINE.match(body):
+        return [_Block(one_line[1], alone=True)]
+    return list(_blocks(body))
+
+
+def _in_fence(body: str) -> Extraction | None:
+    blocks = _json_blocks(body)
+    values = [
+        (block.content.strip(), value)
+        for block in blocks
+        for value in _parsed(block.content)
+        if isinstance(value, dict | list)
+    ]
+    if not values:
+        return None
+    text, value = _single(values)
+    alone = any(block.alone for block in blocks)
+    return _found(text, value, ("fence",) if alone else ("fence", "prose"))
+
+
+def _parsed(text: str) -> list[Json]:
+    """The value of a text in a list, or an empty one: None is a value too."""
+    try:
+        return [_loads(text)]
+    except _Refused:
+        raise
+    except ValueError:
+        return []
+
+
+def _single(values: list[tuple[str, Json]]) -> tuple[str, Json]:
+    """The one value meant: the only object, or the only array if there is no object."""
+    objects = [pair for pair in values if isinstance(pair[1], dict)] or values
+    if any(value != objects[0][1] for _, value in objects):
+        raise _Refused("Several different JSON values")
+    return objects[0]
+
+
+# -- prose ----------------------------------------------------------------------------------------
+
+#: An object's first key, an array's first value: without them, brackets are part of the prose.
+_OBJECT = re.compile(r"\{\s*(?:\}|[\"'“]|[A-Za-z_]\w{0,100}\s{0,10}:)")
+_ARRAY = re.compile(r"\[\s*(?:[\]\"'“\[{]|-?\d|(?:true|false|null)\b)")
+
+
+def _in_prose(body: str) -> Extraction | None:
+    values: list[tuple[str, Json]] = []
+    broken = 0
+    for span in _spans(body):
+        parsed = _parsed(span.text) if span.closed else []
+        if not parsed:
+            broken += _is_answer(span)
+        elif isinstance(parsed[0], dict) or span.apart:
+            values.append((span.text, parsed[0]))
+    if broken + bool(values) > 1:
+        raise _Refused("Several different JSON values")
+    if not values:
+        return None
+    text, value = _single(values)
+    return _found(text, value, ("prose",))
+
+
+def _is_answer(span: _Span) -> bool:
+    """Whether a piece is meant as the answer: in running prose, an array is a footnote."""
+    return bool(_OBJECT.match(span.text) or (_ARRAY.match(span.text) and span.apart))
+
+
+def _is_json_like(text: str) -> bool:
+    return bool(_OBJECT.match(text) or _ARRAY.match(text))
+
+
+def _spans(text: str) -> Iterator[_Span]:
+    """The outermost bracketed pieces, in a bounded number of passes over the text."""
+    position = found = 0
+    for _ in range(1 + MAX_RESTARTS):
+        start = None
+        for opening, closing in _balanced(text, position):
+            start, position = (opening, position) if closing is None else (None, closing)
+            if closing is not None:
+                yield _Span(
+                    text[opening:closing], closed=True, apart=_apart(text, opening, closing)
+                )
+            found += 1
+            if found > MAX_SPANS:
+                raise _Refused("Too many brackets")
+        if start is None:
+            return
+        if _is_json_like(text[start : start + 200]):
+            # An object that was cut off. What is inside it is not the answer.
+            yield _Span(text[start:], closed=False, apart=_apart(text, start, len(text)))
+            return
+        position = start + 1
+
+
+def _balanced(text: str, position: int) -> Iterator[tuple[int, int | None]]:
+    """Start and end of each outermost pair of brackets; the last may have no end.
+
+    Quotes count only inside brackets: prose has apostrophes and quotations of its own.
+    """
+    depth = start = 0
+    while match := (_TOKEN if depth else _BRACKET).search(text, position):
+        position = match.end()
+        if match.group() in ("{", "["):
+            start = start if depth else match.start()
+            depth += 1
+        elif match.group() in ("}", "]") and depth:
+            depth -= 1
+            if depth == 0:
+                yield start, position
+    if depth:
+        yield start, None
+
+
+_BRACKET = re.compile(r"[\[\]{}]")
+
+
+def _apart(text: str, start: int, end: int) -> bool:
+    before = text[max(0, start - 100) : start].rpartition("\n")[2]
+    after = text[end : end + 100].partition("\n")[0]
+    return not before.strip() and not after.strip()
+
+
+# -- syntax slips ---------------------------------------------------------------------------------
+
+#: Places that json_repair would fill with something of its own: a key without a value, an
+#: ellipsis, a constant that JSON does not have.
+_GAP = re.compile(
+    r":\s*(?:[,}\]]|-?(?:NaN|Infinity)\b)|[,\[{:]\s*(?:\.\.\.|…)|(?:\.\.\.|…)\s*[\]}]"
+)
+
+
+def _repaired(body: str) -> Extraction | None:
+    """What json_repair makes of the text, parsed again; None where it would have to invent."""
+    candidate, coercions = _candidate(body)
+    if not _is_json_like(candidate) or len(candidate) > MAX_REPAIR or _GAP.search(candidate):
+        return None
+    try:
+        repaired = json_repair.repair_json(candidate, skip_json_loads=True)
+        value = _loads(repaired)
+    except (ValueError, RecursionError):
+        return None
+    wanted = dict if candidate.startswith("{") else list
+    if not isinstance(value, wanted) or not value:
+        return None
+    return _found(_readable(value, repaired), value, (*coercions, "json_repair"))
+
+
+def _candidate(body: str) -> tuple[str, tuple[Coercion, ...]]:
+    """The part of the text that is meant to be JSON, and what was taken off to get it."""
+    if blocks := _json_blocks(body):
+        largest = max(blocks, key=lambda block: len(block.content))
+        return largest.content.strip(), ("fence",) if largest.alone else ("fence", "prose")
+    likely = {span.text for span in _spans(body) if _is_answer(span)}
+    if len(likely) != 1:
+        return "", ()
+    inner = likely.pop()
+    return inner, ("prose",) if inner != body else ()
+
+
+def _readable(value: Json, repaired: str) -> str:
+    """The repaired text in its own script, unless that could not be stored as UTF-8."""
+    text = json.dumps(value, ensure_ascii=False)
+    return repaired if any("\ud800" <= char <= "\udfff" for char in text) else text

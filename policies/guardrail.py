@@ -1,0 +1,63 @@
+"""Guardrails: how much of a session may go into repairs before a person must look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LOOP_CAP = "per_skill_loop_cap"
+TIME_SHARE_CAP = "session_time_share_cap"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What happened lately, of one subject or in one job."""
+
+    #: Repair loops of the skill in question, and of every skill.
+    loops_of_skill: int = 0
+    loops: int = 0
+    #: Time spent on repairs, and on everything.
+    repair_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guardrail:
+    """The limits. ``window`` is how far back a session reaches."""
+
+    window: float = 5400.0
+    loops: int = 2
+    share: float = 0.25
+
+    def exhausted(self, session: Session) -> str | None:
+        """The limit that forbids one more loop.
+
+        The first loop of a session is always allowed: a share of hardly any time says nothing.
+        """
+        if session.loops_of_skill >= self.loops:
+            return LOOP_CAP
+        if not session.loops or not session.seconds:
+            return None
+        return TIME_SHARE_CAP if session.repair_seconds / session.seconds > self.share else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One attempt of a session."""
+
+    skill: str
+    seconds: float
+    repair: bool
+    #: Whether it opened a loop.
+    loop: bool
+
+
+def session_of(steps: Iterable[Step], *, skill: str) -> Session:
+    """A session as one skill sees it."""
+    steps = tuple(steps)
+    return Session(
+        loops_of_skill=sum(step.loop and step.skill == skill for step in steps),
+        loops=sum(step.loop for step in steps),
+        repair_seconds=sum(step.seconds for step in steps if step.repair),
+        seconds=sum(step.seconds for step in steps),
+    )

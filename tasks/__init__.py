@@ -1,0 +1,1 @@
+"""The verbs: plain functions that load, ask a policy and act through a port."""

@@ -1,0 +1,407 @@
+"""The verbs of a session: take it one step further, approve, reject, roll back.
+
+Every step may be done again: applying and rolling back are known by session and edit, measuring
+by content. So a process that died between a step and its saving costs nothing but the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from mulligan.policies.edit import (
+    AutonomyMode,
+    Edit,
+    EditOutcome,
+    EditReason,
+    EditRiskTier,
+    EditStatus,
+    Hold,
+    route,
+)
+from mulligan.policies.edit_session import EditRecord, Session, Trial, diff_of
+from mulligan.policies.gate import Comparison, Keep, More, Reject, compare, target_problem
+from mulligan.tasks.edit_measuring import Measurer
+from mulligan.tasks.edit_ports import ApplyContext, Change, EditApplier, EditConflict, EditRefused
+from mulligan.tasks.ports import BadInput, MulliganError
+
+
+class NotNow(MulliganError):
+    """The step could not be taken now: somebody else has the tree or the session. Try again."""
+
+
+class Appliers(Protocol):
+    """Operations by name."""
+
+    def is_supported(self, op: str) -> bool: ...
+
+    def get(self, op: str) -> EditApplier: ...
+
+
+class EditTree(Protocol):
+    """The one writer of a tree. Raises NotNow while somebody else has it."""
+
+    def standing(self, session_id: str, edit_id: str) -> int | None:
+        """The checkpoint of an edit that is in the tree."""
+        ...
+
+    def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
+        """All changes or none; the checkpoint. Raises EditRefused."""
+        ...
+
+    def rollback_edit(self, session_id: str, edit_id: str) -> str:
+        """Take it back, and say so; nothing if it is not there. Raises EditConflict."""
+        ...
+
+    def rollback_session(self, session_id: str) -> str:
+        """Take every edit of the session back that stands, or none. Raises EditConflict."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditBench:
+    """What a session's steps are taken with."""
+
+    ctx: ApplyContext
+    appliers: Appliers
+    tree: EditTree
+    #: None: there is nobody to measure, and no session has a suite.
+    measurer: Measurer | None
+    now: Callable[[], datetime]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An edit that may be applied, and changes something."""
+
+    changes: Sequence[Change]
+
+    @property
+    def diff(self) -> str:
+        return "".join(diff_of(c.path, c.before, c.after) for c in self.changes if not c.unchanged)
+
+
+# -- one step ------------------------------------------------------------------------------------
+
+
+def advance(bench: EditBench, session: Session) -> Session:
+    """One step. The same session: it waits for what is being measured, or it is done."""
+    match session.phase:
+        case "done":
+            return session
+        case "baseline":
+            return _applied(bench, session)
+        case "measuring":
+            return _measured(bench, session)
+        case "ready":
+            at = session.open
+            if at is None:
+                return session.moved(phase="done", updated_at=bench.now())
+            return _begun(bench, session, at).moved(updated_at=bench.now())
+
+
+def prepare(
+    bench: EditBench, edit: Edit, mode: AutonomyMode, *, tier: EditRiskTier, approved: bool
+) -> Prepared | EditOutcome:
+    """Route, validate and compute an edit; nothing is written."""
+    supported = bench.appliers.is_supported(edit.op)
+    decision = route(edit, mode, tier=tier, supported=supported, approved=approved)
+    if isinstance(decision, Hold):
+        return _outcome(edit, decision.status, decision.reason, decision.error)
+    return _computed(bench, edit)
+
+
+def _computed(bench: EditBench, edit: Edit) -> Prepared | EditOutcome:
+    try:
+        applier = bench.appliers.get(edit.op)
+        validation = applier.validate(edit, bench.ctx)
+        if not validation.ok:
+            return _outcome(edit, "rejected_by_gate", "validation", validation.reason)
+        changes = applier.changes(edit, bench.ctx)
+    except Exception as error:  # an applier may be a plug-in and fail in any way
+        return _refused(edit, error)
+    if all(change.unchanged for change in changes):
+        notes = dict.fromkeys(change.note for change in changes if change.note)
+        told = "; ".join(notes) or "it changes nothing"
+        return _outcome(edit, "skipped", "no_op", told)
+    return Prepared(changes)
+
+
+def _refused(edit: Edit, error: Exception) -> EditOutcome:
+    match error:
+        case EditConflict():
+            return _outcome(edit, "rejected_by_gate", "conflict", str(error))
+        case BadInput():
+            return _outcome(edit, "rejected_by_gate", "apply_error", str(error))
+        case _:
+            told = str(error) or type(error).__name__
+            return _outcome(edit, "rejected_by_gate", "apply_error", told)
+
+
+def _outcome(
+    edit: Edit, status: EditStatus, reason: EditReason, error: str | None = None
+) -> EditOutcome:
+    return EditOutcome(edit_id=edit.id, status=status, reason=reason, error=error)
+
+
+def _begun(bench: EditBench, session: Session, at: int) -> Session:
+    """The next edit: held, refused, applied without measuring, or on its way to be measured."""
+    record = session.records[at]
+    standing = bench.tree.standing(session.id, record.edit.id)
+    if standing is not None:  # applied by a step that died before it was saved
+        return _kept_ungated(bench, session, at, standing)
+    approved = record.approved_by is not None
+    found = prepare(bench, record.edit, session.mode, tier=record.tier, approved=approved)
+    if isinstance(found, EditOutcome):
+        return _held(bench, session, at, found)
+    if session.suite is None and session.benchmark.policy == "require" and not approved:
+        text = "there is no suite to measure it by: name one, approve it, or set policy: allow"
+        held = _outcome(record.edit, "pending_review", "no_scorer", text)
+        return session.decided(at, held, diff=session.fitting(found.diff))
+    if session.suite is None:
+        return _written(bench, session, at, found)
+    problem = target_problem(record.edit.expected_improvement, session.suite)
+    if problem is not None:
+        return session.decided(at, _outcome(record.edit, "rejected_by_gate", "validation", problem))
+    try:
+        state = _measurer(bench).snapshot(bench.ctx.root)
+    except BadInput as error:
+        return session.decided(at, _refused(record.edit, error))
+    moved = session.moved(phase="baseline", at=at, trial=Trial(before=state))
+    return moved.recorded(at, diff=session.fitting(found.diff))
+
+
+def _held(bench: EditBench, session: Session, at: int, held: EditOutcome) -> Session:
+    """An edit that is not applied now. Who reviews it is shown what it would change, and with a
+    suite also its effect: measured on a copy, and nothing is written to the tree."""
+    edit = session.records[at].edit
+    if held.status != "pending_review" or not bench.appliers.is_supported(edit.op):
+        return session.decided(at, held)
+    found = _computed(bench, edit)
+    if isinstance(found, EditOutcome):
+        return session.decided(at, held)
+    shown = session.recorded(at, diff=session.fitting(found.diff))
+    if session.suite is None or target_problem(edit.expected_improvement, session.suite):
+        return shown.decided(at, held)
+    try:
+        before = _measurer(bench).snapshot(bench.ctx.root)
+        after = _measurer(bench).snapshot(bench.ctx.root, found.changes)
+    except BadInput:
+        return shown.decided(at, held)
+    trial = Trial(before=before, after=after, held=held)
+    return shown.moved(phase="measuring", at=at, trial=trial)
+
+
+def _written(bench: EditBench, session: Session, at: int, found: Prepared) -> Session:
+    """Apply an edit that nothing measures."""
+    record, diff = session.records[at], session.fitting(found.diff)
+    try:
+        made = bench.tree.apply(session.id, record.edit.id, record.tier, found.changes)
+    except EditRefused as error:
+        return session.decided(at, _refused(record.edit, error), diff=diff)
+    return _kept_ungated(bench, session.recorded(at, diff=diff), at, made)
+
+
+def _kept_ungated(bench: EditBench, session: Session, at: int, checkpoint: int) -> Session:
+    outcome = _outcome(session.records[at].edit, "applied", "ungated")
+    done = outcome.model_copy(update={"applied_at": bench.now()})
+    return session.decided(at, done, checkpoint=checkpoint)
+
+
+# -- measuring -----------------------------------------------------------------------------------
+
+
+def _measurer(bench: EditBench) -> Measurer:
+    if bench.measurer is None:
+        raise BadInput("the session has a suite, and nobody here can measure it")
+    return bench.measurer
+
+
+def _applied(bench: EditBench, session: Session) -> Session:
+    """Apply the edit whose "before" is known, and start to measure both sides."""
+    at, trial, suite = session.at, session.trial, session.suite
+    if at is None or trial is None or suite is None:
+        raise ValueError(f"session {session.id} is in phase {session.phase} without a trial")
+    record = session.records[at]
+    made = bench.tree.standing(session.id, record.edit.id)
+    if made is None:
+        found = _computed(bench, record.edit)
+        if isinstance(found, EditOutcome):  # the tree changed since the last step
+            return session.decided(at, found).moved(updated_at=bench.now())
+        try:
+            made = bench.tree.apply(session.id, record.edit.id, record.tier, found.changes)
+        except EditRefused as error:
+            return session.decided(at, _refused(record.edit, error)).moved(updated_at=bench.now())
+    try:
+        after = _measurer(bench).snapshot(bench.ctx.root)
+    except BadInput as error:  # with this edit, the tree is too large to be measured
+        return _taken_back(bench, session, at, _refused(record.edit, error))
+    moved = session.moved(phase="measuring", trial=trial.model_copy(update={"after": after}))
+    return moved.recorded(at, checkpoint=made).moved(updated_at=bench.now())
+
+
+def _measured(bench: EditBench, session: Session) -> Session:
+    """Start a repeat, look whether it has ended, or decide."""
+    trial, suite = session.trial, session.suite
+    if session.at is None or trial is None or trial.after is None or suite is None:
+        raise ValueError(f"session {session.id} is in phase {session.phase} without a trial")
+    measurer = _measurer(bench)
+    if trial.runs is None:
+        repeat = trial.scored[0].repeats
+        try:
+            first, second = (
+                measurer.start(suite, state, session=session.id, repeat=repeat)
+                for state in (trial.before, trial.after)
+            )
+        except BadInput as error:  # after this edit, the suite's jobs cannot be made
+            refused = _refused(session.records[session.at].edit, error)
+            if trial.held is not None:
+                told = trial.held.model_copy(update={"error": f"it cannot be measured: {error}"})
+                return session.decided(session.at, told).moved(updated_at=bench.now())
+            return _taken_back(bench, session, session.at, refused)
+        started = trial.model_copy(update={"runs": (first, second)})
+        return session.moved(trial=started, updated_at=bench.now())
+    ended = [measurer.poll(suite, runs) for runs in trial.runs]
+    if ended[0] is None or ended[1] is None:
+        return session
+    scored = (trial.scored[0].joined(ended[0]), trial.scored[1].joined(ended[1]))
+    measured = trial.model_copy(update={"runs": None, "scored": scored})
+    return _judged(bench, session.moved(trial=measured, updated_at=bench.now()), session.at)
+
+
+def _judged(bench: EditBench, session: Session, at: int) -> Session:
+    """Keep the edit, take it back, or ask for one more repeat."""
+    trial, suite = session.trial, session.suite
+    if trial is None or suite is None:
+        raise ValueError(f"session {session.id} has nothing to judge by")
+    edit = session.records[at].edit
+    found = compare(
+        *trial.scored,
+        suite=suite,
+        target=edit.expected_improvement,
+        max_regression=session.benchmark.max_regression,
+    )
+    if trial.held is not None and not isinstance(found.decision, More):
+        told = trial.held.model_copy(update={"error": f"measured: {found.text}"})
+        return session.decided(at, _with_effect(told, found))
+    match found.decision:
+        case More():
+            return session
+        case Keep():
+            kept = _with_effect(_outcome(edit, "applied", "kept"), found)
+            return session.decided(at, kept.model_copy(update={"applied_at": bench.now()}))
+        case Reject(reason):
+            notes = "; ".join((found.text, *trial.scored[1].notes))
+            rejected = _outcome(edit, "rejected_by_gate", reason, notes)
+            return _taken_back(bench, session, at, _with_effect(rejected, found))
+
+
+def _with_effect(outcome: EditOutcome, found: Comparison) -> EditOutcome:
+    measured = {"benchmark_delta": found.delta, "cluster_deltas": found.cluster_deltas}
+    return outcome.model_copy(update=measured)
+
+
+def _taken_back(bench: EditBench, session: Session, at: int, outcome: EditOutcome) -> Session:
+    """Roll a rejected edit back. Where somebody changed the same lines meanwhile, say so."""
+    try:
+        bench.tree.rollback_edit(session.id, outcome.edit_id)
+    except EditConflict as error:
+        told = f"{outcome.error}; it could not be taken back: {error}"
+        outcome = outcome.model_copy(update={"reason": "conflict", "error": told})
+    return session.decided(at, outcome).moved(updated_at=bench.now())
+
+
+# -- what people decide --------------------------------------------------------------------------
+
+
+def approve(
+    session: Session, edit_id: str, *, by: str, now: datetime, note: str | None = None
+) -> Session:
+    """Let an edit that waits be applied. It still has to pass the gate, if there is one."""
+    index = _reviewable(session, edit_id, "approved")
+    decided = {"decided_by": by, "decided_at": now, "note": note, "approved_by": by}
+    phase = "ready" if session.phase == "done" else session.phase
+    return session.moved(phase=phase, updated_at=now).recorded(index, outcome=None, **decided)
+
+
+def reject(session: Session, edit_id: str, *, by: str, now: datetime, note: str) -> Session:
+    """Decide that an edit that waits is not applied."""
+    index = _reviewable(session, edit_id, "rejected")
+    outcome = _outcome(session.records[index].edit, "rejected_by_user", "rejected", note)
+    decided = {"decided_by": by, "decided_at": now, "note": note}
+    return session.moved(updated_at=now).recorded(index, outcome=outcome, **decided)
+
+
+def _reviewable(session: Session, edit_id: str, what: str) -> int:
+    index = session.index(edit_id)
+    if index is None:
+        known = ", ".join(record.edit.id for record in session.records[:20])
+        raise BadInput(f"session {session.id} has no edit {edit_id!r}, only {known}")
+    record = session.records[index]
+    if not record.reviewable:
+        done = record.outcome
+        state = "at work, or about to be" if done is None else f"{done.status} ({done.reason})"
+        raise BadInput(f"edit {edit_id} is {state}: only what waits for review can be {what}")
+    return index
+
+
+def roll_back(
+    bench: EditBench, session: Session, edit_id: str | None, *, by: str, note: str | None = None
+) -> tuple[Session, str]:
+    """Take back an edit, or all of the session; the session and what was done, for people.
+
+    With the whole session, what was still to be done is not done any more. EditConflict if later
+    changes are in the way: nothing was taken back then.
+    """
+    now = bench.now()
+    if edit_id is None:
+        text = bench.tree.rollback_session(session.id) if _any_written(session) else _NOTHING
+        for index, record in enumerate(session.records):
+            session = _undone(session, index, record, whole=True, by=by, now=now, note=note)
+        ended = session.moved(phase="done", at=None, trial=None)
+    else:
+        at = session.index(edit_id)
+        if at is None or (session.records[at].outcome is None and at != session.at):
+            raise BadInput(f"session {session.id} has not applied an edit {edit_id!r}")
+        text = bench.tree.rollback_edit(session.id, edit_id)
+        ended = _undone(session, at, session.records[at], whole=False, by=by, now=now, note=note)
+        if at == session.at:
+            ended = ended.moved(phase="ready", at=None, trial=None)
+    return ended.moved(updated_at=now), text
+
+
+_NOTHING = "nothing was applied: there is nothing to roll back"
+
+
+def _any_written(session: Session) -> bool:
+    """Whether the tree knows the session at all."""
+    previewed = session.trial is not None and session.trial.held is not None
+    at_work = session.at is not None and not previewed
+    return at_work or any(r.checkpoint is not None for r in session.records)
+
+
+def _undone(
+    session: Session,
+    index: int,
+    record: EditRecord,
+    *,
+    whole: bool,
+    by: str,
+    now: datetime,
+    note: str | None,
+) -> Session:
+    decided = {"decided_by": by, "decided_at": now, "note": note}
+    done = record.outcome
+    previewed = session.trial is not None and session.trial.held is not None
+    at_work = index == session.at and not previewed
+    if (done is not None and done.status == "applied") or at_work:
+        base = done or _outcome(record.edit, "rolled_back", "rolled_back")
+        update = {"status": "rolled_back", "reason": "rolled_back", "error": note}
+        return session.recorded(index, outcome=base.model_copy(update=update), **decided)
+    if whole and (done is None or record.reviewable):
+        text = "the session was rolled back"
+        outcome = _outcome(record.edit, "rejected_by_user", "rejected", text)
+        return session.recorded(index, outcome=outcome, **decided)
+    return session

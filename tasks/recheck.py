@@ -1,0 +1,96 @@
+"""Recheck: a cycle's delayed verification, on the stored answer or in other words."""
+
+from __future__ import annotations
+
+from mulligan.policies import score as scoring
+from mulligan.policies.backoff import backoff
+from mulligan.policies.cycle import CycleStatus
+from mulligan.policies.delayed import reformulated
+from mulligan.policies.job import Output
+from mulligan.tasks.attempt import presentable, request_of
+from mulligan.tasks.bench import RunnerInHand, Workbench
+from mulligan.tasks.ledger import Claim, CycleClaim, Entry, Lease, Refused
+from mulligan.tasks.outcome import Outcome, Rechecked, Requeued
+from mulligan.tasks.ports import BadInput, TransportFault, VerifierError
+from mulligan.tasks.verify import build_verifiers, check_all, no_verdict
+
+_DEADLINE = 1800.0
+
+
+def run_recheck(bench: Workbench, entry: Entry) -> Outcome:
+    """Verify the job's answer once more: 70 or more completes the cycle, less escalates it."""
+    taken = bench.ledger.claim_cycle(entry, worker=bench.worker)
+    if isinstance(taken, Refused):
+        return taken
+    with bench.holding(taken.lease, _DEADLINE):
+        if taken.claim.job.delayed_verification.mode == "reformulate":
+            return _ask_again(bench, taken)
+        if taken.claim.output is None:
+            return end_cycle(bench, taken.lease, None, "no_answer")
+        return judge_again(bench, taken, taken.claim.output)
+
+
+def judge_again(bench: Workbench, taken: CycleClaim, output: Output) -> Outcome:
+    """Run the job's verifiers over an answer, and end the cycle by what they say."""
+    claim = taken.claim
+    try:
+        results = check_all(claim, output, build_verifiers(bench, claim.job), {})
+    except (VerifierError, BadInput) as error:
+        return no_verdict(bench, claim, error)
+    total = scoring.score(claim.job.verifiers, results)
+    passed = scoring.succeeded(claim.job.verifiers, results, total)
+    reason = "" if passed else f"delayed verification scored {total or 0:g}"
+    return end_cycle(bench, taken.lease, total, reason)
+
+
+def _ask_again(bench: Workbench, taken: CycleClaim) -> Outcome:
+    """The task in other words; an answer that is stored already is not asked for again."""
+    if taken.output is not None:
+        return judge_again(bench, taken, taken.output)
+    try:
+        in_hand = bench.runner(taken.claim.job.runner)
+    except BadInput as error:
+        return no_verdict(bench, taken.claim, error)
+    provider = in_hand.runner.provider
+    stay = bench.breakers.wait(provider)
+    if stay is not None:
+        return _later(bench, taken.claim, stay.seconds, f"{provider} is to be left alone")
+    try:
+        output = _answer(bench, taken, in_hand)
+    except TransportFault as fault:
+        bench.breakers.fault(fault)
+        delay = backoff(
+            taken.claim.faults + 1,
+            base=bench.backoff_base,
+            cap=bench.backoff_cap,
+            randomness=bench.randomness(),
+            retry_after=fault.retry_after,
+        )
+        return _later(bench, taken.claim, delay, str(fault))
+    except Exception as error:  # no answer is no proof: the cycle says so
+        return end_cycle(bench, taken.lease, None, f"delayed verification: {error}"[:200])
+    bench.breakers.success(provider)
+    if not bench.ledger.store_cycle_output(taken.lease, output):
+        return Refused("lost")
+    return judge_again(bench, taken, output)
+
+
+def _answer(bench: Workbench, taken: CycleClaim, in_hand: RunnerInHand) -> Output:
+    prompt = reformulated(taken.claim.job)
+    asked = request_of(taken.claim, in_hand, prompt=prompt, later=1)
+    return presentable(in_hand.runner.answer(asked), bench.answer_cap)
+
+
+def _later(bench: Workbench, claim: Claim, delay: float, detail: str) -> Outcome:
+    answer = bench.ledger.requeue(claim.lease, delay=delay, detail=detail)
+    if isinstance(answer, Refused):
+        return answer
+    return Requeued(entry=claim.lease.entry, delay=delay, reason=detail)
+
+
+def end_cycle(bench: Workbench, lease: Lease, total: float | None, reason: str) -> Outcome:
+    status = CycleStatus.ESCALATED if reason else CycleStatus.COMPLETED
+    ended = bench.ledger.settle_cycle(lease, status=status.value, score=total, reason=reason)
+    return (
+        Rechecked(entry=lease.entry, score=total, status=status.value) if ended else Refused("lost")
+    )

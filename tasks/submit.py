@@ -1,0 +1,138 @@
+"""Submit: validate a job with every error named, then write it before anything else happens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from rapidfuzz import process
+
+from mulligan.policies.delayed import reformulation_problem
+from mulligan.policies.job import GIVEN_SCORE, Job, Workspace
+from mulligan.tasks.ledger import Accepted, Conflict, Ledger, Publication, Submission
+from mulligan.tasks.ports import BadInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intake:
+    """The door: what a job must pass before the ledger takes it."""
+
+    ledger: Ledger
+    publish: Callable[[Sequence[Publication]], None]
+    #: Every problem of a job's runner, verifiers and workspace, without contacting anything.
+    check: Callable[[Job], list[str]]
+    #: Turn a workspace's path or profile into a stored snapshot.
+    snapshot: Callable[[Workspace], Workspace]
+    #: Write out what a job only names: the JSON Schema of a model.
+    complete: Callable[[Job], Job] = lambda job: job
+    new_id: Callable[[Job], str]
+    prompt_cap: int
+    exempt_task_types: Container[str]
+
+
+def read_job(raw: Any) -> Job:
+    """A job from plain data, or BadInput with one line per error."""
+    if not isinstance(raw, Mapping):
+        raise BadInput(f"a job is a mapping with task_type, prompt, runner…, not {_a(raw)}")
+    try:
+        return Job.model_validate(raw)
+    except ValidationError as error:
+        raise BadInput(*(explain(item) for item in error.errors(include_url=False))) from None
+
+
+def problems(intake: Intake, job: Job) -> list[str]:
+    """Everything that keeps a well-formed job from being accepted."""
+    found = []
+    if job.prompt_size > intake.prompt_cap:
+        found.append(
+            f"prompt: {job.prompt_size:,} bytes are over the cap of {intake.prompt_cap:,}"
+            " (prompt_cap in mulligan.toml)"
+        )
+    if job.policy.max_attempts < 2 and job.task_type not in intake.exempt_task_types:
+        found.append(
+            "policy.max_attempts: must be 2 or more, because a score below 70 is always retried"
+            " once; or add the task type to exempt_task_types"
+        )
+    return found + _elsewhere_problems(job) + intake.check(job)
+
+
+def _elsewhere_problems(job: Job) -> list[str]:
+    """What a score that is given elsewhere, and a delayed verification in other words, rule out."""
+    found = []
+    given = [spec.id for spec in job.verifiers].count(GIVEN_SCORE)
+    if given and (job.subject is None or len(job.verifiers) > 1):
+        found.append(
+            "verifiers: external.score is for work done elsewhere (runner external, subject), and"
+            " stands alone"
+        )
+    if given and job.delayed_verification.mode == "recheck":
+        found.append(
+            "delayed_verification.mode: nothing here can check the answer again: use reformulate"
+        )
+    problem = reformulation_problem(job)
+    return [*found, problem] if problem else found
+
+
+def submit_jobs(intake: Intake, jobs: Sequence[Job]) -> list[Accepted]:
+    """Accept the jobs: nothing is stored while any of them has a problem.
+
+    An idempotency key that belongs to another job refuses that one job only, and says so.
+    """
+    found = [
+        _placed(len(jobs), i, line) for i, job in enumerate(jobs) for line in problems(intake, job)
+    ]
+    if found:
+        raise BadInput(*found)
+    jobs = [intake.complete(job) for job in jobs]
+    submissions = [Submission(id=intake.new_id(job), job=_packed(intake, job)) for job in jobs]
+    answers = intake.ledger.accept(submissions)
+    intake.publish([a.publication for a in answers if isinstance(a, Accepted) and a.publication])
+    conflicts = [
+        _placed(len(jobs), i, f"idempotency_key: {job.idempotency_key!r} was used for another job")
+        for i, (job, answer) in enumerate(zip(jobs, answers, strict=True))
+        if isinstance(answer, Conflict)
+    ]
+    if conflicts:
+        raise BadInput(*conflicts)
+    return [answer for answer in answers if isinstance(answer, Accepted)]
+
+
+def _packed(intake: Intake, job: Job) -> Job:
+    if job.workspace is None or job.workspace.snapshot is not None:
+        return job
+    return job.model_copy(update={"workspace": intake.snapshot(job.workspace)})
+
+
+def _placed(count: int, index: int, line: str) -> str:
+    return line if count == 1 else f"jobs[{index}].{line}"
+
+
+def explain(item: ErrorDetails) -> str:
+    """One validation error as ``field: what is wrong``, with a suggestion for a typo."""
+    place = ""
+    for part in item["loc"]:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}"
+    place = place.lstrip(".") or "job"
+    if item["type"] == "extra_forbidden":
+        name = str(item["loc"][-1])
+        near = process.extractOne(name, list(Job.model_fields), score_cutoff=65)
+        hint = f"; did you mean {near[0]!r}?" if near and len(item["loc"]) == 1 else ""
+        return f"{place}: there is no such field{hint}"
+    if item["type"] == "missing":
+        return f"{place}: is required"
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "enum":
+        # An enum's aliases are named twice.
+        choices = dict.fromkeys(re.findall(r"'([^']*)'", message))
+        message = f"must be one of {', '.join(choices)}"
+    return f"{place}: {message[0].lower()}{message[1:]}"
+
+
+def _a(value: Any) -> str:
+    return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(
+        type(value).__name__, f"a {type(value).__name__}"
+    )

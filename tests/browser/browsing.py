@@ -1,0 +1,49 @@
+"""What the browser tests talk about: a console with a filled ledger, and tabs on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import stage
+from fleet import Fleet
+from playwright.sync_api import Page
+from web import Served
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync",
+             "--disable-quic")  # fmt: skip
+DESKTOP = {"width": 1280, "height": 900}
+#: Read here, because a test sees no MULLIGAN_… variable.
+ARTIFACTS = Path(
+    os.environ.get("MULLIGAN_ARTIFACTS") or Path(__file__).parents[2] / ".artifacts"
+).resolve()
+#: Tells of every violation of the content security policy on the console, which tests read.
+WATCH = """document.addEventListener("securitypolicyviolation",
+    (event) => console.error(`CSP ${event.violatedDirective} ${event.blockedURI}`));"""
+
+Tab = Callable[..., Page]
+
+
+@dataclass(frozen=True)
+class Set:
+    """The stage, filled, and a console that shows it."""
+
+    fleet: Fleet
+    console: Served
+    filled: stage.Filled
+
+    @property
+    def url(self) -> str:
+        return self.console.url
+
+    def submit(self, *jobs: dict[str, Any]) -> list[str]:
+        """Through the HTTP API, as any producer does."""
+        with self.console.client() as client:
+            answer = client.post("/api/jobs", json={"jobs": list(jobs)})
+        assert answer.status_code == 202, answer.text
+        return [job["id"] for job in answer.json()["jobs"]]

@@ -1,0 +1,80 @@
+"""A real browser, a real console and real workers, shared by a module's tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet import running_fleet
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    expect,
+    sync_playwright,
+)
+from web import served
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import stage
+from browsing import ARGUMENTS, CHROMIUM, DESKTOP, WATCH, Set, Tab
+
+#: Milliseconds to wait for what is bound to happen, however busy the computer is.
+PATIENCE = 30_000
+expect.set_options(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One per module: while it is open, no event loop of anybody else's can run in this thread."""
+    if not CHROMIUM.exists():
+        reason = f"{CHROMIUM} is missing: apt-get install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Set]:
+    with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        stage.history(fleet, per_minute=4)
+        filled = stage.fill(fleet)
+        with served(stage.console_settings(fleet)) as console:
+            yield Set(fleet, console, filled)
+
+
+@pytest.fixture
+def tab(browser: Browser) -> Iterator[Tab]:
+    """``tab("/jobs")``: a page of its own; no error and no violation may be left on its console."""
+    contexts: list[BrowserContext] = []
+    said: list[str] = []
+
+    def hear(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            said.append(message.text)
+
+    def make(url: str, *, expected: str | None = None, **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": DESKTOP, **options})
+        context.set_default_timeout(PATIENCE)
+        context.add_init_script(WATCH)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: None if expected and expected in m.text else hear(m))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert said == []

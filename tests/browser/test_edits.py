@@ -1,0 +1,154 @@
+"""Edits on the page: a person sees what an edit would change and what it did, and decides."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from browsing import ARTIFACTS, Tab
+from fleet import Server
+from playwright.sync_api import Browser, Page, expect
+from ruamel.yaml import YAML
+from web import Served, served
+
+from mulligan.console.http.edits import edit_engine
+from mulligan.workers.settings import Settings
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "edits"
+LOOKS: tuple[tuple[int, Literal["light", "dark"]], ...] = (
+    (1280, "light"),
+    (1280, "dark"),
+    (390, "light"),
+    (390, "dark"),
+)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A console with the configuration example worked on, as far as it goes without a person."""
+
+    console: Served
+    tree: Path
+    session: str
+
+    @property
+    def url(self) -> str:
+        return f"{self.console.url}/edits/{self.session}"
+
+    def work(self) -> None:
+        """What the edit worker does with what was approved."""
+        engine = edit_engine(self.console.site)
+        while engine.work(self.session).phase != "done":
+            pass
+
+
+def _read(name: str) -> Any:
+    return YAML(typ="safe").load(EXAMPLES / "config" / name)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Desk]:
+    _ = browser  # the first to start: see its fixture
+    folder = tmp_path_factory.mktemp("edits")
+    tree = Path(shutil.copytree(EXAMPLES / "config" / "tree", folder / "tree"))
+    server = Server(folder / "redis")
+    server.start()
+    settings = Settings(
+        broker_url=server.url,
+        home=folder / "home",
+        allow_inline=True,
+        workspaces={"shop": tree},
+        rate_limit=100_000,
+    )
+    try:
+        with served(settings) as console, console.client() as client:
+            body = {"plan": _read("plan.yaml"), "suite": _read("suite.yaml"), "workspace": "shop"}
+            answer = client.post("/api/edits", json=body)
+            assert answer.status_code == 202, answer.text
+            found = Desk(console, tree, answer.json()["session"])
+            found.work()
+            yield found
+    finally:
+        server.kill()
+
+
+def told(page: Page, text: str) -> None:
+    expect(page.locator("#notices")).to_contain_text(text)
+
+
+def test_every_page_of_edits_fits_its_screen(desk: Desk, tab: Tab) -> None:
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    pages = {"edits": "", "edit-session": f"/{desk.session}", "edit-review": f"/{desk.session}/m5",
+             "edit-rejected": f"/{desk.session}/m2"}  # fmt: skip
+    page = tab(desk.console.url)
+    for name, path in pages.items():
+        page.goto(f"{desk.console.url}/edits{path}")
+        expect(page.get_by_role("heading", level=1)).to_have_count(1)
+        for width, scheme in LOOKS:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+            assert wide <= 0, f"{name}: {wide} px too wide at {width}"
+            page.screenshot(path=ARTIFACTS / f"{name}-{scheme}-{width}.png", full_page=True)
+
+
+def test_a_review_from_the_list_to_the_rollback(desk: Desk, tab: Tab) -> None:
+    page = tab(f"{desk.console.url}/edits")
+    # What waits is at the top; the keyboard is enough to get there.
+    waiting = page.get_by_role("region", name="Waiting for you")
+    link = waiting.get_by_role("link", name=re.compile("^Review m5"))
+    link.focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{desk.url}/m5")
+    expect(page.locator("#diff .add")).to_contain_text('+class = "PlanAndAct"')
+    expect(page.locator("#diff .del")).to_contain_text('-class = "SingleTurn"')
+    expect(page.get_by_role("main")).to_contain_text("it should plan first")
+    # Measured on a copy before anybody decides.
+    effect = page.get_by_role("region", name="Measured effect")
+    expect(effect.get_by_role("row", name=re.compile("reasoning.*target"))).to_be_visible()
+    expect(effect).to_contain_text("no_improvement")
+
+    # Approved, it still has to pass the gate; what becomes of it appears without a reload.
+    page.evaluate("window.stays = true")
+    page.locator("#approve").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("textbox", name="Note for the record").fill("worth a try")
+    page.keyboard.press("Enter")
+    told(page, "m5 is approved")
+    expect(page.locator("#part")).to_contain_text("goes on with it")
+    desk.work()
+    expect(page.locator("#part")).to_contain_text("no improvement")
+    assert page.evaluate("window.stays === true")
+    assert "SingleTurn" in (desk.tree / "agents.toml").read_text()
+
+    # To reject needs a reason.
+    page.goto(f"{desk.url}/m6")
+    page.get_by_role("button", name="Reject").click()
+    dialog = page.get_by_role("dialog", name="Reject")
+    dialog.get_by_role("button", name="Reject").click()
+    expect(dialog).to_be_visible()
+    dialog.get_by_label("Why?").fill("models are trained elsewhere")
+    dialog.get_by_role("button", name="Reject").click()
+    told(page, "m6 is rejected")
+    expect(page.locator("#part")).to_contain_text("models are trained elsewhere")
+
+    # What was kept can be taken back.
+    page.goto(f"{desk.url}/m1")
+    expect(page.get_by_role("region", name="Measured effect")).to_contain_text("+0.350")
+    page.get_by_role("button", name="Roll back").click()
+    dialog = page.get_by_role("dialog", name="Roll back")
+    dialog.get_by_role("button", name="Roll back").click()
+    told(page, "m1 is rolled back")
+    expect(page.locator("#part")).to_contain_text("rolled back")
+    assert "temperature = 0.9" in (desk.tree / "agents.toml").read_text()
+    page.goto(desk.url)
+    page.get_by_role("button", name="Roll back all").click()
+    page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
+    told(page, f"session {desk.session} is rolled back")
+    original = EXAMPLES / "config" / "tree" / "agents.toml"
+    assert (desk.tree / "agents.toml").read_bytes() == original.read_bytes()

@@ -1,0 +1,272 @@
+"""The page in a real browser: what ops see and do, against real workers."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+from urllib.parse import quote
+
+import pytest
+import stage
+from browsing import ARTIFACTS, Set, Tab
+from playwright.sync_api import Page, expect
+from ruamel.yaml import YAML
+
+
+def remember(page: Page) -> None:
+    """Leaves a mark that a reload would wipe out."""
+    page.evaluate("window.stays = true")
+
+
+def stayed(page: Page) -> bool:
+    return bool(page.evaluate("window.stays === true"))
+
+
+def told(page: Page, text: str) -> None:
+    expect(page.locator("#notices")).to_contain_text(text)
+
+
+# -- at a glance -----------------------------------------------------------------------------------
+
+
+def test_the_overview_answers_the_four_questions(scene: Set, tab: Tab) -> None:
+    page = tab(scene.url)
+    # Are we healthy?
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("degraded"))
+    expect(page.locator(".status")).to_contain_text("1 breaker open")
+    # What needs me?
+    needs = page.get_by_role("region", name=re.compile("needs you", re.I))
+    expect(needs).to_contain_text("schema_invalid")
+    expect(needs).to_contain_text("openai-eu")
+    # What is running?
+    queues = page.get_by_role("region", name="Queues")
+    expect(queues.get_by_role("row", name=re.compile("^attempt"))).to_be_visible()
+    # What is failing, and why?
+    why = page.get_by_role("region", name="Why attempts fail")
+    expect(why).to_contain_text("schema_invalid")
+    expect(page.get_by_role("img", name=re.compile("^Outcomes"))).to_be_visible()
+    expect(page.locator("#stream")).to_have_text("live")
+
+
+def test_a_submitted_job_appears_without_a_reload(scene: Set, tab: Tab) -> None:
+    page = tab(scene.url)
+    expect(page.locator("#stream")).to_have_text("live")
+    remember(page)
+    (job,) = scene.submit(stage.person("Grace", slips=True))
+    row = page.locator(f'#live li[data-job="{job}"]')
+    expect(row).to_contain_text("person-grace")
+    expect(row).to_contain_text("33→100")
+    expect(row).to_contain_text("repaired")
+    # The figures follow once the events are folded.
+    ended = page.locator("dl.figure", has_text="ended").last
+    before = ended.inner_text()
+    scene.submit(*(stage.person("Heidi") for _ in range(3)))
+    expect(ended).not_to_have_text(before)
+    assert stayed(page)
+    row.get_by_role("link", name="story").click()
+    expect(page).to_have_url(f"{scene.url}/jobs/{job}")
+
+
+def test_a_broken_stream_is_told_and_mended(scene: Set, tab: Tab) -> None:
+    page = tab("about:blank", expected="ERR_FAILED")
+    page.route("**/api/events*", lambda route: route.abort())
+    page.goto(scene.url)
+    expect(page.locator("#stream")).to_have_text("reconnecting")
+    page.unroute("**/api/events*")
+    expect(page.locator("#stream")).to_have_text("live")
+
+
+# -- a story ---------------------------------------------------------------------------------------
+
+
+def test_the_story_shows_the_corrected_prompt_as_a_diff(scene: Set, tab: Tab) -> None:
+    page = tab(f"{scene.url}/jobs/{scene.filled.repaired}")
+    first, second = page.locator("article").all()
+    expect(first).to_contain_text("score 33")
+    expect(first).to_contain_text("schema_invalid $.age")
+    expect(first).to_contain_text("It must be: integer")
+    expect(second).to_contain_text("score 100")
+    added = second.locator(".diff .add").all_inner_texts()
+    assert any("must be integer" in line for line in added)
+    flower = second.get_by_role("link", name="Flower")
+    expect(flower).to_have_attribute(
+        "href", f"http://127.0.0.1:5555/task/{scene.filled.repaired}-2"
+    )
+
+
+def test_a_job_is_copied_as_a_file_that_can_be_submitted(scene: Set, tab: Tab) -> None:
+    page = tab(
+        f"{scene.url}/jobs/{scene.filled.repaired}",
+        permissions=["clipboard-read", "clipboard-write"],
+    )
+    page.get_by_role("button", name="Copy").click()
+    told(page, "copied")
+    text = str(page.evaluate("navigator.clipboard.readText()"))
+    document = YAML(typ="safe").load(text)
+    assert document["task_type"] == "extract_person"
+    (again,) = scene.submit(document)
+    assert again != scene.filled.repaired
+
+
+def test_a_story_goes_on_by_itself_and_can_be_cancelled(scene: Set, tab: Tab) -> None:
+    (job,) = scene.submit(stage.aloud(9))
+    page = tab(f"{scene.url}/jobs/{job}")
+    remember(page)
+    expect(page.locator("#part")).to_contain_text("waiting for pause")
+    page.get_by_role("button", name="Cancel the job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    told(page, "cancelled")
+    expect(page.locator("#part")).to_contain_text("✕ cancelled")
+    expect(page.get_by_role("button", name="Cancel the job")).to_have_count(0)
+    assert stayed(page)
+
+
+# -- acting ----------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_paused_and_resumed(scene: Set, tab: Tab) -> None:
+    page = tab(scene.url)
+    remember(page)
+    page.get_by_role("button", name="Pause queue attempt").click()
+    told(page, "queue attempt is paused")
+    row = page.get_by_role("row", name=re.compile("^attempt"))
+    expect(row).to_contain_text("paused")
+    (job,) = scene.submit(stage.person("Ivan"))
+    story = tab(f"{scene.url}/jobs/{job}")
+    expect(story.locator("#part")).to_contain_text("waiting for pause")
+    page.get_by_role("button", name="Resume queue attempt").click()
+    told(page, "queue attempt goes on")
+    expect(row).not_to_contain_text("paused")
+    expect(story.locator("#part")).to_contain_text("✓ succeeded")
+    assert stayed(page)
+
+
+def test_a_provider_is_paused_on_the_operations_page(scene: Set, tab: Tab) -> None:
+    page = tab(f"{scene.url}/operations")
+    page.get_by_role("button", name="Pause openai-eu").click()
+    told(page, "openai-eu is paused")
+    page.get_by_role("button", name="Resume openai-eu").click()
+    told(page, "openai-eu goes on")
+
+
+def test_an_escalation_is_requeued_with_another_prompt(scene: Set, tab: Tab) -> None:
+    (job,) = scene.submit(stage.reply(900, "No."))
+    page = tab(f"{scene.url}/jobs/{job}")
+    page.get_by_role("button", name="Requeue").click()
+    dialog = page.get_by_role("dialog", name="Requeue")
+    dialog.get_by_label(re.compile("Another prompt")).fill("Answer ticket 900 with No. Regards")
+    dialog.get_by_role("button", name="Requeue").click()
+    told(page, "queued again")
+    expect(page.locator("#part")).to_contain_text("Answer ticket 900 with No. Regards")
+
+
+def test_a_whole_group_is_ended_after_a_dry_run(scene: Set, tab: Tab) -> None:
+    group = f"{scene.url}/escalations/{quote(scene.filled.signature, safe='')}"
+    page = tab(group)
+    count = page.locator("tbody tr").count()
+    assert count > 1
+    page.get_by_role("button", name="Resolve all").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Note for the record").fill("known; the supplier changed the format")
+    dialog.get_by_role("button", name="Dry run").click()
+    expect(dialog).to_contain_text(f"would resolve {count} jobs")
+    expect(page.locator("tbody tr")).to_have_count(count)
+    go = dialog.get_by_role("button", name=f"Resolve {count}")
+    expect(go).to_be_focused()
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=ARTIFACTS / "group-dialog-light-1280.png")
+    go.click()
+    told(page, f"resolve of {count} done")
+    expect(page.locator("#part")).to_contain_text("None of these is open any more")
+    page.get_by_role("link", name="also ended ones").click()
+    expect(page.locator("#part")).to_contain_text("known; the supplier changed the format")
+
+
+def test_a_refused_action_says_why(scene: Set, tab: Tab) -> None:
+    page = tab(scene.url, expected="403")
+    page.evaluate("""document.querySelector('meta[name="csrf-token"]').content = 'old'""")
+    page.get_by_role("button", name="Pause queue verify").click()
+    told(page, "X-CSRF-Token is missing or old; reload the page")
+    expect(page.get_by_role("button", name="Pause queue verify")).to_be_enabled()
+
+
+# -- for everybody ---------------------------------------------------------------------------------
+
+
+def test_the_main_actions_are_reached_and_used_by_keyboard(scene: Set, tab: Tab) -> None:
+    page = tab(scene.url)
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.append(str(page.evaluate(_NAME)))
+    for wanted in ("Skip to the content", "Jobs", "Open ", "Requeue all", "Pause queue attempt",
+                   "schema_invalid", "story"):  # fmt: skip
+        assert any(name.startswith(wanted) for name in reached), (wanted, reached)
+    page.locator("#lane-verify").focus()
+    page.keyboard.press("Enter")
+    told(page, "queue verify is paused")
+    expect(page.locator("#lane-verify")).to_be_focused()
+    page.keyboard.press("Space")
+    told(page, "queue verify goes on")
+
+
+_NAME = """(() => { const e = document.activeElement;
+    const text = e.textContent.replace(/\\s+/g, " ").trim();
+    return e.getAttribute("aria-label") || text || e.name || e.tagName; })()"""
+
+
+def test_jobs_are_filtered_and_paged(scene: Set, tab: Tab) -> None:
+    scene.submit(*(stage.person("Judy", labels={"lot": "7"}) for _ in range(55)))
+    page = tab(f"{scene.url}/jobs")
+    page.get_by_label("Label").fill("lot:7")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Older").click()
+    expect(page.locator("tbody tr")).to_have_count(5)
+    page.get_by_label("State").select_option("escalated")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#part")).to_contain_text("No job is like that")
+
+
+PAGES = {
+    "overview": "/",
+    "jobs": "/jobs",
+    "story": "/jobs/{repaired}",
+    "story-escalated": "/jobs/{escalated}",
+    "failures": "/failures",
+    "failure": "/failures/{signature}",
+    "cycles": "/cycles",
+    "escalations": "/escalations?show=all",
+    "escalation-group": "/escalations/{signature}?show=all",
+    "operations": "/operations",
+    "runbook": "/runbook",
+    "login": "/login",
+}
+LOOKS: tuple[tuple[int, Literal["light", "dark"]], ...] = (
+    (1280, "light"),
+    (1280, "dark"),
+    (390, "light"),
+    (390, "dark"),
+)
+
+
+def address(scene: Set, name: str) -> str:
+    filled = scene.filled
+    signature = quote(filled.signature, safe="")
+    return PAGES[name].format(
+        repaired=filled.repaired, escalated=filled.escalated, signature=signature
+    )
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_fits_its_screen(scene: Set, tab: Tab, name: str) -> None:
+    page = tab(scene.url + address(scene, name))
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    expect(page.get_by_role("heading", level=1)).to_have_count(1)
+    expect(page.get_by_role("main")).to_be_visible()
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, f"{wide} px too wide at {width}"
+        page.screenshot(path=ARTIFACTS / f"{name}-{scheme}-{width}.png", full_page=True)

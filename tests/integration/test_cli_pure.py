@@ -1,0 +1,292 @@
+"""Commands that need neither Redis nor a model, and what every command has in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mulligan.console import verify
+from mulligan.console.cli import create_cli
+
+SCHEMA = {"type": "object", "required": ["age"], "properties": {"age": {"type": "integer"}}}
+
+
+def mulligan(*argv: str, stdin: str | None = None, code: int = 0) -> Any:
+    """Run a command in this process; it must end with the code."""
+    result = CliRunner().invoke(create_cli(), list(argv), input=stdin)
+    assert result.exit_code == code, f"{result.exit_code}: {result.output}{result.stderr}"
+    return result
+
+
+def job(**changes: Any) -> dict[str, Any]:
+    return {
+        "task_type": "person",
+        "prompt": "Extract the age.",
+        "runner": {"kind": "scripted", "answers": ["x"]},
+        "verifiers": ["json.object", {"id": "contract.schema", "schema": SCHEMA}],
+        **changes,
+    }
+
+
+def write(name: str, content: Any) -> str:
+    Path(name).write_text(content if isinstance(content, str) else json.dumps(content))
+    return name
+
+
+# -- the whole ------------------------------------------------------------------------------------
+
+
+def test_version_and_help() -> None:
+    assert mulligan("--version").stdout.startswith("mulligan ")
+    shown = mulligan("--help").stdout
+    for name in ("run", "up", "submit", "jobs", "queue", "verify", "classify", "report", "doctor"):
+        assert f"  {name} " in shown
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = "celery", "redis", "openai", "pydantic", "ruamel"
+    code = (
+        "import sys\nsys.argv = ['mulligan', '--help']\n"
+        "from mulligan.console.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"sys.exit(', '.join(set({heavy!r}) & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (["rnu"], 2, "No such command"),
+        (["run"], 2, "Missing argument"),
+        (["run", "none.yaml"], 2, "none.yaml: there is no such file"),
+        (["run", "--timeout", "soon", "x"], 2, "Invalid value"),
+        (["jobs", "list", "--state", "odd"], 2, "Invalid value"),
+        (["report", "immediate-loop", "--window-days", "366"], 2, "equal to 365"),
+        (["report", "immediate-loop", "--limit", "9"], 2, "equal to 10"),
+        (["queue", "pause", "queue:celery"], 2, "name queue:repair"),
+        (["jobs", "list"], 3, "nothing was run"),
+        (["submit", "job.json"], 3, "start it with `mulligan up`, or set MULLIGAN_BROKER_URL"),
+    ],
+)
+def test_exit_codes_and_messages(argv: list[str], code: int, said: str) -> None:
+    write("job.json", job())
+    assert said in mulligan(*argv, code=code).stderr
+
+
+@pytest.mark.parametrize("argv", [["submit", "job.json"], ["jobs", "list"], ["run", "job.json"]])
+def test_a_broker_that_is_away_is_exit_code_3(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("MULLIGAN_SUBMIT_PATIENCE", "0.1")
+    monkeypatch.setenv("MULLIGAN_ALLOW_INLINE", "true")
+    write("job.json", job())
+    assert "the ledger is away" in mulligan(*argv, code=3).stderr
+
+
+def test_bad_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("mulligan.toml", "leese = 3\nlease = -1\n")
+    told = mulligan("run", write("job.json", job()), code=2).stderr
+    assert "setting lease:" in told
+    assert "setting leese: there is no such setting; did you mean lease?" in told
+
+
+def test_a_bug_is_one_line_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oh\nno")
+
+    monkeypatch.setattr(verify, "_choose", broken)
+    argv = ("verify", write("job.json", job()), "--answer", write("a.txt", "{}"))
+    told = mulligan(*argv, code=1).stderr
+    assert "a bug in mulligan: ZeroDivisionError: oh no" in told
+    assert "MULLIGAN_DEBUG=1" in told
+    assert "Traceback" not in told
+    monkeypatch.setenv("MULLIGAN_DEBUG", "1")
+    result = CliRunner().invoke(create_cli(), list(argv))
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    write("job.json", job())
+    line = f"{sys.executable} -m mulligan.console verify job.json --answer job.json | true"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+# -- verify ---------------------------------------------------------------------------------------
+
+
+def test_verify_a_good_answer() -> None:
+    argv = ("verify", write("job.json", job()), "--answer", write("a.txt", '{"age": 31}'))
+    assert "a success" in mulligan(*argv).stdout
+    told = json.loads(mulligan(*argv, "--json").stdout)
+    assert (told["score"], told["success"], told["next_prompt"]) == (100, True, None)
+
+
+def test_verify_a_bad_answer_and_see_the_next_prompt() -> None:
+    argv = ("verify", write("job.json", job()), "--answer", "-", "--next-prompt")
+    shown = mulligan(*argv, stdin='{"age": "31"}', code=1).stdout
+    assert "✗ contract.schema" in shown
+    assert "next: immediate retry, because score 50 is below 70" in shown
+    assert "--- first prompt\n+++ corrected prompt" in shown
+    assert "+$.age has the wrong type." in shown
+    told = json.loads(mulligan(*argv, "--json", stdin='{"age": "31"}', code=1).stdout)
+    assert told["failure"]["kind"] == "schema_invalid"
+    assert told["decision"]["mode"] == "immediate_retry"
+    assert told["next_prompt"].startswith("Extract the age.")
+
+
+def test_verify_in_a_workspace() -> None:
+    Path("exercise").mkdir()
+    Path("exercise/test_it.py").write_text("from it import f\n\ndef test_f():\n    assert f() == 1")
+    tests = {"id": "pytest.subprocess", "args": ["test_it.py"], "timeout": 60}
+    workspace = {"path": "exercise", "output_file": "it.py"}
+    file = write("job.json", job(verifiers=[tests], workspace=workspace))
+    right = write("right.py", "```python\ndef f():\n    return 1\n```")
+    assert "a success" in mulligan("verify", file, "--answer", right).stdout
+    wrong = write("wrong.py", "def f():\n    return 2\n")
+    assert "test_failed" in mulligan("verify", file, "--answer", wrong, "--json", code=1).stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "argv", "said"),
+    [
+        ([job(), job(name="second")], [], "has 2 jobs; choose one with --job: person, second"),
+        ([job(name="a"), job(name="b")], ["--job", "c"], "no job called 'c'; there are: a, b"),
+        (job(verifiers=["json.objet"]), [], "job.json:1: verifiers[0].id: unknown verifier"),
+        (job(workspace={"path": "gone"}), [], "there is no directory"),
+    ],
+)
+def test_verify_with_bad_input(content: Any, argv: list[str], said: str) -> None:
+    write("a.txt", "{}")
+    told = mulligan("verify", write("job.json", content), "--answer", "a.txt", *argv, code=2)
+    assert said in told.stderr
+
+
+# -- classify -------------------------------------------------------------------------------------
+
+FAILED = {
+    "status": "fail",
+    "verifier_id": "contract.schema",
+    "summary": "1 error",
+    "errors": [
+        {"message": "no", "code": "type", "path": "$.age", "expected": "integer", "actual": "31"}
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind"),
+    [
+        (FAILED, "schema_invalid"),
+        ({"kind": "missing_context", "message": "which file?"}, "missing_context"),
+        ({"exit_code": 2, "argv": ["ruff", "check"]}, "command_failed"),
+        ("JSONDecodeError: Expecting value", "json_invalid"),
+    ],
+)
+def test_classify(payload: Any, kind: str) -> None:
+    text = payload if isinstance(payload, str) else json.dumps(payload)
+    told = json.loads(mulligan("classify", "-", "--json", stdin=text).stdout)
+    assert told["record"]["kind"] == kind
+    assert told["signature"]["strict_signature"] == told["record"]["classification_signature"]
+    assert told["instruction"]["prompt_suffix"]
+    assert kind in mulligan("classify", write("f.txt", text)).stdout
+
+
+def test_a_record_is_explained_as_it_is() -> None:
+    record = json.loads(mulligan("classify", "-", "--json", stdin=json.dumps(FAILED)).stdout)
+    again = json.loads(
+        mulligan("classify", "-", "--json", stdin=json.dumps(record["record"])).stdout
+    )
+    assert again == record
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ('{"kind": "no_such_kind"}', "no_such_kind"),
+        (json.dumps({**FAILED, "status": "pass"}), "pass"),
+        (json.dumps({**FAILED, "score": 101}), "score: input should be less than or equal to 100"),
+    ],
+)
+def test_classify_with_bad_input(text: str, said: str) -> None:
+    assert said in mulligan("classify", "-", stdin=text, code=2).stderr
+
+
+# -- doctor ---------------------------------------------------------------------------------------
+
+
+def test_doctor_on_a_fresh_machine() -> None:
+    told = json.loads(mulligan("doctor", "--json").stdout)
+    found = {check["name"]: check["status"] for check in told["checks"]}
+    assert told["ok"] is True
+    assert found["python"] == found["redis server"] == found["broker"] == "ok"
+    assert not Path(".mulligan").exists(), "looking must not leave anything behind"
+
+
+def test_doctor_names_what_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("mulligan.toml", '[runners.small]\nkind = "openai"\nmodel = "m"\napi_key_env = "NO_KEY"\n'
+          '[runners.bad]\nkind = "opnai"\n')  # fmt: skip
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", "redis://user:secret@127.0.0.1:1/0")
+    monkeypatch.setenv("MULLIGAN_SUBMIT_PATIENCE", "0.1")
+    shown = mulligan("doctor", code=1).stdout
+    assert "NO_KEY of [runners.small] is not set here" in shown
+    assert "did you mean 'openai'?" in shown
+    assert "the ledger is away" in shown
+    assert "secret" not in shown
+
+
+def test_doctor_says_which_webhook_could_not_be_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = [
+        {"url": "https://pager.example/secret-path", "secret_env": "PAGER_SECRET"},
+        {"url": "https://chat.example/hook"},
+    ]
+    monkeypatch.setenv("MULLIGAN_WEBHOOKS", json.dumps(hooks))
+    shown = CliRunner().invoke(create_cli(), ["doctor"]).output
+    assert "pager.example: PAGER_SECRET is not set here" in shown
+    assert "chat.example: alerts are not signed" in shown
+    assert "secret-path" not in shown
+    monkeypatch.setenv("PAGER_SECRET", "s3cret")
+    assert "signed with PAGER_SECRET" in CliRunner().invoke(create_cli(), ["doctor"]).output
+
+
+def test_doctor_survives_bad_settings() -> None:
+    write("mulligan.toml", "lease = 'soon'\n")
+    told = json.loads(mulligan("doctor", "--json", code=1).stdout)
+    assert told["checks"][0]["status"] == "fail"
+    assert "lease" in told["checks"][0]["said"]
+
+
+def test_colours_only_on_a_terminal_and_never_with_no_color() -> None:
+    write("job.json", job())
+    environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm-256color"}
+    line = f"{sys.executable} -m mulligan.console verify job.json --answer job.json"
+    for argv in (["bash", "-c", line], ["script", "-qec", line, "/dev/null"]):
+        done = subprocess.run(argv, capture_output=True, env=environment, check=False)
+        assert b"\x1b[3" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("runner", "said"),
+    [
+        ({"base_url": "http://127.0.0.1:9/v1"}, "runner.base_url: http://127.0.0.1:9/v1 cannot be"),
+        ({"api_key_env": "NO_SUCH_KEY"}, "runner.api_key_env: the environment variable NO_SUCH"),
+    ],
+)
+def test_a_model_that_cannot_answer_is_told_before_anything_starts(
+    runner: dict[str, str], said: str
+) -> None:
+    file = write("job.json", job(runner={"kind": "openai", "model": "m", **runner}))
+    assert said in mulligan("run", file, code=2).stderr
+    assert not Path(".mulligan").exists()

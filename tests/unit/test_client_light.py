@@ -1,0 +1,94 @@
+"""Making a client costs next to nothing, and says at once what it cannot do."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+import mulligan
+from mulligan import Client
+from mulligan.tasks.ports import BadInput
+
+#: CPU seconds; a quiet computer needs a fifth of it.
+_BUDGET = 0.3
+
+
+def test_importing_and_making_a_client_loads_nothing_heavy() -> None:
+    code = """
+import sys
+from mulligan import AsyncClient, Client
+Client(); AsyncClient(); Client("redis://nowhere"); Client("http://nowhere", token="t")
+heavy = {"celery", "kombu", "openai", "redis", "pydantic", "rich", "flower", "httpx2"}
+print(sorted(heavy & {name.partition(".")[0] for name in sys.modules}))
+print([name for name in sys.modules if name.startswith(("mulligan.workers", "mulligan.console"))])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "[]"]
+
+
+def test_it_starts_within_its_budget() -> None:
+    """The best of three: other processes may be in the way, but not of all."""
+
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        code = "from mulligan import Client; Client()"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(3)) < _BUDGET
+
+
+def test_an_embedded_client_never_loads_celery_or_a_model_client() -> None:
+    code = """
+import sys
+from mulligan import Client
+with Client() as client:
+    runner = {"kind": "scripted", "answers": ["no", "{}"]}
+    print(len(client.run("x", runner=runner, verifiers=["json.object"]).attempts))
+print([m for m in sys.modules if m.partition(".")[0] in ("celery", "kombu", "openai", "rich")])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "[]"], done.stderr
+
+
+def test_a_client_of_a_console_never_loads_celery_or_redis() -> None:
+    code = """
+import sys
+from mulligan import Client
+try:
+    Client("http://127.0.0.1:9", submit_patience=0).cancel("p00-x")
+except Exception as error:
+    print(type(error).__name__)
+heavy = ("celery", "kombu", "openai", "redis", "rich", "fastapi", "starlette")
+print([m for m in sys.modules if m.partition(".")[0] in heavy])
+print([m for m in sys.modules if m.startswith(("mulligan.console", "mulligan.workers.runners"))])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["LedgerUnavailable", "[]", "[]"], done.stderr
+
+
+def test_a_broker_without_a_default_runner_wants_one_named() -> None:
+    with Client("redis://127.0.0.1:1", submit_patience=0) as client:
+        with pytest.raises(BadInput, match="name a profile of the workers"):
+            client.submit("x", verifiers=["json.object"])
+        with pytest.raises(BadInput, match="setting lease"):
+            Client(lease="soon").submit("x")
+
+
+def test_a_closed_client_says_so() -> None:
+    client = Client()
+    client.close()
+    client.close()
+    with pytest.raises(RuntimeError, match="this client is closed"):
+        client.cancel("p00-x")
+
+
+def test_every_public_name_is_there() -> None:
+    for name in mulligan.__all__:
+        assert getattr(mulligan, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'Klient'"):
+        _ = mulligan.Klient

@@ -1,0 +1,173 @@
+"""Which edits are applied, held and refused: the table of modes and tiers, branch by branch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mulligan
+from mulligan.policies.edit import AutonomyMode, Edit, EditOutcome, EditRiskTier
+from mulligan.tasks.edit_ports import ApplyContext, Change, Validation
+from mulligan.tasks.ports import BadInput
+from mulligan.workers.edits.loop import EditContext, execute_edits
+from mulligan.workers.edits.registry import EditApplierRegistry
+
+MANUAL_TIER = "manual tier, requires explicit approval"
+
+
+class Fake:
+    """An operation that writes its own name into a file, or does what a test wants."""
+
+    def __init__(self, op: str, *, reason: str = "", error: Exception | None = None) -> None:
+        self.op = op
+        self._reason = reason
+        self._error = error
+
+    def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
+        return Validation(ok=not self._reason, reason=self._reason)
+
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+        if self._error is not None:
+            raise self._error
+        path = ctx.root / edit.target
+        before = path.read_bytes() if path.exists() else None
+        return [Change(path=edit.target, before=before, after=self.op.encode())]
+
+
+REGISTRY = EditApplierRegistry(
+    [
+        Fake("set_model_param"),
+        Fake("replace_system_prompt"),
+        Fake("lora_finetune"),
+        Fake("misfit", reason="payload.value: is required"),
+        Fake("broken", error=RuntimeError("the disk is on fire")),
+    ]
+)
+TIERS = {"misfit": EditRiskTier.AUTO, "broken": EditRiskTier.AUTO, "unheard": EditRiskTier.AUTO}
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> EditContext:
+    root = tmp_path / "root"
+    root.mkdir()
+    return EditContext(root=root, home=tmp_path / "home", tiers=TIERS)
+
+
+def edit(op: str, **changes: Any) -> Edit:
+    return Edit(id="e1", op=op, target="out.txt", **changes)
+
+
+def run(ctx: ApplyContext, mode: str, *edits: Edit) -> list[EditOutcome]:
+    return execute_edits(edits=edits, ctx=ctx, autonomy_mode=AutonomyMode(mode), registry=REGISTRY)
+
+
+#: mode, operation → status, reason, error. Tiers: set_model_param is auto,
+#: replace_system_prompt is review, lora_finetune is manual.
+TABLE: list[tuple[str, str, str, str, str | None]] = [
+    # manual mode: everything is reviewed, whatever it is
+    ("manual", "set_model_param", "pending_review", "manual_mode", None),
+    ("manual", "replace_system_prompt", "pending_review", "manual_mode", None),
+    ("manual", "lora_finetune", "pending_review", "manual_mode", None),
+    ("manual", "unheard", "pending_review", "manual_mode", None),
+    ("manual", "misfit", "pending_review", "manual_mode", None),
+    # manual tier: skipped
+    ("auto", "lora_finetune", "skipped", "manual_tier", MANUAL_TIER),
+    ("tiered", "lora_finetune", "skipped", "manual_tier", MANUAL_TIER),
+    # review tier: pending in tiered mode, applied in auto mode
+    ("tiered", "replace_system_prompt", "pending_review", "review_tier", None),
+    ("auto", "replace_system_prompt", "applied", "ungated", None),
+    # auto tier
+    ("tiered", "set_model_param", "applied", "ungated", None),
+    ("auto", "set_model_param", "applied", "ungated", None),
+    # no applier
+    ("auto", "unheard", "skipped", "unsupported", "op unheard not implemented in v1"),
+    ("tiered", "unheard", "skipped", "unsupported", "op unheard not implemented in v1"),
+    # refused by its own validation, or by an exception
+    ("auto", "misfit", "rejected_by_gate", "validation", "payload.value: is required"),
+    ("auto", "broken", "rejected_by_gate", "apply_error", "the disk is on fire"),
+]
+
+
+@pytest.mark.parametrize(("mode", "op", "status", "reason", "error"), TABLE)
+def test_the_table(
+    ctx: EditContext, mode: str, op: str, status: str, reason: str, error: str | None
+) -> None:
+    (outcome,) = run(ctx, mode, edit(op))
+    assert (outcome.edit_id, outcome.status, outcome.reason) == ("e1", status, reason)
+    assert outcome.error == error
+    assert (outcome.benchmark_delta, outcome.cluster_deltas) == (None, {})
+    applied = status == "applied"
+    assert (outcome.applied_at is not None) == applied
+    assert (ctx.root / "out.txt").exists() == applied
+
+
+def test_every_edit_has_an_outcome_in_its_order(ctx: EditContext) -> None:
+    edits = [
+        Edit(id=f"e{number}", op=op, target=f"{number}.txt")
+        for number, op in enumerate(["broken", "set_model_param", "misfit", "lora_finetune"])
+    ]
+    outcomes = run(ctx, "auto", *edits)
+    assert [o.edit_id for o in outcomes] == ["e0", "e1", "e2", "e3"]
+    assert [o.status for o in outcomes] == [
+        "rejected_by_gate", "applied", "rejected_by_gate", "skipped",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("configured", "asked", "status"),
+    [
+        (None, None, "applied"),
+        (None, EditRiskTier.REVIEW, "pending_review"),  # an author may be stricter
+        (EditRiskTier.REVIEW, EditRiskTier.AUTO, "pending_review"),  # and never laxer
+        (EditRiskTier.MANUAL, EditRiskTier.AUTO, "skipped"),
+        (EditRiskTier.REVIEW, None, "pending_review"),  # configuration overrides the table
+    ],
+)
+def test_the_tier_is_the_configuration_s_and_never_the_author_s(
+    ctx: EditContext,
+    configured: EditRiskTier | None,
+    asked: EditRiskTier | None,
+    status: str,
+) -> None:
+    tiers = {"set_model_param": configured} if configured else {}
+    own = EditContext(root=ctx.root, home=ctx.home, tiers=tiers)
+    (outcome,) = run(own, "tiered", edit("set_model_param", risk_tier=asked))
+    assert outcome.status == status
+
+
+def test_an_operation_that_nobody_knows_is_reviewed(ctx: EditContext) -> None:
+    plugged = EditApplierRegistry([Fake("plugged")])
+    (outcome,) = execute_edits(
+        edits=[edit("plugged")], ctx=ctx, autonomy_mode="tiered", registry=plugged
+    )
+    assert (outcome.status, outcome.reason) == ("pending_review", "review_tier")
+
+
+def test_an_edit_that_changes_nothing_is_not_applied(ctx: EditContext) -> None:
+    first, again = (edit("set_model_param").model_copy(update={"id": name}) for name in "ab")
+    outcomes = run(ctx, "auto", first, again)
+    assert [(o.status, o.reason) for o in outcomes] == [
+        ("applied", "ungated"),
+        ("skipped", "no_op"),
+    ]
+    assert outcomes[1].applied_at is None
+
+
+def test_an_id_that_is_given_twice_is_refused_before_anything_is_written(ctx: EditContext) -> None:
+    with pytest.raises(BadInput, match="'e1' is given twice"):
+        run(ctx, "auto", edit("set_model_param"), edit("set_model_param"))
+    assert list(ctx.root.iterdir()) == []
+
+
+def test_the_function_is_public_and_brings_its_own_operations(ctx: EditContext) -> None:
+    wanted = Edit(id="w", op="write_file", target="a.txt", payload={"content": "new\n"})
+    plain = ApplyContext(root=ctx.root)
+    (outcome,) = mulligan.execute_edits(edits=[wanted], ctx=plain, autonomy_mode=AutonomyMode.AUTO)
+    assert outcome.status == "applied"
+    assert (ctx.root / "a.txt").read_text() == "new\n"
+
+
+def test_no_edits_have_no_outcomes(ctx: EditContext) -> None:
+    assert run(ctx, "auto") == []

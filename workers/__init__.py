@@ -1,0 +1,1 @@
+"""The composition root and everything that touches the world."""

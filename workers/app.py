@@ -1,0 +1,208 @@
+"""The Celery app: `celery -A mulligan.workers.app`. Messages are hints; the ledger is the truth."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+from celery import Celery, signals
+from kombu.entity import Queue
+
+from mulligan.tasks.attempt import run_attempt
+from mulligan.tasks.ledger import Entry
+from mulligan.tasks.recheck import run_recheck
+from mulligan.tasks.submit import read_job, submit_jobs
+from mulligan.tasks.sweep import run_sweep
+from mulligan.tasks.verify import run_verification
+from mulligan.workers import transport
+from mulligan.workers.attendance import Attendance
+from mulligan.workers.autoscale import autoscaler
+from mulligan.workers.bulk import RedisBulks, run_bulks
+from mulligan.workers.depth import empty_queues
+from mulligan.workers.edits.queue import hint_at_sessions, work_on_session
+from mulligan.workers.flower_format import REDACTED
+from mulligan.workers.fold import Fold
+from mulligan.workers.process import Process
+from mulligan.workers.repairing import StateTask
+from mulligan.workers.settings import Settings, load_settings
+
+#: In the order a worker that serves several of them must list them.
+QUEUES = ("repair", "attempt", "verify", "edit", "loop", "control")
+SUBMIT_QUEUE = "mulligan.submit"
+#: How often events are added up into figures, in seconds.
+FOLD_INTERVAL = 1.0
+#: How often bulk actions on escalations get their turn, in seconds.
+BULK_INTERVAL = 1.0
+#: How often sessions of edits are looked after, in seconds.
+EDITS_INTERVAL = 1.0
+#: How often alerts are looked for, in seconds.
+WEBHOOKS_INTERVAL = 2.0
+
+
+def _queues(*, hints: bool) -> list[Any]:
+    """Every queue. A submission is the only copy of a job, so its queue is always booked."""
+    make: Any = Queue  # kombu is untyped
+    return [make(name, no_ack=hints) for name in QUEUES] + [make(SUBMIT_QUEUE)]
+
+
+def configuration(settings: Settings) -> dict[str, Any]:
+    """Celery's settings. docs/decisions/0003 says which of them cost throughput and why."""
+    broker = settings.broker_url or "memory://"
+    on_redis = broker.startswith("redis")
+    return {
+        "broker_url": broker,
+        "result_backend": None,
+        "task_ignore_result": True,
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "worker_prefetch_multiplier": 1,
+        # A worker takes a message only when it has a free slot, booked or not.
+        "worker_disable_prefetch": on_redis,
+        "task_queues": _queues(hints=on_redis),
+        "task_default_queue": "attempt",
+        "task_default_priority": 5,
+        # A redelivered message finds its attempt claimed, so this only bounds how long a message
+        # that died with its worker stays in the broker's books.
+        "broker_transport_options": {
+            "visibility_timeout": 900,
+            "queue_order_strategy": "priority",
+        },
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "worker_send_task_events": settings.task_events,
+        "worker_soft_shutdown_timeout": 10,
+        "worker_enable_soft_shutdown_on_idle": True,
+        "worker_hijack_root_logger": False,
+        # In force with --autoscale only.
+        "worker_autoscaler": autoscaler(settings),
+        "beat_schedule": {
+            "sweep": {
+                "task": "mulligan.sweep",
+                "schedule": settings.sweep_interval,
+                "options": {"queue": "control", "expires": max(5.0, 2 * settings.sweep_interval)},
+            },
+            "fold": {
+                "task": "mulligan.fold",
+                "schedule": FOLD_INTERVAL,
+                "options": {"queue": "control", "expires": 5 * FOLD_INTERVAL},
+            },
+            "bulk": {
+                "task": "mulligan.bulk",
+                "schedule": BULK_INTERVAL,
+                "options": {"queue": "control", "expires": 5 * BULK_INTERVAL},
+            },
+            "edits": {
+                "task": "mulligan.edits",
+                "schedule": EDITS_INTERVAL,
+                "options": {"queue": "control", "expires": 5 * EDITS_INTERVAL},
+            },
+            "webhooks": {
+                "task": "mulligan.webhooks",
+                "schedule": WEBHOOKS_INTERVAL,
+                "options": {"queue": "control", "expires": 5 * WEBHOOKS_INTERVAL},
+            },
+        },
+    }
+
+
+def create_app(settings: Settings) -> Celery:
+    """The app with every task registered explicitly, under a name that never changes."""
+    transport.install()
+    app = Celery("mulligan", set_as_current=False)
+    app.conf.update(configuration(settings))
+    process = Process(settings, app)
+    _register(app, process)
+    _follow(process, Attendance(settings, app))
+    return app
+
+
+def _follow(process: Process, attendance: Attendance) -> None:
+    """What happens when a worker, or a process of a prefork pool, comes and goes."""
+
+    def child_up(sender: str, **_: Any) -> None:
+        process.warm_up()
+        attendance.child_ready(sender, process.shop)
+
+    def ready(sender: Any, **_: Any) -> None:
+        process.warm_up(slots=sender.controller.concurrency or 1)
+        attendance.ready(sender, process.shop)
+
+    def set_up(instance: Any, **_: Any) -> None:
+        # A tree belongs to one host: its sessions have a queue of their own.
+        queues = instance.app.amqp.queues
+        if "edit" in queues.consume_from:
+            queues.select_add(f"edit.{socket.gethostname()}")
+
+    def shutting_down(how: str, **_: Any) -> None:
+        attendance.shutting_down()
+        process.shutting_down(how=how)
+
+    signals.celeryd_after_setup.connect(set_up, weak=False)
+    signals.worker_process_init.connect(child_up, weak=False)
+    signals.worker_ready.connect(ready, weak=False)
+    signals.worker_shutting_down.connect(shutting_down, weak=False)
+    signals.worker_shutdown.connect(lambda **_: attendance.gone(), weak=False)
+
+
+def _register(app: Celery, process: Process) -> None:
+    def attempt(self: StateTask, entry: str) -> str:
+        parsed = Entry.parse(entry)
+        return self.report(parsed, run_attempt(process.shop.bench, parsed))
+
+    def verify(self: StateTask, entry: str) -> str:
+        parsed = Entry.parse(entry)
+        return self.report(parsed, run_verification(process.shop.bench, parsed))
+
+    def recheck(self: StateTask, entry: str) -> str:
+        parsed = Entry.parse(entry)
+        return self.report(parsed, run_recheck(process.shop.bench, parsed))
+
+    def sweep() -> int:
+        shop = process.shop
+        return run_sweep(
+            shop.ledger,
+            empty_queues=lambda: empty_queues(app, QUEUES),
+            publish=shop.publisher.publish,
+        )
+
+    def fold() -> int:
+        shop = process.shop
+        shop.configured.note(shop.live.current(), now=time.time())
+        return Fold(shop.ledger.calls, shop.settings).run()
+
+    def bulk() -> int:
+        shop = process.shop
+        bulks = RedisBulks(shop.ledger.calls, prefix=shop.settings.key_prefix)
+        return run_bulks(shop.ledger, bulks, shop.publisher.publish)
+
+    def webhooks() -> int:
+        return process.shop.webhooks.tick()
+
+    def edit(session: str) -> str:
+        return work_on_session(process.shop, session)
+
+    def edits() -> int:
+        return hint_at_sessions(process.shop, app)
+
+    def submit_job(self: StateTask, **job: Any) -> str:
+        # The message's own id is the key otherwise: a redelivery makes no second job.
+        key = job.get("idempotency_key") or self.request.id
+        accepted = submit_jobs(process.shop.intake, [read_job({**job, "idempotency_key": key})])
+        return accepted[0].id
+
+    for name, function in (("attempt", attempt), ("verify", verify), ("recheck", recheck)):
+        app.task(name=f"mulligan.{name}", bind=True, base=StateTask, shared=False)(function)
+    redacted = {"bind": True, "base": StateTask, "shared": False, "Request": REDACTED}
+    app.task(name="mulligan.submit", **redacted)(submit_job)
+    app.task(name="mulligan.sweep", ignore_result=True, shared=False)(sweep)
+    app.task(name="mulligan.fold", ignore_result=True, shared=False)(fold)
+    app.task(name="mulligan.bulk", ignore_result=True, shared=False)(bulk)
+    app.task(name="mulligan.edit", ignore_result=True, shared=False)(edit)
+    app.task(name="mulligan.edits", ignore_result=True, shared=False)(edits)
+    app.task(name="mulligan.webhooks", ignore_result=True, shared=False)(webhooks)
+
+
+app = create_app(load_settings())

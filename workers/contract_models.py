@@ -1,0 +1,112 @@
+"""pydantic models as contracts: imported from allow-listed modules, or taught by this process.
+
+Importing a module runs its code, so a job may only name a model of a module that the settings
+allow. A model that the process itself was given (a client's ``returns=Person``) needs no import:
+it is known by the JSON Schema that its jobs carry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib import import_module
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+
+from mulligan.policies.job import Job, VerifierSpec
+from mulligan.tasks.ports import BadInput
+
+CONTRACT = "contract.schema"
+Model = type[BaseModel]
+
+
+def schema_of(model: Model) -> dict[str, Any]:
+    """The JSON Schema of what a model accepts, or BadInput if it has none."""
+    try:
+        return model.model_json_schema()
+    except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
+        raise BadInput(f"model: {model.__name__} has no JSON Schema: {error.message}") from error
+
+
+def reference_of(model: Model) -> str:
+    """How a job names a model: ``package.module:Person``."""
+    return f"{model.__module__}:{model.__qualname__}"
+
+
+def digest_of(schema: Any) -> str:
+    """The hash by which a contract is known, whatever the order of its keys."""
+    canonical = json.dumps(schema, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class Models:
+    """The models that this process may check answers with."""
+
+    def __init__(self, allowed: frozenset[str] = frozenset()) -> None:
+        self._allowed = allowed
+        self._taught: dict[str, Model] = {}
+
+    def teach(self, model: Model) -> None:
+        """From now on, contracts with this model's schema are also checked by its validators."""
+        self._taught[digest_of(schema_of(model))] = model
+
+    def taught(self, digest: str) -> Model | None:
+        return self._taught.get(digest)
+
+    def allows(self, module: str) -> bool:
+        """Whether a module is allow-listed, itself or by a package above it."""
+        return any(module == name or module.startswith(f"{name}.") for name in self._allowed)
+
+    def load(self, reference: str) -> Model:
+        """The model that a job names, or BadInput; nothing that is not allowed is imported."""
+        module, _, name = reference.partition(":")
+        if not module or not name:
+            raise BadInput(f"model: {reference!r} is not of the form package.module:Model")
+        if not self.allows(module):
+            raise BadInput(
+                f"model: the module {module!r} is not allow-listed; add it, or a package above it,"
+                " to model_modules of the workers' mulligan.toml"
+            )
+        try:
+            found: Any = import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except Exception as error:  # a module may fail in any way; the message must name it
+            raise BadInput(
+                f"model: {reference} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+            raise BadInput(f"model: {reference} is not a pydantic model")
+        return found
+
+
+def complete_contracts(job: Job, models: Models) -> Job:
+    """The job with the JSON Schema of each model that it names: what prompts and decoding read."""
+    specs = tuple(_completed(spec, models) for spec in job.verifiers)
+    return job if specs == job.verifiers else job.model_copy(update={"verifiers": specs})
+
+
+def _completed(spec: VerifierSpec, models: Models) -> VerifierSpec:
+    model = spec.options.get("model")
+    if spec.id != CONTRACT or model is None or "schema" in spec.options:
+        return spec
+    schema = schema_of(models.load(str(model)))
+    return VerifierSpec.model_validate({**spec.model_dump(mode="json"), "schema": schema})
+
+
+def contract_problems(job: Job, models: Models) -> list[str]:
+    """A model stands for its own schema: one beside it must be the one that we fill in."""
+    found = []
+    for index, spec in enumerate(job.verifiers):
+        model, schema = spec.options.get("model"), spec.options.get("schema")
+        if spec.id != CONTRACT or model is None or schema is None:
+            continue
+        try:
+            same = digest_of(schema_of(models.load(str(model)))) == digest_of(schema)
+        except BadInput:
+            continue  # building the verifier says it
+        if not same:
+            found.append(f"verifiers[{index}].model: give either a model or a schema, not both")
+    return found

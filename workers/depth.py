@@ -1,0 +1,94 @@
+"""How many messages wait in the broker, by priority step, and for how long the oldest has."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+#: The header with the time at which a message was sent, in seconds since 1970.
+SENT_HEADER = "mulligan_at"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What waits in one queue."""
+
+    depth: int
+    #: Messages by priority step, 0 first. Empty on AMQP, which does not tell.
+    by_priority: Mapping[int, int] = field(default_factory=dict)
+    #: None: nothing waits, or no message that comes next says when it was sent.
+    oldest_seconds: float | None = None
+
+
+def waiting(app: Celery, queues: Sequence[str]) -> dict[str, Waiting]:
+    """What waits in each queue, in one round trip on Redis; OperationalError if it is away."""
+    with _channel(app) as channel:
+        if not hasattr(channel, "priority_steps"):
+            return {
+                queue: Waiting(depth=depth)
+                for queue, depth in zip(queues, _sizes(channel, queues), strict=True)
+            }
+        steps: Sequence[int] = channel.priority_steps
+        pipe = channel.client.pipeline(transaction=False)
+        for queue in queues:
+            for step in steps:
+                name = channel._q_for_pri(queue, step)
+                pipe.llen(name).lindex(name, -1)  # the last is the next to be taken
+        rows = iter(pipe.execute())
+        now = time.time()
+        return {
+            queue: _waiting({step: (int(next(rows)), next(rows)) for step in steps}, now)
+            for queue in queues
+        }
+
+
+def _waiting(rows: Mapping[int, tuple[int, Any]], now: float) -> Waiting:
+    ages = [now - sent for _, message in rows.values() if (sent := _sent_at(message)) is not None]
+    return Waiting(
+        depth=sum(depth for depth, _ in rows.values()),
+        by_priority={step: depth for step, (depth, _) in rows.items()},
+        oldest_seconds=max(0.0, *ages) if ages else None,
+    )
+
+
+def _sent_at(message: Any) -> float | None:
+    """When a message was sent, if it says so: anybody may have put anything into a queue."""
+    try:
+        sent = json.loads(message)["headers"][SENT_HEADER]
+    except (TypeError, ValueError, KeyError):
+        return None
+    return float(sent) if isinstance(sent, int | float) else None
+
+
+@contextmanager
+def _channel(app: Celery) -> Iterator[Any]:
+    """A channel to the broker. One try: whoever asks would rather know that it is away."""
+    try:
+        with app.connection_for_read() as connection, connection.channel() as channel:
+            yield channel
+    except (RedisError, OSError) as error:
+        raise OperationalError(f"the broker is away: {error}") from error
+
+
+def _sizes(channel: Any, queues: Sequence[str]) -> list[int]:
+    if hasattr(channel, "_size"):
+        return [int(channel._size(queue)) for queue in queues]
+    return [int(channel.queue_declare(queue=name, passive=True).message_count) for name in queues]
+
+
+def depths(app: Celery, queues: Sequence[str]) -> dict[str, int]:
+    """Messages waiting in each queue, over all its priorities; works on Redis and AMQP."""
+    with app.connection_for_read() as connection:
+        return dict(zip(queues, _sizes(connection.default_channel, queues), strict=True))
+
+
+def empty_queues(app: Celery, queues: Sequence[str]) -> list[str]:
+    return [queue for queue, depth in depths(app, queues).items() if depth == 0]

@@ -1,0 +1,372 @@
+"""Sessions at work: the same steps for a command that waits and for a worker that does not."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+
+from mulligan.policies.edit import AutonomyMode, EditOutcome, EditPlan, EditRiskTier
+from mulligan.policies.edit_session import Delta, Session, records_of
+from mulligan.policies.suite import Suite
+from mulligan.tasks.edit_measuring import Measurer
+from mulligan.tasks.edit_ports import ApplyContext, Change
+from mulligan.tasks.edit_session import (
+    Appliers,
+    EditBench,
+    NotNow,
+    advance,
+    approve,
+    reject,
+    roll_back,
+)
+from mulligan.tasks.ports import BadInput
+from mulligan.tasks.submit import Intake
+from mulligan.workers.blobs import blob_store
+from mulligan.workers.edits.measuring import RedisScores, SuiteMeasurer
+from mulligan.workers.edits.registry import default_registry
+from mulligan.workers.edits.sessions import Found, Lease, RedisSessions
+from mulligan.workers.edits.tree import Check, Tree
+from mulligan.workers.edits.tree_lock import LockLost, TreeBusy
+from mulligan.workers.redis_ledger import RedisLedger
+from mulligan.workers.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_POLL = 0.05
+
+Told = Callable[[Session], None]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class TreeDesk:
+    """See tasks.edit_session.EditTree for what each method promises."""
+
+    def __init__(self, tree: Tree, check: Check | None = None) -> None:
+        """``check`` is called right before anything is written, inside the tree's lock."""
+        self._tree = tree
+        self._check = check
+        #: What stands in the tree; only who has the session's lease changes what it has there.
+        self._standing: dict[tuple[str, str], int] | None = None
+
+    def standing(self, session_id: str, edit_id: str) -> int | None:
+        return self._known(session_id).get((session_id, edit_id))
+
+    def _known(self, session_id: str) -> dict[tuple[str, str], int]:
+        if self._standing is None:
+            with _not_now(), self._tree.held(session_id):  # settles what a dead process left
+                points = self._tree.history()
+            self._standing = {
+                (str(point.session_id), str(point.edit_id)): point.number
+                for point in points
+                if point.kind == "edit" and point.state == "applied"
+            }
+        return self._standing
+
+    def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
+        known = self._known(session_id)
+        with _not_now():
+            made = self._tree.apply(edit_id, session_id, tier, changes, check=self._check)
+        known[session_id, edit_id] = made.number
+        return made.number
+
+    def rollback_edit(self, session_id: str, edit_id: str) -> str:
+        with _not_now():
+            done = self._tree.rollback_edit(edit_id, session_id, check=self._check)
+        self._standing = None
+        return done.text
+
+    def rollback_session(self, session_id: str) -> str:
+        with _not_now():
+            done = self._tree.rollback_session(session_id, check=self._check)
+        self._standing = None
+        return done.text
+
+
+@contextmanager
+def _not_now() -> Iterator[None]:
+    """Another process has the tree: that says nothing about the edit."""
+    try:
+        yield
+    except (TreeBusy, LockLost) as error:
+        raise NotNow(str(error)) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What a process needs to work on sessions."""
+
+    sessions: RedisSessions
+    #: Where what is known about trees is kept.
+    home: Path
+    #: None: no suite can be measured here.
+    measurer: Measurer | None = None
+    appliers: Appliers = field(default_factory=default_registry)
+    #: Overrides of the table of tiers, by operation; formatters by name.
+    tiers: Mapping[str, EditRiskTier] = field(default_factory=dict)
+    formatters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: How long to wait for a tree that another process writes to, in seconds.
+    patience: float = 5.0
+    host: str = field(default_factory=socket.gethostname)
+    now: Callable[[], datetime] = utc_now
+
+    # -- beginning -------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        plan: EditPlan,
+        root: Path,
+        mode: AutonomyMode,
+        *,
+        suite: Suite | None,
+        config: str = ".",
+        inline: bool = True,
+        by: str | None = None,
+    ) -> Session:
+        """A session for a plan; the one there is, if it has this name, tree and these edits."""
+        tree = Tree(root, self.home)
+        self._refuse_suite(suite, tree.root)
+        session = Session(
+            id=plan.session or f"s{int(time.time()):x}{token_hex(3)}",
+            host=self.host,
+            root=str(tree.root),
+            config=config,
+            mode=mode,
+            benchmark=plan.benchmark,
+            suite=suite,
+            inline=inline,
+            records=records_of(plan.edits, self.tiers),
+            created_at=self.now(),
+            updated_at=self.now(),
+            by=by,
+        )
+        if self.sessions.create(session):
+            return session
+        known = self.sessions.get(session.id).session
+        if (known.root, known.host) != (session.root, session.host) or plan.edits != tuple(
+            record.edit for record in known.records
+        ):
+            raise BadInput(
+                f"session: {session.id} is the name of an earlier session with other edits or"
+                " another root: choose another name, or leave it out"
+            )
+        return known
+
+    def check_suite(self, session_id: str) -> None:
+        """BadInput if a session's suite may not be run here: who began it may have been allowed
+        more than this process is."""
+        session = self.sessions.get(session_id).session
+        if session.phase == "ready" and session.open is not None:
+            self._refuse_suite(session.suite, self._tree(session).root)
+
+    def _refuse_suite(self, suite: Suite | None, root: Path) -> None:
+        problems = self.measurer.problems(suite, root) if suite and self.measurer else []
+        if problems:
+            raise BadInput(*(f"suite: {problem}" for problem in problems))
+
+    # -- working ---------------------------------------------------------------------------------
+
+    def work(
+        self, session_id: str, *, tree: Tree | None = None, told: Told | None = None
+    ) -> Session:
+        """Steps until the session is done, or waits for what is measured. NotNow if the session
+        or its tree is somebody else's at the moment. ``tree``: one that the caller holds."""
+        found = self.sessions.get(session_id)
+        # A command holds the tree as long as it lives: who has it knows that nobody else works.
+        dead = tree is not None and found.session.inline
+        with self.sessions.leased(session_id, by_force=dead) as lease:
+            found = self.sessions.get(session_id)
+            bench = self._bench(found.session, lease, tree)
+            while found.session.phase != "done":
+                self._own_tree(found.session)
+                moved = advance(bench, found.session)
+                if moved is found.session:
+                    return moved
+                lease.check()
+                found = self._saved(found, moved)
+                if told is not None:
+                    told(found.session)
+            self.sessions.let_go(found.session)
+            return found.session
+
+    def drive(
+        self, session_id: str, *, told: Told | None = None, watch: Callable[[], None]
+    ) -> Session:
+        """Work on a session until it is done, and keep the tree for it all the while. ``watch`` is
+        called between looks at what is measured."""
+        session = self.sessions.get(session_id).session
+        tree = self._tree(session)
+        with _not_now(), tree.held(session_id):
+            while True:
+                session = self.work(session_id, tree=tree, told=told)
+                if session.phase == "done":
+                    return session
+                watch()
+                time.sleep(_POLL)
+
+    def _saved(self, found: Found, moved: Session) -> Found:
+        """The session after a step; as somebody else changed it meanwhile, if so: then the step
+        is taken again, which does nothing twice."""
+        self._note(found.session, moved)
+        return self.sessions.save(found, moved) or self.sessions.get(moved.id)
+
+    def _own_tree(self, session: Session) -> None:
+        owner = self.sessions.take_tree(session)
+        if owner is not None:
+            raise NotNow(
+                f"{session.root}: session {owner} is at work on it; wait for it,"
+                f" or go on with `mulligan edits resume {owner}`,"
+                f" or give it up with `mulligan edits rollback {owner}`"
+            )
+
+    def _note(self, before: Session, after: Session) -> None:
+        """Keep every effect that was measured in this step."""
+        for old, new in zip(before.records, after.records, strict=True):
+            done = new.outcome
+            if done is None or done == old.outcome or done.benchmark_delta is None:
+                continue
+            self.sessions.note(
+                Delta(
+                    at=after.updated_at,
+                    session=after.id,
+                    edit_id=new.edit.id,
+                    op=new.edit.op,
+                    target=new.edit.target,
+                    root=after.root,
+                    cluster=new.edit.expected_improvement,
+                    status=done.status,
+                    reason=done.reason,
+                    benchmark_delta=done.benchmark_delta,
+                    cluster_deltas=done.cluster_deltas,
+                )
+            )
+
+    # -- deciding --------------------------------------------------------------------------------
+
+    def approve(self, session_id: str, edit_id: str, *, by: str, note: str | None) -> Session:
+        """Let an edit be applied; who works on the session does it."""
+        now = self.now()
+        return self._changed(session_id, lambda s: approve(s, edit_id, by=by, now=now, note=note))
+
+    def reject(self, session_id: str, edit_id: str, *, by: str, note: str) -> Session:
+        now = self.now()
+        return self._changed(session_id, lambda s: reject(s, edit_id, by=by, now=now, note=note))
+
+    def _changed(self, session_id: str, change: Callable[[Session], Session]) -> Session:
+        while True:
+            found = self.sessions.get(session_id)
+            saved = self.sessions.save(found, change(found.session))
+            if saved is not None:
+                return saved.session
+
+    def roll_back(
+        self, session_id: str, edit_id: str | None, *, by: str, note: str | None = None
+    ) -> tuple[Session, str]:
+        """Take an edit or a session back. NotNow while somebody works on the session."""
+        found = self.sessions.get(session_id)
+        tree = self._tree(found.session)
+        with (
+            _not_now(),
+            tree.held(session_id),
+            self.sessions.leased(
+                session_id, patience=self.patience, by_force=found.session.inline
+            ) as lease,
+        ):
+            while True:
+                found = self.sessions.get(session_id)
+                bench = self._bench(found.session, lease, tree)
+                moved, text = roll_back(bench, found.session, edit_id, by=by, note=note)
+                if self.sessions.save(found, moved) is not None:
+                    break
+        if moved.phase == "done":
+            self.sessions.let_go(moved)
+        return moved, text
+
+    def give_up(self, session_id: str, why: str) -> Session:
+        """End a session that can go no further: what was still to be done is rejected."""
+
+        def ended(session: Session) -> Session:
+            for index, record in enumerate(session.records):
+                if record.outcome is None:
+                    outcome = EditOutcome(
+                        edit_id=record.edit.id,
+                        status="rejected_by_gate",
+                        reason="apply_error",
+                        error=why,
+                    )
+                    session = session.recorded(index, outcome=outcome)
+            return session.moved(phase="done", at=None, trial=None, updated_at=self.now())
+
+        session = self._changed(session_id, ended)
+        self.sessions.let_go(session)
+        return session
+
+    # -- surroundings ----------------------------------------------------------------------------
+
+    def _tree(self, session: Session) -> Tree:
+        if session.host != self.host:
+            raise BadInput(
+                f"session {session.id}: its tree is on {session.host}, this is {self.host}"
+            )
+        return Tree(Path(session.root), self.home, timeout=self.patience)
+
+    def _bench(self, session: Session, lease: Lease, tree: Tree | None) -> EditBench:
+        tree = tree or self._tree(session)
+        return EditBench(
+            ctx=ApplyContext(
+                root=tree.root,
+                config=Path(session.config),
+                tiers=self.tiers,
+                formatters=self.formatters,
+            ),
+            appliers=self.appliers,
+            tree=TreeDesk(tree, lease.check),
+            measurer=self.measurer,
+            now=self.now,
+        )
+
+
+def take_steps(engine: Engine, session_id: str) -> str:
+    """A worker's turn at a session; in which phase it is then. What cannot be done now is hinted
+    at again, and what never can is on record."""
+    try:
+        engine.check_suite(session_id)
+        return engine.work(session_id).phase
+    except NotNow as error:
+        log.info("session %s: %s", session_id, error)
+        return "not now"
+    except BadInput as error:
+        log.warning("session %s is given up: %s", session_id, error)
+        if engine.sessions.find(session_id) is None:
+            return "gone"
+        return engine.give_up(session_id, str(error)).phase
+
+
+def engine_of(
+    settings: Settings, ledger: RedisLedger, intake: Intake | None, *, commands: bool
+) -> Engine:
+    """The engine of these settings. ``commands``: whether a suite may bring programs."""
+    calls, prefix = ledger.calls, settings.key_prefix
+    return Engine(
+        sessions=RedisSessions(calls, prefix=prefix, retention=settings.cycle_retention),
+        home=settings.home,
+        tiers=settings.edit_tiers,
+        formatters=settings.formatters,
+        measurer=SuiteMeasurer(
+            blobs=blob_store(settings),
+            store=RedisScores(calls, prefix=prefix, retention=settings.retention),
+            intake=intake,
+            commands=commands,
+            home=settings.home,
+            cap=settings.workspace_cap,
+        ),
+    )

@@ -1,0 +1,150 @@
+"""What taking operations back makes of the files as they are now.
+
+File by file: a file that still is as an operation left it becomes what it was before, byte for
+byte. One that changed since is merged three ways, so that other lines keep what they became; where
+that is impossible there is a conflict, and nothing at all is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from mulligan.tasks.edit_ports import EditConflict
+from mulligan.workers.edits.checkpoints import Lines, ShadowRepository, blob_id
+from mulligan.workers.edits.confine import Seen
+from mulligan.workers.edits.journal import FileStep, Image, Operation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conflict:
+    """A file that cannot be taken back to what it was."""
+
+    path: str
+    why: str
+    #: The lines, as the file is now, that are in the way: from and to.
+    lines: tuple[Lines, ...] = ()
+    #: The later operations on the file, for people.
+    since: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        ranges = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in self.lines)
+        where = f"{self.path}, line {ranges}" if ranges else self.path
+        later = f" (since then: {'; '.join(self.since)})" if self.since else ""
+        return f"{where}: {self.why}{later}"
+
+
+class RollbackConflict(EditConflict):
+    """Something changed the same lines since; nothing was taken back."""
+
+    def __init__(self, conflicts: Sequence[Conflict]) -> None:
+        self.conflicts = tuple(conflicts)
+        super().__init__(*(str(conflict) for conflict in conflicts))
+
+
+class _InTheWay(Exception):
+    def __init__(self, why: str, lines: Sequence[Lines] = ()) -> None:
+        self.why = why
+        self.lines = tuple(lines)
+        super().__init__(why)
+
+
+def image_of(seen: Seen | None) -> Image | None:
+    return None if seen is None else Image(blob=blob_id(seen.data), mode=seen.mode)
+
+
+def collapsed(steps: Iterable[FileStep]) -> list[FileStep]:
+    """Steps of one file that follow upon each other as one; what changed nothing is left out."""
+    runs: list[FileStep] = []
+    for step in steps:
+        if runs and runs[-1].after == step.before:
+            runs[-1] = FileStep(path=step.path, before=runs[-1].before, after=step.after)
+        else:
+            runs.append(step)
+    return [run for run in runs if run.before != run.after]
+
+
+def taken_back(
+    operations: Sequence[Operation],
+    now: Mapping[str, Seen | None],
+    repository: ShadowRepository,
+    since: Mapping[str, Sequence[str]],
+) -> dict[str, Seen | None]:
+    """The files of these operations, the oldest first, as they have to become. Raises
+    RollbackConflict. ``since`` names the operations that came later, by path."""
+    steps: dict[str, list[FileStep]] = {}
+    for operation in operations:
+        for step in operation.files:
+            steps.setdefault(step.path, []).append(step)
+    runs = {path: collapsed(of_path) for path, of_path in steps.items()}
+    images = [i for of_path in runs.values() for run in of_path for i in (run.before, run.after)]
+    contents = repository.contents(image.blob for image in images if image is not None)
+    wanted: dict[str, Seen | None] = {}
+    conflicts = []
+    for path, of_path in runs.items():
+        try:
+            wanted[path] = now[path]
+            for run in reversed(of_path):
+                wanted[path] = without(run, wanted[path], contents, repository)
+        except _InTheWay as way:
+            later = tuple(since.get(path, ()))
+            conflicts.append(Conflict(path=path, why=way.why, lines=way.lines, since=later))
+    if conflicts:
+        raise RollbackConflict(conflicts)
+    return wanted
+
+
+def unwritten(
+    step: FileStep, now: Seen | None, contents: Mapping[str, bytes], repository: ShadowRepository
+) -> Seen | None:
+    """A file that somebody changed after the process died that was writing it: without the
+    operation, or as it is, if the two cannot be told apart."""
+    try:
+        return without(step, now, contents, repository)
+    except _InTheWay:
+        return now
+
+
+def without(
+    step: FileStep, now: Seen | None, contents: Mapping[str, bytes], repository: ShadowRepository
+) -> Seen | None:
+    before, after, current = step.before, step.after, image_of(now)
+    if current == after:
+        return None if before is None else Seen(data=contents[before.blob], mode=before.mode)
+    if current == before:
+        return now
+    if now is None or current is None:
+        raise _InTheWay("was deleted")
+    if before is None or after is None:
+        raise _InTheWay("was changed" if before is None else "was created again")
+    data = _content(now, before, after, contents, repository)
+    return Seen(data=data, mode=_mode(now.mode, before.mode, after.mode))
+
+
+def _content(
+    now: Seen,
+    before: Image,
+    after: Image,
+    contents: Mapping[str, bytes],
+    repository: ShadowRepository,
+) -> bytes:
+    current = blob_id(now.data)
+    if current == after.blob:
+        return contents[before.blob]
+    if current == before.blob or before.blob == after.blob:
+        return now.data
+    merged = repository.merged(now.data, contents[after.blob], contents[before.blob])
+    return merged if isinstance(merged, bytes) else _refuse(merged)
+
+
+def _refuse(lines: Sequence[Lines]) -> NoReturn:
+    raise _InTheWay("the same lines were changed" if lines else "was changed", lines)
+
+
+def _mode(now: int, before: int, after: int) -> int:
+    if now == after:
+        return before
+    if now == before or before == after:
+        return now
+    raise _InTheWay(f"its mode was changed to {now:o}")

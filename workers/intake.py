@@ -1,0 +1,132 @@
+"""The door of this installation: which runners, commands and workspaces a job may name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rapidfuzz import process
+
+from mulligan.policies.job import Job, VerifierSpec, Workspace
+from mulligan.tasks.ledger import Ledger, Publication
+from mulligan.tasks.ports import BadInput, BlobStore
+from mulligan.tasks.submit import Intake
+from mulligan.workers import keys, views
+from mulligan.workers.contract_models import Models, complete_contracts, contract_problems
+from mulligan.workers.settings import Settings
+
+if TYPE_CHECKING:  # a producer accepts jobs without importing a runner or a verifier
+    from mulligan.workers.runners.registry import RunnerRegistry
+    from mulligan.workers.verifiers.registry import VerifierRegistry
+
+
+def resolve_command(spec: VerifierSpec, settings: Settings) -> VerifierSpec:
+    """A verifier that names a command of mulligan.toml, with that command's argv filled in.
+
+    Jobs carry no authority: an argv of a job's own needs allow_inline.
+    """
+    if spec.id != "command.subprocess":
+        return spec
+    name = spec.options.get("command")
+    if name is None:
+        if not settings.allow_inline and spec.options.get("argv"):
+            raise BadInput(
+                "argv: a job may not define a command here: name one with `command:` from"
+                " [commands.NAME] of mulligan.toml, or set allow_inline = true there"
+            )
+        return spec
+    if not isinstance(name, str) or name not in settings.commands:
+        raise BadInput(f"command: no command {name!r}{_hint(str(name), settings.commands)}")
+    rest = {k: v for k, v in spec.model_dump(mode="json").items() if k != "command"}
+    return VerifierSpec.model_validate({**rest, **settings.commands[str(name)]})
+
+
+def _hint(name: str, known: dict[str, Any]) -> str:
+    near = process.extractOne(name, list(known), score_cutoff=65)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known are {', '.join(sorted(known))}" if known else "; mulligan.toml names none"
+
+
+def check_job(
+    job: Job,
+    *,
+    settings: Settings,
+    runners: RunnerRegistry,
+    verifiers: VerifierRegistry,
+    local_paths: bool,
+) -> list[str]:
+    """Every problem of a job's runner, verifiers and workspace; contacts nothing."""
+    found = runners.check(job.runner, allow_inline=settings.allow_inline)
+    resolved = []
+    for index, spec in enumerate(job.verifiers):
+        try:
+            resolved.append(resolve_command(spec, settings))
+        except BadInput as error:
+            found += [f"verifiers[{index}].{problem}" for problem in error.problems]
+            resolved.append(VerifierSpec(id="json.object"))
+    found += verifiers.check(resolved, job.workspace)
+    found += contract_problems(job, verifiers.models)
+    if job.workspace is not None:
+        found += _check_workspace(job.workspace, settings, local_paths=local_paths)
+    return found
+
+
+def _check_workspace(workspace: Workspace, settings: Settings, *, local_paths: bool) -> list[str]:
+    if workspace.profile is not None and workspace.profile not in settings.workspaces:
+        hint = _hint(workspace.profile, dict(settings.workspaces))
+        return [f"workspace.profile: no workspace {workspace.profile!r}{hint}"]
+    if workspace.path is not None and not local_paths and not settings.allow_inline:
+        return [
+            "workspace.path: a job from the queue may not name a path of this host: use"
+            " `profile:` with a name from [workspaces] of mulligan.toml"
+        ]
+    path = workspace_path(workspace, settings)
+    if path is not None and not path.is_dir():
+        return [f"workspace.path: there is no directory {path}"]
+    return []
+
+
+def workspace_path(workspace: Workspace, settings: Settings) -> Path | None:
+    """The directory that a workspace names on this host; None for a snapshot."""
+    if workspace.profile is not None:
+        return settings.workspaces.get(workspace.profile)
+    return Path(workspace.path) if workspace.path is not None else None
+
+
+def build_intake(
+    settings: Settings,
+    *,
+    ledger: Ledger,
+    publish: Callable[[Sequence[Publication]], None],
+    check: Callable[[Job], list[str]],
+    blobs: Callable[[], BlobStore],
+    models: Models,
+    exempt: Container[str] | None = None,
+) -> Intake:
+    """``check`` finds a job's problems; ``blobs`` is asked for when there is a path to pack."""
+
+    def snapshot(workspace: Workspace) -> Workspace:
+        from mulligan.workers.sandbox.workspace import pack
+
+        path = workspace_path(workspace, settings)
+        if path is None:
+            return workspace
+        address = blobs().put(pack(path, max_bytes=settings.workspace_cap))
+        return workspace.model_copy(update={"snapshot": address, "path": None, "profile": None})
+
+    return Intake(
+        ledger=ledger,
+        publish=publish,
+        check=check,
+        complete=lambda job: complete_contracts(job, models),
+        snapshot=snapshot,
+        new_id=lambda job: keys.job_id(
+            partitions=settings.partitions,
+            key=views.key_of(job, settings),
+            scope=views.scope_of(job, settings),
+        ),
+        prompt_cap=settings.prompt_cap,
+        exempt_task_types=settings.exempt_task_types if exempt is None else exempt,
+    )

@@ -1,0 +1,135 @@
+-- Notice what somebody wants to be told, and write the deliveries in the same step: a crash can
+-- neither lose nor double an alert. One per group and window, with the count since the last one.
+local ALERTS = P .. 'alerts'          -- hash: how far groups and events were looked at
+local DUE = P .. 'alerts:due'         -- zset: `g:<signature>` and `b:<provider>` by when to tell
+local tag = string.match(P, '{(.-)}')
+local made = 0
+
+local function deliver(hook, name, count, about)
+  made = made + 1
+  local id = tag .. '-' .. R.token .. '-' .. made
+  local key = P .. 'delivery:' .. id
+  -- A receiver that is away for long must not fill the ledger.
+  local full = redis.call('ZCARD', P .. 'deliveries') >= R.cap
+  redis.call('HSET', key, 'id', id, 'hook', hook, 'event', name, 'count', count,
+    'about', cjson.encode(about), 'at', stamp(NOW), 'tries', 0, 'token', '',
+    'state', full and 'dead' or 'pending', 'error', full and 'too many deliveries wait' or '')
+  expire(key, R.keep_ms)
+  redis.call('ZADD', P .. (full and 'deliveries:dead' or 'deliveries'), NOW, id)
+end
+
+-- Tell everybody who wants the first of these events that they want at all.
+local function tell(names, count, about)
+  local told = false
+  for _, hook in ipairs(R.hooks) do
+    for _, name in ipairs(names) do
+      if hook.wants[name] then
+        deliver(hook.name, name, count, about)
+        told = true
+        break
+      end
+    end
+  end
+  return told
+end
+
+local function wanted(name)
+  for _, hook in ipairs(R.hooks) do
+    if hook.wants[name] then return true end
+  end
+  return false
+end
+
+-- When a group may be told of again; one that is muted is looked at now and then, for mutes are
+-- lifted early.
+local function due_at(alerted_at, muted_until)
+  local muted = tonumber(muted_until or '') or 0
+  if muted > NOW then return math.min(muted, NOW + 60000) end
+  return (tonumber(alerted_at or '') or 0) + R.window_ms
+end
+
+-- -- what changed ---------------------------------------------------------------------------------
+
+-- The overlap is for a clock that was set back.
+local looked = tonumber(redis.call('HGET', ALERTS, 'looked') or '0') - 60000
+for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', looked, '+inf')) do
+  local group = redis.call('HMGET', P .. 'group:' .. signature, 'since_alert', 'alerted_at',
+    'muted_until')
+  if tonumber(group[1] or '0') > 0 then
+    redis.call('ZADD', DUE, due_at(group[2], group[3]), 'g:' .. signature)
+  end
+end
+
+local function opened(told)
+  local key = P .. 'alert:' .. told.provider
+  redis.call('HINCRBY', key, 'since_alert', 1)
+  redis.call('HSET', key, 'provider', told.provider)
+  expire(key, 2 * R.window_ms + R.keep_ms)
+  redis.call('ZADD', DUE, due_at(redis.call('HGET', key, 'alerted_at')), 'b:' .. told.provider)
+end
+
+local function finished(told)
+  tell({ 'job_finished' }, 1, { job_id = told.job, state = told.state, reason = told.reason,
+    task_type = told.task_type, tenant = told.tenant, attempts = told.attempts,
+    tokens = told.tokens, first_try = told.first_try })
+end
+
+-- Events are read once, by a cursor; without one, from a window ago.
+local more = 0
+local cursor = redis.call('HGET', ALERTS, 'cursor')
+  or string.format('%.0f-0', math.max(0, NOW - R.window_ms))
+if tag == 'fleet' or wanted('job_finished') then
+  local found = redis.call('XRANGE', P .. 'events', '(' .. cursor, '+', 'COUNT', R.limit)
+  for _, item in ipairs(found) do
+    local told = cjson.decode(item[2][2])
+    if told.type == 'job' and TERMINAL[told.state] then finished(told) end
+    if told.type == 'breaker' and told.state == 'open' then opened(told) end
+    cursor = item[1]
+  end
+  if #found == R.limit then more = 1 end
+else
+  local last = redis.call('XREVRANGE', P .. 'events', '+', '-', 'COUNT', 1)
+  if last[1] then cursor = last[1][1] end
+end
+redis.call('HSET', ALERTS, 'cursor', cursor, 'looked', stamp(NOW))
+
+-- -- what is due ----------------------------------------------------------------------------------
+
+local function about_group(raw)
+  local about = { signature = raw.signature, reason = raw.reason, example_job = raw.example,
+    open = tonumber(raw.open or '0'), total = tonumber(raw.total or '0'), task_types = {} }
+  if raw.kind and raw.kind ~= '' then about.kind = raw.kind end
+  for name, count in pairs(raw) do
+    local task_type = string.match(name, '^type:(.+)$')
+    if task_type and tonumber(count) > 0 then about.task_types[task_type] = tonumber(count) end
+  end
+  return about
+end
+
+local function tell_of(member, key)
+  local flat, raw = redis.call('HGETALL', key), {}
+  for i = 1, #flat, 2 do raw[flat[i]] = flat[i + 1] end
+  local count = tonumber(raw.since_alert or '0')
+  if count == 0 then return redis.call('ZREM', DUE, member) end
+  local at = due_at(raw.alerted_at, raw.muted_until)
+  if at > NOW then return redis.call('ZADD', DUE, at, member) end
+  local told
+  if raw.provider then
+    told = tell({ 'breaker_opened' }, count, { provider = raw.provider })
+  elseif R.budget[raw.reason] then
+    told = tell({ 'budget_exhausted', 'escalated' }, count, about_group(raw))
+  else
+    told = tell({ 'escalated' }, count, about_group(raw))
+  end
+  redis.call('HSET', key, 'since_alert', 0)
+  if told then redis.call('HSET', key, 'alerted_at', stamp(NOW)) end
+  redis.call('ZREM', DUE, member)
+end
+
+local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', NOW, 'LIMIT', 0, R.limit)
+for _, member in ipairs(due) do
+  local kind, name = string.sub(member, 1, 1), string.sub(member, 3)
+  tell_of(member, P .. (kind == 'g' and 'group:' or 'alert:') .. name)
+end
+if #due == R.limit then more = 1 end
+return { made, redis.call('ZCOUNT', P .. 'deliveries', '-inf', NOW), more }

@@ -1,0 +1,54 @@
+-- Take an attempt with a lease and a fencing token, or say why not.
+local entry = attempt_entry(R.id, R.n)
+local job = redis.call('HMGET', job_key(R.id), 'state', 'deadline_at', 'task_type', 'tenant', 'lane')
+local key = attempt_key(R.id, R.n)
+local attempt = redis.call('HMGET', key, 'state', 'token', 'claims', 'not_before', 'mode',
+  'queued_at')
+if not job[1] or not attempt[1] then drop_entry(entry) return { 'gone' } end
+if TERMINAL[job[1]] or attempt[1] == 'settled' then drop_entry(entry) return { 'finished' } end
+if attempt[1] == 'verifying' then drop_entry(entry) return { 'verifying' } end
+if attempt[2] and attempt[2] ~= '' then
+  -- The same token: our own claim, whose answer was lost on the way.
+  if attempt[2] == R.token then return attempt_view('claimed', R.id, R.n) end
+  local lease = redis.call('ZSCORE', P .. 'leases', entry)
+  if lease and tonumber(lease) > NOW then return { 'held' } end
+  redis.call('HSET', key, 'token', '')
+end
+-- Before the pause: an entry that waits for its time keeps waiting for it in the outbox.
+if attempt[4] and tonumber(attempt[4]) > NOW then return { 'early' } end
+local pauses = { 'queue:' .. queue_of(attempt[5]), 'task_type:' .. job[3] }
+local paused = redis.call('HMGET', P .. 'paused', pauses[1], pauses[2])
+for i, pause in ipairs(pauses) do
+  if paused[i] and not R.made then
+    if not job[5] then park(entry, pause) end -- work done elsewhere stays in its lane
+    set_state(R.id, job[1], 'waiting', 'pause')
+    return { 'paused' }
+  end
+end
+if job[4] and not R.made and allowance(job[4]) == 0 then
+  if not job[5] then park(entry, 'quota:' .. job[4], tonumber(attempt[6])) end
+  set_state(R.id, job[1], 'waiting', 'budget')
+  return { 'over_quota' }
+end
+if tonumber(job[2]) < NOW then
+  drop_entry(entry)
+  finish(R.id, job[1], 'escalated', 'deadline', 'the job\'s deadline passed')
+  return { 'escalated', 'deadline' }
+end
+if tonumber(attempt[3] or '0') >= R.max_claims then
+  drop_entry(entry)
+  finish(R.id, job[1], 'escalated', 'worker_lost',
+    string.format('%d workers were lost while running attempt %d', R.max_claims, R.n))
+  return { 'escalated', 'worker_lost' }
+end
+drop_entry(entry)
+redis.call('HSET', key, 'state', 'running', 'token', R.token, 'worker', R.worker,
+  'claims', tonumber(attempt[3] or '0') + 1, 'claimed_at', stamp(NOW),
+  'hard_at', stamp(NOW + R.hard_ms))
+redis.call('HSETNX', key, 'started_at', stamp(NOW))
+take_lease(entry, R.lease_ms, job[4])
+if job[5] then hold(job[5], entry) end
+set_state(R.id, job[1], 'running')
+event('attempt', R.id, { attempt = R.n, state = 'running', mode = attempt[5], task_type = job[3],
+  waited = NOW - tonumber(attempt[6] or NOW) })
+return attempt_view('claimed', R.id, R.n)

@@ -1,0 +1,46 @@
+-- Take the delayed verification of a cycle: the stored answer is checked once more, or the task is
+-- done once more in other words.
+local entry = 'c:' .. R.cycle
+local key = cycle_key(R.cycle)
+local cycle = redis.call('HMGET', key, 'status', 'token', 'claims', 'job_id', 'due_at', 'output',
+  'first_due_at')
+if not cycle[1] then drop_entry(entry) return { 'gone' } end
+if cycle[1] ~= 'pending_delayed_verification' then drop_entry(entry) return { 'finished' } end
+local id = cycle[4]
+local job = redis.call('HMGET', job_key(id), 'state', 'best', 'lane', 'verify_on')
+local function claimed()
+  local answer = attempt_view('claimed', id, tonumber(job[2]))
+  answer[#answer + 1] = cycle[6] or ''
+  return answer
+end
+if cycle[2] and cycle[2] ~= '' then
+  -- The same token: our own claim, whose answer was lost on the way.
+  if cycle[2] == R.token then return claimed() end
+  local lease = redis.call('ZSCORE', P .. 'leases', entry)
+  if lease and tonumber(lease) > NOW then return { 'held' } end
+end
+if tonumber(cycle[5]) > NOW then return { 'early' } end
+local queue = job[4] or 'verify'
+if queue ~= 'lane' and redis.call('HEXISTS', P .. 'paused', 'queue:' .. queue) == 1 then
+  park(entry, 'queue:' .. queue)
+  return { 'paused' }
+end
+drop_entry(entry)
+if not TERMINAL[job[1]] and job[1] then
+  -- The job is still being repaired: look again after another delay.
+  redis.call('HSET', key, 'due_at', stamp(NOW + R.postpone_ms))
+  await_verification(id, R.cycle, queue, job[3], NOW + R.postpone_ms)
+  return { 'early' }
+end
+local claims = tonumber(cycle[3] or '0')
+-- However often it was given back, it is late by the time it was due at first.
+local stale = NOW - tonumber(cycle[7] or cycle[5]) > R.stale_ms
+if stale or claims >= R.max_claims or not job[2] then
+  local reason = stale and 'missing_delayed_verification' or 'worker_lost'
+  close_cycle(id, R.cycle, 'escalated', reason)
+  return { 'escalated', reason }
+end
+redis.call('HSET', key, 'token', R.token, 'claims', claims + 1, 'hard_at', stamp(NOW + R.hard_ms))
+redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry)
+if queue == 'lane' then hold(job[3], entry) end
+return claimed()

@@ -1,0 +1,33 @@
+-- Take one slow verification of an attempt.
+local entry = 'v:' .. R.id .. '/' .. string.format('%d', R.n) .. '/' .. string.format('%d', R.index)
+local state = redis.call('HGET', job_key(R.id), 'state')
+local key = attempt_key(R.id, R.n)
+local i = string.format('%d', R.index)
+local attempt = redis.call('HMGET', key, 'state', 'result:' .. i, 'vtoken:' .. i, 'vclaims:' .. i,
+  'vnot_before:' .. i)
+if not state or not attempt[1] then drop_entry(entry) return { 'gone' } end
+if TERMINAL[state] or attempt[1] ~= 'verifying' or attempt[2] then
+  drop_entry(entry)
+  return { 'finished' }
+end
+if attempt[3] and attempt[3] ~= '' then
+  if attempt[3] == R.token then return attempt_view('claimed', R.id, R.n) end
+  local lease = redis.call('ZSCORE', P .. 'leases', entry)
+  if lease and tonumber(lease) > NOW then return { 'held' } end
+  redis.call('HSET', key, 'vtoken:' .. i, '')
+end
+if attempt[5] and tonumber(attempt[5]) > NOW then return { 'early' } end
+if redis.call('HEXISTS', P .. 'paused', 'queue:verify') == 1 then
+  park(entry, 'queue:verify')
+  return { 'paused' }
+end
+drop_entry(entry)
+if tonumber(attempt[4] or '0') >= R.max_claims then
+  finish(R.id, state, 'escalated', 'worker_lost',
+    string.format('%d workers were lost while verifying attempt %d', R.max_claims, R.n))
+  return { 'escalated', 'worker_lost' }
+end
+redis.call('HSET', key, 'vtoken:' .. i, R.token, 'vclaims:' .. i, tonumber(attempt[4] or '0') + 1,
+  'vhard:' .. i, stamp(NOW + R.hard_ms))
+redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry)
+return attempt_view('claimed', R.id, R.n)

@@ -1,0 +1,45 @@
+-- A person ends an escalation: resolved, cancelled, or requeued as a new context.
+local key = P .. 'escalation:' .. R.id
+local e = redis.call('HMGET', key, 'state', 'job_id', 'signature', 'task_type', 'tenant', 'cycle_id')
+if not e[1] then return { 'gone' } end
+if e[1] ~= 'open' then return { 'finished', e[1] } end
+local id = e[2]
+local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'memory', 'tokens', 'seconds',
+  'priority', 'lane', 'task_type', 'tenant', 'loop', 'past_loops')
+local queued = ''
+if R.how == 'requeued' then
+  if not job[1] then return { 'gone', 'the job is no longer kept' } end
+  if not TERMINAL[job[1]] then return { 'held' } end
+  if tonumber(job[2]) ~= R.plan_number - 1 then return { 'stored' } end -- somebody was faster
+  local n = R.plan_number
+  if string.sub(job[3], 1, 11) == 'memory:job:' then redis.call('DEL', P .. job[3]) end
+  redis.call('HSET', job_key(id), 'attempt', n, 'spent_tokens', job[4], 'spent_seconds', job[5],
+    'repair_seconds', 0, 'loop', 0, 'past_loops', math.max(job[10], job[11] or 0), 'reason', '', 'detail', '', 'finished_at', '',
+    'deadline_at', stamp(NOW + R.deadline_ms))
+  redis.call('HSET', attempt_key(id, n), 'mode', 'initial', 'plan', R.plan, 'state', 'queued',
+    'queued_at', stamp(NOW))
+  redis.call('PERSIST', job_key(id))
+  for i = 1, n do redis.call('PERSIST', attempt_key(id, i)) end
+  redis.call('PERSIST', P .. job[3])
+  set_state(id, job[1], 'queued')
+  if job[7] then
+    offer(job[7], attempt_entry(id, n), 'initial', NOW)
+    await_deadline(id, NOW + R.deadline_ms)
+  else
+    hand_out(attempt_entry(id, n), 'attempt', job[6])
+    queued = attempt_entry(id, n) .. '|attempt|' .. job[6]
+  end
+  event('job', id, { state = 'queued', task_type = job[8], tenant = job[9] or nil, requeued = true })
+elseif R.how == 'cancelled' and job[1] == 'escalated' then
+  set_state(id, 'escalated', 'cancelled')
+  redis.call('HSET', job_key(id), 'reason', 'cancelled', 'detail', R.note)
+  event('job', id, { state = 'cancelled', reason = 'cancelled', task_type = job[8],
+    tenant = job[9] or nil, attempts = tonumber(job[2]), tokens = tonumber(job[4]),
+    first_try = false })
+end
+redis.call('HSET', key, 'state', R.how, 'ended_at', stamp(NOW), 'ended_by', R.by, 'note', R.note)
+expire(key, R.cycle_retention_ms or 34560000000)
+redis.call('ZADD', P .. 'escalations:ended', NOW, R.id)
+leave_group(R.id, e[3], e[4], e[5])
+event('escalation', id, { escalation = R.id, state = R.how, signature = e[3], by = R.by })
+return { 'ended', queued }

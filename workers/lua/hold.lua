@@ -1,0 +1,23 @@
+-- What a subject holds, to write about it: only with the token that came with it.
+local kind, id, n = string.match(R.entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
+local lease = redis.call('ZSCORE', P .. 'leases', R.entry)
+if kind == 'c' then
+  local key = cycle_key(string.sub(R.entry, 3))
+  local cycle = redis.call('HMGET', key, 'token', 'status', 'output')
+  if not cycle[2] then return { 'gone' } end
+  if cycle[2] ~= 'pending_delayed_verification' then return { 'finished' } end
+  if cycle[1] ~= R.token or not lease or tonumber(lease) <= NOW then return { 'lost' } end
+  local best = redis.call('HGET', job_key(id), 'best')
+  if not best then return { 'gone' } end
+  local answer = attempt_view('held', id, tonumber(best))
+  answer[#answer + 1] = cycle[3] or ''
+  return answer
+end
+local attempt = redis.call('HMGET', attempt_key(id, n), 'token', 'state', 'settled_by', 'output_by')
+if not attempt[2] then return { 'gone' } end
+if attempt[2] == 'settled' then
+  return { attempt[3] == R.token and 'settled' or 'finished' }
+end
+if attempt[2] == 'verifying' and attempt[4] == R.token then return { 'verifying' } end
+if attempt[1] ~= R.token or not lease or tonumber(lease) <= NOW then return { 'lost' } end
+return attempt_view('held', id, tonumber(n))

@@ -1,0 +1,57 @@
+-- A page of jobs, newest first: what a filter lets through of at most R.scan of them.
+-- Answers with whether the end was reached, where it stopped (score, id), and a row per job. The
+-- prompts stay here: a job's body may be large. With R.ids, a row of each of these that there is.
+local FIELDS = { 'state', 'task_type', 'name', 'tenant', 'waiting_for', 'reason', 'detail', 'best',
+  'attempt', 'tokens', 'seconds', 'created_at', 'finished_at', 'body' }
+local BATCH = 200
+
+local function matches(row, labels)
+  if given(R.task_type) and row.task_type ~= R.task_type then return false end
+  if given(R.tenant) and row.tenant ~= R.tenant then return false end
+  for name, value in pairs(given(R.labels) and R.labels or {}) do
+    if labels[name] ~= value then return false end
+  end
+  return true
+end
+
+-- The row of a job as JSON if it passes the filter.
+local function read(id)
+  local values = redis.call('HMGET', job_key(id), unpack(FIELDS))
+  if not values[1] then return nil end
+  local row = { id = id }
+  for i, name in ipairs(FIELDS) do row[name] = values[i] or nil end
+  local readable, body = pcall(cjson.decode, row.body)
+  row.body = nil
+  local labels = readable and given(body.labels) and body.labels or {}
+  if not matches(row, labels) then return nil end
+  row.labels = next(labels) and labels or nil
+  row.idempotency_key = readable and given(body.idempotency_key) and body.idempotency_key or nil
+  return cjson.encode(row)
+end
+
+local rows, scanned, offset = {}, 0, 0
+if given(R.ids) then
+  for _, id in ipairs(R.ids) do
+    local row = read(id)
+    if row then rows[#rows + 1] = { '0', row } end
+  end
+  return { 1, '0', '', rows }
+end
+local score, last = R.max, R.before
+while true do
+  local found = redis.call('ZREVRANGEBYSCORE', P .. R.set, R.max, R.min, 'WITHSCORES',
+    'LIMIT', string.format('%d', offset), BATCH)
+  offset = offset + BATCH
+  for i = 1, #found, 2 do
+    local id, at = found[i], found[i + 1]
+    -- Jobs of the same moment that an earlier page already had.
+    local had = given(R.before) and tonumber(at) == tonumber(R.max) and id >= R.before
+    if not had then
+      scanned, score, last = scanned + 1, at, id
+      local row = read(id)
+      if row then rows[#rows + 1] = { at, row } end
+      if #rows >= R.limit or scanned >= R.scan then return { 0, score, last, rows } end
+    end
+  end
+  if #found < 2 * BATCH then return { 1, score, last or '', rows } end
+end

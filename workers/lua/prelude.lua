@@ -1,0 +1,340 @@
+-- Shared by every script: KEYS[1] is the prefix of one partition, ARGV[1] the request as JSON.
+-- The prefix carries the partition's hash tag, so every key a script touches lives on one node.
+local P = KEYS[1]
+local R = cjson.decode(ARGV[1])
+local time = redis.call('TIME')
+local NOW = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
+
+local function given(value) return value ~= nil and value ~= cjson.null and value ~= false end
+local function stamp(ms) return string.format('%.3f', ms) end
+local function job_key(id) return P .. 'job:' .. id end
+local function attempt_key(id, n) return P .. 'job:' .. id .. ':' .. string.format('%d', n) end
+local function cycle_key(id) return P .. 'cycle:' .. id end
+local function attempt_entry(id, n) return 'a:' .. id .. '/' .. string.format('%d', n) end
+
+local TERMINAL = { succeeded = true, escalated = true, cancelled = true }
+
+local function event(kind, id, data)
+  data.type = kind
+  data.job = id
+  redis.call('XADD', P .. 'events', 'MAXLEN', '~', R.events_cap or 100000, '*', 'data', cjson.encode(data))
+end
+
+-- A time to live. PEXPIRE takes whole milliseconds only, and 16.1 * 1000 is not whole.
+local function expire(key, ms) redis.call('PEXPIRE', key, math.ceil(ms)) end
+
+-- The outbox: an entry is `queue|priority|published_at|tries`, its score the time to look at it.
+-- Published at -1: it waits for the sweep, which publishes it when it is due; there is no other
+-- due index. Published at 0: somebody has it in hand to publish.
+local function put_entry(entry, queue, priority, at, published)
+  redis.call('ZADD', P .. 'outbox', at, entry)
+  redis.call('HSET', P .. 'outbox:entries', entry,
+    queue .. '|' .. string.format('%d', priority) .. '|' .. published .. '|0')
+end
+
+local function enqueue(entry, queue, priority, at) put_entry(entry, queue, priority, at, '-1') end
+
+-- The caller of the script publishes it at once; if it does not, the sweep does after the grace.
+local function hand_out(entry, queue, priority)
+  put_entry(entry, queue, priority, NOW + R.grace_ms, '0')
+end
+
+local function read_entry(entry)
+  local text = redis.call('HGET', P .. 'outbox:entries', entry)
+  if not text then return nil end
+  local queue, priority, published, tries = string.match(text, '^(.-)|(%d+)|([%d.-]+)|(%d+)$')
+  return { queue = queue, priority = tonumber(priority), published = tonumber(published),
+           tries = tonumber(tries) }
+end
+
+local function write_entry(entry, e)
+  redis.call('HSET', P .. 'outbox:entries', entry,
+    e.queue .. '|' .. string.format('%d', e.priority) .. '|' .. stamp(e.published) .. '|'
+    .. string.format('%d', e.tries))
+end
+
+-- The claim, not the publication, removes an entry; how far a queue has come is remembered.
+local function drop_entry(entry)
+  local e = read_entry(entry)
+  if not e then return end
+  redis.call('HDEL', P .. 'outbox:entries', entry)
+  redis.call('ZREM', P .. 'outbox', entry)
+  if e.published > 0 then
+    local seen = tonumber(redis.call('HGET', P .. 'watermarks', e.queue) or '0')
+    if e.published > seen then
+      redis.call('HSET', P .. 'watermarks', e.queue, stamp(e.published))
+    end
+  end
+end
+
+-- An entry that met a pause or a quota waits outside the outbox, in the order of coming, until
+-- the sweep finds the way free. One that was let go and came too late keeps its place: `since`.
+local function park(entry, pause, since)
+  redis.call('SADD', P .. 'parked', pause)
+  redis.call('ZADD', P .. 'parked:' .. pause, 'NX', since or NOW, entry)
+  redis.call('ZREM', P .. 'outbox', entry)
+end
+
+-- The first of those that wait behind a pause which still have somewhere to go.
+local function unpark(pause)
+  while true do
+    local first = redis.call('ZPOPMIN', P .. 'parked:' .. pause)
+    if #first == 0 then
+      redis.call('SREM', P .. 'parked', pause)
+      return nil
+    end
+    local e = read_entry(first[1])
+    if e then return first[1], e end
+  end
+end
+
+-- Work done elsewhere waits in its subject's lane: mandatory retries first, then what is due.
+local RANK = { immediate_retry = 0, delayed_verification = 1, policy_retry = 2, initial = 3 }
+local function offer(lane, entry, mode, at)
+  redis.call('ZADD', P .. 'lane:' .. lane, RANK[mode] * 1e14 + at, entry)
+end
+
+-- A subject holds one thing: what it has in hand is not forgotten for another it brings along.
+local function hold(lane, entry)
+  redis.call('ZREM', P .. 'lane:' .. lane, entry)
+  local held = redis.call('HGET', P .. 'holding', lane)
+  local lease = held and redis.call('ZSCORE', P .. 'leases', held)
+  if not lease or tonumber(lease) <= NOW then redis.call('HSET', P .. 'holding', lane, entry) end
+end
+
+local function let_go(lane, entry)
+  if redis.call('HGET', P .. 'holding', lane) == entry then
+    redis.call('HDEL', P .. 'holding', lane)
+  end
+end
+
+-- Nobody may ever come to a lane: the sweep ends what waits there past the job's deadline.
+local function await_deadline(id, at) redis.call('ZADD', P .. 'stale', at, 'j:' .. id) end
+
+-- A lease of a tenant's attempt counts against its concurrency.
+local function take_lease(entry, ms, tenant)
+  redis.call('ZADD', P .. 'leases', NOW + ms, entry)
+  if tenant and tenant ~= '' then
+    redis.call('SADD', P .. 'active:' .. tenant, entry)
+    redis.call('HSET', P .. 'leased_for', entry, tenant)
+  end
+end
+
+-- Answers with the tenant who has a slot more now, if it was a tenant's.
+local function drop_lease(entry)
+  redis.call('ZREM', P .. 'leases', entry)
+  local lane = redis.call('HGET', job_key(string.match(entry, '^%a:([^/:]+)')), 'lane')
+  if lane then let_go(lane, entry) end
+  local tenant = redis.call('HGET', P .. 'leased_for', entry)
+  if not tenant then return nil end
+  redis.call('HDEL', P .. 'leased_for', entry)
+  redis.call('SREM', P .. 'active:' .. tenant, entry)
+  return tenant
+end
+
+local function spent_key(tenant)
+  return P .. 'spent:' .. tenant .. ':' .. string.format('%d', math.floor(NOW / 86400000))
+end
+
+-- How many attempts a tenant may start now; nil is no limit.
+local function allowance(tenant)
+  local quota = given(R.quotas) and (R.quotas[tenant] or R.quotas['*'])
+  if not given(quota) then return nil end
+  if given(quota.tokens) and tonumber(redis.call('GET', spent_key(tenant)) or '0') >= quota.tokens then
+    return 0
+  end
+  if not given(quota.concurrency) then return nil end
+  return math.max(0, quota.concurrency - redis.call('SCARD', P .. 'active:' .. tenant))
+end
+
+local function set_state(id, old, new, waiting_for)
+  local key = job_key(id)
+  redis.call('HSET', key, 'state', new, 'waiting_for', waiting_for or '', 'updated_at', stamp(NOW))
+  if old ~= new then
+    if old then redis.call('ZREM', P .. 'jobs:' .. old, id) end
+    redis.call('ZADD', P .. 'jobs:' .. new, NOW, id)
+  end
+end
+
+local function open_cycles(id)
+  local text = redis.call('HGET', job_key(id), 'open_cycles') or ''
+  local found = {}
+  for cycle in string.gmatch(text, '%S+') do found[#found + 1] = cycle end
+  return found
+end
+
+local function save_open_cycles(id, cycles)
+  redis.call('HSET', job_key(id), 'open_cycles', table.concat(cycles, ' '))
+end
+
+-- Retention starts at the terminal state, and never before delayed verification has ended.
+local function retain(id)
+  local key = job_key(id)
+  local job = redis.call('HMGET', key, 'state', 'attempt', 'memory', 'open_cycles')
+  if not TERMINAL[job[1]] or (job[4] and job[4] ~= '') then return end
+  local ttl = R.retention_ms or 604800000
+  expire(key, ttl)
+  for n = 1, tonumber(job[2]) do expire(attempt_key(id, n), ttl) end
+  if job[3] then expire(P .. job[3], ttl) end
+end
+
+-- The beginning of a text, and never half a character: what is not UTF-8 cannot be read back.
+local function brief(text)
+  local last = math.min(#text, 500)
+  while last > 0 and last < #text and math.floor(string.byte(text, last + 1) / 64) == 2 do
+    last = last - 1
+  end
+  return string.sub(text, 1, last)
+end
+
+-- An escalation that is no longer open counts no more.
+local function leave_group(eid, signature, task_type, tenant)
+  local group = P .. 'group:' .. signature
+  redis.call('ZREM', group .. ':open', eid)
+  local counts = { 'type:' .. task_type }
+  if tenant ~= '' then counts[2] = 'tenant:' .. tenant end
+  for _, count in ipairs(counts) do
+    if redis.call('HINCRBY', group, count, -1) <= 0 then redis.call('HDEL', group, count) end
+  end
+  if redis.call('HINCRBY', group, 'open', -1) <= 0 then
+    expire(group, R.cycle_retention_ms or 34560000000)
+  end
+end
+
+-- Something a person must look at, on record until somebody ends it and long after. Alike ones,
+-- by their signature, are one group.
+local function escalate(eid, id, n, cycle, reason, detail, about)
+  local key = P .. 'escalation:' .. eid
+  if redis.call('EXISTS', key) == 1 then return end
+  local signature = about and about.signature or 'reason:' .. reason
+  local kind = about and about.kind or ''
+  local job = redis.call('HMGET', job_key(id), 'task_type', 'tenant')
+  local task_type, tenant = job[1] or '', job[2] or ''
+  redis.call('HSET', key, 'job_id', id, 'attempt', n, 'cycle_id', cycle or '', 'reason', reason,
+    'signature', signature, 'kind', kind, 'task_type', task_type, 'tenant', tenant,
+    'detail', brief(detail or ''), 'at', stamp(NOW), 'state', 'open')
+  redis.call('ZADD', P .. 'escalations', NOW, eid)
+  local group = P .. 'group:' .. signature
+  redis.call('HSETNX', group, 'first_at', stamp(NOW))
+  redis.call('HSET', group, 'signature', signature, 'reason', reason, 'kind', kind, 'example', id,
+    'detail', brief(detail or ''), 'last_at', stamp(NOW))
+  for _, count in ipairs({ 'open', 'total', 'since_alert', 'type:' .. task_type }) do
+    redis.call('HINCRBY', group, count, 1)
+  end
+  if tenant ~= '' then redis.call('HINCRBY', group, 'tenant:' .. tenant, 1) end
+  redis.call('PERSIST', group)
+  redis.call('ZADD', P .. 'groups', NOW, signature)
+  redis.call('ZADD', group .. ':open', NOW, eid)
+  return signature
+end
+
+local function end_cycle(id, cycle, status, reason)
+  redis.call('HSET', cycle_key(cycle), 'status', status, 'reason', reason, 'ended_at', stamp(NOW))
+  expire(cycle_key(cycle), R.cycle_retention_ms or 34560000000)
+  drop_entry('c:' .. cycle)
+  drop_lease('c:' .. cycle)
+  redis.call('ZREM', P .. 'stale', cycle)
+  local lane = redis.call('HGET', job_key(id), 'lane')
+  if lane then redis.call('ZREM', P .. 'lane:' .. lane, 'c:' .. cycle) end
+  event('cycle', id, { cycle = cycle, status = status, reason = reason })
+end
+
+-- A cycle that ends by itself, not with its job.
+local function close_cycle(id, cycle, status, reason)
+  end_cycle(id, cycle, status, reason)
+  if status == 'escalated' then
+    local n = redis.call('HGET', cycle_key(cycle), 'source_attempt')
+    -- The score is told, and is no part of what is alike.
+    local alike = string.match(reason, '^delayed verification') and 'delayed_verification' or reason
+    escalate(cycle, id, n, cycle, alike, reason, nil)
+  end
+  if redis.call('EXISTS', job_key(id)) == 0 then return end
+  local left = {}
+  for _, open in ipairs(open_cycles(id)) do
+    if open ~= cycle then left[#left + 1] = open end
+  end
+  save_open_cycles(id, left)
+  retain(id)
+end
+
+-- The end of a job. Its open cycles end with it, unless it succeeded: those wait to be re-checked.
+local function finish(id, old, state, reason, detail, about)
+  set_state(id, old, state)
+  local key = job_key(id)
+  redis.call('HSET', key, 'reason', reason or '', 'detail', detail or '',
+    'finished_at', stamp(NOW))
+  local job = redis.call('HMGET', key, 'attempt', 'tokens', 'task_type', 'tenant', 'lane')
+  local told = { state = state, reason = reason, attempts = tonumber(job[1]),
+    tokens = tonumber(job[2]), task_type = job[3], tenant = job[4] or nil,
+    first_try = state == 'succeeded' and job[1] == '1' }
+  if job[5] then
+    redis.call('ZREM', P .. 'lane:' .. job[5], attempt_entry(id, job[1]))
+    let_go(job[5], attempt_entry(id, job[1]))
+    redis.call('ZREM', P .. 'stale', 'j:' .. id)
+  end
+  if state == 'escalated' then
+    told.escalation = id .. ':' .. job[1]
+    told.signature = escalate(told.escalation, id, job[1], nil, reason, detail, about)
+  end
+  if state ~= 'succeeded' then
+    for _, cycle in ipairs(open_cycles(id)) do end_cycle(id, cycle, state, reason or state) end
+    save_open_cycles(id, {})
+  end
+  local done = redis.call('HGET', job_key(id), 'on_done')
+  if done then enqueue('d:' .. id .. '/1', done, 5, NOW) end
+  event('job', id, told)
+  retain(id)
+end
+
+-- A pending cycle stays open with its job; one whose retry was cut short is born ended.
+local function open_cycle(id, n, cycle, reason)
+  local key = cycle_key(cycle.id)
+  if redis.call('EXISTS', key) == 1 then return end
+  redis.call('HSET', key, 'job_id', id, 'source_attempt', n, 'loop_index', cycle.loop,
+    'status', cycle.status, 'created_at', stamp(NOW), 'metadata', cycle.metadata,
+    'tenant', redis.call('HGET', job_key(id), 'tenant') or '')
+  redis.call('ZADD', P .. 'cycles', NOW, cycle.id)
+  redis.call('HSET', job_key(id), 'loop', cycle.loop)
+  if cycle.status ~= 'pending_immediate_retry' then
+    return end_cycle(id, cycle.id, cycle.status, reason)
+  end
+  local cycles = open_cycles(id)
+  cycles[#cycles + 1] = cycle.id
+  save_open_cycles(id, cycles)
+  event('cycle', id, { cycle = cycle.id, status = cycle.status })
+end
+
+-- When and where a delayed verification is due: on a queue, or in the lane of its subject, where
+-- nobody may ever come: the sweep ends a stale one.
+local function await_verification(id, cycle, queue, lane, at)
+  if queue == 'lane' then
+    offer(lane, 'c:' .. cycle, 'delayed_verification', at)
+    redis.call('ZADD', P .. 'stale', at + (R.stale_ms or 259200000), cycle)
+  else
+    enqueue('c:' .. cycle, queue, 5, at)
+  end
+end
+
+local function queue_of(mode) return mode == 'immediate_retry' and 'repair' or 'attempt' end
+-- Retries, and all that belongs to them, go to the front.
+local function priority_of(mode, priority) return mode == 'initial' and tonumber(priority) or 0 end
+
+-- What a worker needs to run, verify or settle an attempt, in one answer.
+local function attempt_view(verb, id, n)
+  local job = redis.call('HMGET', job_key(id), 'body', 'memory', 'tokens', 'seconds', 'loop',
+    'spent_tokens', 'spent_seconds', 'repair_seconds')
+  local key = attempt_key(id, n)
+  local attempt = redis.call('HMGET', key, 'plan', 'output', 'faults', 'verifications')
+  local memory = job[2] and redis.call('HGETALL', P .. job[2]) or {}
+  local results = {}
+  for index in string.gmatch(attempt[4] or '', '%d+') do
+    results[#results + 1] = index
+    results[#results + 1] = redis.call('HGET', key, 'result:' .. index) or ''
+  end
+  -- What was spent before a person's requeue is not held against what came after it.
+  local tokens = tonumber(job[3] or '0') - tonumber(job[6] or '0')
+  local seconds = tonumber(job[4] or '0') - tonumber(job[7] or '0')
+  return { verb, job[1], attempt[1] or '', attempt[2] or '', memory, string.format('%d', tokens),
+           string.format('%.6f', seconds), job[5] or '0', attempt[3] or '0', results,
+           job[8] or '0' }
+end

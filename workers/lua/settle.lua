@@ -1,0 +1,98 @@
+-- The verdict, the memory's count, the cycle, the job's next state and the next attempt's entry:
+-- nothing can be recorded without what must follow from it.
+local key = attempt_key(R.id, R.n)
+local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by')
+-- With `next` there is an attempt to publish: none if the job ended meanwhile.
+local freed
+local function settled()
+  local queued = given(R.next) and read_entry(attempt_entry(R.id, R.next.number))
+  return { 'settled', queued and 'next' or '', freed or '' }
+end
+if attempt[2] == 'settled' then return attempt[3] == R.token and settled() or { 'lost' } end
+if attempt[1] ~= R.token then return { 'lost' } end
+local entry = attempt_entry(R.id, R.n)
+local jkey = job_key(R.id)
+local job = redis.call('HMGET', jkey, 'state', 'best', 'best_score', 'best_success', 'memory',
+  'priority', 'lane', 'tenant')
+redis.call('HSET', key, 'state', 'settled', 'settled_by', R.token, 'token', '',
+  'verdict', R.verdict, 'settled_at', stamp(NOW))
+local tenant = drop_lease(entry)
+-- A retry that follows at once takes the slot itself.
+local retried = given(R.next) and R.next.delay_ms <= 0 and not job[7] and not TERMINAL[job[1]]
+if tenant and not retried and (allowance(tenant) or 1) > 0 then
+  -- One of those that waited for this slot goes at once.
+  local waiting, e = unpark('quota:' .. tenant)
+  if waiting then
+    hand_out(waiting, e.queue, e.priority)
+    freed = waiting .. '|' .. e.queue .. '|' .. string.format('%d', e.priority)
+  end
+end
+
+-- Best attempt = (success, score, earliest).
+local score = given(R.score) and R.score or -1
+local better = not job[2]
+if not better then
+  local won = job[4] == '1'
+  better = (R.success and not won) or (R.success == won and score > tonumber(job[3]))
+end
+if better then
+  redis.call('HSET', jkey, 'best', R.n, 'best_score', score, 'best_success', R.success and 1 or 0)
+end
+
+for _, signature in ipairs(R.signatures) do
+  redis.call('HINCRBY', P .. job[5], signature, 1)
+end
+if given(R.remedy) then
+  local remedy = P .. 'remedy:' .. R.remedy.coarse
+  redis.call('HINCRBY', remedy, R.remedy.technique .. ':tried', 1)
+  if R.remedy.worked then redis.call('HINCRBY', remedy, R.remedy.technique .. ':worked', 1) end
+  expire(remedy, 7776000000)
+end
+local told = given(R.facts) and R.facts or {}
+told.attempt, told.state, told.score, told.success = R.n, 'settled', R.score, R.success
+told.kind, told.next = R.kind, given(R.next) and R.next.mode or nil
+told.tenant = job[8] or nil
+event('attempt', R.id, told)
+if given(R.session) then
+  local session = P .. 'session:' .. job[7]
+  redis.call('ZADD', session, NOW, R.session.note)
+  redis.call('ZREMRANGEBYSCORE', session, '-inf', NOW - R.session.window_ms)
+  expire(session, R.session.window_ms)
+end
+if TERMINAL[job[1]] then
+  retain(R.id) -- what was just counted must not outlive the job
+  return settled()
+end
+
+-- The mandatory retry has been processed, whatever its score.
+if given(R.cycle_done) then
+  local cycle = cycle_key(R.cycle_done)
+  if redis.call('HGET', cycle, 'status') == 'pending_immediate_retry' then
+    redis.call('HSET', cycle, 'status', 'pending_delayed_verification', 'immediate_at', stamp(NOW),
+      'immediate_attempt_id', R.id .. '-' .. string.format('%d', R.n),
+      'due_at', stamp(NOW + R.verify_after_ms))
+    redis.call('HSET', jkey, 'verify_on', R.verify_on)
+    await_verification(R.id, R.cycle_done, R.verify_on, job[7], NOW + R.verify_after_ms)
+    event('cycle', R.id, { cycle = R.cycle_done, status = 'pending_delayed_verification' })
+  end
+end
+if given(R.cycle) then open_cycle(R.id, R.n, R.cycle, given(R.finish) and R.finish.reason or '') end
+if given(R.next) then
+  local n = R.next
+  redis.call('HSET', attempt_key(R.id, n.number), 'mode', n.mode, 'plan', n.plan,
+    'state', 'queued', 'queued_at', stamp(NOW), 'not_before', stamp(NOW + n.delay_ms))
+  redis.call('HSET', jkey, 'attempt', n.number)
+  set_state(R.id, job[1], n.delay_ms > 0 and 'waiting' or 'queued', n.delay_ms > 0 and 'delay')
+  local coming = attempt_entry(R.id, n.number)
+  if job[7] then
+    offer(job[7], coming, n.mode, NOW + n.delay_ms)
+  elseif n.delay_ms > 0 then
+    enqueue(coming, n.queue, n.priority, NOW + n.delay_ms)
+  else
+    hand_out(coming, n.queue, n.priority)
+  end
+else
+  finish(R.id, job[1], R.finish.state, R.finish.reason, R.finish.detail,
+    given(R.about) and { signature = R.about, kind = given(R.kind) and R.kind or '' } or nil)
+end
+return settled()

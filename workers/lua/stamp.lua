@@ -1,0 +1,14 @@
+-- Publishing only stamps an entry: the claim removes it, so a message lost in a broker's client
+-- is found again. Each repeat doubles the wait. A worker may be faster than this stamp: an entry
+-- that was claimed and given back meanwhile waits for its own time, and is not stamped.
+for _, entry in ipairs(R.entries) do
+  local e = read_entry(entry)
+  if string.sub(entry, 1, 2) == 'd:' then
+    drop_entry(entry) -- nobody claims an outcome: it is told once it is published
+  elseif e and e.published >= 0 then
+    e.published = NOW
+    write_entry(entry, e)
+    redis.call('ZADD', P .. 'outbox', 'XX', NOW + R.republish_ms * 2 ^ math.min(e.tries, 10), entry)
+  end
+end
+return #R.entries

@@ -1,0 +1,18 @@
+-- Keep a verification's result. Whoever stores the last one is given the attempt, to settle it.
+local key = attempt_key(R.id, R.n)
+local i = string.format('%d', R.index)
+local attempt = redis.call('HMGET', key, 'vtoken:' .. i, 'result:' .. i, 'state', 'token')
+if attempt[1] ~= R.token then return { 'lost' } end
+if attempt[2] then
+  -- A repeat of our own call, whose answer was lost on the way.
+  if attempt[4] == R.token then return attempt_view('last', R.id, R.n) end
+  return { 'stored' }
+end
+redis.call('HSET', key, 'result:' .. i, R.result)
+redis.call('HINCRBYFLOAT', job_key(R.id), 'seconds', R.seconds)
+redis.call('ZREM', P .. 'leases', 'v:' .. R.id .. '/' .. string.format('%d', R.n) .. '/' .. i)
+if redis.call('HINCRBY', key, 'pending', -1) > 0 then return { 'stored' } end
+redis.call('HSET', key, 'state', 'running', 'token', R.token, 'claims', 0,
+  'hard_at', stamp(NOW + R.hard_ms))
+take_lease(attempt_entry(R.id, R.n), R.lease_ms, redis.call('HGET', job_key(R.id), 'tenant'))
+return attempt_view('last', R.id, R.n)

@@ -1,0 +1,133 @@
+-- Find what must be (re)published: expired leases, entries never published, due delays, entries
+-- overtaken by later ones of their queue, and what a lifted pause lets go.
+local empty = {}
+for _, queue in ipairs(R.empty) do empty[queue] = true end
+
+for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, 'LIMIT', 0, R.limit)) do
+  local kind, id, n, index = string.match(entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
+  drop_lease(entry)
+  local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on')
+  local state, lane = job[1], job[2]
+  if kind == 'c' then
+    local cycle = string.sub(entry, 3)
+    redis.call('HSET', cycle_key(cycle), 'token', '')
+    await_verification(id, cycle, job[3] or 'verify', lane, NOW)
+  elseif state then
+    local key = attempt_key(id, n)
+    local mode = redis.call('HGET', key, 'mode')
+    local priority = priority_of(mode, redis.call('HGET', job_key(id), 'priority'))
+    redis.call('HSET', key, kind == 'v' and 'vtoken:' .. index or 'token', '')
+    if TERMINAL[state] then
+      -- A cancelled job's attempt: nobody needs it, and its worker is not to write any more.
+    elseif kind == 'v' then
+      enqueue(entry, 'verify', priority, NOW)
+    else
+      redis.call('HSET', key, 'state', 'queued')
+      set_state(id, state, 'queued')
+      if lane and redis.call('HEXISTS', key, 'output') == 0 then
+        offer(lane, entry, mode, NOW)
+      else
+        enqueue(entry, queue_of(mode), priority, NOW)
+      end
+    end
+    event('attempt', id, { attempt = tonumber(n), state = 'lease_expired' })
+  end
+end
+
+for _, pause in ipairs(redis.call('SMEMBERS', P .. 'parked')) do
+  local tenant = string.match(pause, '^quota:(.*)$')
+  local free = R.limit
+  if tenant then
+    free = math.min(free, allowance(tenant) or free)
+  elseif redis.call('HEXISTS', P .. 'paused', pause) == 1 then
+    free = 0
+  end
+  while free > 0 do
+    local entry, e = unpark(pause)
+    if not entry then break end
+    enqueue(entry, e.queue, e.priority, NOW)
+    free = free - 1
+  end
+end
+
+-- An attempt of a lane that nobody came to make before the job's deadline. One that is in hand may
+-- still come back.
+local function end_overdue(id)
+  local job = redis.call('HMGET', job_key(id), 'state', 'attempt')
+  if not job[1] or TERMINAL[job[1]] then return end
+  if job[1] == 'running' then return await_deadline(id, NOW + R.republish_ms) end
+  drop_entry(attempt_entry(id, job[2]))
+  finish(id, job[1], 'escalated', 'deadline', 'the job\'s deadline passed')
+end
+
+-- A delayed verification that nobody came to do.
+for _, late in ipairs(redis.call('ZRANGEBYSCORE', P .. 'stale', '-inf', NOW, 'LIMIT', 0, R.limit)) do
+  redis.call('ZREM', P .. 'stale', late)
+  local id = string.match(late, '^j:(.*)$')
+  local c = redis.call('HMGET', cycle_key(late), 'status', 'job_id')
+  if id then
+    end_overdue(id)
+  elseif c[1] == 'pending_delayed_verification' then
+    close_cycle(c[2], late, 'escalated', 'missing_delayed_verification')
+  end
+end
+
+local publish = {}
+for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'outbox', '-inf', NOW, 'LIMIT', 0, R.limit)) do
+  local e = read_entry(entry)
+  if not e then
+    redis.call('ZREM', P .. 'outbox', entry)
+  else
+    local seen = tonumber(redis.call('HGET', P .. 'watermarks', e.queue) or '0')
+    if e.published <= 0 or empty[e.queue] or seen >= e.published + R.republish_ms then
+      if e.published > 0 then e.tries = e.tries + 1 else e.published = 0 end
+      write_entry(entry, e)
+      publish[#publish + 1] = entry .. '|' .. e.queue .. '|' .. string.format('%d', e.priority)
+      redis.call('ZADD', P .. 'outbox', NOW + R.grace_ms, entry)
+    else
+      redis.call('ZADD', P .. 'outbox', NOW + R.republish_ms, entry)
+    end
+  end
+end
+
+-- Indexes do not outlive what they point to.
+local old = NOW - (R.retention_ms or 604800000)
+for state in pairs(TERMINAL) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'jobs:' .. state, '-inf', old, 'LIMIT', 0, R.limit)) do
+    if redis.call('EXISTS', job_key(id)) == 0 then
+      redis.call('ZREM', P .. 'jobs:' .. state, id)
+      redis.call('ZREM', P .. 'jobs', id)
+    end
+  end
+end
+redis.call('ZREMRANGEBYSCORE', P .. 'cycles', '-inf', NOW - (R.cycle_retention_ms or 34560000000))
+local over = redis.call('ZCARD', P .. 'cycles') - (R.cycles_cap or 200000)
+if over > 0 then
+  for _, id in ipairs(redis.call('ZRANGE', P .. 'cycles', 0, math.min(over, R.limit) - 1)) do
+    redis.call('ZREM', P .. 'cycles', id)
+    if redis.call('HGET', cycle_key(id), 'ended_at') then redis.call('DEL', cycle_key(id)) end
+  end
+end
+-- Escalations on record: the oldest ended ones go first, then the oldest.
+local kept = NOW - (R.cycle_retention_ms or 34560000000)
+local ended = redis.call('ZRANGEBYSCORE', P .. 'escalations:ended', '-inf', kept, 'LIMIT', 0, R.limit)
+local many = redis.call('ZCARD', P .. 'escalations') - (R.escalations_cap or 100000)
+if many > 0 and #ended == 0 then
+  local most = math.min(many, R.limit) - 1
+  ended = redis.call('ZRANGE', P .. 'escalations:ended', 0, most)
+  if #ended == 0 then ended = redis.call('ZRANGE', P .. 'escalations', 0, most) end
+end
+for _, eid in ipairs(ended) do
+  local e = redis.call('HMGET', P .. 'escalation:' .. eid, 'state', 'signature', 'task_type', 'tenant')
+  if e[1] == 'open' then leave_group(eid, e[2], e[3], e[4]) end
+  redis.call('DEL', P .. 'escalation:' .. eid)
+  redis.call('ZREM', P .. 'escalations', eid)
+  redis.call('ZREM', P .. 'escalations:ended', eid)
+end
+for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', '-inf', kept, 'LIMIT', 0, R.limit)) do
+  if redis.call('EXISTS', P .. 'group:' .. signature) == 0 then
+    redis.call('ZREM', P .. 'groups', signature)
+  end
+end
+redis.call('SET', P .. 'swept_at', stamp(NOW))
+return publish

@@ -1,0 +1,24 @@
+"""Opening the ledger that the settings name. Imports neither Celery nor anything that works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mulligan.tasks.ports import BadInput
+from mulligan.workers.redis_calls import connect
+from mulligan.workers.redis_ledger import RedisLedger
+from mulligan.workers.settings import Settings
+
+
+def open_ledger(
+    settings: Settings, *, patience: float, live: Callable[[], Settings] | None = None
+) -> RedisLedger:
+    """The ledger of these settings, or BadInput if none is configured.
+
+    ``live`` tells the settings that may change meanwhile: the quotas.
+    """
+    if settings.ledger is None:
+        raise BadInput("no ledger: set MULLIGAN_LEDGER_URL or MULLIGAN_BROKER_URL")
+    if not settings.ledger.startswith(("redis://", "rediss://", "unix://")):
+        raise BadInput(f"ledger_url must be a Redis URL, not {settings.ledger.split(':')[0]}")
+    return RedisLedger(connect(settings.ledger), settings, patience=patience, live=live)

@@ -1,0 +1,343 @@
+"""`install(app)` and `RepairingTask`: our failure path for the tasks of any Celery app."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
+from celery import Celery, signals
+from celery.exceptions import Ignore, Reject, Retry
+from pydantic import BaseModel
+
+from mulligan.policies.failure import VerificationResult, VerificationStatus
+from mulligan.policies.instruction import RepairInstruction
+from mulligan.policies.job import Job, PolicySpec, VerifierSpec
+from mulligan.tasks.bench import Workbench
+from mulligan.tasks.ledger import Entry, NextAttempt, Refused, Submission
+from mulligan.tasks.own import (
+    KIND,
+    OBSERVED,
+    Before,
+    Delivery,
+    Ran,
+    correct,
+    run_own,
+    value_of,
+)
+from mulligan.tasks.ports import BadInput, Candidate, Verifier
+from mulligan.tasks.recheck import run_recheck
+from mulligan.tasks.settle import Settled
+from mulligan.tasks.sweep import run_sweep
+from mulligan.workers import keys
+from mulligan.workers.compose import Shop
+from mulligan.workers.contract_models import CONTRACT, schema_of
+from mulligan.workers.depth import empty_queues
+from mulligan.workers.flower_format import REDACTED, describe
+from mulligan.workers.process import Process
+from mulligan.workers.publisher import OWN_HEADER
+from mulligan.workers.repairing import Escalated, StateTask
+from mulligan.workers.settings import load_settings
+from mulligan.workers.verifiers.registry import VerifierRegistry
+
+Check = type[BaseModel] | str | Mapping[str, Any] | Callable[[Any], Any]
+_SIGNALS = (Ignore, Reject, Retry)
+_ATTRIBUTE = "mulligan"
+
+
+class CallableVerifier:
+    """A plain function as a verifier: False or an exception fails, a result is taken as it is."""
+
+    slow = False
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self.id = f"own.{getattr(function, '__name__', 'check')}"
+
+    def verify(self, candidate: Candidate) -> VerificationResult:
+        try:
+            answer = self._function(candidate.text)
+        except (AssertionError, ValueError, TypeError) as error:
+            return self._result(VerificationStatus.FAIL, str(error) or type(error).__name__)
+        if isinstance(answer, VerificationResult):
+            return answer
+        if answer is False:
+            return self._result(VerificationStatus.FAIL, f"{self.id} says no")
+        return self._result(VerificationStatus.PASS, f"{self.id} says yes")
+
+    def _result(self, status: VerificationStatus, summary: str) -> VerificationResult:
+        failed = status is VerificationStatus.FAIL
+        return VerificationResult.model_validate(
+            {
+                "status": status,
+                "verifier_id": self.id,
+                "summary": summary,
+                "errors": [summary] if failed else [],
+                "evidence": {"kind": "reasoning_error"} if failed else {},
+            }
+        )
+
+
+class RepairingTask(StateTask):
+    """The base of a user's own task: `@app.task(base=RepairingTask, verifiers=[Person])`.
+
+    The function may take ``self`` first, with or without ``bind=True``.
+    """
+
+    abstract = True
+    #: Arguments are the user's own: with ``self`` in front, Celery's check would count wrong.
+    typing = False
+    ignore_result = False
+    #: Arguments are prompts and results are answers: Flower is told their shapes.
+    Request = REDACTED
+
+    verifiers: ClassVar[Sequence[Check]] = ()
+    task_type: ClassVar[str | None] = None
+    mode: ClassVar[Literal["enforce", "observe"]] = "enforce"
+    policy: ClassVar[PolicySpec | Mapping[str, Any]] = PolicySpec()
+
+    def correct(self, prompt: str) -> str:
+        """The prompt, unchanged at first and corrected on a retry."""
+        before = self._before()
+        return prompt if before is None else correct(prompt, self._job(), before)
+
+    @property
+    def repair(self) -> RepairInstruction | None:
+        """How to repair what failed before; None at first."""
+        before = self._before()
+        return before.instruction if before is not None else None
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        told = {"argsrepr": describe(args or ()), "kwargsrepr": describe(kwargs or {})}
+        return super().apply_async(args, kwargs, *more, **{**told, **options})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.request.called_directly:
+            return self._function(*args, **kwargs)
+        shop = installed(self.app).shop
+        entry = self._entry(shop, args, kwargs)
+        bench = self._bench(shop)
+        if entry.kind == "cycle":
+            return self.report(entry, run_recheck(bench, entry))
+        while True:
+            ran = run_own(bench, self._delivery(shop, entry, args, kwargs))
+            following = _following(ran)
+            if following is None or not self.request.is_eager:
+                return self._answer(shop, entry, ran)
+            entry = Entry("attempt", entry.job_id, following)
+
+    def _bench(self, shop: Shop) -> Workbench:
+        """The workbench with this task's own verifiers; run inline, nothing is published."""
+
+        def verifier(spec: VerifierSpec) -> Verifier:
+            own = [built for plain, built in self._checks() if VerifierSpec(**plain) == spec]
+            return own[0] if own else shop.bench.verifier(spec)
+
+        bench = replace(shop.bench, verifier=verifier)
+        return replace(bench, publish=lambda _: None) if self.request.is_eager else bench
+
+    def _answer(self, shop: Shop, entry: Entry, ran: Ran) -> Any:
+        """The value of a success; anything else is what the outcome says."""
+        if ran.outcome == OBSERVED:
+            if ran.error is not None:
+                raise ran.error
+            return ran.value
+        if ran.outcome == Refused("finished"):
+            return self._told_again(shop, entry)
+        if isinstance(ran.outcome, Settled) and ran.outcome.verdict.success:
+            self._tell_the_first(entry, ran.value)
+            return ran.value
+        try:
+            return self.report(entry, ran.outcome)
+        except Escalated as error:
+            self._tell_the_first(entry, error)
+            raise
+
+    def _told_again(self, shop: Shop, entry: Entry) -> Any:
+        """A message that comes again after the end: its first worker may have died before it
+        could tell the result, which is in the ledger."""
+        view = shop.ledger.job(entry.job_id)
+        if view is None or entry.attempt != len(view.attempts):
+            raise Ignore
+        if view.state == "escalated" and self.mode != "observe":
+            error = Escalated(f"{view.reason}: {view.detail}")
+            self._tell_the_first(entry, error)
+            raise error
+        output = view.attempts[-1].output
+        if output is None or view.state not in ("succeeded", "cancelled"):
+            raise Ignore
+        if view.state == "cancelled" and view.reason != "observed":
+            raise Ignore
+        self._tell_the_first(entry, value_of(output))
+        return value_of(output)
+
+    def _tell_the_first(self, entry: Entry, value: Any) -> None:
+        """Whoever waits for the first message's result gets the last one's."""
+        if entry.attempt == 1 or self.ignore_result or self.request.is_eager:
+            return
+        if isinstance(value, Exception):
+            self.backend.mark_as_failure(self.request.root_id, value)
+        else:
+            self.backend.mark_as_done(self.request.root_id, value)
+
+    def _function(self, *args: Any, **kwargs: Any) -> Any:
+        if inspect.ismethod(self.run) or not _wants_self(self.run):
+            return self.run(*args, **kwargs)
+        return self.run(self, *args, **kwargs)
+
+    def _entry(self, shop: Shop, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
+        named, retries = self.request.get(OWN_HEADER), self.request.retries
+        if named and not retries:
+            return Entry.parse(str(named))
+        line = f"{self.request.id}/{retries}" if retries else str(self.request.id)
+        job_id = keys.own_job_id(line, partitions=shop.settings.partitions)
+        job = self._job(root=self.request.id, args=args, kwargs=kwargs)
+        shop.ledger.accept([Submission(id=job_id, job=job)])
+        return Entry("attempt", job_id, 1)
+
+    def _job(self, **route: Any) -> Job:
+        info = self.request.delivery_info or {}
+        queue = str(info.get("routing_key") or self.app.conf.task_default_queue)
+        return Job.model_validate(
+            {
+                "task_type": self.task_type or self.name,
+                "name": self.name,
+                "prompt": f"the task {self.name}",
+                "runner": {
+                    "kind": KIND,
+                    "task": self.name,
+                    "queue": queue.removesuffix(".repair"),
+                    "args": list(route.get("args", ())),
+                    "kwargs": dict(route.get("kwargs", {})),
+                    "root": route.get("root", ""),
+                },
+                "verifiers": [spec for spec, _ in self._checks()],
+                "policy": self.policy,
+                "labels": {"mode": self.mode},
+            }
+        )
+
+    def _delivery(
+        self, shop: Shop, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Delivery:
+        def call(before: Before | None) -> Any:
+            self.request.update(mulligan_before=before)
+            return self._function(*args, **kwargs)
+
+        return Delivery(
+            entry=entry,
+            call=call,
+            verifiers=[verifier for _, verifier in self._checks()],
+            enforce=self.mode != "observe",
+            signals=_SIGNALS,
+            again=_again,
+            deadline=float(self.time_limit or shop.settings.hard_limit),
+        )
+
+    def _before(self) -> Before | None:
+        found = self.request.get("mulligan_before")
+        return found if isinstance(found, Before) else None
+
+    def _checks(self) -> list[tuple[dict[str, Any], Verifier]]:
+        registry = installed(self.app).shop.verifiers
+        return [_check(check, registry) for check in self.verifiers or (_anything,)]
+
+
+def _anything(_answer: str) -> bool:
+    """No verifiers: the task did not raise, and that is all that is known."""
+    return True
+
+
+def _check(check: Check, registry: VerifierRegistry) -> tuple[dict[str, Any], Verifier]:
+    if not isinstance(check, type | str | Mapping):
+        verifier = CallableVerifier(check)
+        return {"id": verifier.id}, verifier
+    if isinstance(check, type):
+        registry.models.teach(check)
+        plain: dict[str, Any] = {"id": CONTRACT, "schema": schema_of(check)}
+    else:
+        plain = {"id": check} if isinstance(check, str) else dict(check)
+    return plain, registry.build(VerifierSpec.model_validate(plain))
+
+
+def _wants_self(function: Callable[..., Any]) -> bool:
+    return next(iter(inspect.signature(function).parameters), None) == "self"
+
+
+def _again(signal: BaseException) -> float | None:
+    """When the same message comes again: at once if rejected into its queue, else never.
+
+    A Retry's message counts Celery's own retries, and so begins a job of its own.
+    """
+    return 0.0 if isinstance(signal, Reject) and signal.requeue else None
+
+
+def _empty(app: Celery, queues: Sequence[str]) -> list[str]:
+    """The queues of the ledger's own names that hold nothing; one that is not there is empty."""
+    found = []
+    for queue in queues:
+        try:
+            found += empty_queues(app, [queue])
+        except NotFound:  # AMQP says so instead of counting
+            found.append(queue)
+    return found
+
+
+def _following(ran: Ran) -> int | None:
+    then = ran.outcome.then if isinstance(ran.outcome, Settled) else None
+    return then.plan.number if isinstance(then, NextAttempt) else None
+
+
+def installed(app: Celery) -> Process:
+    """What `install` gave this app, or a message that says to call it."""
+    found = getattr(app, _ATTRIBUTE, None)
+    if not isinstance(found, Process):
+        raise BadInput("call mulligan.install(app) before the tasks of RepairingTask are used")
+    return found
+
+
+def install(app: Celery, **settings: Any) -> None:
+    """Give a Celery app the ledger, the sweep and a repair lane for each of its queues.
+
+    Settings are those of mulligan.toml and MULLIGAN_…; the broker is the app's own.
+    """
+    broker = str(app.conf.broker_url or "")
+    chosen = load_settings(**{"broker_url": broker, **settings})
+    process = Process(chosen, app)
+    setattr(app, _ATTRIBUTE, process)
+
+    def sweep() -> int:
+        shop = process.shop
+        return run_sweep(
+            shop.ledger,
+            empty_queues=lambda: _empty(app, ("repair", "attempt", "verify")),
+            publish=shop.publisher.publish,
+        )
+
+    app.task(name="mulligan.sweep", ignore_result=True, shared=False)(sweep)
+    schedule = {
+        "task": "mulligan.sweep",
+        "schedule": chosen.sweep_interval,
+        "options": {"expires": max(5.0, 2 * chosen.sweep_interval)},
+    }
+    app.conf.beat_schedule = {**(app.conf.beat_schedule or {}), "mulligan.sweep": schedule}
+    app.conf.broker_transport_options = {
+        "queue_order_strategy": "priority",
+        **(app.conf.broker_transport_options or {}),
+    }
+    signals.celeryd_after_setup.connect(_add_repair_lanes, weak=False)
+
+
+def _add_repair_lanes(instance: Any, **_: Any) -> None:
+    """A worker serves the repair lane of each of its queues, before the queue itself."""
+    app = instance.app
+    if getattr(app, _ATTRIBUTE, None) is None:
+        return
+    queues = app.amqp.queues
+    served = list(queues.consume_from)
+    lanes = [f"{name}.repair" for name in served if not name.endswith(".repair")]
+    for lane in lanes:
+        queues.select_add(lane)
+    queues.select([*lanes, *(name for name in served if name not in lanes)])

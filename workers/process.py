@@ -1,0 +1,49 @@
+"""The shop of a worker process: made once, and anew after a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import ExitStack
+
+from celery import Celery
+
+from mulligan.workers.compose import Shop, compose
+from mulligan.workers.settings import Settings
+
+_RELEASE_SECONDS = 3.0
+
+
+class Process:
+    """Holds the shop of this process."""
+
+    def __init__(self, settings: Settings, app: Celery) -> None:
+        self._settings = settings
+        self._app = app
+        self._lock = threading.Lock()
+        self._shop: tuple[int, Shop] | None = None
+
+    @property
+    def shop(self) -> Shop:
+        with self._lock:
+            if self._shop is None or self._shop[0] != os.getpid():
+                self._shop = (os.getpid(), compose(self._settings, self._app))
+            return self._shop[1]
+
+    def warm_up(self, *, slots: int = 1) -> None:
+        """Open the connections before the first jobs need them: they are the worst latency."""
+        self.shop.ledger.now()
+        with ExitStack() as opened:
+            for _ in range(min(slots, self._app.conf.broker_pool_limit or 1)):
+                producer = opened.enter_context(self._app.producer_or_acquire())
+                _ = producer.channel  # made, and so connected, on first use
+
+    def shutting_down(self, *, how: str) -> None:
+        """A warm shutdown lets attempts finish; any other gives back what it will not finish."""
+        if how == "Warm" or self._shop is None or self._shop[0] != os.getpid():
+            return
+        # In a thread of its own: this runs in a signal handler, and the interrupted code may be
+        # in the middle of a round trip on this thread's connection.
+        release = threading.Thread(target=self._shop[1].leases.release_all, daemon=True)
+        release.start()
+        release.join(_RELEASE_SECONDS)

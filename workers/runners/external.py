@@ -1,0 +1,28 @@
+"""The ``external`` runner: a person or another system answers, through the API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mulligan.policies.job import EXTERNAL, Output
+from mulligan.policies.value import Json, Value
+from mulligan.tasks.ports import Request, RunnerError
+from mulligan.workers.runners.options import read_options
+
+
+class ExternalOptions(Value):
+    """None: who answers is the job's subject."""
+
+
+class ExternalRunner:
+    """Never asked: its attempts wait in their subject's lane, not in a queue."""
+
+    provider = EXTERNAL
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Json]) -> ExternalRunner:
+        read_options(ExternalOptions, options)
+        return cls()
+
+    def answer(self, request: Request) -> Output:
+        raise RunnerError(f"{request.job_id} is done elsewhere: its subject asks for it by the API")

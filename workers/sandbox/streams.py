@@ -1,0 +1,131 @@
+"""Reading a program's output without a thread, a deadlock or unbounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import IO
+
+_CHUNK = 65_536
+#: How often to look whether the program ended while a descendant still holds its output open.
+_POLL_SECONDS = 0.05
+#: The same once nothing is left to read: the end is then a matter of microseconds.
+_LAST_POLL_SECONDS = 0.002
+#: How long to go on reading what is already in the pipes once the program has ended.
+_DRAIN_SECONDS = 1.0
+
+
+class CappedOutput:
+    """Bytes of a stream: all of a short one, the beginning and the end of a long one."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = max(1, limit // 2)
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._left_out = 0
+
+    def add(self, data: bytes) -> None:
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        surplus = len(self._tail) - self._half
+        if surplus > 0:
+            del self._tail[:surplus]
+            self._left_out += surplus
+
+    @property
+    def text(self) -> str:
+        """The text; undecodable bytes become marks, and a note stands where bytes are left out."""
+        note = f"\n[… {self._left_out} bytes left out …]\n".encode() if self._left_out else b""
+        return bytes(self._head + note + self._tail).decode("utf-8", "replace")
+
+
+def pump(
+    selector: selectors.BaseSelector,
+    streams: Mapping[int, CappedOutput],
+    stdin: IO[bytes],
+    data: bytes,
+    deadline: float,
+    has_exited: Callable[[], bool],
+) -> bool:
+    """Feed stdin and read all streams until the program ends; False if the deadline came first."""
+    for fd in streams:
+        selector.register(fd, selectors.EVENT_READ)
+    pending = _Input(stdin, data, selector)
+    while not has_exited():
+        remaining = deadline - monotonic()
+        if remaining <= 0:
+            return False
+        pause = _POLL_SECONDS if selector.get_map() else _LAST_POLL_SECONDS
+        _step(selector, streams, pending, min(remaining, pause))
+    pending.close()
+    _drain(selector, streams, pending)
+    return True
+
+
+def _step(
+    selector: selectors.BaseSelector,
+    streams: Mapping[int, CappedOutput],
+    pending: _Input,
+    timeout: float,
+) -> bool:
+    """One round of input and output; False if there was none."""
+    ready = selector.select(timeout)
+    for key, _ in ready:
+        if key.fd in streams:
+            chunk = os.read(key.fd, _CHUNK)
+            streams[key.fd].add(chunk)
+            if not chunk:
+                selector.unregister(key.fd)
+        else:
+            pending.feed()
+    return bool(ready)
+
+
+def _drain(
+    selector: selectors.BaseSelector, streams: Mapping[int, CappedOutput], pending: _Input
+) -> None:
+    """Read what the pipes still hold; a descendant that goes on writing does not keep us."""
+    until = monotonic() + _DRAIN_SECONDS
+    while selector.get_map() and monotonic() < until:
+        if not _step(selector, streams, pending, 0):
+            return
+
+
+class _Input:
+    """What is still to be written to the program's stdin."""
+
+    def __init__(self, stream: IO[bytes], data: bytes, selector: selectors.BaseSelector) -> None:
+        self._stream, self._selector = stream, selector
+        self._data = memoryview(data)
+        os.set_blocking(stream.fileno(), False)
+        if data:
+            selector.register(stream, selectors.EVENT_WRITE)
+        else:
+            stream.close()
+
+    def feed(self) -> None:
+        """Write what fits; a program that does not read its input is no error."""
+        try:
+            written = os.write(self._stream.fileno(), self._data[:_CHUNK])
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self.close()
+            return
+        self._data = self._data[written:]
+        if not self._data:
+            self.close()
+
+    def close(self) -> None:
+        if self._stream.closed:
+            return
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(self._stream)
+        with contextlib.suppress(BrokenPipeError):
+            self._stream.close()

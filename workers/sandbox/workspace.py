@@ -1,0 +1,139 @@
+"""The directory an answer is tried in: packed once, unpacked privately for every attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mulligan.policies.free_repair import strip_code_fence
+from mulligan.policies.job import Workspace
+from mulligan.tasks.ports import BadInput, BlobStore, VerifierError
+from mulligan.workers.sandbox.diff import apply_diff, make_diff
+from mulligan.workers.sandbox.protection import Protection
+from mulligan.workers.sandbox.tree import decode_tree, encode_tree, read_tree, write_tree
+
+#: A snapshot of a path that was never submitted (``mulligan verify``) may have this many bytes.
+DEFAULT_MAX_BYTES = 20 << 20
+#: Files may hold this many times the packed cap before they are packed.
+_UNPACKED_FACTOR = 10
+
+__all__ = [
+    "apply_diff",
+    "content_address",
+    "make_diff",
+    "pack",
+    "place_answer",
+    "private_copy",
+    "private_directory",
+    "restore_protected",
+    "snapshot_of",
+    "unpack",
+]
+
+
+def content_address(data: bytes) -> str:
+    """The name of bytes in a blob store."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def pack(path: Path, *, max_bytes: int) -> bytes:
+    """A directory as deterministic bytes; BadInput if it is missing, unsafe or too large."""
+    if not path.is_dir():
+        what = "is not a directory" if path.exists() else "does not exist"
+        raise BadInput(f"workspace.path: {path} {what}")
+    data = encode_tree(read_tree(path, max_bytes=max_bytes * _UNPACKED_FACTOR))
+    if len(data) > max_bytes:
+        raise BadInput(
+            f"workspace.path: {path} is {len(data)} bytes when packed, {max_bytes} are allowed;"
+            " leave out what the job does not need"
+        )
+    return data
+
+
+def unpack(data: bytes, into: Path) -> None:
+    """Write a packed directory into an existing or new one; BadInput for anything unsafe."""
+    tree = decode_tree(data)
+    into.mkdir(parents=True, exist_ok=True)
+    write_tree(tree, into)
+
+
+def snapshot_of(workspace: Workspace, blobs: BlobStore | None) -> bytes:
+    """The packed snapshot: from the blob store, or of the path itself if it was never submitted."""
+    if workspace.snapshot is not None:
+        if blobs is None:
+            raise VerifierError("the workspace is a snapshot and there is no blob store to read it")
+        return blobs.get(workspace.snapshot)
+    return pack(Path(workspace.path or ""), max_bytes=DEFAULT_MAX_BYTES)
+
+
+@contextlib.contextmanager
+def private_directory(root: Path | None = None) -> Iterator[Path]:
+    """An empty directory for one attempt, removed afterwards, whatever happens.
+
+    Its parent is private too: home and temporary files go there (``clean_environment``).
+    """
+    if root is not None:
+        root.mkdir(parents=True, exist_ok=True)
+    private = Path(tempfile.mkdtemp(prefix="mulligan-", dir=root)).resolve()
+    try:
+        work = private / "work"
+        work.mkdir()
+        yield work
+    finally:
+        shutil.rmtree(private, onerror=_force)
+
+
+@contextlib.contextmanager
+def private_copy(
+    workspace: Workspace, blobs: BlobStore | None, *, root: Path | None = None
+) -> Iterator[Path]:
+    """A private directory with the workspace's snapshot in it."""
+    data = snapshot_of(workspace, blobs)
+    with private_directory(root) as work:
+        unpack(data, work)
+        yield work
+
+
+def _force(remove: Callable[..., Any], path: str, _error: Any) -> None:
+    """Make a directory writable that a program closed, and try once more."""
+    with contextlib.suppress(OSError):
+        Path(path).parent.chmod(0o700)
+        if not os.path.islink(path):  # noqa: PTH114 - rmtree's callback deals in strings
+            Path(path).chmod(0o700)
+        if remove in (os.unlink, os.rmdir):
+            remove(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def place_answer(directory: Path, workspace: Workspace, text: str) -> bool:
+    """Write the answer to the output file, code fences stripped; says whether there were any.
+
+    BadInput if the path leaves the directory, by its text or through a link.
+    """
+    if workspace.output_file is None:
+        return False
+    root = directory.resolve()
+    target = (root / workspace.output_file).resolve()
+    if not target.is_relative_to(root) or target == root:
+        raise BadInput(f"workspace.output_file: {workspace.output_file} leaves the workspace")
+    if target.is_dir():
+        raise BadInput(f"workspace.output_file: {workspace.output_file} is a directory")
+    code, fenced = strip_code_fence(text)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(code.encode("utf-8", "replace"))
+    return fenced
+
+
+def restore_protected(directory: Path, workspace: Workspace, snapshot: bytes) -> list[str]:
+    """Put protected tests and configuration back as in the snapshot; names what was not so.
+
+    Call it after the answer and any diff are in place and before anything runs.
+    """
+    return Protection(workspace.protect).restore(directory, decode_tree(snapshot))

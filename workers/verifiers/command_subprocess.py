@@ -1,0 +1,126 @@
+"""``command.subprocess``: a program accepts the answer by its exit code."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from mulligan.policies.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.job import Seconds
+from mulligan.policies.value import Json, Value
+from mulligan.tasks.ports import BlobStore, Candidate
+from mulligan.workers.sandbox.bench import Bench
+from mulligan.workers.sandbox.process import Completed, Limits, clean_environment, run
+
+_TAIL_CHARACTERS = 2_000
+
+
+class CommandSubprocess:
+    """Runs argv in a private copy of the workspace, with the answer on stdin.
+
+    Without a workspace the directory is empty. Evidence: ``argv``, ``exit_code``, ``signal``,
+    ``timed_out``, ``stderr_tail``, ``stdout_tail``. Codes: ``exit_code``, ``signal``, ``timeout``.
+    """
+
+    id: ClassVar[str] = "command.subprocess"
+    slow: bool = True
+    needs_blobs: ClassVar[bool] = True
+
+    class Options(Value):
+        #: The program and its arguments, never a shell line; empty is skipped.
+        argv: tuple[str, ...] = ()
+        timeout: Seconds = Field(default=60.0, gt=0, le=3600)
+        expect_exit: int = Field(default=0, ge=0, le=255)
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        blobs: BlobStore | None = None,
+        limits: Limits | None = None,
+        root: Path | None = None,
+    ) -> None:
+        self.options = options
+        self._bench = Bench(blobs=blobs, limits=limits or Limits(), root=root)
+
+    @property
+    def longest(self) -> float:
+        return self.options.timeout + 60.0
+
+    def verify(self, candidate: Candidate) -> VerificationResult:
+        """Judge by the exit code; VerifierError if the program is missing."""
+        if not self.options.argv:
+            return VerificationResult(
+                status=VerificationStatus.SKIPPED,
+                verifier_id=self.id,
+                summary="no command to run",
+                evidence={"argv": []},
+            )
+        with self._bench.laid_out(candidate) as laid:
+            completed = run(
+                self.options.argv,
+                cwd=laid.work,
+                timeout=self.options.timeout,
+                env=clean_environment(laid.work.parent),
+                limits=self._bench.limits,
+                stdin=candidate.text,
+            )
+        return self._result(completed)
+
+    def _result(self, completed: Completed) -> VerificationResult:
+        finding = self._finding(completed)
+        return VerificationResult(
+            status=VerificationStatus.FAIL if finding else VerificationStatus.PASS,
+            verifier_id=self.id,
+            summary=finding.message if finding else f"{self.options.argv[0]} accepts the answer",
+            evidence=self._evidence(completed),
+            errors=(finding,) if finding else (),
+            elapsed_seconds=completed.elapsed,
+        )
+
+    def _evidence(self, completed: Completed) -> dict[str, Json]:
+        return {
+            "argv": list(self.options.argv),
+            "exit_code": completed.exit_code,
+            "signal": completed.signal,
+            "timed_out": completed.timed_out,
+            "stderr_tail": completed.stderr[-_TAIL_CHARACTERS:],
+            "stdout_tail": completed.stdout[-_TAIL_CHARACTERS:],
+        }
+
+    def _finding(self, completed: Completed) -> Finding | None:
+        program, wanted = self.options.argv[0], self.options.expect_exit
+        said = _last_words(completed)
+        if completed.timed_out:
+            message = f"{program} was stopped after {self.options.timeout:g} s{said}"
+            return Finding(message=message, code="timeout", path=program)
+        if completed.signal is not None:
+            message = f"{program} was ended by {_signal_name(completed.signal)}{said}"
+            return Finding(message=message, code="signal", path=program, actual=completed.signal)
+        if completed.exit_code != wanted:
+            message = f"{program} ended with exit code {completed.exit_code}, not {wanted}{said}"
+            return Finding(
+                message=message,
+                code="exit_code",
+                path=program,
+                expected=wanted,
+                actual=completed.exit_code,
+            )
+        return None
+
+
+def _last_words(completed: Completed) -> str:
+    """The last lines of what it wrote, which is where programs say why."""
+    text = completed.stderr.strip() or completed.stdout.strip()
+    lines = text.splitlines()[-5:]
+    return ": " + "\n".join(lines)[-500:] if lines else ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,181 @@
+"""``contract.schema``: the JSON value in the answer keeps its JSON Schema, or its model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice
+from time import perf_counter
+from typing import Any, ClassVar
+
+import jsonschema_rs
+from jsonschema_rs import ValidationErrorKind
+from pydantic import BaseModel, ConfigDict, Field
+
+from mulligan.policies.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.value import Json, Value
+from mulligan.tasks.ports import BadInput, Candidate, VerifierError
+from mulligan.workers.contract_models import Models, schema_of
+from mulligan.workers.verifiers.json_text import (
+    coercion_warnings,
+    extraction_of,
+    parse_evidence,
+    parse_finding,
+)
+from mulligan.workers.verifiers.model_findings import model_findings
+from mulligan.workers.verifiers.schema_findings import brief, findings_of
+
+#: A value that is wrong in more places than this is told of the first ones and their number.
+MAX_FINDINGS = 200
+_DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
+
+Schema = dict[str, Any] | bool
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A compiled schema and the hash of its canonical text."""
+
+    digest: str
+    validator: jsonschema_rs.Validator
+
+    @classmethod
+    def of(cls, schema: Schema) -> Contract:
+        """The compiled contract, from a cache; BadInput names every wrong place in the schema."""
+        try:
+            canonical = json.dumps(schema, sort_keys=True, separators=(",", ":"))
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"schema: not JSON: {error}") from error
+        return _compile(canonical)
+
+    def errors(self, value: Json) -> list[Finding]:
+        """Every error, at most MAX_FINDINGS + 1; nothing for a value that keeps the contract."""
+        if self.validator.is_valid(value):
+            return []
+        errors = (findings_of(_judged(error)) for error in self.validator.iter_errors(value))
+        return list(islice(chain.from_iterable(errors), MAX_FINDINGS + 1))
+
+
+def _judged(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
+    """The error, unless it says that the schema's own pattern was too costly to decide."""
+    undecided = ValidationErrorKind.BacktrackLimitExceeded | ValidationErrorKind.RegexEngineFailure
+    if isinstance(error.kind, undecided):
+        raise VerifierError(f"contract.schema: a pattern is too costly to match: {error.message}")
+    return error
+
+
+@lru_cache(maxsize=512)
+def _compile(canonical: str) -> Contract:
+    # The schema's own key order must not matter, so it is the canonical text that is compiled.
+    schema: Schema = json.loads(canonical)
+    _check_against_metaschema(schema)
+    try:
+        validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True)
+    except ValueError as error:
+        raise BadInput(_schema_problem(error)) from error
+    return Contract(hashlib.sha256(canonical.encode()).hexdigest(), validator)
+
+
+def _check_against_metaschema(schema: Schema) -> None:
+    """Refuse an invalid schema with all of its errors; jsonschema-rs alone names the first."""
+    draft = schema.get("$schema", _DRAFT_2020_12) if isinstance(schema, dict) else _DRAFT_2020_12
+    if not isinstance(draft, str):
+        raise BadInput("schema.$schema: must be the address of a draft")
+    try:
+        metaschema = jsonschema_rs.validator_for({"$schema": draft, "$ref": draft}, offline=True)
+    except ValueError as error:
+        raise BadInput(
+            f"schema.$schema: {brief(draft)!r} is not a known draft;"
+            " use 2020-12 or draft-07, or leave it out"
+        ) from error
+    # The metaschema is made of parts, and one mistake may break several of them alike.
+    problems = dict.fromkeys(_schema_problem(error) for error in metaschema.iter_errors(schema))
+    if problems:
+        raise BadInput(*problems)
+
+
+def _schema_problem(error: ValueError) -> str:
+    if not isinstance(error, jsonschema_rs.ValidationError):
+        return f"schema: {error}"
+    place = ".".join(["schema", *map(str, error.instance_path)])
+    return f"{place}: {brief(error.message)}"
+
+
+class ContractSchema:
+    """Evidence: ``contract`` (sha256 of the canonical schema), ``coercions`` if there were any.
+
+    A text without any JSON fails with the code ``not_json`` and the evidence of ``json.object``.
+    A model is checked by its JSON Schema and by its own validators.
+    """
+
+    id: ClassVar[str] = "contract.schema"
+    slow: bool = False
+    #: Built with ``models``: which pydantic models may be named.
+    needs_models: ClassVar[bool] = True
+
+    class Options(Value):
+        #: ``schema`` itself is a method of every pydantic model.
+        contract: Schema | None = Field(default=None, alias="schema")
+        #: ``package.module:Person``, of an allow-listed module. Submitting adds its schema.
+        model: str | None = None
+
+        model_config = ConfigDict(populate_by_name=True)
+
+    def __init__(self, options: Options, *, models: Models | None = None) -> None:
+        self.options = options
+        self._models = models or Models()
+        self._model = self._models.load(options.model) if options.model else None
+        schema: Schema | None = options.contract
+        if schema is None and self._model is not None:
+            schema = schema_of(self._model)
+        if schema is None:
+            raise BadInput("schema: Field required, or name a model")
+        self._contract = Contract.of(schema)
+
+    def verify(self, candidate: Candidate) -> VerificationResult:
+        started = perf_counter()
+        extraction = extraction_of(candidate)
+        evidence: dict[str, Json] = {"contract": self._contract.digest}
+        if extraction.coercions:
+            evidence["coercions"] = list(extraction.coercions)
+        if extraction.parsed:
+            errors = self._errors(extraction.value)
+        else:
+            evidence |= parse_evidence(candidate, extraction)
+            errors = [parse_finding(extraction, code="not_json")]
+        more = errors[MAX_FINDINGS:]
+        too_many = (f"more than {MAX_FINDINGS} errors; the rest are left out",) if more else ()
+        return VerificationResult(
+            status=VerificationStatus.FAIL if errors else VerificationStatus.PASS,
+            verifier_id=self.id,
+            summary=_summary(errors),
+            evidence=evidence,
+            errors=tuple(errors[:MAX_FINDINGS]),
+            warnings=coercion_warnings(extraction) + too_many,
+            elapsed_seconds=perf_counter() - started,
+        )
+
+    @property
+    def _validating(self) -> type[BaseModel] | None:
+        """The model that is named, or the one that this process was taught for the schema."""
+        return self._model or self._models.taught(self._contract.digest)
+
+    def _errors(self, value: Json) -> list[Finding]:
+        try:
+            errors = self._contract.errors(value)
+        except ValueError as error:
+            # Python's decoder accepts what JSON has no text for: lone surrogates, for example.
+            return [Finding(message=f"not a JSON value: {error}", code="not_json", path="$")]
+        model = self._validating
+        if model is not None:
+            errors += model_findings(model, value, told=[e.path or "$" for e in errors])
+        return errors
+
+
+def _summary(errors: list[Finding]) -> str:
+    if not errors:
+        return "keeps the contract"
+    told = f"{errors[0].path}: {errors[0].message}"
+    return told if len(errors) == 1 else f"{len(errors)} errors; first {told}"

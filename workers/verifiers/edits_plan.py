@@ -1,0 +1,186 @@
+"""``edits.plan``: the answer is a plan of edits, and each applies to the workspace after the last.
+
+The edits are tried on a private copy, so that an author who cannot see the tree learns from the
+next prompt what was expected, what is there and which lines are nearest.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar
+
+from pydantic import Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from mulligan.policies.edit import Edit, EditPlan
+from mulligan.policies.failure import FailureKind, Finding, VerificationResult, VerificationStatus
+from mulligan.policies.job import escapes
+from mulligan.policies.value import Json, Value
+from mulligan.tasks.edit_ports import ApplyContext, EditRefused
+from mulligan.tasks.ports import BadInput, BlobStore, Candidate
+from mulligan.workers.sandbox.process import Limits
+from mulligan.workers.sandbox.workspace import private_directory, snapshot_of, unpack
+from mulligan.workers.verifiers.json_text import coercion_warnings, extraction_of
+
+_FENCE = re.compile(r"^```[\w-]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+#: A plan that says more than this is no plan.
+_MAX_CHARACTERS = 2_000_000
+
+
+class EditsPlan:
+    """Evidence: ``kind`` (``schema_invalid``: not a plan; ``missing_context``: an edit does not
+    apply), ``edits``, ``applied`` and ``refused`` (the operations). Codes: ``not_a_plan``,
+    ``schema``, ``operation``, ``payload``, ``does_not_apply``, ``no_op``."""
+
+    id: ClassVar[str] = "edits.plan"
+    slow: bool = True
+    needs_blobs: ClassVar[bool] = True
+    needs_workspace: ClassVar[bool] = True
+    #: Seconds: a plan has at most a thousand edits, and each is quick.
+    longest: ClassVar[float] = 300.0
+
+    class Options(Value):
+        #: The folder of the configuration tree, relative to the workspace.
+        config: str = "."
+        #: Operations that the plan may use; none given: all.
+        operations: tuple[str, ...] = ()
+        max_edits: int = Field(default=100, ge=1, le=1000)
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        blobs: BlobStore | None = None,
+        limits: Limits | None = None,
+        root: Path | None = None,
+    ) -> None:
+        del limits  # nothing of the answer is run
+        if options.config != "." and escapes(options.config):
+            raise BadInput("config: must stay inside the workspace")
+        self.options = options
+        self._blobs = blobs
+        self._root = root
+
+    def verify(self, candidate: Candidate) -> VerificationResult:
+        """Judge the plan by trying it; VerifierError if the workspace cannot be had."""
+        if candidate.workspace is None:
+            raise BadInput(f"{self.id} needs a workspace")
+        started = perf_counter()
+        plan, findings, warnings = read_answer(candidate)
+        if plan is None:
+            evidence: dict[str, Json] = {"kind": FailureKind.SCHEMA_INVALID.value}
+            return self._result(findings, evidence, warnings, 0.0, started)
+        snapshot = snapshot_of(candidate.workspace, self._blobs)
+        with private_directory(self._root) as work:
+            unpack(snapshot, work)
+            findings = self._tried(plan, work)
+        refused = {int(str(f.path)[6:].partition("]")[0]) for f in findings if f.code != "no_op"}
+        applied = len(plan.edits) - len(refused)
+        evidence = {
+            "kind": FailureKind.MISSING_CONTEXT.value,
+            "edits": len(plan.edits),
+            "applied": applied,
+            "refused": sorted({plan.edits[i].op for i in refused}),
+        }
+        return self._result(findings, evidence, warnings, applied / len(plan.edits), started)
+
+    def _tried(self, plan: EditPlan, work: Path) -> list[Finding]:
+        # Imported here: no other verifier needs libcst, tomlkit and git.
+        from mulligan.workers.edits.registry import default_registry
+
+        if len(plan.edits) > self.options.max_edits:
+            told = f"has {len(plan.edits)} edits; at most {self.options.max_edits} are taken"
+            return [_finding(len(plan.edits) - 1, plan.edits[-1], told, "schema")]
+        registry = default_registry()
+        ctx = ApplyContext(root=work, config=Path(self.options.config))
+        found = (self._one(registry, i, edit, ctx) for i, edit in enumerate(plan.edits))
+        return [finding for finding in found if finding is not None]
+
+    def _one(self, registry: Any, index: int, edit: Edit, ctx: ApplyContext) -> Finding | None:
+        from mulligan.workers.edits import writing
+
+        allowed = self.options.operations or tuple(registry.names())
+        if edit.op not in allowed or not registry.is_supported(edit.op):
+            told = f"there is no operation {edit.op!r} here; there are: {', '.join(allowed)}"
+            return _finding(index, edit, told, "operation")
+        try:
+            applier = registry.get(edit.op)
+            validation = applier.validate(edit, ctx)
+            if not validation.ok:
+                return _finding(index, edit, validation.reason, "payload")
+            changes = applier.changes(edit, ctx)
+            if all(change.unchanged for change in changes):
+                notes = [change.note for change in changes if change.note]
+                return _finding(index, edit, "; ".join(notes) or "it changes nothing", "no_op")
+            writing.perform(ctx.root, changes)
+        except EditRefused as error:
+            return _finding(index, edit, str(error), "does_not_apply")
+        return None
+
+    def _result(
+        self,
+        findings: list[Finding],
+        evidence: dict[str, Json],
+        warnings: tuple[str, ...],
+        share: float,
+        started: float,
+    ) -> VerificationResult:
+        wrong = [finding for finding in findings if finding.code != "no_op"]
+        idle = tuple(f"{f.path}: {f.message}" for f in findings if f.code == "no_op")
+        if not wrong:
+            evidence = {name: value for name, value in evidence.items() if name != "kind"}
+        return VerificationResult(
+            status=VerificationStatus.FAIL if wrong else VerificationStatus.PASS,
+            verifier_id=self.id,
+            summary=wrong[0].message if wrong else "a plan of edits that apply",
+            evidence=evidence,
+            errors=tuple(wrong),
+            warnings=warnings + idle,
+            elapsed_seconds=perf_counter() - started,
+            score=round(100 * share, 1) if wrong else None,
+        )
+
+
+def _finding(index: int, edit: Edit, message: str, code: str) -> Finding:
+    return Finding(message=message, code=code, path=f"edits[{index}] ({edit.id}) {edit.target}")
+
+
+def read_answer(candidate: Candidate) -> tuple[EditPlan | None, list[Finding], tuple[str, ...]]:
+    """The plan in an answer, or why there is none; and what had to be mended to read it."""
+    extraction = extraction_of(candidate)
+    data: Any = extraction.value if extraction.parsed else None
+    warnings = coercion_warnings(extraction) if isinstance(data, dict | list) else ()
+    if not isinstance(data, dict | list):
+        data = _yaml(candidate.output.text)
+    if isinstance(data, list):
+        data = {"edits": data}
+    if not isinstance(data, dict):
+        told = "the answer is not a plan: give YAML or JSON with a list of `edits`"
+        expected = "a plan: {edits: [{id, op, target, payload}]}"
+        return None, [Finding(message=told, code="not_a_plan", path="$", expected=expected)], ()
+    try:
+        return EditPlan.model_validate(data), [], warnings
+    except ValidationError as error:
+        found = [_schema_finding(item) for item in error.errors(include_url=False)]
+        return None, found, warnings
+
+
+def _schema_finding(item: Any) -> Finding:
+    path = "$"
+    for part in item["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return Finding(message=item["msg"].removeprefix("Value error, "), code="schema", path=path)
+
+
+def _yaml(text: str) -> Any:
+    """The data of a text, or of the one fence in it; None if it is no YAML."""
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    fences = _FENCE.findall(text)
+    try:
+        return YAML(typ="safe", pure=True).load(fences[0] if len(fences) == 1 else text)
+    except (YAMLError, ValueError, RecursionError):
+        return None

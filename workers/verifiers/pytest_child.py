@@ -1,0 +1,301 @@
+"""Run pytest and tell a reader outside this process what happens, as it happens.
+
+A program of its own: ``python -P -s -B pytest_child.py``, standard library and pytest only, with
+its configuration as JSON on stdin, so that neither the environment nor the command line holds the
+nonce when the answer is imported:
+
+``{"fd": 5, "nonce": "…", "root": "/private/work", "args": ["-q"],
+"stubs": {"files": ["solution.py"], "names": ["solution"]} | null}``
+
+With ``stubs`` it only collects, and the modules of those files are replaced by ones that have
+every name, so that tests which import the answer can be listed without it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+import types
+from collections.abc import Generator, Sequence
+from os import _exit, write
+from pathlib import Path
+from typing import Any
+
+NO_PYTEST = 97
+
+try:
+    import pytest
+    from _pytest import python as pytest_python
+    from _pytest import reports, runner
+    from _pytest import unittest as pytest_unittest
+except ImportError as missing:
+    sys.stderr.write(f"pytest cannot be imported by {sys.executable}: {missing}\n")
+    _exit(NO_PYTEST)
+
+_MESSAGE_CHARACTERS = 1_500
+_LINE_CHARACTERS = 300
+
+
+class Stream:
+    """One JSON line per event, numbered and signed with the nonce."""
+
+    def __init__(self, fd: int, nonce: str) -> None:
+        os.set_inheritable(fd, False)
+        self._fd, self._nonce, self._count = fd, nonce, 0
+
+    def emit(self, event: str, **facts: Any) -> None:
+        line = {"nonce": self._nonce, "seq": self._count, "event": event, **facts}
+        self._count += 1
+        # An answer's messages may hold lone surrogates, which nobody could store.
+        data = json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        while data:
+            data = data[write(self._fd, data) :]
+
+
+class Reporter:
+    """The pytest plugin: collection, every phase of every test, and how the session ended."""
+
+    def __init__(self, stream: Stream, root: Path) -> None:
+        self._stream, self._root = stream, root
+        self._raised: dict[tuple[str, str], dict[str, Any]] = {}
+        self._machinery = _fingerprint()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        nodeids = [item.nodeid for item in session.items]
+        self._stream.emit("collected", nodeids=nodeids, guessed=Stub.guessed)
+
+    def pytest_exception_interact(
+        self, node: pytest.Collector, call: pytest.CallInfo[Any], report: Any
+    ) -> None:
+        if isinstance(report, pytest.CollectReport) and call.excinfo is not None:
+            self._stream.emit("collect_error", nodeid=node.nodeid, **self._told(call.excinfo))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.excinfo is not None:
+            self._raised[report.nodeid, str(report.when)] = self._told(call.excinfo)
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._stream.emit(
+            "report",
+            nodeid=report.nodeid,
+            when=report.when,
+            outcome=report.outcome,
+            xfail=hasattr(report, "wasxfail"),
+            **self._raised.pop((report.nodeid, str(report.when)), {}),
+        )
+        self._check_machinery()
+
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._stream.emit("internal_error", **self._told(excinfo))
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._stream.emit("interrupted", **self._told(excinfo))
+
+    def pytest_sessionfinish(self) -> None:
+        self._check_machinery()
+
+    def _check_machinery(self) -> None:
+        """Say so if what decides on a test's outcome was exchanged since we started."""
+        for name, part in _fingerprint().items():
+            if self._machinery[name] is not part:
+                self._stream.emit("tampered", what=name)
+
+    def _told(self, excinfo: pytest.ExceptionInfo[BaseException]) -> dict[str, Any]:
+        """The exception as facts: its class, the innermost place inside the workspace, its text."""
+        error = excinfo.value
+        if isinstance(error, pytest.Collector.CollectError) and error.__cause__ is not None:
+            error = error.__cause__
+            excinfo = pytest.ExceptionInfo.from_exception(error)
+        text = _text(excinfo).replace(f"{self._root}/", "")
+        lines = text.splitlines() or [""]
+        if isinstance(error, SyntaxError):
+            lines.reverse()  # the place comes before what is wrong with it
+        asserted = next((line for line in lines if line.startswith("assert ")), lines[0])
+        return {
+            "exception": type(error).__name__,
+            "bases": [base.__name__ for base in type(error).__mro__],
+            "name": getattr(error, "name", None) if isinstance(error, ImportError) else None,
+            "frame": self._frame(excinfo),
+            "files": self._files(excinfo),
+            "assertion": asserted[:_LINE_CHARACTERS],
+            "message": text[:_MESSAGE_CHARACTERS],
+        }
+
+    def _frame(self, excinfo: pytest.ExceptionInfo[BaseException]) -> list[str] | None:
+        """File and function of the innermost frame in the workspace."""
+        error = excinfo.value
+        if isinstance(error, SyntaxError) and error.filename:
+            name = self._inside(error.filename)
+            if name is not None:
+                return [name, "<module>"]
+        for entry in reversed(excinfo.traceback):
+            name = self._inside(str(entry.path))
+            if name is not None:
+                return [name, entry.frame.code.raw.co_name]
+        return None
+
+    def _files(self, excinfo: pytest.ExceptionInfo[BaseException]) -> list[str]:
+        """The files of the workspace that the exception came through."""
+        return sorted({name for e in excinfo.traceback if (name := self._inside(str(e.path)))})
+
+    def _inside(self, path: str) -> str | None:
+        resolved = Path(path).resolve()
+        if not resolved.is_relative_to(self._root):
+            return None
+        return resolved.relative_to(self._root).as_posix()
+
+
+def _text(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
+    try:
+        return excinfo.exconly(tryshort=True).removeprefix("AssertionError: ")
+    except Exception:  # an exception of the answer's own may fail to become text
+        return type(excinfo.value).__name__
+
+
+#: What an answer would exchange to make its tests pass.
+_MACHINERY: tuple[tuple[Any, str], ...] = (
+    (pytest.Function, "runtest"),
+    (pytest_unittest.TestCaseFunction, "runtest"),
+    (pytest_python, "pytest_pyfunc_call"),
+    (runner, "pytest_runtest_call"),
+    (runner, "pytest_runtest_makereport"),
+    (runner, "runtestprotocol"),
+    (runner, "call_and_report"),
+    (runner.CallInfo, "from_call"),
+    (reports.TestReport, "from_item_and_call"),
+    (pytest, "raises"),
+    (builtins, "AssertionError"),
+    (Stream, "emit"),
+    (Reporter, "pytest_runtest_logreport"),
+)
+
+
+def _fingerprint() -> dict[str, Any]:
+    """Each part and its code, by name; a part that this version of pytest lacks is None."""
+    found: dict[str, Any] = {}
+    for owner, name in _MACHINERY:
+        part = vars(owner).get(name)
+        label = f"{owner.__name__.rpartition('.')[2]}.{name}"
+        found[label] = part
+        found[f"{label} (code)"] = getattr(getattr(part, "__func__", part), "__code__", None)
+    return found
+
+
+# -- listing tests without the answer --------------------------------------------------------------
+
+
+class Stub:
+    """A name of a module that is not there: it can be called, subclassed, iterated and compared."""
+
+    #: Whether anything was asked of a stub that only the real thing could answer, so that the
+    #: number of tests, or their parameters, may differ.
+    guessed = False
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = self.__qualname__ = name
+
+    def __getattr__(self, name: str) -> Stub:
+        if name.startswith(("__", "pytest", "_pytest")):
+            raise AttributeError(name)
+        return Stub(name)
+
+    def __call__(self, *args: Any, **_: Any) -> Any:
+        # A decorator keeps the test that it decorates.
+        if len(args) == 1 and isinstance(args[0], types.FunctionType | type):
+            return args[0]
+        return Stub(self.__name__)
+
+    def __mro_entries__(self, _bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return ()
+
+
+def _guess(result: Any) -> Any:
+    def method(*_: Any) -> Any:
+        Stub.guessed = True
+        return result() if callable(result) else result
+
+    return method
+
+
+def _answer_anything() -> None:
+    """Give stubs every operator; what they say to it is a guess."""
+    guesses = {
+        "__iter__": lambda: iter(()),
+        "__len__": 0,
+        "__bool__": True,
+        "__contains__": True,
+        "__getitem__": lambda: Stub("item"),
+        "__int__": 0,
+        "__index__": 0,
+        "__float__": 0.0,
+        "__enter__": lambda: Stub("context"),
+        "__exit__": False,
+    }
+    operators = "add radd sub rsub mul rmul truediv floordiv mod pow and or xor lt le gt ge neg"
+    for name in operators.split():
+        guesses[f"__{name}__"] = lambda: Stub("value")
+    for name, result in guesses.items():
+        setattr(Stub, name, _guess(result))
+
+
+class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of the answer's files, and of nothing else."""
+
+    def __init__(self, root: Path, files: Sequence[str], names: Sequence[str]) -> None:
+        self._files = {(root / file).resolve() for file in files}
+        self._names = frozenset(names)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, _target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self._names or fullname in sys.stdlib_module_names:
+            return None
+        found = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if found is not None and not self._is_answer(found):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def _is_answer(self, spec: importlib.machinery.ModuleSpec) -> bool:
+        return spec.origin is not None and Path(spec.origin).resolve() in self._files
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        def missing(name: str) -> Stub:
+            if name.startswith(("__", "pytest", "_pytest")):
+                raise AttributeError(name)
+            return Stub(name)
+
+        module.__getattr__ = missing  # type: ignore[method-assign]
+
+
+def main() -> None:
+    config = json.loads(sys.stdin.read())
+    root = Path(config["root"])
+    stream = Stream(config["fd"], config["nonce"])
+    reporter = Reporter(stream, root)
+    stubs, args = config["stubs"], config["args"]
+    del config
+    # As ``python -m pytest`` does, so that tests in a folder find the modules beside it.
+    sys.path.insert(0, str(root))
+    if stubs is not None:
+        _answer_anything()
+        sys.meta_path.insert(0, StubFinder(root, **stubs))
+    stream.emit("start")
+    code = int(pytest.main(args, plugins=[reporter]))
+    stream.emit("finish", exit_code=code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Nothing that the answer registered for the end of the process gets to run.
+    _exit(code)
+
+
+if __name__ == "__main__":
+    main()

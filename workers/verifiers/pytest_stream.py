@@ -1,0 +1,177 @@
+"""The parent's side of a pytest run: its events, read live and believed only if they add up."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections import defaultdict
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Any
+
+from mulligan.policies.value import Value
+
+_CAP_BYTES = 16 << 20
+_PHASES = (["setup", "call", "teardown"], ["setup", "teardown"])
+
+
+class Raised(Value):
+    """An exception as the child told it."""
+
+    exception: str
+    bases: tuple[str, ...] = ()
+    #: The module that could not be imported.
+    name: str | None = None
+    #: File in the workspace and function.
+    frame: tuple[str, str] | None = None
+    #: Every file in the workspace that it came through.
+    files: tuple[str, ...] = ()
+    assertion: str = ""
+    message: str = ""
+    nodeid: str = ""
+
+
+class Report(Value):
+    """One phase of one test."""
+
+    nodeid: str
+    when: str
+    outcome: str
+    xfail: bool = False
+    raised: Raised | None = None
+
+
+@dataclass(kw_only=True)
+class Transcript:
+    """What a run told. Anything in ``problems`` means that it cannot be believed."""
+
+    started: bool = False
+    #: None until collection ended.
+    collected: tuple[str, ...] | None = None
+    guessed: bool = False
+    reports: list[Report] = field(default_factory=list)
+    collect_errors: list[Raised] = field(default_factory=list)
+    internal_error: Raised | None = None
+    interrupted: Raised | None = None
+    #: pytest's own exit code; None if it never came to its end.
+    exit_code: int | None = None
+    problems: list[str] = field(default_factory=list)
+
+    def phases(self) -> dict[str, list[Report]]:
+        """The reports of each test, in the order of the tests."""
+        tests: dict[str, list[Report]] = defaultdict(list)
+        for report in self.reports:
+            tests[report.nodeid].append(report)
+        return tests
+
+
+class EventReader:
+    """A pipe and a thread that empties it while the child runs.
+
+    Only what carries the nonce and the next number counts; anything else is a problem.
+    """
+
+    def __init__(self) -> None:
+        self.nonce = secrets.token_hex(16)
+        self._read_fd, self.write_fd = os.pipe()
+        self._data = bytearray()
+        self._overflow = False
+        self._thread = Thread(target=self._drain, name="pytest-events", daemon=True)
+
+    def __enter__(self) -> EventReader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.write_fd)
+        self._thread.join()
+        os.close(self._read_fd)
+
+    def _drain(self) -> None:
+        while chunk := os.read(self._read_fd, 65_536):
+            if len(self._data) < _CAP_BYTES:
+                self._data += chunk
+            else:
+                self._overflow = True
+
+    def transcript(self) -> Transcript:
+        """What was told; call it when the child has ended and the reader is closed."""
+        transcript = Transcript()
+        if self._overflow:
+            transcript.problems.append(f"more than {_CAP_BYTES} bytes of events")
+        for number, line in enumerate(bytes(self._data).splitlines()):
+            event = _parse(line, self.nonce, number)
+            if event is None:
+                transcript.problems.append("an event that pytest did not send")
+                break
+            _record(transcript, event)
+        transcript.problems += _disorder(transcript)
+        return transcript
+
+
+def _parse(line: bytes, nonce: str, number: int) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+        known = event.pop("nonce") == nonce and event.pop("seq") == number
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return event if known else None
+
+
+def _record(transcript: Transcript, event: dict[str, Any]) -> None:
+    kind = event.pop("event", None)
+    try:
+        if transcript.exit_code is not None:
+            transcript.problems.append("an event after the end")
+        match kind:
+            case "start":
+                transcript.started = True
+            case "collected":
+                _record_collected(transcript, event)
+            case "collect_error":
+                transcript.collect_errors.append(Raised(**event))
+            case "report":
+                transcript.reports.append(_report(event))
+            case "internal_error":
+                transcript.internal_error = Raised(**event)
+            case "interrupted":
+                transcript.interrupted = Raised(**event)
+            case "tampered":
+                transcript.problems.append(f"{event['what']} of pytest was exchanged")
+            case "finish":
+                transcript.exit_code = int(event["exit_code"])
+            case _:
+                transcript.problems.append("an event of an unknown kind")
+    except (KeyError, TypeError, ValueError):
+        transcript.problems.append(f"a malformed event: {kind}")
+
+
+def _record_collected(transcript: Transcript, event: dict[str, Any]) -> None:
+    if transcript.collected is not None:
+        transcript.problems.append("collected twice")
+    transcript.collected = tuple(str(nodeid) for nodeid in event["nodeids"])
+    transcript.guessed = bool(event["guessed"])
+
+
+def _report(event: dict[str, Any]) -> Report:
+    own = {name: event.pop(name) for name in ("nodeid", "when", "outcome", "xfail")}
+    return Report(**own, raised=Raised(**event) if event else None)
+
+
+def _disorder(transcript: Transcript) -> list[str]:
+    """What no honest run does: reports of unknown tests, phases missing or out of order."""
+    known = set(transcript.collected or ())
+    tests = transcript.phases()
+    cut_short = bool(
+        transcript.exit_code is None or transcript.internal_error or transcript.interrupted
+    )
+    last = next(reversed(tests), None) if cut_short else None
+    problems = []
+    for nodeid, reports in tests.items():
+        phases = [report.when for report in reports]
+        if nodeid not in known:
+            problems.append(f"{nodeid} was reported but never collected")
+        elif phases not in _PHASES and nodeid != last:
+            problems.append(f"{nodeid} went through {phases}")
+    return problems[:10]

@@ -1,0 +1,127 @@
+"""The errors of jsonschema-rs as findings: exact places, short values, keywords as codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+from jsonschema_rs import ValidationError, ValidationErrorKind
+
+from mulligan.policies.failure import Finding
+from mulligan.policies.value import Json
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+_MESSAGE_CHARACTERS = 300
+_VALUE_CHARACTERS = 120
+
+Path = Sequence[str | int]
+
+
+def json_path(parts: Path) -> str:
+    """``$.items[0].age``; keys that are not plain words are quoted: ``$['a b']``."""
+    return "$" + "".join(_step(part) for part in parts)
+
+
+def _step(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _PLAIN_KEY.match(part) else f"[{part!r}]"
+
+
+def json_pointer(parts: Path) -> str:
+    """``/properties/age/type``."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def brief(value: Json) -> Json:
+    """The value itself if it is short, otherwise the beginning of its JSON text."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, str):
+        return _cut(value, _VALUE_CHARACTERS)
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return value if len(text) <= _VALUE_CHARACTERS else _cut(text, _VALUE_CHARACTERS)
+
+
+def _cut(text: str, limit: int) -> str:
+    # A lone surrogate from "\ud800" can be neither stored nor sent: show it as a mark.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def findings_of(error: ValidationError) -> Iterator[Finding]:
+    """One finding per wrong place: a missing or an extra property is a place of its own."""
+    kind = error.kind
+    match kind:
+        case ValidationErrorKind.Required():
+            yield _finding(error, [*error.instance_path, kind.property], expected=kind.property)
+        case (
+            ValidationErrorKind.AdditionalProperties() | ValidationErrorKind.UnevaluatedProperties()
+        ):
+            for name in kind.unexpected:
+                message = f"{json.dumps(name, ensure_ascii=False)} is not an allowed property"
+                yield _finding(error, [*error.instance_path, name], message=message)
+        case _:
+            yield _finding(error, error.instance_path, expected=_expected(kind))
+
+
+def _finding(
+    error: ValidationError, path: Path, *, expected: Json = None, message: str | None = None
+) -> Finding:
+    return Finding(
+        message=_cut(message or error.message + _closest(error.kind), _MESSAGE_CHARACTERS),
+        code=error.kind.name,
+        path=_cut(json_path(path), _MESSAGE_CHARACTERS),
+        schema_path=json_pointer(error.schema_path),
+        expected=brief(expected),
+        actual=_actual(error),
+    )
+
+
+def _actual(error: ValidationError) -> Json:
+    """What stands there; for a missing or an extra property, the names that do."""
+    keys_matter = error.kind.name in ("required", "additionalProperties", "unevaluatedProperties")
+    if keys_matter and isinstance(error.instance, dict):
+        return brief(sorted(error.instance))
+    return brief(error.instance)
+
+
+def _expected(kind: ValidationErrorKind) -> Json:
+    """The contract's own word on it: the type, the limit, the options."""
+    match kind:
+        case ValidationErrorKind.Type():
+            return kind.types[0] if len(kind.types) == 1 else kind.types
+        case (
+            ValidationErrorKind.AnyOf()
+            | ValidationErrorKind.OneOfNotValid()
+            | ValidationErrorKind.OneOfMultipleValid()
+            | ValidationErrorKind.PropertyNames()
+        ):
+            return None
+    values = list(kind.as_dict().values())
+    return values[0] if len(values) == 1 else None
+
+
+def _closest(kind: ValidationErrorKind) -> str:
+    """The errors of the alternative that came nearest, since "none fits" helps nobody."""
+    if not isinstance(kind, ValidationErrorKind.AnyOf | ValidationErrorKind.OneOfNotValid):
+        return ""
+    branches = [branch for branch in kind.context if branch]
+    if not branches:
+        return ""
+    nearest = min(branches, key=_distance)
+    told = "; ".join(f"{json_path(e.instance_path)}: {_cut(e.message, 80)}" for e in nearest[:3])
+    return f" (closest: {told})"
+
+
+def _distance(branch: list[ValidationError]) -> tuple[bool, int]:
+    """A wrong type at the top is the farthest; after that, the fewest errors win."""
+    shallow = min(len(error.instance_path) for error in branch)
+    wrong_type = any(
+        error.kind.name == "type" and len(error.instance_path) == shallow for error in branch
+    )
+    return wrong_type, len(branch)
