@@ -21,7 +21,7 @@ from mulligan.workers.app import create_app
 from mulligan.workers.compose import Shop, compose
 from mulligan.workers.embedded import find_server
 from mulligan.workers.settings import Settings
-from mulligan.workers.stack import Pool, Stack, child_environment
+from mulligan.workers.stack import Child, Pool, Stack, child_environment
 
 SCHEMA = {
     "type": "object",
@@ -44,6 +44,19 @@ def wait_for(condition: Callable[[], Any], what: str, *, seconds: float = 60.0) 
             return value
         time.sleep(0.02)
     raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+
+
+def ended_by_itself(child: Child, *, seconds: float = 90.0) -> int:
+    """The exit code of a worker that was told to go. One that stays says where it is stuck:
+    aborted, it writes the stack of every thread into its log (PYTHONFAULTHANDLER)."""
+    process = child.process
+    assert process is not None
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+        process.wait()
+        raise AssertionError(f"{child.name} did not end within {seconds:g} s") from None
 
 
 def scripted(*answers: Any, **changes: Any) -> dict[str, Any]:
@@ -132,7 +145,7 @@ class Fleet:
 
     def logs(self) -> str:
         files = sorted((self.folder / "logs").glob("*.log"))
-        return "\n".join(f"== {file.name}\n{file.read_text()[-4000:]}" for file in files)
+        return "\n".join(f"== {file.name}\n{file.read_text()[-20_000:]}" for file in files)
 
 
 @contextmanager
@@ -151,6 +164,7 @@ def running_fleet(
               "republish_after": 2.0, "outbox_grace": 0.5, **changes}  # fmt: skip
     settings = Settings(broker_url=server.url, home=folder, **fields)
     names = {f"MULLIGAN_{name.upper()}": str(value) for name, value in fields.items()}
+    names["PYTHONFAULTHANDLER"] = "1"
     stack = Stack(
         folder,
         child_environment(settings, broker_url=server.url, **names, **(environment or {})),

@@ -42,7 +42,7 @@ from mulligan.workers.settings import Settings
 from mulligan.workers.verifiers.registry import VerifierRegistry
 
 
-def until(condition: Callable[[], Any], *, timeout: float = 20.0) -> None:
+def until(condition: Callable[[], Any], *, timeout: float = 60.0) -> None:
     """Wait for something that is bound to happen; fail if it does not."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -24,6 +24,7 @@ from mulligan.workers.edits.queue import hint_at_sessions, work_on_session
 from mulligan.workers.flower_format import REDACTED
 from mulligan.workers.fold import Fold
 from mulligan.workers.process import Process
+from mulligan.workers.redis_calls import SOCKET_TIMEOUT
 from mulligan.workers.repairing import StateTask
 from mulligan.workers.settings import Settings, load_settings
 
@@ -69,6 +70,8 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "broker_transport_options": {
             "visibility_timeout": 900,
             "queue_order_strategy": "priority",
+            # A broker that hangs without dying must not hold a worker, nor its shutdown, for ever.
+            "socket_timeout": SOCKET_TIMEOUT,
         },
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,

@@ -19,6 +19,9 @@ from redis.retry import Retry
 from mulligan.tasks.ports import LedgerUnavailable
 
 T = TypeVar("T")
+#: Seconds after which a Redis that hangs without dying counts as away; longer than any wait of ours.
+#: An address may say otherwise: `?socket_timeout=5`.
+SOCKET_TIMEOUT = 30.0
 _AWAY = (redis.ConnectionError, redis.TimeoutError, BusyLoadingError, ReadOnlyError)
 
 
@@ -47,7 +50,12 @@ def connect(url: str, *, text: bool = True) -> redis.Redis:
     """A client that never retries by itself: patience is ours, and visible."""
     options: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True}
     return redis.Redis.from_url(
-        url, decode_responses=text, retry=Retry(NoBackoff(), 0), protocol=2, **options
+        url,
+        decode_responses=text,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        socket_timeout=SOCKET_TIMEOUT,
+        **options,
     )
 
 

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from fleet import CONTROL, GOOD, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
+from fleet import (
+    CONTROL,
+    GOOD,
+    WRONG_TYPE,
+    Fleet,
+    ended_by_itself,
+    running_fleet,
+    scripted,
+    wait_for,
+)
 
 from mulligan.tasks.ledger import JobView
 from mulligan.workers.stack import Child, Pool
@@ -122,7 +131,7 @@ def test_a_worker_that_is_scaled_down_ends_what_it_began(tmp_path: Path) -> None
         )
         assert leaving.alive, "it waits for its attempt"
         gate.touch()
-        assert leaving.process.wait(30) == 0
+        assert ended_by_itself(leaving) == 0
         views = fleet.finished([slow, *others])
         check_once(views, trace)
         assert str(views[-1].attempts[0].worker).endswith(f":{staying.process.pid}")

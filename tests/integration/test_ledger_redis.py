@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ from mulligan.workers import keys
 from mulligan.workers.blobs import blob_store
 from mulligan.workers.breakers import RedisBreakers
 from mulligan.workers.embedded import find_server
-from mulligan.workers.redis_calls import connect
+from mulligan.workers.redis_calls import SOCKET_TIMEOUT, connect
 from mulligan.workers.redis_ledger import RedisLedger
 
 # -- scripts ------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ class OwnRedis:
     def start(self) -> None:
         argv = [find_server(), "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, cwd=self.socket.parent)
-        until(self._answers)
+        until(self.answers)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -82,7 +83,11 @@ class OwnRedis:
             self._process.wait()
             self._process = None
 
-    def _answers(self) -> bool:
+    def send_signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def answers(self) -> bool:
         try:
             return bool(connect(self.url).ping())
         except redis.RedisError:
@@ -123,6 +128,27 @@ def test_a_ledger_that_comes_back_in_time_is_waited_for(
         told = [call.result(60)[0] for call in waiting]
     assert all(isinstance(each, Accepted) for each in told)
     assert len(ledger.jobs()) == 2
+
+
+def test_a_ledger_that_hangs_without_dying_is_away_too(
+    own_redis: OwnRedis, settings: SettingsMaker
+) -> None:
+    """Given a server that takes requests and says nothing, then nobody waits for ever; and what
+    it says late, once it goes on, is not taken for the answer to the next request."""
+    own_redis.start()
+    hasty = connect(f"{own_redis.url}?socket_timeout=0.2")
+    ledger = RedisLedger(hasty, settings(), patience=0)
+    new = submission(ledger)
+    ledger.now()
+    own_redis.send_signal(signal.SIGSTOP)
+    with pytest.raises(LedgerUnavailable, match="the ledger is away"):
+        ledger.accept([new])
+    own_redis.send_signal(signal.SIGCONT)
+    until(own_redis.answers)
+    (told,) = ledger.accept([new])
+    assert isinstance(told, Accepted)
+    assert [row.id for row in ledger.jobs()] == [new.id]
+    assert connect(own_redis.url).get_connection_kwargs()["socket_timeout"] == SOCKET_TIMEOUT
 
 
 # -- many at once -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from fleet import CONTROL, GOOD, WORK, Fleet, running_fleet, scripted, wait_for
+from fleet import CONTROL, GOOD, WORK, Fleet, ended_by_itself, running_fleet, scripted, wait_for
 from support import SettingsMaker
 from web import ask, new_token
 
@@ -195,6 +195,6 @@ def test_a_worker_that_stops_is_gone_at_once(alive: Fleet) -> None:
     leaving = next(c for c in alive.stack.children if c.name == "work")
     assert leaving.process is not None
     leaving.process.terminate()
-    assert leaving.process.wait(30) == 0
+    assert ended_by_itself(leaving) == 0
     assert "work" not in present(alive)
     assert not Path(sign(alive.shop.settings, name)).exists()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from support import make_job, until
 
 from mulligan.policies.job import TERMINAL, Job, Output
 from mulligan.tasks.bench import RunnerInHand
-from mulligan.tasks.ledger import Entry, JobView, Ledger, Publication
+from mulligan.tasks.ledger import Entry, JobView, Lease, Ledger, Publication
 from mulligan.tasks.ports import Request
 from mulligan.tasks.submit import submit_jobs
 from mulligan.workers.local_stack import LocalStack, local_stack
@@ -29,7 +28,7 @@ QUICK: dict[str, Any] = {
     "sweep_interval": 0.05,
     "outbox_grace": 0.1,
     "backoff_base": 0.01,
-    "lease": 0.5,
+    "lease": 2.0,
     "republish_after": 0.3,
 }
 
@@ -131,10 +130,12 @@ class Gate:
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.open = threading.Event()
+        self.answered = threading.Event()
 
     def answer(self, request: Request) -> Output:
         self.asked.set()
-        self.open.wait(20)
+        self.open.wait(60)
+        self.answered.set()
         return Output(text="{}")
 
 
@@ -143,12 +144,13 @@ def gated(stack: LocalStack, gate: Gate, **more: Any) -> LocalWorkers:
     bench = stack.workers.bench
     in_hand = bench.runner(make_job().runner)
     held = RunnerInHand(runner=gate, timeout=in_hand.timeout, decoding=in_hand.decoding)
-    return LocalWorkers(replace(bench, runner=lambda _: held), slots=1, lease=0.5, **more)
+    options = {"slots": 1, "lease": QUICK["lease"], **more}
+    return LocalWorkers(replace(bench, runner=lambda _: held), **options)
 
 
 def test_closing_waits_for_what_runs(stack: LocalStack) -> None:
     gate = Gate()
-    with gated(stack, gate, grace=10) as workers:
+    with gated(stack, gate, grace=60) as workers:
         intake = replace(stack.intake, publish=workers.publish)
         job_id = submit_jobs(intake, [make_job()])[0].id
         assert gate.asked.wait(10)
@@ -164,8 +166,7 @@ def test_what_does_not_end_in_time_is_given_back_at_once(stack: LocalStack) -> N
         intake = replace(stack.intake, publish=workers.publish)
         job_id = submit_jobs(intake, [make_job(runner=scripted("{}"))])[0].id
         assert gate.asked.wait(10)
-        started = time.monotonic()
-    assert time.monotonic() - started < 2
+    assert not gate.answered.is_set(), "closing did not wait for the answer"
     view = stack.ledger.job(job_id)
     assert view is not None
     assert view.state in ("queued", "waiting")
@@ -174,11 +175,24 @@ def test_what_does_not_end_in_time_is_given_back_at_once(stack: LocalStack) -> N
     gate.open.set()
 
 
-def test_a_lease_is_renewed_while_a_runner_takes_its_time(stack: LocalStack) -> None:
-    slow = scripted({"text": "{}", "delay": 1.2})
-    (job_id,) = submit(stack, make_job(runner=slow))
-    view = ended(stack, job_id)
-    assert (view.state, view.attempts[0].claims) == ("succeeded", 1)
+def test_a_lease_is_renewed_while_a_runner_takes_its_time(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That renewing keeps the attempt, however long it takes, is test_leases.py's to show."""
+    gate, renewed, renew = Gate(), list[Entry](), stack.ledger.renew
+
+    def watched(leases: Sequence[Lease]) -> set[Entry]:
+        lost = renew(leases)
+        renewed.extend(lease.entry for lease in leases if lease.entry not in lost)
+        return lost
+
+    monkeypatch.setattr(stack.ledger, "renew", watched)
+    with gated(stack, gate, grace=60, lease=0.03) as workers:  # looked after every 10 ms
+        intake = replace(stack.intake, publish=workers.publish)
+        job_id = submit_jobs(intake, [make_job()])[0].id
+        until(lambda: renewed.count(Entry("attempt", job_id, 1)) >= 3)
+        gate.open.set()
+    assert ended(stack, job_id).state == "succeeded"
 
 
 def test_an_exception_is_logged_and_the_attempt_comes_back(
@@ -204,7 +218,7 @@ def test_after_closing_work_stays_in_the_ledger(stack: LocalStack) -> None:
     stack.close()
     stack.close()
     (job_id,) = submit(stack, make_job(runner=scripted("{}")))
-    time.sleep(0.1)
+    assert stack.workers.depths() == {"repair": 0, "verify": 0, "attempt": 0}
     view = stack.ledger.job(job_id)
     assert view is not None
     assert view.state == "queued"
