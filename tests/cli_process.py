@@ -67,7 +67,7 @@ class Shell:
         )
 
     def run(
-        self, *argv: str, code: int = 0, timeout: float = 90, **environment: str
+        self, *argv: str, code: int = 0, timeout: float = 180, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; it must end with the code."""
         process = self.start(*argv, **environment)
@@ -103,7 +103,7 @@ class Shell:
         except psutil.Error:
             return False
 
-    def nothing_left(self, *, seconds: float = 5.0) -> bool:
+    def nothing_left(self, *, seconds: float = 20.0) -> bool:
         try:
             wait_for(lambda: not self.processes(), "the last process", seconds=seconds)
         except AssertionError:

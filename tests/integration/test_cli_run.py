@@ -133,15 +133,19 @@ def test_nothing_is_started_for_bad_input(content: dict[str, Any], said: str) ->
 
 def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
     with new_shell(MULLIGAN_LEASE="2") as shell:
-        shell.write("slow.json", job({"text": GOOD, "delay": 3}, idempotency_key="slow"))
+        gate = shell.folder / "gate"
+        answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
+        runner = {"kind": "command", "argv": ["sh", "-c", answer]}
+        shell.write("slow.json", job(runner=runner, idempotency_key="slow"))
         process = shell.start("run", "slow.json")
         wait_for(lambda: _running(shell), "the job to run")
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)  # impatient
-        out, err = process.communicate(timeout=40)
+        out, err = process.communicate(timeout=90)
         assert process.returncode == 130, out + err
         assert "1 unfinished job stays in the ledger" in err
         assert shell.nothing_left()
+        gate.touch()
         # The key finds the job again, and it is not run from the start by another id.
         shell.run("run", "slow.json", "--always-zero", timeout=120)
         listed = json.loads(shell.look("jobs", "list", "--json").stdout)

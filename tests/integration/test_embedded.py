@@ -78,7 +78,7 @@ def test_a_user_killed_with_9_leaves_no_server_behind(home: Path) -> None:
     script = (
         "import sys, signal; from pathlib import Path\n"
         "from mulligan.workers.embedded import EmbeddedRedis\n"
-        "EmbeddedRedis(Path(sys.argv[1])).start()\n"
+        "user = EmbeddedRedis(Path(sys.argv[1])); user.start()\n"
         "print('up', flush=True); signal.pause()\n"
     )
     user = subprocess.Popen([sys.executable, "-c", script, str(home)], stdout=subprocess.PIPE)
