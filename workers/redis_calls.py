@@ -19,7 +19,7 @@ from redis.retry import Retry
 from mulligan.tasks.ports import LedgerUnavailable
 
 T = TypeVar("T")
-#: Seconds after which a Redis that hangs without dying counts as away; longer than any wait of ours.
+#: Seconds after which a Redis that hangs without dying counts as away; no wait of ours is longer.
 #: An address may say otherwise: `?socket_timeout=5`.
 SOCKET_TIMEOUT = 30.0
 _AWAY = (redis.ConnectionError, redis.TimeoutError, BusyLoadingError, ReadOnlyError)

@@ -285,20 +285,16 @@ class RedisLedger(RedisLanes, RedisEscalations):
         return views.remedies(self.calls.hashes([f"{self._prefix(job_id)}remedy:{coarse}"])[0])
 
     def job(self, job_id: str) -> JobView | None:
-        prefix = self._prefix(job_id)
-        raw = self.calls.hashes([f"{prefix}job:{job_id}"])[0]
+        raw, *rest = self.calls.one("read_job", self._prefix(job_id), id=job_id)
         if not raw:
             return None
-        numbers = range(1, int(raw["attempt"]) + 1)
-        loops = range(1, max(int(raw["loop"]), int(raw.get("past_loops", 0))) + 1)
-        cycle_ids = [f"{job_id}:{n}:{loop}" for n in numbers for loop in loops]
-        rows = self.calls.hashes(
-            [f"{prefix}job:{job_id}:{n}" for n in numbers]
-            + [f"{prefix}cycle:{cycle}" for cycle in cycle_ids]
+        attempts, cycles = rest
+        return views.read_job(
+            job_id,
+            views.fields(raw),
+            [views.fields(row) for row in attempts],
+            [views.read_cycle(cycle, views.fields(row)) for cycle, row in cycles],
         )
-        found = zip(cycle_ids, rows[len(numbers) :], strict=True)
-        cycles = [views.read_cycle(cycle, row) for cycle, row in found if row]
-        return views.read_job(job_id, raw, rows[: len(numbers)], cycles)
 
     def jobs(self, *, state: str | None = None, limit: int = 50) -> list[JobView]:
         name = f"jobs:{state}" if state else "jobs"

@@ -185,6 +185,11 @@ def read_cycle(cycle_id: str, raw: Mapping[str, str]) -> SelfRepairCycle:
     )
 
 
+def fields(flat: Sequence[str]) -> dict[str, str]:
+    """A hash as a script tells it: name, value, name, value."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
 def read_job(
     job_id: str,
     raw: Mapping[str, str],
@@ -212,14 +217,17 @@ def read_job(
 def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:
     """What the script tells about an attempt that was taken."""
     _, body, plan, output, memory, tokens, seconds, loops, faults, results, repairs = answer[:11]
-    counts = {memory[i]: int(memory[i + 1]) for i in range(0, len(memory), 2)}
-    pairs = ((results[i], results[i + 1]) for i in range(0, len(results), 2))
+    counts = {signature: int(count) for signature, count in fields(memory).items()}
     return Claim(
         lease=lease,
         job=Job.model_validate_json(body),
         plan=AttemptPlan.model_validate_json(plan) if plan else AttemptPlan(),
         output=Output.model_validate_json(output) if output else None,
-        results={int(i): VerificationResult.model_validate_json(r) for i, r in pairs if r},
+        results={
+            int(i): VerificationResult.model_validate_json(r)
+            for i, r in fields(results).items()
+            if r
+        },
         memory=RetryMemory(counts),
         tokens_used=int(tokens),
         seconds_used=float(seconds),

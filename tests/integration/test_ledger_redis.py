@@ -61,6 +61,22 @@ def test_what_redis_refuses_is_told_at_once(ledger: RedisLedger, redis_client: r
         ledger.accept(batch)
 
 
+def test_a_job_is_seen_as_it_is_at_one_moment(ledger: RedisLedger) -> None:
+    """In one script: nobody sees the state from before a step beside an attempt from after it."""
+    new = submission(ledger)
+    ledger.accept([new])
+    claim = ledger.claim(Entry("attempt", new.id, 1), worker="w")
+    assert isinstance(claim, Claim)
+    ledger.settle(claim.lease, retries_at_once(claim))
+    made = ledger.calls.round_trips
+    view = ledger.job(new.id)
+    assert ledger.calls.round_trips == made + 1
+    assert view is not None
+    assert [attempt.settled_at is None for attempt in view.attempts] == [False, True]
+    assert [cycle.status for cycle in view.cycles] == ["pending_immediate_retry"]
+    assert ledger.job("p00-nowhere") is None
+
+
 # -- patience -----------------------------------------------------------------------------------
 
 

@@ -196,4 +196,6 @@ def test_more_jobs_cost_no_page_more_round_trips(site: Site) -> None:
         page(client, path)  # scripts are loaded once
     few = [cost(path) for path in paths]
     add(1000)
-    assert [cost(path) for path in paths] == few
+    many = [cost(path) for path in paths]
+    # A page may find something kept for seconds (settings, tokens) too old just now: one or two.
+    assert all(now <= before + 2 for before, now in zip(few, many, strict=True)), (few, many)
