@@ -143,6 +143,14 @@ class Fleet:
     def one(self, job: dict[str, Any], *, seconds: float = 60.0) -> JobView:
         return self.finished(self.submit(job), seconds=seconds)[0]
 
+    def holder(self, job_id: str) -> Child | None:
+        """The worker that has the first attempt of a job in hand."""
+        view = self.ledger.job(job_id)
+        if view is None or view.state != "running":
+            return None
+        pid = str(view.attempts[0].worker).rpartition(":")[2]
+        return next(c for c in self.stack.children if c.process and str(c.process.pid) == pid)
+
     def logs(self) -> str:
         files = sorted((self.folder / "logs").glob("*.log"))
         return "\n".join(f"== {file.name}\n{file.read_text()[-20_000:]}" for file in files)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from typing import Any
 
 from celery import Celery, signals
+from celery.concurrency.thread import TaskPool as ThreadPool
+from celery.exceptions import Reject
 from kombu.entity import Queue
 
 from mulligan.tasks.attempt import run_attempt
 from mulligan.tasks.ledger import Entry
+from mulligan.tasks.ports import LedgerUnavailable
 from mulligan.tasks.recheck import run_recheck
 from mulligan.tasks.submit import read_job, submit_jobs
 from mulligan.tasks.sweep import run_sweep
@@ -28,6 +32,8 @@ from mulligan.workers.redis_calls import SOCKET_TIMEOUT
 from mulligan.workers.repairing import StateTask
 from mulligan.workers.settings import Settings, load_settings
 
+log = logging.getLogger(__name__)
+
 #: In the order a worker that serves several of them must list them.
 QUEUES = ("repair", "attempt", "verify", "edit", "loop", "control")
 SUBMIT_QUEUE = "mulligan.submit"
@@ -39,6 +45,8 @@ BULK_INTERVAL = 1.0
 EDITS_INTERVAL = 1.0
 #: How often alerts are looked for, in seconds.
 WEBHOOKS_INTERVAL = 2.0
+#: How long a submission that the ledger refused waits before it is offered again, in seconds.
+RESUBMIT_SECONDS = 1.0
 
 
 def _queues(*, hints: bool) -> list[Any]:
@@ -138,15 +146,24 @@ def _follow(process: Process, attendance: Attendance) -> None:
         queues = instance.app.amqp.queues
         if "edit" in queues.consume_from:
             queues.select_add(f"edit.{socket.gethostname()}")
+        # Celery tells of a cold shutdown when it is over: after its soft time, and after every
+        # thread has come to its end. By then a supervisor has killed it.
+        softly = instance.wait_for_soft_shutdown
 
-    def shutting_down(how: str, **_: Any) -> None:
-        attendance.shutting_down()
-        process.shutting_down(how=how)
+        def give_back_first() -> None:
+            process.give_back()
+            if isinstance(instance.pool, ThreadPool):
+                # Threads cannot be killed, which Celery would take for an error of its own; what
+                # they still do is refused.
+                instance.pool.terminate_job = lambda *_, **__: None
+            softly()
+
+        instance.wait_for_soft_shutdown = give_back_first
 
     signals.celeryd_after_setup.connect(set_up, weak=False)
     signals.worker_process_init.connect(child_up, weak=False)
     signals.worker_ready.connect(ready, weak=False)
-    signals.worker_shutting_down.connect(shutting_down, weak=False)
+    signals.worker_shutting_down.connect(lambda **_: attendance.shutting_down(), weak=False)
     signals.worker_shutdown.connect(lambda **_: attendance.gone(), weak=False)
 
 
@@ -193,8 +210,14 @@ def _register(app: Celery, process: Process) -> None:
     def submit_job(self: StateTask, **job: Any) -> str:
         # The message's own id is the key otherwise: a redelivery makes no second job.
         key = job.get("idempotency_key") or self.request.id
-        accepted = submit_jobs(process.shop.intake, [read_job({**job, "idempotency_key": key})])
-        return accepted[0].id
+        read = read_job({**job, "idempotency_key": key})
+        try:
+            return submit_jobs(process.shop.intake, [read])[0].id
+        except LedgerUnavailable as error:
+            # The message is the only copy of the job, so it goes back; not in a hurry.
+            log.error("a job stays on %s, which is tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - no trace: it is no bug
+            time.sleep(RESUBMIT_SECONDS)
+            raise Reject(error, requeue=True) from error
 
     for name, function in (("attempt", attempt), ("verify", verify), ("recheck", recheck)):
         app.task(name=f"mulligan.{name}", bind=True, base=StateTask, shared=False)(function)

@@ -44,6 +44,7 @@ class LeaseKeeper:
         self._stuck_after = stuck_after
         self._held: dict[Entry, tuple[Lease, float]] = {}
         self._lock = threading.Lock()
+        self._over = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -51,10 +52,14 @@ class LeaseKeeper:
     def holding(self, lease: Lease, deadline: float) -> Iterator[None]:
         """Keep a lease renewed, for at most ``deadline`` seconds."""
         with self._lock:
-            self._held[lease.entry] = (lease, time.monotonic() + deadline)
+            late = self._over
+            if not late:
+                self._held[lease.entry] = (lease, time.monotonic() + deadline)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
                 self._thread.start()
+        if late:  # it was claimed while the others were given back
+            self._give_back(lease)
         try:
             yield
         finally:
@@ -62,12 +67,17 @@ class LeaseKeeper:
                 self._held.pop(lease.entry, None)
 
     def release_all(self) -> None:
-        """At shutdown: give back what is held, so that nobody waits for it to expire."""
+        """At shutdown: give back what is held, and what is still to come, so that nobody waits
+        for it to expire."""
         with self._lock:
+            self._over = True
             held = [lease for lease, _ in self._held.values()]
             self._held.clear()
         for lease in held:
-            self._ledger.requeue(lease, delay=0.0, detail="the worker was shut down")
+            self._give_back(lease)
+
+    def _give_back(self, lease: Lease) -> None:
+        self._ledger.requeue(lease, delay=0.0, detail="the worker was shut down")
 
     def stop(self) -> None:
         """End the thread; what is still held is no longer renewed."""

@@ -32,6 +32,8 @@ class OutboxRow:
     #: -1: it waits for the sweep. 0: somebody has it in hand to publish.
     published: float
     tries: int = 0
+    #: It is with the broker: looked at now and then, after all that is due.
+    out: bool = False
 
 
 class Book:
@@ -53,7 +55,7 @@ class Book:
         #: ``jobs``, ``jobs:<state>`` and ``cycles``: ids by time.
         self.indexes: dict[str, dict[str, float]] = {}
         self.outbox: dict[str, OutboxRow] = {}
-        self.watermarks: dict[str, float] = {}
+        self.watermarks: dict[tuple[str, int], float] = {}
         self.leases: dict[str, float] = {}
         self.paused: set[str] = set()
         #: Behind each pause or quota, the entries that met it in the order of coming.
@@ -116,8 +118,22 @@ class Book:
     def drop_entry(self, entry: str) -> None:
         """The claim removes an entry; how far a queue has come is remembered."""
         row = self.outbox.pop(entry, None)
-        if row is not None and row.published > self.watermarks.get(row.queue, 0):
-            self.watermarks[row.queue] = row.published
+        if row is not None:
+            mark = (row.queue, row.priority)
+            self.watermarks[mark] = max(row.published, self.watermarks.get(mark, 0))
+
+    def overtaken_by(self, row: OutboxRow) -> float:
+        """When the latest of those was published that were claimed though no more urgent."""
+        marks = ((row.queue, priority) for priority in range(row.priority, 10))
+        return max(self.watermarks.get(mark, 0) for mark in marks)
+
+    def remember(self, memory: str, signature: str) -> None:
+        """One more of a signature. A memory shared by many jobs forgets what it saw least often."""
+        self.rows.add(memory, signature, 1)
+        counts = {name: int(count) for name, count in self.rows.get(memory).items()}
+        if len(counts) > self._settings.memory_cap:
+            others = ((count, name) for name, count in counts.items() if name != signature)
+            self.rows.drop_field(memory, min(others)[1])
 
     def park(self, entry: str, pause: str, *, since: float | None = None) -> None:
         """In the order of coming; one that was let go and came too late keeps its place."""

@@ -94,9 +94,13 @@ class MemoryLanes:
     def store_cycle_output(self, lease: Lease, output: Output) -> bool:
         book, name = self._book, cycle_name(lease.entry.cycle_id)
         with book.step():
-            if book.rows.get(name).get("token") != lease.token:
+            row = book.rows.get(name)
+            if row.get("token") != lease.token:
                 return False
-            book.rows.set(name, {"output": output.model_dump_json(exclude_defaults=True)})
+            if row.get("output_by") == lease.token:
+                return True
+            stored = {"output": output.model_dump_json(exclude_defaults=True)}
+            book.rows.set(name, {**stored, "output_by": lease.token})
             job_id, tokens = lease.entry.job_id, output.usage.total_tokens
             if tokens is not None and job_name(job_id) in book.rows:
                 book.rows.add(job_name(job_id), "tokens", tokens)

@@ -253,7 +253,7 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
                 row.published = self._book.now
                 if row.at is not None:
                     wait = self._settings.republish_after * 1000 * 2 ** min(row.tries, 10)
-                    row.at = self._book.now + wait
+                    row.at, row.out = self._book.now + wait, True
 
     def sweep(self, *, empty_queues: Sequence[str]) -> list[Publication]:
         with self._book.step():

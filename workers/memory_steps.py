@@ -136,7 +136,7 @@ def _count(book: Book, entry: Entry, job: Mapping[str, str], settlement: Settlem
         success = {"best_success": int(settlement.success)}
         book.rows.set(job_name(entry.job_id), {**fields, **success})
     for signature in settlement.signatures:
-        book.rows.add(job["memory"], signature, 1)
+        book.remember(job["memory"], signature)
     remedy = settlement.remedy
     if remedy is not None:
         name = remedy_name(entry.job_id, remedy.coarse)
@@ -357,23 +357,25 @@ def _end_overdue(book: Book, job_id: str, again: float) -> None:
 def _publish(book: Book, settings: Settings, empty: frozenset[str]) -> list[Publication]:
     """Entries never published, and those overtaken by later ones of their queue."""
     republish = settings.republish_after * 1000
-    due = sorted(
-        (row.at, text)
+    now = sorted(
+        (row.out, row.at, text)
         for text, row in book.outbox.items()
         if row.at is not None and row.at <= book.now
     )
+    due = [text for out, _, text in now if not out][: settings.sweep_limit]
+    due += [text for out, _, text in now if out][: settings.sweep_limit]
     found = []
-    for _, text in due[: settings.sweep_limit]:
+    for text in due:
         row = book.outbox[text]
-        overtaken = book.watermarks.get(row.queue, 0) >= row.published + republish
+        overtaken = book.overtaken_by(row) >= row.published + republish
         if row.published > 0 and row.queue not in empty and not overtaken:
-            row.at = book.now + republish
+            row.at, row.out = book.now + republish, True
             continue
         if row.published > 0:
             row.tries += 1
         else:
             row.published = 0
-        row.at = book.now + settings.outbox_grace * 1000
+        row.at, row.out = book.now + settings.outbox_grace * 1000, False
         found.append(Publication(Entry.parse(text), row.queue, row.priority))
     return found
 

@@ -38,9 +38,9 @@ class Process:
                 producer = opened.enter_context(self._app.producer_or_acquire())
                 _ = producer.channel  # made, and so connected, on first use
 
-    def shutting_down(self, *, how: str) -> None:
-        """A warm shutdown lets attempts finish; any other gives back what it will not finish."""
-        if how == "Warm" or self._shop is None or self._shop[0] != os.getpid():
+    def give_back(self) -> None:
+        """At a cold shutdown: nobody should wait for leases of what will not be finished."""
+        if self._shop is None or self._shop[0] != os.getpid():
             return
         # In a thread of its own: this runs in a signal handler, and the interrupted code may be
         # in the middle of a round trip on this thread's connection.

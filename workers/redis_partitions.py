@@ -35,6 +35,7 @@ class Partitioned:
                 "cycle_retention_ms": settings.cycle_retention * 1000,
                 "cycles_cap": settings.cycles_cap,
                 "events_cap": settings.events_cap,
+                "memory_cap": settings.memory_cap,
                 "escalations_cap": settings.escalations_cap,
                 "stale_ms": settings.stale_after * 1000,
                 "grace_ms": settings.outbox_grace * 1000,

@@ -106,6 +106,8 @@ class Settings(BaseSettings):
     cycle_retention: Seconds = 400 * 86400.0
     cycles_cap: int = Field(default=200_000, ge=1)
     events_cap: int = Field(default=100_000, ge=100)
+    #: The most signatures in a memory that jobs share (`memory_scope`).
+    memory_cap: int = Field(default=1000, ge=10)
 
     prompt_cap: int = Field(default=1_000_000, ge=1)
     answer_cap: int = Field(default=4_000_000, ge=1)

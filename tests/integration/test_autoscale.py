@@ -115,12 +115,7 @@ def test_a_worker_that_is_scaled_down_ends_what_it_began(tmp_path: Path) -> None
         lease=600.0,
     ) as fleet:
         (slow,) = fleet.submit(held(gate))
-        wait_for(is_running(fleet, slow), "the attempt to begin")
-        view = fleet.ledger.job(slow)
-        assert view is not None
-        pid = int(str(view.attempts[0].worker).rpartition(":")[2])
-        leaving = next(c for c in fleet.stack.children if c.process and c.process.pid == pid)
-        assert leaving.process is not None
+        leaving = wait_for(lambda: fleet.holder(slow), "the attempt to begin")
         leaving.process.send_signal(signal.SIGTERM)
         staying = next(c for c in fleet.stack.children if c.name in ("one", "two") and c != leaving)
         assert staying.process is not None

@@ -145,6 +145,16 @@ def test_a_shutdown_gives_everything_back_at_once(play: Stage) -> None:
         assert play.refusal(jobs[0]) == Refused("held")
 
 
+def test_what_is_claimed_during_a_shutdown_is_given_back_too(play: Stage) -> None:
+    job_id = play.submit()
+    claim = play.take(job_id)
+    keeper = quiet_keeper(play)
+    keeper.release_all()
+    with keeper.holding(claim.lease, NEVER):
+        assert play.swept() == {f"a:{job_id}/1"}
+        assert play.attempt(job_id).claims == 0
+
+
 def test_a_ledger_in_memory_runs_on_the_computer_s_clock(play: Stage) -> None:
     before = time.time()
     assert before <= MemoryLedger(play.settings).now() <= time.time()

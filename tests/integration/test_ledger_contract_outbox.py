@@ -152,6 +152,43 @@ def test_a_backlog_is_never_published_twice(stage: StageMaker) -> None:
         assert play.swept("repair", "verify") == set()
 
 
+def test_what_is_more_urgent_may_go_first_and_nothing_is_sent_again(stage: StageMaker) -> None:
+    """Given a backlog, when an urgent job that came a long time after it is claimed, then the
+    backlog is not lost, only less urgent; when one as urgent as it is claimed, the rest is."""
+    play = stage()
+    backlog = {f"a:{play.submit(priority=5)}/1" for _ in range(3)}
+    play.ledger.stamp([Entry.parse(text) for text in backlog])
+    play.advance(play.settings.republish_after + 1)
+    for priority, lost in ((0, set()), (4, set()), (5, backlog)):
+        later = play.submit(priority=priority)
+        play.ledger.stamp([Entry("attempt", later, 1)])
+        run_through(play, later)
+        assert play.swept() == lost
+        play.advance(play.settings.republish_after + 1)
+
+
+def test_an_urgent_entry_is_missed_when_a_less_urgent_one_was_served(play: Stage) -> None:
+    urgent = play.submit(priority=0)
+    play.ledger.stamp([Entry("attempt", urgent, 1)])
+    play.advance(play.settings.republish_after + 1)
+    later = play.submit(priority=5)
+    play.ledger.stamp([Entry("attempt", later, 1)])
+    run_through(play, later)
+    assert play.swept() == {f"a:{urgent}/1"}
+
+
+def test_a_long_backlog_holds_nothing_up_that_is_due(stage: StageMaker) -> None:
+    """Given more published entries to look at than a sweep looks at, then what was never
+    published goes out with the next sweep all the same."""
+    play = stage(sweep_limit=2)
+    backlog = [Entry("attempt", play.submit(), 1) for _ in range(9)]
+    play.ledger.stamp(backlog)
+    play.advance(play.settings.republish_after + 1)
+    late = play.submit()
+    play.advance(play.settings.outbox_grace + 1)
+    assert play.swept() == {f"a:{late}/1"}
+
+
 def test_a_sweep_does_a_bounded_amount_and_the_next_one_the_rest(stage: StageMaker) -> None:
     play = stage(sweep_limit=2)
     expected = {f"a:{play.submit()}/1" for _ in range(5)}

@@ -25,6 +25,20 @@ def play(stage: StageMaker) -> Stage:
     return stage()
 
 
+def test_a_memory_that_jobs_share_forgets_what_it_saw_least_often(stage: StageMaker) -> None:
+    play = stage(memory_cap=10)
+
+    def meet(signature: str) -> None:
+        claim = play.take(play.submit(memory_scope="task_type"))
+        play.settle(claim, escalates(claim, signatures=(signature,)))
+
+    for signature in ("often", "often", *(f"once {n}" for n in range(12))):
+        meet(signature)
+    memory = play.take(play.submit(memory_scope="task_type")).memory
+    assert len(memory.counts) == 10
+    assert (memory.count("often"), memory.count("once 11")) == (2, 1)
+
+
 def test_success_ends_the_job(play: Stage) -> None:
     job_id = play.submit()
     claim = play.take(job_id)

@@ -298,7 +298,11 @@ OTHERS = (
     r"folded|figures|alert|deliver|tokens|workers|bulk|configured|edits|fleet.*(session|events)"
 )
 #: Keys without an end of their own, and what bounds them.
-CAPPED = {"events": "events_cap", "watermarks": "one field per queue", "swept_at": "one value"}
+CAPPED = {
+    "events": "events_cap",
+    "watermarks": "one field per queue and priority",
+    "swept_at": "one value",
+}
 #: Indexes of records that outlive jobs and end by their own retention: the sweep trims them.
 INDEXES = {"cycles", "escalations", "escalations:ended", "groups"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
-from fleet import CONTROL, GOOD, WORK, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
+from fleet import CONTROL, GOOD, WORK, WRONG_TYPE, Fleet, Server, running_fleet, scripted, wait_for
 
 from mulligan.tasks.ports import BadInput
 
@@ -48,23 +48,44 @@ def test_a_retry_overtakes_every_job_that_waits(tmp_path: Path) -> None:
             assert len(overtaken) <= 8, f"{len(overtaken)} jobs went first"
 
 
-def test_a_stopped_worker_gives_its_attempt_back_at_once(tmp_path: Path) -> None:
-    """Given a lease of ten minutes, when its worker is told to quit, then another one goes on."""
-    with running_fleet(tmp_path, lease=600.0) as fleet:
-        slow = {"text": GOOD, "delay": 5}
-        (job_id,) = fleet.submit(scripted(slow))
-
-        def running() -> bool:
-            view = fleet.ledger.job(job_id)
-            return view is not None and view.state == "running"
-
-        wait_for(running, "the attempt to be claimed")
-        worker = next(c for c in fleet.stack.children if c.name == "work")
-        assert worker.process is not None
-        worker.process.send_signal(signal.SIGQUIT)
+def test_a_worker_told_to_quit_gives_its_attempt_back_at_once(tmp_path: Path) -> None:
+    """Given a lease of ten minutes and an answer that does not come, when its worker is told to
+    quit, then another one has the attempt, and none is held against it."""
+    gate = tmp_path / "gate"
+    answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
+    pools = [CONTROL, *(replace(WORK, name=name, slots=1) for name in ("one", "two"))]
+    with running_fleet(tmp_path, pools=pools, lease=600.0) as fleet:
+        runner = {"kind": "command", "argv": ["sh", "-c", answer]}
+        (job_id,) = fleet.submit(scripted(runner=runner))
+        quitting = wait_for(lambda: fleet.holder(job_id), "the attempt to be claimed")
+        quitting.process.send_signal(signal.SIGQUIT)
+        wait_for(lambda: fleet.holder(job_id) not in (None, quitting), "another worker to have it")
+        assert quitting.alive, "it was not the end of the process that gave it back"
+        gate.touch()
         view = fleet.finished([job_id])[0]
         assert view.state == "succeeded"
-        assert view.attempts[0].claims == 1  # the one given back is not held against it
+        assert view.attempts[0].claims == 1
+
+
+def test_a_submission_that_the_ledger_refuses_stays_in_the_broker(tmp_path: Path) -> None:
+    """Given a ledger without memory, then a message that is the only copy of a job goes back,
+    and is accepted once there is room."""
+    ledger = Server(tmp_path / "ledger")
+    ledger.start()
+    try:
+        with running_fleet(
+            tmp_path, pools=[CONTROL], ledger_url=f"unix://{ledger.socket}"
+        ) as fleet:
+            ledger.client().config_set("maxmemory", "1kb")
+            job = {**scripted(GOOD), "idempotency_key": "k"}
+            Celery(broker=fleet.server.url).send_task(
+                "mulligan.submit", queue="mulligan.submit", kwargs=job
+            )
+            wait_for(lambda: "stays on mulligan.submit" in fleet.logs(), "the refusal to be told")
+            ledger.client().config_set("maxmemory", "0")
+            wait_for(lambda: fleet.ledger.jobs(), "the job to be accepted")
+    finally:
+        ledger.kill(signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,13 @@ end
 local function expire(key, ms) redis.call('PEXPIRE', key, math.ceil(ms)) end
 
 -- The outbox: an entry is `queue|priority|published_at|tries`, its score the time to look at it.
+-- What is published is only looked at now and then, whether it was lost. Its score is above LOOK:
+-- a backlog, however long, stands behind all that is due.
 -- Published at -1: it waits for the sweep, which publishes it when it is due; there is no other
 -- due index. Published at 0: somebody has it in hand to publish.
+local LOOK = 1e14
+local function look_again(entry, at) redis.call('ZADD', P .. 'outbox', 'XX', LOOK + at, entry) end
+
 local function put_entry(entry, queue, priority, at, published)
   redis.call('ZADD', P .. 'outbox', at, entry)
   redis.call('HSET', P .. 'outbox:entries', entry,
@@ -53,6 +58,19 @@ local function write_entry(entry, e)
     .. string.format('%d', e.tries))
 end
 
+local function mark(queue, priority) return queue .. '|' .. string.format('%d', priority) end
+
+-- When the latest of those was published that were claimed though they are no more urgent.
+local function overtaken_by(e)
+  local marks = {}
+  for priority = e.priority, 9 do marks[#marks + 1] = mark(e.queue, priority) end
+  local latest = 0
+  for _, at in ipairs(redis.call('HMGET', P .. 'watermarks', unpack(marks))) do
+    latest = math.max(latest, tonumber(at or '0'))
+  end
+  return latest
+end
+
 -- The claim, not the publication, removes an entry; how far a queue has come is remembered.
 local function drop_entry(entry)
   local e = read_entry(entry)
@@ -60,10 +78,9 @@ local function drop_entry(entry)
   redis.call('HDEL', P .. 'outbox:entries', entry)
   redis.call('ZREM', P .. 'outbox', entry)
   if e.published > 0 then
-    local seen = tonumber(redis.call('HGET', P .. 'watermarks', e.queue) or '0')
-    if e.published > seen then
-      redis.call('HSET', P .. 'watermarks', e.queue, stamp(e.published))
-    end
+    local name = mark(e.queue, e.priority)
+    local seen = tonumber(redis.call('HGET', P .. 'watermarks', name) or '0')
+    if e.published > seen then redis.call('HSET', P .. 'watermarks', name, stamp(e.published)) end
   end
 end
 

@@ -39,9 +39,21 @@ if better then
   redis.call('HSET', jkey, 'best', R.n, 'best_score', score, 'best_success', R.success and 1 or 0)
 end
 
-for _, signature in ipairs(R.signatures) do
-  redis.call('HINCRBY', P .. job[5], signature, 1)
+-- A memory shared by many jobs is read whole at each claim, so it forgets: of a few signatures
+-- taken at random, the one it saw least often.
+local function remember(memory, signature)
+  if redis.call('HINCRBY', memory, signature, 1) > 1 then return end
+  if redis.call('HLEN', memory) <= (R.memory_cap or 1000) then return end
+  local some = redis.call('HRANDFIELD', memory, 16, 'WITHVALUES')
+  local least, count
+  for i = 1, #some, 2 do
+    local name, seen = some[i], tonumber(some[i + 1])
+    local less = not count or seen < count or (seen == count and name < least)
+    if name ~= signature and less then least, count = name, seen end
+  end
+  if least then redis.call('HDEL', memory, least) end
 end
+for _, signature in ipairs(R.signatures) do remember(P .. job[5], signature) end
 if given(R.remedy) then
   local remedy = P .. 'remedy:' .. R.remedy.coarse
   redis.call('HINCRBY', remedy, R.remedy.technique .. ':tried', 1)

@@ -8,7 +8,7 @@ for _, entry in ipairs(R.entries) do
   elseif e and e.published >= 0 then
     e.published = NOW
     write_entry(entry, e)
-    redis.call('ZADD', P .. 'outbox', 'XX', NOW + R.republish_ms * 2 ^ math.min(e.tries, 10), entry)
+    look_again(entry, NOW + R.republish_ms * 2 ^ math.min(e.tries, 10))
   end
 end
 return #R.entries

@@ -1,7 +1,9 @@
 -- Keep the answer of a delayed verification in other words: it was paid for.
 local key = cycle_key(R.cycle)
-if redis.call('HGET', key, 'token') ~= R.token then return { 'lost' } end
-redis.call('HSET', key, 'output', R.output)
+local cycle = redis.call('HMGET', key, 'token', 'output_by')
+if cycle[1] ~= R.token then return { 'lost' } end
+if cycle[2] == R.token then return { 'stored' } end
+redis.call('HSET', key, 'output', R.output, 'output_by', R.token)
 if given(R.tokens) then
   local job = job_key(redis.call('HGET', key, 'job_id'))
   if redis.call('EXISTS', job) == 1 then

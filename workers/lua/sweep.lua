@@ -73,22 +73,28 @@ for _, late in ipairs(redis.call('ZRANGEBYSCORE', P .. 'stale', '-inf', NOW, 'LI
 end
 
 local publish = {}
-for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'outbox', '-inf', NOW, 'LIMIT', 0, R.limit)) do
-  local e = read_entry(entry)
-  if not e then
-    redis.call('ZREM', P .. 'outbox', entry)
-  else
-    local seen = tonumber(redis.call('HGET', P .. 'watermarks', e.queue) or '0')
-    if e.published <= 0 or empty[e.queue] or seen >= e.published + R.republish_ms then
-      if e.published > 0 then e.tries = e.tries + 1 else e.published = 0 end
-      write_entry(entry, e)
-      publish[#publish + 1] = entry .. '|' .. e.queue .. '|' .. string.format('%d', e.priority)
-      redis.call('ZADD', P .. 'outbox', NOW + R.grace_ms, entry)
+local function publish_again(entry, e)
+  if e.published > 0 then e.tries = e.tries + 1 else e.published = 0 end
+  write_entry(entry, e)
+  publish[#publish + 1] = entry .. '|' .. e.queue .. '|' .. string.format('%d', e.priority)
+  redis.call('ZADD', P .. 'outbox', NOW + R.grace_ms, entry)
+end
+
+local function go_through(from, to)
+  local found = redis.call('ZRANGEBYSCORE', P .. 'outbox', from, to, 'LIMIT', 0, R.limit)
+  for _, entry in ipairs(found) do
+    local e = read_entry(entry)
+    if not e then
+      redis.call('ZREM', P .. 'outbox', entry)
+    elseif e.published <= 0 or empty[e.queue] or overtaken_by(e) >= e.published + R.republish_ms then
+      publish_again(entry, e)
     else
-      redis.call('ZADD', P .. 'outbox', NOW + R.republish_ms, entry)
+      look_again(entry, NOW + R.republish_ms)
     end
   end
 end
+go_through('-inf', NOW)
+go_through(LOOK, LOOK + NOW)
 
 -- Indexes do not outlive what they point to.
 local old = NOW - (R.retention_ms or 604800000)
