@@ -18,6 +18,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from mulligan.console.http.errors import Problem, too_many
+from mulligan.tasks.ports import LedgerUnavailable
 from mulligan.workers.tokens import Role, Token
 
 if TYPE_CHECKING:
@@ -81,6 +82,16 @@ def authenticate(request: Request) -> Caller:
     if caller.how != "token" and request.method not in SAFE_METHODS:
         _check_csrf(request, caller)
     return caller
+
+
+def still_in(request: Request, caller: Caller) -> bool:
+    """Whether whoever was let in with this request would be let in now. May ask the ledger."""
+    site: Site = request.app.state.site
+    try:
+        found, _ = _identify(request, site)
+    except LedgerUnavailable:
+        return True  # nothing can be told meanwhile, and nothing is known against the caller
+    return found == caller
 
 
 def _identify(request: Request, site: Site) -> tuple[Caller | None, str]:
