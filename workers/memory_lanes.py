@@ -86,7 +86,8 @@ class MemoryLanes:
             alive = row.get("token") == lease.token and book.leased(str(entry))
             if entry.kind == "cycle":
                 if row["status"] != "pending_delayed_verification":
-                    return Refused("finished")
+                    ours = row.get("settled_by") == lease.token
+                    return Refused("stored" if ours else "finished")
                 return cycle_claim(book, lease, row) if alive else Refused("lost")
             if row["state"] == "settled":
                 return Refused("stored" if row["settled_by"] == lease.token else "finished")

@@ -98,6 +98,8 @@ class CycleDocument(BaseModel):
     immediate_at: float | None
     ended_at: float | None
     reason: str | None
+    #: What its delayed verification scored.
+    score: float | None = None
     metadata: dict[str, Any]
 
 

@@ -209,7 +209,7 @@ def create_router(site: Site) -> APIRouter:
         if view is None:
             raise not_found(f"job {job_id}")
         if cycle_id is not None:
-            return _verified(view, cycle_id, body.score)
+            return _verified(view, cycle_id)
         return _recorded(view, number)
 
     return router
@@ -290,7 +290,7 @@ def _document(task: Task) -> TaskDocument:
     )
 
 
-def _verified(view: JobView, cycle_id: str, score: float | None) -> Recorded:
+def _verified(view: JobView, cycle_id: str) -> Recorded:
     """A delayed verification ends its cycle, and changes nothing of the job."""
     cycle = next(each for each in view.cycles if each.id == cycle_id)
     return Recorded(
@@ -299,7 +299,7 @@ def _verified(view: JobView, cycle_id: str, score: float | None) -> Recorded:
         reason=cycle.reason or None,
         attempt=cycle.source_attempt,
         mode="delayed_verification",
-        score=score,
+        score=cycle.score,
         success=cycle.status == CycleStatus.COMPLETED,
         next_attempt=None,
         next_mode=None,

@@ -180,6 +180,12 @@ def test_a_delayed_verification_in_other_words_completes_the_cycle(
     told_again = good.json()
     assert (told_again["mode"], told_again["score"]) == ("delayed_verification", 95)
     assert (told_again["success"], told_again["cycle_status"]) == (True, "completed")
+    for score in (95, 10):
+        repeated = {"token": task["token"], "score": score, "prompt": OTHER}
+        again = api.post("/api/attempts", json=repeated)
+        assert (again.status_code, again.json()) == (201, told_again)
+    forged = api.post("/api/attempts", json={"token": task["token"] + "0", "score": 95})
+    assert code(forged) == (409, "finished")
     cycle = site.ledger.job(told["job_id"]).cycles[0]  # type: ignore[union-attr] # it exists
     assert cycle.status == "completed"
     report = api.get("/api/quality/self-repair-delayed-verification").json()

@@ -355,7 +355,8 @@ def test_a_delayed_verification_waits_for_its_subject(play: Stage) -> None:
     assert play.ledger.settle_cycle(taken.lease, status="completed", score=90, reason="")
     assert play.cycle(job_id).status is CycleStatus.COMPLETED
     assert play.waiting() is None
-    assert play.ledger.hold(taken.lease) == Refused("finished")
+    assert play.ledger.hold(taken.lease) == Refused("stored")
+    assert play.ledger.hold(replace(taken.lease, token="0123")) == Refused("finished")
 
 
 def test_one_that_does_not_count_is_counted_and_may_be_done_again(play: Stage) -> None:

@@ -310,7 +310,8 @@ def test_its_score_decides(
     cycle = school.play.cycle(job_id)
     assert (cycle.status, cycle.reason or None) == (status, reason)
     assert school.view(job_id).state == "succeeded"
-    assert school.report(task, 0, prompt=OTHER) == Refused("finished")
+    assert school.report(task, 0, prompt=OTHER) == Refused("stored")
+    assert school.play.cycle(job_id).score == score
     assert school.nothing()
 
 
