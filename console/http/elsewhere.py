@@ -13,7 +13,7 @@ from mulligan.console.http.errors import Problem, errors, invalid, not_found
 from mulligan.console.http.jobs import visible_job
 from mulligan.console.http.site import Site
 from mulligan.policies.cycle import PROTOCOL_VERSION, CycleStatus
-from mulligan.policies.delayed import SAME_FORMULATION, reformulated
+from mulligan.policies.delayed import SAME_FORMULATION, suggested
 from mulligan.policies.failure import Finding
 from mulligan.policies.job import Name, Seconds, Usage
 from mulligan.tasks.elsewhere import (
@@ -132,8 +132,8 @@ class OtherWords(_Camel):
 
     max_similarity: float
     other_family: bool
-    #: The task in other words, as a suggestion.
-    suggestion: str
+    #: The task in other words; null if it is so long that no words around it would make others.
+    suggestion: str | None
 
 
 class TaskDocument(_Camel):
@@ -273,7 +273,7 @@ def _document(task: Task) -> TaskDocument:
         words = OtherWords(
             max_similarity=SAME_FORMULATION,
             other_family=job.delayed_verification.other_family,
-            suggestion=reformulated(job),
+            suggestion=suggested(job),
         )
     return TaskDocument(
         job_id=task.claim.job_id,

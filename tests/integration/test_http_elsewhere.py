@@ -16,6 +16,8 @@ from mulligan.workers.settings import Settings
 PROMPT = "Write the past tense of 'to go' in one short sentence about yesterday."
 OTHER = "Yesterday, how did you travel to school? Answer with one full sentence."
 
+LONG = " ".join(f"word{n}" for n in range(600))
+
 
 @pytest.fixture
 def site(settings: Callable[..., Settings]) -> Site:
@@ -191,6 +193,23 @@ def test_a_delayed_verification_in_other_words_completes_the_cycle(
     report = api.get("/api/quality/self-repair-delayed-verification").json()
     assert report["validCount"] == 1
     assert report["invalidReasons"]["duplicate_prompt_formulation"] == 1
+
+
+def test_what_is_suggested_would_count(api: TestClient) -> None:
+    for subject, prompt, known in (("mia", PROMPT, True), ("noa", LONG, False)):
+        record(
+            api,
+            subject=subject,
+            prompt=prompt,
+            delayed_verification={"after": 0, "mode": "reformulate"},
+        )
+        retry = next_task(api, subject)
+        api.post("/api/attempts", json={"token": retry["token"], "score": 90})
+        task = next_task(api, subject)
+        suggestion = task["otherWords"]["suggestion"]
+        assert (suggestion is not None) is known
+        told = {"token": task["token"], "score": 90, "prompt": suggestion or OTHER}
+        assert api.post("/api/attempts", json=told).status_code == 201
 
 
 def test_a_low_delayed_verification_escalates_the_cycle_and_leaves_the_job(
