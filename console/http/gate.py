@@ -55,7 +55,7 @@ class Gate:
     def _refusal(self, scope: Scope) -> Problem | None:
         headers = {name.decode("latin-1"): value.decode("latin-1")
                    for name, value in scope["headers"]}  # fmt: skip
-        if cross_site(scope["method"], headers):
+        if cross_site(scope["method"], scope["path"], headers):
             return Problem(403, "cross_site", "another site's page may not change anything here")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._cap:

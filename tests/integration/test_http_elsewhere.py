@@ -85,6 +85,27 @@ def test_the_retry_comes_before_anything_else_of_the_subject(api: TestClient) ->
     assert next_task(api)["jobId"] == told["job_id"]
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},  # an image of theirs
+        {"Sec-Fetch-Site": "same-site"},  # another port of this host
+        {"Origin": "http://evil.example"},
+    ],
+)
+def test_another_site_s_page_claims_nothing(
+    site: Site, api: TestClient, headers: dict[str, str]
+) -> None:
+    told = record(api)
+    refused = api.get("/api/task/next", params={"subject": "mia"}, headers=headers)
+    assert code(refused) == (403, "cross_site")
+    view = site.ledger.job(told["job_id"])
+    assert view is not None
+    assert view.attempts[1].state == "queued"
+    answer = api.get("/api/task/next", params={"subject": "mia"})
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+
+
 def test_the_retry_is_leased_to_its_subject(api: TestClient) -> None:
     record(api)
     first = next_task(api)
