@@ -183,14 +183,33 @@ def _from_browser(request: Request) -> bool:
     return "sec-fetch-site" in request.headers or "origin" in request.headers
 
 
-def cross_site(method: str, path: str, headers: Mapping[str, str]) -> bool:
-    """Whether another site's page asks for a change."""
+def origin_of(url: str | None) -> str | None:
+    """What browsers call the site of an address: without a path, without the usual port."""
+    try:
+        parts = urlsplit(url or "")
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.hostname:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    usual = port in (None, {"http": 80, "https": 443}.get(parts.scheme))
+    return f"{parts.scheme}://{host}" if usual else f"{parts.scheme}://{host}:{port}"
+
+
+def cross_site(
+    method: str, path: str, headers: Mapping[str, str], *, ours: str | None = None
+) -> bool:
+    """Whether another site's page asks for a change.
+
+    ``ours`` is the console's origin as people reach it: a proxy may give us another ``Host``.
+    """
     if method in SAFE_METHODS and path not in CHANGING_GETS:
         return False
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = headers.get("origin")
-    if origin is None:
+    if origin is None or (ours is not None and origin_of(origin) == ours):
         return False
     try:
         return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()

@@ -214,6 +214,35 @@ def test_a_wrong_token_opens_no_session(site: Site) -> None:
         assert "set-cookie" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    ("console_url", "secure"), [(None, False), ("http://ops", False), ("https://ops.example", True)]
+)
+def test_a_session_behind_tls_is_sent_over_tls_alone(
+    settings: SettingsMaker, console_url: str | None, secure: bool
+) -> None:
+    site = open_site(settings(console_url=console_url))
+    body = {"token": new_token(site, role="ops")}
+    opened = ask(site).post("/login", data=body)
+    assert opened.status_code == 303
+    assert ("secure" in opened.headers["set-cookie"].lower()) is secure
+
+
+def test_a_page_behind_a_proxy_that_changes_the_host_may_act(settings: SettingsMaker) -> None:
+    site = open_site(settings(console_url="https://ops.example"))
+    client = ask(site)
+    proxied = {"Sec-Fetch-Site": "same-origin", "Origin": "https://ops.example"}
+    body = {"token": new_token(site, role="ops")}
+    opened = client.post("/login", data=body, headers=proxied)
+    assert opened.status_code == 303
+    session = opened.cookies[COOKIE]
+    named = {**proxied, "Cookie": f"{COOKIE}={session}"}
+    page = client.get("/operations", headers=named).text
+    found = re.search(r'name="csrf-token" content="(\w+)"', page)
+    assert found
+    change = client.put("/api/pauses/queue:attempt", headers={**named, "X-CSRF-Token": found[1]})
+    assert change.status_code == 200, change.text
+
+
 def test_a_browser_at_the_host_needs_the_pages_token_too(site: Site) -> None:
     client = ask(site)
     ours = {"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}
