@@ -30,6 +30,8 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 #: What changes something though it is a GET: the next task of a subject is claimed by asking.
 CHANGING_GETS = frozenset({"/api/task/next"})
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+#: By these and by X-Forwarded-… a proxy is noticed: who asks is somewhere else.
+_PROXY_SAYS = frozenset({"forwarded", "via", "x-real-ip"})
 #: Ties the pages of a tokenless console to this process.
 _LOOPBACK_SESSION = secrets.token_urlsafe(32)
 
@@ -128,7 +130,7 @@ def _at_this_host(request: Request, site: Site) -> bool:
         return False
     client = request.client.host if request.client else ""
     forwarded = any(
-        name == "forwarded" or name.startswith("x-forwarded-") for name in request.headers
+        name in _PROXY_SAYS or name.startswith("x-forwarded-") for name in request.headers
     )
     if forwarded or client not in LOOPBACK or site.tokens.any():
         return False
