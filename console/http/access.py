@@ -95,6 +95,8 @@ def still_in(request: Request, caller: Caller) -> bool:
         found, _ = _identify(request, site)
     except LedgerUnavailable:
         return True  # nothing can be told meanwhile, and nothing is known against the caller
+    except Problem:
+        return False
     return found == caller
 
 

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from support import SettingsMaker
 from web import ask, new_token
 
-from mulligan.console.http.access import COOKIE, csrf_token
+from mulligan.console.http.access import COOKIE, authenticate, csrf_token, still_in
 from mulligan.console.http.doors import inside, login_for
 from mulligan.console.http.gate import CSP
 from mulligan.console.http.server import listen
@@ -73,6 +73,21 @@ def test_another_process_notices_a_revocation(
     elsewhere.tokens.revoke(text.split("_")[1])
     new_token(elsewhere, role="admin")
     wait_for(lambda: client.get("/api/pauses").status_code == 401, "the revocation to be noticed")
+
+
+def test_whoever_was_let_in_may_be_shown_out(site: Site) -> None:
+    """Given a session at another name of this host, then the last token's end is its end."""
+    token, _ = site.tokens.create(role="ops")
+    cookie = f"{COOKIE}={site.tokens.open_session(token)}".encode()
+    headers = [(b"host", b"ops.example"), (b"cookie", cookie)]
+    app = ask(site).app
+    request = Request(
+        {"type": "http", "app": app, "method": "GET", "headers": headers, "client": ("::1", 1)}
+    )
+    caller = authenticate(request)
+    assert still_in(request, caller)
+    site.tokens.revoke(token.id)
+    assert not still_in(request, caller)
 
 
 @pytest.mark.parametrize(
