@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from support import SettingsMaker
 from web import ask, new_token
 
+from mulligan.console.http.broadcast import Wants
 from mulligan.console.http.site import Site, open_site
 from mulligan.console.overview import Overview, overview
 from mulligan.tasks.ledger import JobView
@@ -138,7 +139,9 @@ def test_who_may_not_read_texts_sees_no_word_of_an_answer(site: Site) -> None:
     assert len(signatures) == 3
     reader = ask(site, new_token(site, role="ops", texts=True))
     ops = ask(site, new_token(site, role="ops"))
-    paths = ["/", "/failures", "/api/failures", "/api/quality/self-repair-immediate-loop"]
+    paths = ["/", "/jobs", "/failures", "/cycles", "/escalations", "/operations", "/metrics"]
+    paths += ["/api/jobs", "/api/failures", "/api/escalations"]
+    paths += ["/api/quality/self-repair-immediate-loop"]
     paths += [f"/api/failures/{each}" for each in signatures]
     paths += [f"/failures/{each}" for each in signatures]
     paths += [f"/api/jobs/{each}" for each in ids] + [f"/jobs/{each}" for each in ids]
@@ -146,6 +149,10 @@ def test_who_may_not_read_texts_sees_no_word_of_an_answer(site: Site) -> None:
         told = ops.get(path)
         assert told.status_code == 200, (path, told.text)
         assert "SEK" not in told.text, path
+    pages = site.broadcast._replay(Wants(texts=False), ("0-0",), ("+",))
+    events = b"".join(pages).decode()
+    assert "reasoning_error" in events
+    assert "SEK" not in events
     explained = [ok(ops, f"/api/failures/{each}")["explanation"] for each in signatures]
     assert all(why["redacted"] for why in explained)
     parts = [why["coarse_parts"] for why in explained if why["kind"] == "command_failed"]
