@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mulligan.console.words import failure_in_words
+from mulligan.policies.discreet import discreet_parts
 from mulligan.policies.failure import failure_record_from_dict
 from mulligan.policies.ranking import Choice, Ranked, rank
 from mulligan.policies.signature import SignatureExplanation, explain_signature
@@ -49,7 +50,7 @@ def failure_report(
     return {
         **_head(found, window, now),
         **row,
-        "place": place_of(failure),
+        "place": place_of(failure, texts=texts),
         "explanation": _explanation(failure, texts=texts),
     }
 
@@ -66,11 +67,14 @@ def example_of(window: Window, signature: str, tenant: str | None) -> str | None
     return every[-1] if every else None
 
 
-def place_of(failure: Mapping[str, Any] | None) -> str:
-    """Where in the answer it failed: ``$.total``, ``2/5 passed``; empty if nobody knows."""
+def place_of(failure: Mapping[str, Any] | None, *, texts: bool = False) -> str:
+    """Where in the answer it failed: ``$.total``, ``2/5 passed``; empty if nobody knows.
+
+    Keys that are the answer's own are told only to those who may read texts.
+    """
     if failure is None:
         return ""
-    return failure_in_words(failure).removeprefix(str(failure["kind"])).strip()
+    return failure_in_words(failure, texts=texts).removeprefix(str(failure["kind"])).strip()
 
 
 def _head(found: Window, window: str, now: float) -> dict[str, Any]:
@@ -154,7 +158,5 @@ def _explanation(failure: Mapping[str, Any] | None, *, texts: bool) -> dict[str,
     explained: SignatureExplanation = explain_signature(failure_record_from_dict(dict(failure)))
     told = explained.as_dict()
     if not texts:
-        told["strict_parts"] = {}
-        if explained.basis == "text":
-            told["coarse_parts"] = {}
+        told |= {"strict_parts": {}, "coarse_parts": discreet_parts(explained)}
     return {**told, "redacted": not texts}

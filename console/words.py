@@ -7,6 +7,7 @@ from typing import Any
 
 from mulligan.console.figures import first_try
 from mulligan.console.job_document import best_attempt
+from mulligan.policies.discreet import discreet_place, is_name
 from mulligan.tasks.ledger import AttemptView, JobView
 
 NOTHING = "–"
@@ -39,8 +40,8 @@ def failed_with(view: JobView) -> str:
     return failure_in_words(shown.verdict["failure"])
 
 
-def failure_in_words(failure: Mapping[str, Any]) -> str:
-    """Kind and place: ``schema_invalid $.age``."""
+def failure_in_words(failure: Mapping[str, Any], *, texts: bool = True) -> str:
+    """Kind and place: ``schema_invalid $.age``. Without texts, no key or word of an answer's."""
     if failure.get("cause") == "truncated":
         return "truncated"
     evidence = failure.get("evidence") or {}
@@ -48,14 +49,33 @@ def failure_in_words(failure: Mapping[str, Any]) -> str:
     kind = str(failure["kind"])
     if isinstance(passed, int) and isinstance(collected, int) and collected:
         return f"{kind} {passed}/{collected} passed"
-    places = [
-        f.get("path") for f in failure.get("findings") or () if f.get("path") not in (None, "$")
-    ]
-    if places:
+    findings = failure.get("findings") or ()
+    verifier = failure.get("verifier_id")
+    paths = [f.get("path") if texts else place_without_texts(f, verifier) for f in findings]
+    if places := [path for path in paths if path not in (None, "", "$")]:
         return f"{kind} {places[0]}"
     if evidence.get("exit_code") is not None:
         return f"{kind} exit {evidence['exit_code']}"
     return f"{kind} {failure.get('cause') or ''}".strip()
+
+
+def place_without_texts(finding: Mapping[str, Any], verifier_id: str | None) -> str:
+    """Where a finding is, for those who may not read the answer; empty if that would quote it."""
+    return discreet_place(
+        finding.get("path"),
+        verifier_id=verifier_id,
+        code=finding.get("code"),
+        schema_path=finding.get("schema_path"),
+    )
+
+
+def finding_without_texts(finding: Mapping[str, Any], verifier_id: str | None) -> dict[str, Any]:
+    """A place and a class of errors, for those who may not read the answer."""
+    code = finding.get("code")
+    return {
+        "path": place_without_texts(finding, verifier_id),
+        "text": code if is_name(code) else None,
+    }
 
 
 def repaired_by(view: JobView) -> str:

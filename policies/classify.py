@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from mulligan.policies import causes
+from mulligan.policies.discreet import is_name
 from mulligan.policies.failure import (
     ConfigFailure,
     FailureKind,
@@ -37,6 +39,7 @@ MAX_TEXT = 8192
 MAX_VALUE = 500
 #: Deeper evidence is kept as text.
 MAX_DEPTH = 20
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w-]*\Z", re.ASCII)
 #: Kinds that blame the answer. If it was cut off, that is the cause, whatever broke next.
 _OF_ANSWERS = frozenset(
     {FailureKind.JSON_INVALID, FailureKind.TEST_FAILED, FailureKind.REASONING_ERROR}
@@ -82,7 +85,8 @@ def classify_failure(
     """
     case = _read(payload)
     evidence = _plain_dict(case.evidence)
-    cause = case.cause
+    # Statistics and events tell it to everybody: only a name is one, never somebody's sentence.
+    cause = case.cause if is_name(case.cause) else None
     if evidence.get("truncated") or (truncated and _blames_answer(case)):
         evidence["truncated"] = True
         # A whole value that is no object was not broken by being cut off.
@@ -268,7 +272,9 @@ def _of_pydantic(error: ValidationError) -> _Case:
 
 
 def _step(part: str | int) -> str:
-    return f"[{part}]" if isinstance(part, int) else f".{part}"
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _PLAIN_KEY.match(part) else f"[{part!r}]"
 
 
 # -- dicts ----------------------------------------------------------------------------------------

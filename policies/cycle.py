@@ -56,6 +56,8 @@ class SelfRepairCycle(Value):
     ended_at: float | None = None
     #: Why it ended as it did: ``repeated_failure``, ``delayed_verification 40``…
     reason: str | None = None
+    #: What its delayed verification scored.
+    score: float | None = None
     #: ``taskType``, ``prompt``, ``targetNodes``, ``causeLabel``
     metadata: dict[str, Any] = Field(default_factory=dict)
 

@@ -57,11 +57,17 @@ def reformulated(job: Job) -> str:
     return own if own is not None else REFORMULATED.format(task=job.task_text)
 
 
+def suggested(job: Job) -> str | None:
+    """The job in words that would count as others; None if ours would be too much like its own."""
+    words = reformulated(job)
+    return words if similarity(job.task_text, words) < SAME_FORMULATION else None
+
+
 def reformulation_problem(job: Job) -> str | None:
     """Why a job's delayed verification could never count, known before it is accepted."""
     if job.delayed_verification.mode != "reformulate" or job.subject is not None:
         return None
-    if similarity(job.task_text, reformulated(job)) < SAME_FORMULATION:
+    if suggested(job) is not None:
         return None
     if job.delayed_verification.prompt is not None:
         return "delayed_verification.prompt: says the same in nearly the same words"

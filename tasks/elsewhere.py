@@ -110,10 +110,8 @@ def next_task(bench: Workbench, subject: str, *, tenant: str | None = None) -> T
         if waiting is None:
             return None
         if waiting.token is None:
-            taken = _claim(bench, waiting.entry)
-            if isinstance(taken, Refused) and taken.reason in ("paused", "over_quota"):
-                return None
-            continue  # what is held now, by whoever was first
+            _claim(bench, waiting.entry)
+            continue  # what is held now, by whoever was first; or the next that nothing holds back
         held = bench.ledger.hold(Lease(waiting.entry, waiting.token))
         if not isinstance(held, Refused):
             return _task(held, waiting.expires_at)

@@ -386,7 +386,10 @@ class Ledger(Protocol):
         """End a cycle by its delayed verification."""
 
     def next_of(self, subject: str, *, tenant: str | None = None) -> Waiting | None:
-        """What a subject is to do next: what it holds, else the mandatory retry first."""
+        """What a subject is to do next: what it holds, else the mandatory retry first.
+
+        What a pause or a quota holds back is passed over, and its job waits for that.
+        """
 
     def hold(self, lease: Lease) -> Claim | CycleClaim | Refused:
         """What a subject holds by this token, to write about it."""

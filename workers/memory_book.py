@@ -6,15 +6,15 @@ import json
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from mulligan.policies.job import TERMINAL
 from mulligan.tasks.ledger import Entry
 from mulligan.workers.memory_escalations import escalate
-from mulligan.workers.memory_rows import Rows, attempt_name, cycle_name, job_name, stamp
+from mulligan.workers.memory_rows import Rows, attempt_name, cycle_name, job_name, queue_of, stamp
 from mulligan.workers.settings import Settings
 
 _RANK = {"immediate_retry": 0, "delayed_verification": 1, "policy_retry": 2, "initial": 3}
@@ -195,6 +195,18 @@ class Book:
         if quota.concurrency is None:
             return None
         return max(0, quota.concurrency - len(self.active.get(tenant, ())))
+
+    def held_back(
+        self, job: Mapping[str, str], attempt: Mapping[str, str]
+    ) -> tuple[Literal["pause", "budget"], str] | None:
+        """What an attempt has to wait for, and behind what; None if nothing is in its way."""
+        for pause in (f"queue:{queue_of(attempt['mode'])}", f"task_type:{job['task_type']}"):
+            if pause in self.paused:
+                return "pause", pause
+        tenant = job.get("tenant")
+        if tenant is not None and self.allowance(tenant) == 0:
+            return "budget", f"quota:{tenant}"
+        return None
 
     # -- lanes ----------------------------------------------------------------------------------
 

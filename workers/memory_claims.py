@@ -9,7 +9,7 @@ from mulligan.policies.job import TERMINAL
 from mulligan.tasks.ledger import Claim, CycleClaim, Entry, Lease, Refused
 from mulligan.workers.memory_book import Book
 from mulligan.workers.memory_lanes import cycle_claim
-from mulligan.workers.memory_rows import attempt_name, cycle_name, job_name, queue_of, stamp
+from mulligan.workers.memory_rows import attempt_name, cycle_name, job_name, stamp
 from mulligan.workers.memory_steps import claim_of
 from mulligan.workers.settings import Settings
 
@@ -69,19 +69,15 @@ class MemoryClaims:
         self, entry: Entry, job: Mapping[str, str], attempt: Mapping[str, str]
     ) -> Refused | None:
         """A pause or a quota in the way. Work done elsewhere stays in its lane meanwhile."""
-        book, tenant = self._book, job.get("tenant")
-        for pause in (f"queue:{queue_of(attempt['mode'])}", f"task_type:{job['task_type']}"):
-            if pause in book.paused:
-                if "lane" not in job:
-                    book.park(str(entry), pause)
-                book.set_state(entry.job_id, job["state"], "waiting", "pause")
-                return Refused("paused")
-        if tenant is not None and book.allowance(tenant) == 0:
-            if "lane" not in job:
-                book.park(str(entry), f"quota:{tenant}", since=float(attempt["queued_at"]))
-            book.set_state(entry.job_id, job["state"], "waiting", "budget")
-            return Refused("over_quota")
-        return None
+        book, found = self._book, self._book.held_back(job, attempt)
+        if found is None:
+            return None
+        why, behind = found
+        if "lane" not in job:
+            since = float(attempt["queued_at"]) if why == "budget" else None
+            book.park(str(entry), behind, since=since)
+        book.set_state(entry.job_id, job["state"], "waiting", why)
+        return Refused("paused" if why == "pause" else "over_quota")
 
     def _take_attempt(self, lease: Lease, worker: str, seconds: float | None) -> None:
         book, entry = self._book, lease.entry

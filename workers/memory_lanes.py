@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Literal
 
 from mulligan.policies.job import TERMINAL, Decoding, Output
 from mulligan.tasks.ledger import (
@@ -50,17 +51,26 @@ class MemoryLanes:
                 if waiting[text] % RANK_STEP > book.now:
                     continue
                 entry = Entry.parse(text)
-                if self._waits(entry):
-                    return Waiting(entry=entry)
-                del waiting[text]
+                match self._free(entry):
+                    case "free":
+                        return Waiting(entry=entry)
+                    case "gone":
+                        del waiting[text]
             return None
 
-    def _waits(self, entry: Entry) -> bool:
+    def _free(self, entry: Entry) -> Literal["free", "held", "gone"]:
+        """Whether an entry can be claimed; what a pause or a quota holds back says so."""
         if entry.kind == "cycle":
-            return True
-        state = self._book.rows.get(job_name(entry.job_id)).get("state")
-        queued = self._row_of(entry).get("state") == "queued"
-        return state is not None and state not in TERMINAL and queued
+            return "free"
+        job, attempt = self._book.rows.get(job_name(entry.job_id)), self._row_of(entry)
+        if not job or job["state"] in TERMINAL or attempt.get("state") != "queued":
+            return "gone"
+        found = self._book.held_back(job, attempt)
+        if found is None:
+            return "free"
+        if job.get("waiting_for") != found[0]:
+            self._book.set_state(entry.job_id, job["state"], "waiting", found[0])
+        return "held"
 
     def _row_of(self, entry: Entry) -> dict[str, str]:
         if entry.kind == "cycle":
@@ -76,7 +86,8 @@ class MemoryLanes:
             alive = row.get("token") == lease.token and book.leased(str(entry))
             if entry.kind == "cycle":
                 if row["status"] != "pending_delayed_verification":
-                    return Refused("finished")
+                    ours = row.get("settled_by") == lease.token
+                    return Refused("stored" if ours else "finished")
                 return cycle_claim(book, lease, row) if alive else Refused("lost")
             if row["state"] == "settled":
                 return Refused("stored" if row["settled_by"] == lease.token else "finished")

@@ -229,11 +229,14 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
         book, name = self._book, cycle_name(lease.entry.cycle_id)
         with book.step():
             cycle = book.rows.get(name)
+            if cycle.get("settled_by") == lease.token and cycle["status"] == status:
+                return True
             if cycle.get("token") != lease.token:
                 return False
             if cycle["status"] != "pending_delayed_verification":
                 return False
-            book.rows.set(name, {"score": "" if score is None else score, "token": ""})
+            ended = {"score": "" if score is None else score, "token": ""}
+            book.rows.set(name, {**ended, "settled_by": lease.token})
             if valid:
                 book.rows.set(name, {"delayed_valid": "1"})
             book.close_cycle(cycle["job_id"], lease.entry.cycle_id, status, reason)

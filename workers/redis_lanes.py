@@ -16,7 +16,9 @@ class RedisLanes(Partitioned):
 
     def next_of(self, subject: str, *, tenant: str | None = None) -> Waiting | None:
         lane = views.lane(subject, tenant)
-        answer = self.calls.one("next_of_lane", self._lane_prefix(lane), lane=lane)
+        answer = self.calls.one(
+            "next_of_lane", self._lane_prefix(lane), lane=lane, **self._quotas()
+        )
         if answer[0] == "none":
             return None
         entry = Entry.parse(answer[1])

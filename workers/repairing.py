@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 from celery import Task
 from celery.exceptions import Ignore, Retry
 
-from mulligan.policies.failure import FailureRecord, VerificationStatus
+from mulligan.policies.discreet import discreet_place
+from mulligan.policies.failure import FailureRecord, VerificationResult, VerificationStatus
 from mulligan.tasks.ledger import Entry, Finish, NextAttempt, Refused
 from mulligan.tasks.outcome import Checked, Handed, Outcome, Rechecked, Requeued
 from mulligan.tasks.settle import Settled
@@ -51,14 +52,14 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
             case Refused(reason="escalated", detail=detail):
                 raise Escalated(detail)
             case Checked(result=result) if result.status is VerificationStatus.FAIL:
-                raise Retry(result.summary, exc=Corrected(result.summary))
+                raise Retry(_checked(result), exc=Corrected(_checked(result)))
             case Rechecked(status="escalated", score=score):
                 raise Escalated(f"delayed verification scored {_score(score)}")
             case Handed() | Refused():
                 # Whoever ends the attempt reports it under the attempt's own id.
                 raise Ignore
             case Checked(result=result):
-                return result.summary
+                return _checked(result)
             case Rechecked(score=score):
                 return f"delayed verification scored {_score(score)}"
 
@@ -94,10 +95,25 @@ def _score(score: float | None) -> str:
     return "–" if score is None else f"{score:g}"
 
 
+def _checked(result: VerificationResult) -> str:
+    """Which verifier said what; its summary may quote the answer."""
+    score = "" if result.score is None else f", score {result.score:g}"
+    return f"{result.verifier_id}: {result.status.value}{score}"
+
+
 def _describe(failure: FailureRecord | None) -> str:
     """Kind, place and what is wrong; never a prompt or an answer."""
     if failure is None:
         return "not verified"
-    place = next((finding.path for finding in failure.findings if finding.path), "")
+    places = (
+        discreet_place(
+            found.path,
+            verifier_id=failure.verifier_id,
+            code=found.code,
+            schema_path=found.schema_path,
+        )
+        for found in failure.findings
+    )
+    place = next(filter(None, places), "")
     cause = f" ({failure.cause})" if failure.cause else ""
     return f"{failure.kind.value}{cause} {place}".strip()

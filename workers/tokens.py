@@ -9,10 +9,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from mulligan.tasks.ports import BadInput
+from mulligan.tasks.ports import BadInput, LedgerUnavailable
 from mulligan.workers import keys
 from mulligan.workers.redis_calls import RedisCalls
 
@@ -21,6 +22,8 @@ ROLES: tuple[Role, ...] = get_args(Role)
 _MARK = "mul"
 #: How long a process may go on with what it knew: so late is a revocation noticed.
 _FRESH = 2.0
+#: How long nobody waits again for a ledger that has just been waited for in vain.
+_AWAY = 1.0
 _SESSION_SECONDS = 12 * 3600
 
 
@@ -43,6 +46,9 @@ class Token:
         return self.expires_at is not None and now >= self.expires_at
 
 
+Reading = Future[dict[str, Token]]
+
+
 class Tokens:
     """The store. Reads are at most two seconds old."""
 
@@ -54,6 +60,11 @@ class Tokens:
         self._now = now
         self._seen: dict[str, Token] = {}
         self._seen_at = float("-inf")
+        #: Why the last reading failed, and when; None: it did not.
+        self._away: str | None = None
+        self._away_at = float("-inf")
+        #: Under way now, for all who ask.
+        self._reading: Reading | None = None
         self._lock = threading.Lock()
 
     def create(
@@ -116,8 +127,9 @@ class Tokens:
 
     def session(self, secret: str) -> Token | None:
         """The token that opened this session, if both are good now."""
-        token_id = self._calls.run("GET", self._session(secret)) if secret else None
-        token = self._known().get(str(token_id)) if token_id else None
+        known = self._known() if secret else {}  # first, because it fails fast
+        token_id = self._calls.run("GET", self._session(secret)) if known else None
+        token = known.get(str(token_id)) if token_id else None
         return token if token and not token.expired(self._now()) else None
 
     def close_session(self, secret: str) -> None:
@@ -129,15 +141,49 @@ class Tokens:
     # -- plumbing -------------------------------------------------------------------------------
 
     def _known(self) -> dict[str, Token]:
+        """Every token, by its id. One thread reads for all that ask meanwhile, without the lock."""
         with self._lock:
-            if time.monotonic() - self._seen_at > _FRESH:
-                self._seen = self._read()
-                self._seen_at = time.monotonic()
-            return self._seen
+            now = time.monotonic()
+            if now - self._seen_at <= _FRESH:
+                return self._seen
+            if self._away is not None and now - self._away_at <= _AWAY:
+                raise LedgerUnavailable(self._away)
+            reading, first = self._reading or Future(), self._reading is None
+            self._reading = reading
+        if first:
+            self._read_for_all(reading)
+        return reading.result()
+
+    def _read_for_all(self, reading: Reading) -> None:
+        try:
+            seen = self._read()
+        except BaseException as error:
+            self._end_reading(reading, away=error)
+            reading.set_exception(error)
+        else:
+            self._end_reading(reading, seen=seen)
+            reading.set_result(seen)
+
+    def _end_reading(
+        self,
+        reading: Reading,
+        *,
+        seen: dict[str, Token] | None = None,
+        away: BaseException | None = None,
+    ) -> None:
+        with self._lock:
+            if self._reading is not reading:
+                return  # something was changed since it began: it may be older than that
+            self._reading = None
+            self._away = str(away) if isinstance(away, LedgerUnavailable) else None
+            self._away_at = time.monotonic()
+            if seen is not None:
+                self._seen, self._seen_at = seen, self._away_at
 
     def _forget(self) -> None:
         with self._lock:
             self._seen_at = float("-inf")
+            self._reading = self._away = None
 
     def _read(self) -> dict[str, Token]:
         rows = self._calls.hashes([self._fleet + "tokens"])[0]

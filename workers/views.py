@@ -180,6 +180,7 @@ def read_cycle(cycle_id: str, raw: Mapping[str, str]) -> SelfRepairCycle:
             "immediate_at": _seconds(raw, "immediate_at"),
             "ended_at": _seconds(raw, "ended_at"),
             "reason": raw.get("reason"),
+            "score": raw.get("score") or None,
             "metadata": json.loads(raw.get("metadata", "{}")),
         }
     )

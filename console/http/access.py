@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from mulligan.console.http.errors import Problem, too_many
+from mulligan.tasks.ports import LedgerUnavailable
 from mulligan.workers.tokens import Role, Token
 
 if TYPE_CHECKING:
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 COOKIE = "mulligan_session"
 CSRF_HEADER = "X-CSRF-Token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+#: What changes something though it is a GET: the next task of a subject is claimed by asking.
+CHANGING_GETS = frozenset({"/api/task/next"})
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+#: By these and by X-Forwarded-… a proxy is noticed: who asks is somewhere else.
+_PROXY_SAYS = frozenset({"forwarded", "via", "x-real-ip"})
 #: Ties the pages of a tokenless console to this process.
 _LOOPBACK_SESSION = secrets.token_urlsafe(32)
 
@@ -83,6 +88,18 @@ def authenticate(request: Request) -> Caller:
     return caller
 
 
+def still_in(request: Request, caller: Caller) -> bool:
+    """Whether whoever was let in with this request would be let in now. May ask the ledger."""
+    site: Site = request.app.state.site
+    try:
+        found, _ = _identify(request, site)
+    except LedgerUnavailable:
+        return True  # nothing can be told meanwhile, and nothing is known against the caller
+    except Problem:
+        return False
+    return found == caller
+
+
 def _identify(request: Request, site: Site) -> tuple[Caller | None, str]:
     """The caller, and whose requests this one counts among. A guess counts for its address."""
     address = f"address:{request.client.host if request.client else ''}"
@@ -115,7 +132,7 @@ def _at_this_host(request: Request, site: Site) -> bool:
         return False
     client = request.client.host if request.client else ""
     forwarded = any(
-        name == "forwarded" or name.startswith("x-forwarded-") for name in request.headers
+        name in _PROXY_SAYS or name.startswith("x-forwarded-") for name in request.headers
     )
     if forwarded or client not in LOOPBACK or site.tokens.any():
         return False
@@ -170,14 +187,33 @@ def _from_browser(request: Request) -> bool:
     return "sec-fetch-site" in request.headers or "origin" in request.headers
 
 
-def cross_site(method: str, headers: dict[str, str]) -> bool:
-    """Whether another site's page asks for a change."""
-    if method in SAFE_METHODS:
+def origin_of(url: str | None) -> str | None:
+    """What browsers call the site of an address: without a path, without the usual port."""
+    try:
+        parts = urlsplit(url or "")
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.hostname:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    usual = port in (None, {"http": 80, "https": 443}.get(parts.scheme))
+    return f"{parts.scheme}://{host}" if usual else f"{parts.scheme}://{host}:{port}"
+
+
+def cross_site(
+    method: str, path: str, headers: Mapping[str, str], *, ours: str | None = None
+) -> bool:
+    """Whether another site's page asks for a change.
+
+    ``ours`` is the console's origin as people reach it: a proxy may give us another ``Host``.
+    """
+    if method in SAFE_METHODS and path not in CHANGING_GETS:
         return False
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = headers.get("origin")
-    if origin is None:
+    if origin is None or (ours is not None and origin_of(origin) == ours):
         return False
     try:
         return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()

@@ -71,7 +71,8 @@ def create_console(site: Site) -> FastAPI:
     for part in _PARTS:
         app.include_router(part.create_router(site), responses=errors.EVERYWHERE)
     errors.install(app, routes.error_page)
-    app.add_middleware(Gate, request_cap=site.settings.request_cap)
+    settings = site.settings
+    app.add_middleware(Gate, request_cap=settings.request_cap, console_url=settings.console_url)
     _describe_security(app)
     return app
 

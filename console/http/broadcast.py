@@ -164,6 +164,8 @@ class Broadcast:
         if listener.after is not None:
             pages = self._replay(listener.wants, listener.after, listener.joined)
             while (chunk := await run_in_threadpool(next, pages, None)) is not None:
+                if listener.ended.is_set():
+                    return
                 if chunk:
                     yield chunk
         while not listener.ended.is_set():

@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from mulligan.console.job_document import job_document
+from mulligan.console.words import place_without_texts
+from mulligan.policies.discreet import is_name
 from mulligan.policies.job import Open, RunnerSpec, VerifierSpec
 from mulligan.tasks.ledger import AttemptView, JobView
 from mulligan.workers.job_pages import JobRow
@@ -96,6 +98,8 @@ class CycleDocument(BaseModel):
     immediate_at: float | None
     ended_at: float | None
     reason: str | None
+    #: What its delayed verification scored.
+    score: float | None = None
     metadata: dict[str, Any]
 
 
@@ -154,7 +158,8 @@ def _more(attempt: AttemptView) -> dict[str, Any]:
 def redacted(found: Mapping[str, Any]) -> dict[str, Any]:
     """The document without what was asked and answered, and without what quotes it.
 
-    Kinds, places, scores, signatures and times stay: they say what goes wrong, not with what.
+    Kinds, places without the answer's own keys, scores, signatures and times stay: they say what
+    goes wrong, not with what.
     """
     return {
         **found,
@@ -164,7 +169,7 @@ def redacted(found: Mapping[str, Any]) -> dict[str, Any]:
         "answer": _hide(found["answer"]),
         "attempts": [_attempt(attempt) for attempt in found["attempts"]],
         "cycles": [
-            {**cycle, "metadata": _masked(cycle["metadata"], {"prompt"})}
+            {**cycle, "metadata": _masked(cycle["metadata"], {"prompt", "targetNodes"})}
             for cycle in found["cycles"]
         ],
     }
@@ -213,11 +218,20 @@ def _findings(thing: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A result or a failure: where and what kind, not the values."""
     found = _masked(thing, _QUOTES)
     if name in found:
-        found[name] = [_masked(finding, _QUOTES) for finding in found[name]]
+        found[name] = [_finding(finding, thing.get("verifier_id")) for finding in found[name]]
     if "evidence" in found:
         found["evidence"] = dict.fromkeys(found["evidence"], REDACTED)
     if "warnings" in found:
         found["warnings"] = [REDACTED for _ in found["warnings"]]
+    return found
+
+
+def _finding(finding: Mapping[str, Any], verifier_id: str | None) -> dict[str, Any]:
+    found, code = _masked(finding, _QUOTES), finding.get("code")
+    if finding.get("path") is not None:
+        found["path"] = place_without_texts(finding, verifier_id) or REDACTED
+    if code is not None and not is_name(code):
+        found["code"] = REDACTED
     return found
 
 

@@ -13,7 +13,7 @@ from mulligan.console.http.errors import Problem, errors, invalid, not_found
 from mulligan.console.http.jobs import visible_job
 from mulligan.console.http.site import Site
 from mulligan.policies.cycle import PROTOCOL_VERSION, CycleStatus
-from mulligan.policies.delayed import SAME_FORMULATION, reformulated
+from mulligan.policies.delayed import SAME_FORMULATION, suggested
 from mulligan.policies.failure import Finding
 from mulligan.policies.job import Name, Seconds, Usage
 from mulligan.tasks.elsewhere import (
@@ -132,8 +132,8 @@ class OtherWords(_Camel):
 
     max_similarity: float
     other_family: bool
-    #: The task in other words, as a suggestion.
-    suggestion: str
+    #: The task in other words; null if it is so long that no words around it would make others.
+    suggestion: str | None
 
 
 class TaskDocument(_Camel):
@@ -209,7 +209,7 @@ def create_router(site: Site) -> APIRouter:
         if view is None:
             raise not_found(f"job {job_id}")
         if cycle_id is not None:
-            return _verified(view, cycle_id, body.score)
+            return _verified(view, cycle_id)
         return _recorded(view, number)
 
     return router
@@ -273,7 +273,7 @@ def _document(task: Task) -> TaskDocument:
         words = OtherWords(
             max_similarity=SAME_FORMULATION,
             other_family=job.delayed_verification.other_family,
-            suggestion=reformulated(job),
+            suggestion=suggested(job),
         )
     return TaskDocument(
         job_id=task.claim.job_id,
@@ -290,7 +290,7 @@ def _document(task: Task) -> TaskDocument:
     )
 
 
-def _verified(view: JobView, cycle_id: str, score: float | None) -> Recorded:
+def _verified(view: JobView, cycle_id: str) -> Recorded:
     """A delayed verification ends its cycle, and changes nothing of the job."""
     cycle = next(each for each in view.cycles if each.id == cycle_id)
     return Recorded(
@@ -299,7 +299,7 @@ def _verified(view: JobView, cycle_id: str, score: float | None) -> Recorded:
         reason=cycle.reason or None,
         attempt=cycle.source_attempt,
         mode="delayed_verification",
-        score=score,
+        score=cycle.score,
         success=cycle.status == CycleStatus.COMPLETED,
         next_attempt=None,
         next_mode=None,

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import anyio
 from fastapi import APIRouter, Depends, Header, Query
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Caller, needs, still_in
 from mulligan.console.http.broadcast import Broadcast, Listener, Position, Wants
 from mulligan.console.http.errors import errors
 from mulligan.console.http.jobs import visible_job
 from mulligan.console.http.site import Site
 
+#: How often it is asked whether a listener may still listen: so late ends a revoked token's stream.
+RECHECK = 5.0
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Events, each with id, event (job, attempt or cycle) and data, until closed",
@@ -31,11 +36,17 @@ AnyCaller = Annotated[Caller, Depends(needs("producer", "ops"))]
 
 
 class EventStream(Response):
-    """A stream that ends when its listener goes or is dropped, even in the middle of sending."""
+    """A stream that ends when its listener goes, is dropped, or may listen no longer."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, broadcast: Broadcast, listener: Listener, status_code: int = 200) -> None:
+    def __init__(
+        self,
+        broadcast: Broadcast,
+        listener: Listener,
+        allowed: Callable[[], bool],
+        status_code: int = 200,
+    ) -> None:
         super().__init__(
             status_code=status_code,
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
@@ -43,6 +54,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._broadcast = broadcast
         self._listener = listener
+        self._allowed = allowed
 
     async def __call__(
         self,
@@ -59,6 +71,7 @@ class EventStream(Response):
 
                 tasks.start_soon(watch, lambda: _gone(receive))
                 tasks.start_soon(watch, self._dropped)
+                tasks.start_soon(self._recheck)
                 await self._send(send)
                 tasks.cancel_scope.cancel()
         finally:
@@ -68,6 +81,12 @@ class EventStream(Response):
         await self._listener.ended.wait()
         if not self._listener.slow:
             await anyio.sleep_forever()  # a stream that just ends is finished in good order
+
+    async def _recheck(self) -> None:
+        """End the stream of a token that was revoked or expired, or of a closed session."""
+        while await run_in_threadpool(self._allowed):
+            await anyio.sleep(RECHECK)
+        self._listener.end()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -86,12 +105,16 @@ def create_router(site: Site) -> APIRouter:
 
     @router.get("/api/events", response_class=EventStream, responses=_STREAM)
     async def events(
-        caller: AnyCaller, after: After = None, last_event_id: LastEventId = None
+        request: Request,
+        caller: AnyCaller,
+        after: After = None,
+        last_event_id: LastEventId = None,
     ) -> Response:
         """Everything that happens from now on, or after an event."""
         start = last_event_id or after
         position = site.broadcast.position(start) if start else None
-        return await _stream(site, Wants(tenant=caller.tenant, texts=caller.texts), position)
+        wants = Wants(tenant=caller.tenant, texts=caller.texts)
+        return await _stream(site, wants, position, partial(still_in, request, caller))
 
     @router.get(
         "/api/jobs/{job_id}/events",
@@ -99,14 +122,18 @@ def create_router(site: Site) -> APIRouter:
         responses={**_STREAM, **errors(404)},
     )
     async def job_events(
-        job_id: str, caller: AnyCaller, after: After = None, last_event_id: LastEventId = None
+        request: Request,
+        job_id: str,
+        caller: AnyCaller,
+        after: After = None,
+        last_event_id: LastEventId = None,
     ) -> Response:
         """What happened to one job since it was accepted, and what happens to it."""
         view = await run_in_threadpool(visible_job, site, caller, job_id)
         start = last_event_id or after or _just_before(view.created_at)
-        return await _stream(
-            site, Wants(job=view.id, texts=caller.texts), site.broadcast.position(start)
-        )
+        wants = Wants(job=view.id, texts=caller.texts)
+        position = site.broadcast.position(start)
+        return await _stream(site, wants, position, partial(still_in, request, caller))
 
     return router
 
@@ -120,5 +147,7 @@ def _just_before(moment: float) -> str:
     return f"{max(0, int(moment * 1000) - _SKEW_MS)}-0"
 
 
-async def _stream(site: Site, wants: Wants, after: Position | None) -> Response:
-    return EventStream(site.broadcast, await site.broadcast.listen(wants, after=after))
+async def _stream(
+    site: Site, wants: Wants, after: Position | None, allowed: Callable[[], bool]
+) -> Response:
+    return EventStream(site.broadcast, await site.broadcast.listen(wants, after=after), allowed)

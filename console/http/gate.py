@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mulligan.console.http.access import cross_site
+from mulligan.console.http.access import cross_site, origin_of
 from mulligan.console.http.errors import Problem, unexpected
 
 CSP = (
@@ -23,9 +23,10 @@ _DATA_CSP = b"default-src 'none'; frame-ancestors 'none'"
 class Gate:
     """ASGI middleware; written by hand because it must not buffer a stream."""
 
-    def __init__(self, app: ASGIApp, *, request_cap: int) -> None:
+    def __init__(self, app: ASGIApp, *, request_cap: int, console_url: str | None) -> None:
         self._app = app
         self._cap = request_cap
+        self._ours = origin_of(console_url)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,7 +56,7 @@ class Gate:
     def _refusal(self, scope: Scope) -> Problem | None:
         headers = {name.decode("latin-1"): value.decode("latin-1")
                    for name, value in scope["headers"]}  # fmt: skip
-        if cross_site(scope["method"], headers):
+        if cross_site(scope["method"], scope["path"], headers, ours=self._ours):
             return Problem(403, "cross_site", "another site's page may not change anything here")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._cap:

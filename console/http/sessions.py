@@ -51,6 +51,11 @@ _BODY = {
 }
 
 
+def _encrypted(request: Request, site: Site) -> bool:
+    """Whether the browser speaks TLS: with us, or with the proxy that people reach us by."""
+    return request.url.scheme == "https" or (site.settings.console_url or "").startswith("https:")
+
+
 def create_router(site: Site) -> APIRouter:
     router = APIRouter(tags=["sessions"])
 
@@ -78,7 +83,7 @@ def create_router(site: Site) -> APIRouter:
             path=_PATH,
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=_encrypted(request, site),
         )
         return response
 
@@ -94,7 +99,9 @@ def create_router(site: Site) -> APIRouter:
         if cookie := request.cookies.get(COOKIE):
             site.tokens.close_session(cookie)
         response = RedirectResponse(LOGIN, 303)
-        response.delete_cookie(COOKIE, path=_PATH, httponly=True, samesite="strict")
+        response.delete_cookie(
+            COOKIE, path=_PATH, httponly=True, samesite="strict", secure=_encrypted(request, site)
+        )
         return response
 
     return router

@@ -22,6 +22,7 @@ from mulligan.console.page import (
     runbook,
 )
 from mulligan.console.page.render import STATIC, VERSION, page
+from mulligan.tasks.ports import LedgerUnavailable
 
 __all__ = ["create_router", "error_page"]
 
@@ -61,7 +62,12 @@ def _add_words(router: APIRouter) -> None:
 
     @router.get("/runbook")
     def runbook_page(request: Request) -> HTMLResponse:
-        caller = authenticate(request)
+        try:
+            caller = authenticate(request)
+        except LedgerUnavailable:
+            caller = (
+                None  # nobody can be known then, and that is when it is needed; it tells nothing
+            )
         return page(request, "runbook.html", caller=caller, text=runbook.rendered())
 
 

@@ -74,7 +74,7 @@ def _chapter(view: JobView, attempt: AttemptView, *, texts: bool) -> Chapter:
         results=[_result(result, texts=texts) for result in verdict.get("results", [])],
         coercions=verdict.get("coercions") or [],
         failure=failure,
-        failure_words=words.failure_in_words(failure) if failure else "",
+        failure_words=words.failure_in_words(failure, texts=texts) if failure else "",
         instruction=verdict.get("instruction") if texts else None,
         then=_then(verdict.get("decision") or {}),
         technique=words.technique(view, attempt) if plan.technique else "",
@@ -122,7 +122,9 @@ def _result(result: Mapping[str, Any], *, texts: bool) -> dict[str, Any]:
         "summary": summary if texts else "",
         "score": result.get("score"),
         "errors": [
-            {"path": error.get("path"), "text": error["message"] if texts else error.get("code")}
+            {"path": error.get("path"), "text": error["message"]}
+            if texts
+            else words.finding_without_texts(error, result["verifier_id"])
             for error in errors[:_MOST_ERRORS]
         ],
         "more": max(0, len(errors) - _MOST_ERRORS),

@@ -209,3 +209,6 @@ def test_nobody_interferes(flower: Flower) -> None:
     for path in ("/api/worker/shutdown/work@anywhere", "/api/task/revoke/any"):
         with pytest.raises(urllib.error.HTTPError, match=r"40[35]"):
             flower.open(path, login=flower.login, body=b"")
+    for how in ("send-task", "apply", "async-apply"):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            flower.open(f"/api/task/{how}/mulligan.submit", login=flower.login, body=b"{}")

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from support import SettingsMaker
 from web import ask, new_token
 
-from mulligan.console.http.access import COOKIE, csrf_token
+from mulligan.console.http.access import COOKIE, authenticate, csrf_token, still_in
 from mulligan.console.http.doors import inside, login_for
 from mulligan.console.http.gate import CSP
 from mulligan.console.http.server import listen
@@ -75,6 +75,21 @@ def test_another_process_notices_a_revocation(
     wait_for(lambda: client.get("/api/pauses").status_code == 401, "the revocation to be noticed")
 
 
+def test_whoever_was_let_in_may_be_shown_out(site: Site) -> None:
+    """Given a session at another name of this host, then the last token's end is its end."""
+    token, _ = site.tokens.create(role="ops")
+    cookie = f"{COOKIE}={site.tokens.open_session(token)}".encode()
+    headers = [(b"host", b"ops.example"), (b"cookie", cookie)]
+    app = ask(site).app
+    request = Request(
+        {"type": "http", "app": app, "method": "GET", "headers": headers, "client": ("::1", 1)}
+    )
+    caller = authenticate(request)
+    assert still_in(request, caller)
+    site.tokens.revoke(token.id)
+    assert not still_in(request, caller)
+
+
 @pytest.mark.parametrize(
     ("role", "method", "path", "status"),
     [
@@ -101,8 +116,8 @@ def test_roles(site: Site, role: Any, method: str, path: str, status: int) -> No
 def test_whoever_sits_at_the_host_is_let_in_until_there_is_a_token(site: Site) -> None:
     client = ask(site)
     assert client.get("/api/pauses").status_code == 200
-    assert client.get("/api/pauses", headers={"X-Forwarded-For": "1.2.3.4"}).status_code == 401
-    assert client.get("/api/pauses", headers={"Forwarded": "for=1.2.3.4"}).status_code == 401
+    for name in ("X-Forwarded-For", "X-Forwarded-Proto", "Forwarded", "Via", "X-Real-IP"):
+        assert client.get("/api/pauses", headers={name: "1.1 proxy"}).status_code == 401, name
     rebound = client.get("/api/pauses", headers={"Host": "evil.example:8700"})
     assert code(rebound) == (403, "wrong_host")
     site.tokens.create(role="producer", lifetime=0)
@@ -212,6 +227,35 @@ def test_a_wrong_token_opens_no_session(site: Site) -> None:
         answer = ask(site).post("/login", content=body)
         assert code(answer) == (403, "unknown_token")
         assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("console_url", "secure"), [(None, False), ("http://ops", False), ("https://ops.example", True)]
+)
+def test_a_session_behind_tls_is_sent_over_tls_alone(
+    settings: SettingsMaker, console_url: str | None, secure: bool
+) -> None:
+    site = open_site(settings(console_url=console_url))
+    body = {"token": new_token(site, role="ops")}
+    opened = ask(site).post("/login", data=body)
+    assert opened.status_code == 303
+    assert ("secure" in opened.headers["set-cookie"].lower()) is secure
+
+
+def test_a_page_behind_a_proxy_that_changes_the_host_may_act(settings: SettingsMaker) -> None:
+    site = open_site(settings(console_url="https://ops.example"))
+    client = ask(site)
+    proxied = {"Sec-Fetch-Site": "same-origin", "Origin": "https://ops.example"}
+    body = {"token": new_token(site, role="ops")}
+    opened = client.post("/login", data=body, headers=proxied)
+    assert opened.status_code == 303
+    session = opened.cookies[COOKIE]
+    named = {**proxied, "Cookie": f"{COOKIE}={session}"}
+    page = client.get("/operations", headers=named).text
+    found = re.search(r'name="csrf-token" content="(\w+)"', page)
+    assert found
+    change = client.put("/api/pauses/queue:attempt", headers={**named, "X-CSRF-Token": found[1]})
+    assert change.status_code == 200, change.text
 
 
 def test_a_browser_at_the_host_needs_the_pages_token_too(site: Site) -> None:

@@ -16,6 +16,8 @@ from mulligan.workers.settings import Settings
 PROMPT = "Write the past tense of 'to go' in one short sentence about yesterday."
 OTHER = "Yesterday, how did you travel to school? Answer with one full sentence."
 
+LONG = " ".join(f"word{n}" for n in range(600))
+
 
 @pytest.fixture
 def site(settings: Callable[..., Settings]) -> Site:
@@ -81,6 +83,27 @@ def test_the_retry_comes_before_anything_else_of_the_subject(api: TestClient) ->
         assert api.post("/api/jobs", json=new).status_code == 202
     told = record(api)
     assert next_task(api)["jobId"] == told["job_id"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},  # an image of theirs
+        {"Sec-Fetch-Site": "same-site"},  # another port of this host
+        {"Origin": "http://evil.example"},
+    ],
+)
+def test_another_site_s_page_claims_nothing(
+    site: Site, api: TestClient, headers: dict[str, str]
+) -> None:
+    told = record(api)
+    refused = api.get("/api/task/next", params={"subject": "mia"}, headers=headers)
+    assert code(refused) == (403, "cross_site")
+    view = site.ledger.job(told["job_id"])
+    assert view is not None
+    assert view.attempts[1].state == "queued"
+    answer = api.get("/api/task/next", params={"subject": "mia"})
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
 
 
 def test_the_retry_is_leased_to_its_subject(api: TestClient) -> None:
@@ -180,11 +203,34 @@ def test_a_delayed_verification_in_other_words_completes_the_cycle(
     told_again = good.json()
     assert (told_again["mode"], told_again["score"]) == ("delayed_verification", 95)
     assert (told_again["success"], told_again["cycle_status"]) == (True, "completed")
+    for score in (95, 10):
+        repeated = {"token": task["token"], "score": score, "prompt": OTHER}
+        again = api.post("/api/attempts", json=repeated)
+        assert (again.status_code, again.json()) == (201, told_again)
+    forged = api.post("/api/attempts", json={"token": task["token"] + "0", "score": 95})
+    assert code(forged) == (409, "finished")
     cycle = site.ledger.job(told["job_id"]).cycles[0]  # type: ignore[union-attr] # it exists
     assert cycle.status == "completed"
     report = api.get("/api/quality/self-repair-delayed-verification").json()
     assert report["validCount"] == 1
     assert report["invalidReasons"]["duplicate_prompt_formulation"] == 1
+
+
+def test_what_is_suggested_would_count(api: TestClient) -> None:
+    for subject, prompt, known in (("mia", PROMPT, True), ("noa", LONG, False)):
+        record(
+            api,
+            subject=subject,
+            prompt=prompt,
+            delayed_verification={"after": 0, "mode": "reformulate"},
+        )
+        retry = next_task(api, subject)
+        api.post("/api/attempts", json={"token": retry["token"], "score": 90})
+        task = next_task(api, subject)
+        suggestion = task["otherWords"]["suggestion"]
+        assert (suggestion is not None) is known
+        told = {"token": task["token"], "score": 90, "prompt": suggestion or OTHER}
+        assert api.post("/api/attempts", json=told).status_code == 201
 
 
 def test_a_low_delayed_verification_escalates_the_cycle_and_leaves_the_job(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ from fleet import GOOD, Server, scripted, wait_for
 from web import Served, new_token, served
 
 from mulligan.console.http import broadcast as broadcasting
+from mulligan.console.http import events as streaming
+from mulligan.console.http.access import COOKIE
 from mulligan.tasks.submit import read_job, submit_jobs
 from mulligan.workers.settings import Settings
 
@@ -71,6 +74,10 @@ class Stream:
     def jobs(self) -> list[str]:
         return [event["data"]["job"] for event in self.events if event["event"] == "job"]
 
+    @property
+    def states(self) -> list[str]:
+        return [event["data"]["state"] for event in self.events if event["event"] == "job"]
+
     def heard(self, number: int) -> bool:
         return bool(self.events) and self.events[-1]["data"]["job"] == f"p00-{number}"
 
@@ -107,6 +114,53 @@ def test_what_happens_is_told(console: Served) -> None:
         stream.hears(job_id)
         (event,) = [e for e in stream.events if e["data"]["job"] == job_id]
         assert (event["data"]["state"], event["data"]["name"]) == ("queued", "told")
+
+
+@pytest.mark.parametrize("path", ["/api/events", "/api/jobs/{job}/events"])
+def test_the_stream_of_a_revoked_token_ends(
+    console: Served, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(streaming, "RECHECK", 0.05)
+    tokens = console.site.tokens
+    (gone, text), (kept, other) = tokens.create(role="ops"), tokens.create(role="ops")
+    job_id = submit(console)
+    path = path.format(job=job_id)
+    try:
+        with (
+            listening(console, path, token=text) as revoked,
+            listening(console, path, token=other) as stays,
+        ):
+            tokens.revoke(gone.id)
+            wait_for(lambda: revoked.ended, "the stream to end")
+            assert console.site.ledger.cancel(job_id)
+            wait_for(lambda: "cancelled" in stays.states, "the other one to hear on")
+            assert "cancelled" not in revoked.states
+            assert not stays.ended
+    finally:
+        tokens.revoke(kept.id)
+
+
+def test_the_stream_of_an_expired_token_and_of_a_closed_session_ends(
+    console: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "RECHECK", 0.05)
+    tokens = console.site.tokens
+    now = time.time()
+    monkeypatch.setattr(tokens, "_now", lambda: now)
+    token, text = tokens.create(role="ops", lifetime=60)
+    session = tokens.open_session(token)
+    try:
+        with (
+            listening(console, token=text) as by_token,
+            listening(console, Cookie=f"{COOKIE}={session}") as by_session,
+        ):
+            tokens.close_session(session)
+            wait_for(lambda: by_session.ended, "the session's stream to end")
+            assert not by_token.ended
+            now += 60
+            wait_for(lambda: by_token.ended, "the expired token's stream to end")
+    finally:
+        tokens.revoke(token.id)
 
 
 def test_a_listener_resumes_where_it_was(console: Served) -> None:

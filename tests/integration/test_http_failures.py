@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from support import SettingsMaker
 from web import ask, new_token
 
+from mulligan.console.http.broadcast import Wants
 from mulligan.console.http.site import Site, open_site
 from mulligan.console.overview import Overview, overview
 from mulligan.tasks.ledger import JobView
@@ -106,6 +107,59 @@ def test_a_signature_is_explained(site: Site, ran: list[JobView]) -> None:
     ops = ask(site, new_token(site, role="ops"))
     hidden = ok(ops, f"/api/failures/{signature}")["explanation"]
     assert (hidden["redacted"], hidden["strict_parts"]) == (True, {})
+
+
+MAP = {"type": "object", "properties": {"map": {"additionalProperties": {"type": "integer"}}}}
+
+
+def secretive(site: Site) -> list[str]:
+    """Jobs whose answers, output, keys and reports say SEK…; their ids."""
+    keys = scripted(
+        '{"map": {"SEKKEY one": "x", "SEKKEY": "y"}}',
+        verifiers=[{"id": "contract.schema", "schema": MAP}],
+    )
+    program = "import sys; sys.exit('SEKSTDERR')"
+    command = scripted(
+        "SEKANSWER",
+        verifiers=[{"id": "command.subprocess", "argv": ["python3", "-c", program, "SEKARG"]}],
+    )
+    ids = [view.id for view in jobs_ran(site, keys, command)]
+    finding = {"message": "SEKMESSAGE", "path": "SEKPATH one", "code": "SEKCODE one"}
+    report = {"subject": "mia", "task_type": "tense", "prompt": "SEKPROMPT", "score": 40,
+              "answer": "SEKANSWER", "findings": [finding]}  # fmt: skip
+    told = ask(site).post("/api/attempts", json=report)
+    assert told.status_code == 201, told.text
+    Fold(site.ledger.calls, site.settings).run()
+    return [*ids, told.json()["job_id"]]
+
+
+def test_who_may_not_read_texts_sees_no_word_of_an_answer(site: Site) -> None:
+    ids = secretive(site)
+    signatures = [row["signature"] for row in failures(ask(site))]
+    assert len(signatures) == 3
+    reader = ask(site, new_token(site, role="ops", texts=True))
+    ops = ask(site, new_token(site, role="ops"))
+    paths = ["/", "/jobs", "/failures", "/cycles", "/escalations", "/operations", "/metrics"]
+    paths += ["/api/jobs", "/api/failures", "/api/escalations"]
+    paths += ["/api/quality/self-repair-immediate-loop"]
+    paths += [f"/api/failures/{each}" for each in signatures]
+    paths += [f"/failures/{each}" for each in signatures]
+    paths += [f"/api/jobs/{each}" for each in ids] + [f"/jobs/{each}" for each in ids]
+    for path in paths:
+        told = ops.get(path)
+        assert told.status_code == 200, (path, told.text)
+        assert "SEK" not in told.text, path
+    pages = site.broadcast._replay(Wants(texts=False), ("0-0",), ("+",))
+    events = b"".join(pages).decode()
+    assert "reasoning_error" in events
+    assert "SEK" not in events
+    explained = [ok(ops, f"/api/failures/{each}")["explanation"] for each in signatures]
+    assert all(why["redacted"] for why in explained)
+    parts = [why["coarse_parts"] for why in explained if why["kind"] == "command_failed"]
+    assert parts == [{"outcome": "exit_code 1"}]
+    quoted = "".join(reader.get(path).text for path in paths)
+    for word in ("SEKKEY one", "SEKSTDERR", "SEKPATH one", "SEKCODE one"):
+        assert word in quoted
 
 
 def test_a_tenant_sees_its_own_failures_alone(site: Site, ran: list[JobView]) -> None:

@@ -79,5 +79,9 @@ def test_a_ledger_that_is_away(tmp_path: Path) -> None:
     for answer in (client.get("/api/jobs"), client.post("/api/jobs", json=scripted(GOOD))):
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
         assert int(answer.headers["retry-after"]) > 0
+    page = client.get("/", headers={"Accept": "text/html"})
+    assert (page.status_code, 'href="/runbook"' in page.text) == (503, True)
+    runbook = client.get("/runbook", headers={"Accept": "text/html"})
+    assert (runbook.status_code, "<h1" in runbook.text) == (200, True)
     assert client.get("/readyz").json() == {"ok": False, "why": "ledger"}
     assert client.get("/healthz").status_code == 200

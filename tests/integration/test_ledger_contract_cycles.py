@@ -79,7 +79,10 @@ def test_its_score_ends_the_cycle_and_never_changes_the_job(
     assert cycle.ended_at is not None
     assert play.view(job_id).state == "succeeded"
     assert play.refused_recheck(entry) == Refused("finished")
+    assert cycle.score == score
     # A repeat changes nothing.
+    assert play.ledger.settle_cycle(lease, status=status, score=1, reason="")
+    assert play.cycle(job_id) == cycle
     assert not play.ledger.settle_cycle(lease, status="cancelled", score=None, reason="")
     assert play.cycle(job_id).status.value == status
 

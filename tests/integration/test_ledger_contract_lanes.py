@@ -265,6 +265,43 @@ def test_a_pause_holds_a_lane_and_lets_it_go(play: Stage, pause: str) -> None:
     take(play, job_id, 2)
 
 
+def test_what_a_pause_holds_back_hides_nothing_else(play: Stage) -> None:
+    first = [
+        failed(play, task_type="grammar") for _ in range(60)
+    ]  # more than are looked at at once
+    other = failed(play, task_type="spelling")
+    new = play.submit_elsewhere(task_type="reading")
+    play.ledger.pause("task_type:grammar")
+    assert play.waiting() == f"a:{other}/2"
+    assert {(play.view(each).state, play.view(each).waiting_for) for each in first} == {
+        ("waiting", "pause")
+    }
+    play.ledger.pause("queue:repair")
+    assert play.waiting() == f"a:{new}/1"
+    play.ledger.pause("queue:attempt")
+    assert play.waiting() is None
+    for pause in ("queue:repair", "queue:attempt", "task_type:grammar"):
+        play.ledger.resume(pause)
+    assert play.waiting() in {f"a:{each}/2" for each in first}
+
+
+def test_a_quota_holds_a_tenant_s_attempts_back_and_no_delayed_verification(
+    stage: StageMaker,
+) -> None:
+    play = stage(quotas={"school": {"tokens_per_day": 100}})
+    mine = {"labels": {"tenant": "school"}}
+    _, check = repaired(play, **mine)
+    play.advance(AFTER + 1)
+    retry = failed(play, **mine)
+    assert play.waiting(tenant="school") == f"a:{retry}/2"
+    spender = play.submit_elsewhere(subject="noa", **mine)
+    claim = take(play, spender)
+    play.ledger.store_output(claim.lease, answer(tokens=100))
+    play.settle(claim, succeeds(claim))
+    assert play.waiting(tenant="school") == str(check)
+    assert play.view(retry).waiting_for == "budget"
+
+
 def test_a_retry_that_nobody_comes_for_ends_by_its_deadline(play: Stage) -> None:
     job_id = failed(play, deadline=1000)
     play.advance(990)
@@ -318,7 +355,8 @@ def test_a_delayed_verification_waits_for_its_subject(play: Stage) -> None:
     assert play.ledger.settle_cycle(taken.lease, status="completed", score=90, reason="")
     assert play.cycle(job_id).status is CycleStatus.COMPLETED
     assert play.waiting() is None
-    assert play.ledger.hold(taken.lease) == Refused("finished")
+    assert play.ledger.hold(taken.lease) == Refused("stored")
+    assert play.ledger.hold(replace(taken.lease, token="0123")) == Refused("finished")
 
 
 def test_one_that_does_not_count_is_counted_and_may_be_done_again(play: Stage) -> None:

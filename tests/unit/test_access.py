@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mulligan.console.http.access import Caller, cross_site
+from mulligan.console.http.access import Caller, cross_site, origin_of
 from mulligan.console.http.documents import REDACTED, redacted
 from mulligan.console.http.doors import inside
 from mulligan.console.http.limits import RateLimit
@@ -31,7 +31,32 @@ from mulligan.console.serve import url_of
 def test_another_sites_page_changes_nothing(
     method: str, headers: dict[str, str], foreign: bool
 ) -> None:
-    assert cross_site(method, headers) is foreign
+    assert cross_site(method, "/api/jobs", headers) is foreign
+    claims = cross_site("GET", "/api/task/next", headers)
+    assert claims is (foreign or headers.get("sec-fetch-site") == "cross-site")
+
+
+@pytest.mark.parametrize(
+    ("console_url", "origin", "foreign"),
+    [
+        ("https://ops.example", "https://ops.example", False),
+        ("https://Ops.Example:443/", "https://ops.example", False),
+        ("https://ops.example:8443", "https://ops.example:8443", False),
+        ("https://[2001:db8::1]:443", "https://[2001:db8::1]", False),
+        ("https://ops.example", "http://ops.example", True),  # nobody vouches for what is not TLS
+        ("https://ops.example", "https://ops.example:8443", True),
+        ("https://ops.example", "https://evil.example", True),
+        ("https://ops.example", "null", True),
+        ("https://ops.example:x", "https://ops.example:x", True),
+        (None, "https://ops.example", True),
+    ],
+)
+def test_the_address_that_people_use_is_ours_whatever_a_proxy_calls_us(
+    console_url: str | None, origin: str, foreign: bool
+) -> None:
+    headers = {"host": "127.0.0.1:8700", "sec-fetch-site": "same-origin", "origin": origin}
+    ours = origin_of(console_url)
+    assert cross_site("POST", "/api/jobs", headers, ours=ours) is foreign
 
 
 def test_a_bucket_is_a_minute_of_requests_and_fills_up_again() -> None:

@@ -15,6 +15,7 @@ from mulligan.policies.delayed import (
     reformulated,
     reformulation_problem,
     similarity,
+    suggested,
 )
 from mulligan.policies.job import Job
 from mulligan.tasks.ports import BadInput
@@ -105,6 +106,17 @@ def test_an_ordinary_task_can_always_be_put_in_other_words(task: list[str]) -> N
 @pytest.mark.parametrize("task", ["{0} {task} {", "%s %(task)s", 'say """ ', "\\n{{}}"])
 def test_a_task_is_quoted_as_it_stands(task: str) -> None:
     assert task in reformulated(reformulating(task))
+
+
+@pytest.mark.parametrize(("words", "known"), [(5, True), (600, False)])
+def test_only_words_that_would_count_are_suggested(words: int, known: bool) -> None:
+    job = reformulating(" ".join(f"word{n}" for n in range(words)))
+    suggestion = suggested(job)
+    assert (suggestion is not None) is known
+    reason = invalid_reason(
+        source_family="a", source_prompt=job.task_text, family="a", prompt=reformulated(job)
+    )
+    assert reason == (None if known else "duplicate_prompt_formulation")
 
 
 def test_a_producer_s_own_words_come_first() -> None:

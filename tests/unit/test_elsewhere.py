@@ -235,6 +235,18 @@ def test_a_pause_leaves_nothing_to_do_and_loses_nothing(school: School) -> None:
     assert school.next().claim.job_id == job_id
 
 
+def test_a_paused_task_type_does_not_block_another_retry(school: School) -> None:
+    first = school.record(40, task_type="past_tense")
+    second = school.record(40, task_type="plural")
+    school.play.ledger.pause("task_type:past_tense")
+    task = school.next()
+    assert (task.claim.job_id, task.mode) == (second, "immediate_retry")
+    school.report(task, 90)
+    assert school.nothing()
+    school.play.ledger.resume("task_type:past_tense")
+    assert school.next().claim.job_id == first
+
+
 # -- jobs that wait for their first attempt --------------------------------------------------------
 
 
@@ -298,7 +310,8 @@ def test_its_score_decides(
     cycle = school.play.cycle(job_id)
     assert (cycle.status, cycle.reason or None) == (status, reason)
     assert school.view(job_id).state == "succeeded"
-    assert school.report(task, 0, prompt=OTHER) == Refused("finished")
+    assert school.report(task, 0, prompt=OTHER) == Refused("stored")
+    assert school.play.cycle(job_id).score == score
     assert school.nothing()
 
 

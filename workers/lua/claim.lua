@@ -16,19 +16,14 @@ if attempt[2] and attempt[2] ~= '' then
 end
 -- Before the pause: an entry that waits for its time keeps waiting for it in the outbox.
 if attempt[4] and tonumber(attempt[4]) > NOW then return { 'early' } end
-local pauses = { 'queue:' .. queue_of(attempt[5]), 'task_type:' .. job[3] }
-local paused = redis.call('HMGET', P .. 'paused', pauses[1], pauses[2])
-for i, pause in ipairs(pauses) do
-  if paused[i] and not R.made then
-    if not job[5] then park(entry, pause) end -- work done elsewhere stays in its lane
-    set_state(R.id, job[1], 'waiting', 'pause')
-    return { 'paused' }
+if not R.made then
+  local why, behind = held_back(attempt[5], job[3], job[4])
+  if why then
+    local since = why == 'budget' and tonumber(attempt[6]) or nil
+    if not job[5] then park(entry, behind, since) end -- work done elsewhere stays in its lane
+    set_state(R.id, job[1], 'waiting', why)
+    return { why == 'pause' and 'paused' or 'over_quota' }
   end
-end
-if job[4] and not R.made and allowance(job[4]) == 0 then
-  if not job[5] then park(entry, 'quota:' .. job[4], tonumber(attempt[6])) end
-  set_state(R.id, job[1], 'waiting', 'budget')
-  return { 'over_quota' }
 end
 if tonumber(job[2]) < NOW then
   drop_entry(entry)

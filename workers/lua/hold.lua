@@ -3,9 +3,11 @@ local kind, id, n = string.match(R.entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
 local lease = redis.call('ZSCORE', P .. 'leases', R.entry)
 if kind == 'c' then
   local key = cycle_key(string.sub(R.entry, 3))
-  local cycle = redis.call('HMGET', key, 'token', 'status', 'output')
+  local cycle = redis.call('HMGET', key, 'token', 'status', 'output', 'settled_by')
   if not cycle[2] then return { 'gone' } end
-  if cycle[2] ~= 'pending_delayed_verification' then return { 'finished' } end
+  if cycle[2] ~= 'pending_delayed_verification' then
+    return { cycle[4] == R.token and 'settled' or 'finished' }
+  end
   if cycle[1] ~= R.token or not lease or tonumber(lease) <= NOW then return { 'lost' } end
   local best = redis.call('HGET', job_key(id), 'best')
   if not best then return { 'gone' } end

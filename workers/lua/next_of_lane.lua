@@ -1,4 +1,5 @@
--- What a subject is to do next: what it holds already, with its token, or the first that is due.
+-- What a subject is to do next: what it holds already, with its token, or the first that is due
+-- and that neither a pause nor a quota holds back.
 local lane = P .. 'lane:' .. R.lane
 local function parts(entry)
   return string.match(entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
@@ -16,17 +17,28 @@ if held then
   end
   redis.call('HDEL', P .. 'holding', R.lane)
 end
+-- Whether an entry can be claimed; what a pause or a quota holds back stays, and says so.
+local function free(entry)
+  local kind, id, n = parts(entry)
+  if kind == 'c' then return 'free' end
+  local job = redis.call('HMGET', job_key(id), 'state', 'task_type', 'tenant', 'waiting_for')
+  local attempt = redis.call('HMGET', attempt_key(id, n), 'state', 'mode')
+  if not job[1] or TERMINAL[job[1]] or attempt[1] ~= 'queued' then return 'gone' end
+  local why = held_back(attempt[2], job[2], job[3])
+  if not why then return 'free' end
+  if job[4] ~= why then set_state(id, job[1], 'waiting', why) end
+  return 'held'
+end
+local PAGE = 50
 for rank = 0, 3 do
-  local first = rank * 1e14
-  while true do
-    local found = redis.call('ZRANGEBYSCORE', lane, first, stamp(first + NOW), 'LIMIT', 0, 1)
-    if #found == 0 then break end
-    local kind, id, n = parts(found[1])
-    local state = redis.call('HGET', job_key(id), 'state')
-    local waits = kind == 'c' or (state and not TERMINAL[state]
-      and redis.call('HGET', attempt_key(id, n), 'state') == 'queued')
-    if waits then return { 'next', found[1] } end
-    redis.call('ZREM', lane, found[1]) -- its job has ended, or is gone
-  end
+  local first, passed, found = rank * 1e14, 0, nil
+  repeat
+    found = redis.call('ZRANGEBYSCORE', lane, first, stamp(first + NOW), 'LIMIT', passed, PAGE)
+    for _, entry in ipairs(found) do
+      local how = free(entry)
+      if how == 'free' then return { 'next', entry } end
+      if how == 'held' then passed = passed + 1 else redis.call('ZREM', lane, entry) end
+    end
+  until #found < PAGE
 end
 return { 'none' }

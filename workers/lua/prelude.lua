@@ -333,6 +333,16 @@ local function await_verification(id, cycle, queue, lane, at)
 end
 
 local function queue_of(mode) return mode == 'immediate_retry' and 'repair' or 'attempt' end
+
+-- What an attempt has to wait for, `pause` or `budget`, and behind what; nil if nothing is in its way.
+local function held_back(mode, task_type, tenant)
+  local pauses = { 'queue:' .. queue_of(mode), 'task_type:' .. task_type }
+  local paused = redis.call('HMGET', P .. 'paused', pauses[1], pauses[2])
+  for i, pause in ipairs(pauses) do
+    if paused[i] then return 'pause', pause end
+  end
+  if tenant and allowance(tenant) == 0 then return 'budget', 'quota:' .. tenant end
+end
 -- Retries, and all that belongs to them, go to the front.
 local function priority_of(mode, priority) return mode == 'initial' and tonumber(priority) or 0 end
 
