@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
-from celery import Celery, signals
+from celery import Celery, Task, signals
 from celery.exceptions import Ignore, Reject, Retry
 from pydantic import BaseModel
 
@@ -36,6 +37,7 @@ from mulligan.workers.compose import Shop
 from mulligan.workers.contract_models import CONTRACT, schema_of
 from mulligan.workers.depth import empty_queues
 from mulligan.workers.flower_format import REDACTED, describe
+from mulligan.workers.own_options import OBSERVE, leave_to_the_app, refuse_bad_options
 from mulligan.workers.process import Process
 from mulligan.workers.publisher import OWN_HEADER
 from mulligan.workers.repairing import Escalated, StateTask
@@ -80,6 +82,18 @@ class CallableVerifier:
         )
 
 
+class Again(Exception):
+    """A task asked to be run again, and did not say what is wrong."""
+
+
+class RetryAsked(Retry):  # type: ignore[misc] # celery is untyped
+    """`self.retry` of an enforced task. A Retry, because users' handlers let that pass."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(exc=failure)
+        self.failure = failure
+
+
 class RepairingTask(StateTask):
     """The base of a user's own task: `@app.task(base=RepairingTask, verifiers=[Person])`.
 
@@ -90,6 +104,9 @@ class RepairingTask(StateTask):
     #: Arguments are the user's own: with ``self`` in front, Celery's check would count wrong.
     typing = False
     ignore_result = False
+    #: Counts while a task is only observed; refused where mulligan retries.
+    max_retries = Task.max_retries
+    retry_on_worker_lost = False
     #: Arguments are prompts and results are answers: Flower is told their shapes.
     Request = REDACTED
 
@@ -97,6 +114,16 @@ class RepairingTask(StateTask):
     task_type: ClassVar[str | None] = None
     mode: ClassVar[Literal["enforce", "observe"]] = "enforce"
     policy: ClassVar[PolicySpec | Mapping[str, Any]] = PolicySpec()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        refuse_bad_options(cls, RepairingTask)
+
+    @classmethod
+    def bind(cls, app: Celery) -> Celery:
+        if cls.mode == OBSERVE:
+            leave_to_the_app(cls, RepairingTask)
+        return super().bind(app)
 
     def correct(self, prompt: str) -> str:
         """The prompt, unchanged at first and corrected on a retry."""
@@ -108,6 +135,15 @@ class RepairingTask(StateTask):
         """How to repair what failed before; None at first."""
         before = self._before()
         return before.instruction if before is not None else None
+
+    def retry(self, args: Any = None, kwargs: Any = None, exc: Any = None, **options: Any) -> Any:
+        """Celery's own while observing. Enforced, this attempt fails: the policy decides."""
+        if self.mode == OBSERVE or self.request.called_directly:
+            return super().retry(args, kwargs, exc, **options)
+        failure = exc if isinstance(exc, Exception) else sys.exception()
+        if not isinstance(failure, Exception):
+            failure = Again("the task asked to be run again")
+        raise RetryAsked(failure)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         told = {"argsrepr": describe(args or ()), "kwargsrepr": describe(kwargs or {})}
@@ -161,7 +197,7 @@ class RepairingTask(StateTask):
         view = shop.ledger.job(entry.job_id)
         if view is None or entry.attempt != len(view.attempts):
             raise Ignore
-        if view.state == "escalated" and self.mode != "observe":
+        if view.state == "escalated" and self.mode != OBSERVE:
             error = Escalated(f"{view.reason}: {view.detail}")
             self._tell_the_first(entry, error)
             raise error
@@ -224,13 +260,16 @@ class RepairingTask(StateTask):
     ) -> Delivery:
         def call(before: Before | None) -> Any:
             self.request.update(mulligan_before=before)
-            return self._function(*args, **kwargs)
+            try:
+                return self._function(*args, **kwargs)
+            except RetryAsked as asked:
+                raise asked.failure  # noqa: B904 - its own cause is kept
 
         return Delivery(
             entry=entry,
             call=call,
             verifiers=[verifier for _, verifier in self._checks()],
-            enforce=self.mode != "observe",
+            enforce=self.mode != OBSERVE,
             signals=_SIGNALS,
             again=_again,
             deadline=float(self.time_limit or shop.settings.hard_limit),

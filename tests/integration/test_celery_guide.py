@@ -126,7 +126,6 @@ def test_observing_leaves_autoretry_as_it_was(
 
     monkeypatch.setattr(sys.modules["my_models"], "ask", away)
     task = guide('## A first week with `mode="observe"`')["extract"]
-    task.max_retries = 3
     result = task.apply(args=("…",))
     assert result.get() == "{}"
     assert len(tried) == 3

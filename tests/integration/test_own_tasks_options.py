@@ -1,0 +1,204 @@
+"""The options of a user's own task: one retry authority, and what is refused at registration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.exceptions import MaxRetriesExceededError, Retry
+
+from mulligan import RepairingTask, install
+from mulligan.tasks.ledger import JobView
+from mulligan.tasks.ports import BadInput
+from mulligan.workers import keys
+from mulligan.workers.depth import depths
+from mulligan.workers.redis_ledger import RedisLedger
+from mulligan.workers.repairing import Corrected, Escalated
+
+AGAIN = {"max_attempts": 3, "same_failure_limit": 9}
+
+
+@pytest.fixture
+def app(redis_url: str) -> Celery:
+    app = Celery("mine", broker=redis_url, backend="cache+memory://", set_as_current=False)
+    install(app)
+    return app
+
+
+def view_of(ledger: RedisLedger, message_id: str) -> JobView:
+    view = ledger.job(keys.own_job_id(message_id, partitions=1))
+    assert view is not None
+    return view
+
+
+@contextmanager
+def delivered(task: Any, message_id: str = "a-message") -> Iterator[None]:
+    """As a worker would run it: not inline, so that what is published can be seen."""
+    info = {"exchange": "", "routing_key": "celery"}
+    task.push_request(called_directly=False, id=message_id, delivery_info=info, args=(), kwargs={})
+    try:
+        yield
+    finally:
+        task.pop_request()
+
+
+def first(text: str) -> str:
+    return text[:1]
+
+
+# -- one retry authority ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"autoretry_for": (ValueError,)}, 'autoretry_for: .* policy={"max_attempts": 4}'),
+        ({"max_retries": 2}, 'max_retries: .* policy={"max_attempts": 3}, .* mode="observe"'),
+        ({"max_retries": None}, "max_retries: mulligan alone"),
+        ({"retry_on_worker_lost": True}, "retry_on_worker_lost: the sweep does that"),
+    ],
+    ids=["autoretry", "max_retries", "for ever", "worker lost"],
+)
+def test_a_second_retry_authority_is_refused_each_time_it_is_asked(
+    app: Celery, options: dict[str, Any], told: str
+) -> None:
+    task = app.task(base=RepairingTask, shared=False, name="mine.extract", **options)(first)
+    for _ in range(2):
+        with pytest.raises(BadInput, match=f"^task mine.extract: {told}"):
+            task.delay("text")
+    assert depths(app, ["celery"]) == {"celery": 0}
+
+
+def test_a_class_between_may_not_bring_one_either() -> None:
+    with pytest.raises(BadInput, match=r"^task Stubborn: autoretry_for"):
+        type("Stubborn", (RepairingTask,), {"autoretry_for": (OSError,)})
+
+
+@pytest.mark.parametrize("exc", [None, ValueError("the age is missing")], ids=["bare", "exc"])
+def test_a_retry_of_the_tasks_own_is_the_failure_of_the_attempt(
+    app: Celery, ledger: RedisLedger, exc: Exception | None
+) -> None:
+    ran = []
+
+    def asking(self: Any) -> str:
+        ran.append(self.request.retries)
+        raise self.retry(exc=exc, countdown=0, max_retries=2)
+
+    task = app.task(base=RepairingTask, shared=False, policy=AGAIN)(asking)
+    result = task.apply()
+    with pytest.raises(Escalated, match="max_attempts"):
+        result.get()
+    assert ran == [0, 0, 0]
+    view = view_of(ledger, result.id)
+    assert (view.state, len(view.attempts), len(ledger.jobs())) == ("escalated", 3, 1)
+    message = view.attempts[0].verdict["failure"]["message"]
+    assert message == (str(exc) if exc else "the task asked to be run again")
+
+
+def test_a_retry_without_exc_is_classified_by_what_is_being_handled(
+    app: Celery, ledger: RedisLedger
+) -> None:
+    def asking(self: Any) -> str:
+        try:
+            return str(dict[str, str]()["age"])
+        except KeyError:
+            raise self.retry(countdown=0) from None
+
+    result = app.task(base=RepairingTask, shared=False)(asking).apply()
+    failure = view_of(ledger, result.id).attempts[0].verdict["failure"]
+    assert failure["kind"] == "missing_context"
+
+
+def test_a_retry_of_the_tasks_own_passes_the_tasks_own_handlers(
+    app: Celery, ledger: RedisLedger
+) -> None:
+    """Only Retry and what is above it caught Celery's: the cause must not be caught instead."""
+
+    def asking(self: Any) -> str:
+        try:
+            self.retry(exc=ValueError("wrong"), throw=False)
+        except ValueError:
+            return "caught"
+        return "went on"
+
+    result = app.task(base=RepairingTask, shared=False)(asking).apply()
+    assert view_of(ledger, result.id).attempts[0].verdict["failure"]["message"] == "wrong"
+
+
+def test_a_retry_of_the_tasks_own_publishes_nothing_but_the_repair(app: Celery) -> None:
+    def asking(self: Any) -> str:
+        raise self.retry(exc=KeyError("age"), countdown=0)
+
+    task = app.task(base=RepairingTask, shared=False)(asking)
+    with delivered(task), pytest.raises(Retry) as raised:
+        task()
+    assert isinstance(raised.value.exc, Corrected)
+    # By the policy, not the mandatory one: an exception has no score.
+    assert depths(app, ["celery", "celery.repair"]) == {"celery": 1, "celery.repair": 0}
+
+
+def test_autoretry_from_annotations_does_not_loop(app: Celery, ledger: RedisLedger) -> None:
+    """They are applied after the class is made, and so cannot be refused there."""
+    app.conf.task_annotations = {"*": {"autoretry_for": (ValueError,), "max_retries": 5}}
+    ran = []
+
+    def wrong() -> str:
+        ran.append(1)
+        raise ValueError("wrong")
+
+    task = app.task(base=RepairingTask, shared=False, policy=AGAIN)(wrong)
+    assert view_of(ledger, task.apply().id).reason == "max_attempts"
+    assert len(ran) == 3
+
+
+# -- observing changes nothing ---------------------------------------------------------------------
+
+
+def test_observing_leaves_the_apps_own_retries_as_they_are(
+    app: Celery, ledger: RedisLedger
+) -> None:
+    ran = []
+
+    def away() -> str:
+        ran.append(1)
+        raise OSError("away")
+
+    options = {"autoretry_for": (OSError,), "retry_backoff": False, "default_retry_delay": 0}
+    task = app.task(base=RepairingTask, shared=False, mode="observe", **options)(away)
+    with pytest.raises(OSError, match="away"):
+        task.apply().get()
+    # Celery's default: 3 retries. Each run is one record; the last one has the verdict.
+    assert len(ran) == 4
+    assert [view.reason for view in ledger.jobs()] == ["observed", *["cancelled"] * 3]
+
+
+def test_observing_leaves_the_limit_of_self_retry_as_it_is(app: Celery) -> None:
+    ran = []
+
+    def asking(self: Any) -> str:
+        ran.append(self.request.retries)
+        raise self.retry(countdown=0)
+
+    task = app.task(base=RepairingTask, shared=False, mode="observe", max_retries=2)(asking)
+    with pytest.raises(MaxRetriesExceededError):
+        task.apply().get()
+    assert ran == [0, 1, 2]
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_an_observed_task_is_acknowledged_as_the_app_says(app: Celery, late: bool) -> None:
+    app.conf.update(task_acks_late=late, task_ignore_result=late)
+    observed = app.task(base=RepairingTask, shared=False, mode="observe", name="seen")(first)
+    enforced = app.task(base=RepairingTask, shared=False, name="enforced")(first)
+    said = app.task(
+        base=RepairingTask, shared=False, name="said", mode="observe", acks_late=not late
+    )(first)
+    app.finalize()
+    assert (observed.acks_late, observed.ignore_result) == (late, late)
+    assert observed.reject_on_worker_lost is app.conf.task_reject_on_worker_lost
+    assert said.acks_late is not late
+    assert (enforced.acks_late, enforced.ignore_result) == (True, False)
+    assert enforced.reject_on_worker_lost
