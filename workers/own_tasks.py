@@ -24,6 +24,7 @@ from mulligan.tasks.own import (
     Before,
     Delivery,
     Ran,
+    answer_of,
     correct,
     run_own,
     value_of,
@@ -206,8 +207,11 @@ class RepairingTask(StateTask):
             raise Ignore
         if view.state == "cancelled" and view.reason != "observed":
             raise Ignore
-        self._tell_the_first(entry, value_of(output))
-        return value_of(output)
+        results = view.attempts[-1].verdict.get("results", ())
+        found = [VerificationResult.model_validate(result) for result in results]
+        value = value_of(output) if self.mode == OBSERVE else answer_of(output, found)
+        self._tell_the_first(entry, value)
+        return value
 
     def _tell_the_first(self, entry: Entry, value: Any) -> None:
         """Whoever waits for the first message's result gets the last one's."""
@@ -268,7 +272,6 @@ class RepairingTask(StateTask):
         return Delivery(
             entry=entry,
             call=call,
-            verifiers=[verifier for _, verifier in self._checks()],
             enforce=self.mode != OBSERVE,
             signals=_SIGNALS,
             again=_again,
