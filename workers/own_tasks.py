@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Literal
 from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
 from celery import Celery, Task, signals
 from celery.exceptions import Ignore, Reject, Retry
-from pydantic import BaseModel
 
-from mulligan.policies.failure import VerificationResult, VerificationStatus
+from mulligan.policies.failure import VerificationResult
 from mulligan.policies.instruction import RepairInstruction
 from mulligan.policies.job import Job, PolicySpec, VerifierSpec
 from mulligan.tasks.bench import Workbench
@@ -29,58 +28,28 @@ from mulligan.tasks.own import (
     run_own,
     value_of,
 )
-from mulligan.tasks.ports import BadInput, Candidate, Verifier
+from mulligan.tasks.ports import BadInput, Verifier
 from mulligan.tasks.recheck import run_recheck
 from mulligan.tasks.settle import Settled
 from mulligan.tasks.sweep import run_sweep
 from mulligan.workers import keys
 from mulligan.workers.compose import Shop
-from mulligan.workers.contract_models import CONTRACT, schema_of
 from mulligan.workers.depth import empty_queues
 from mulligan.workers.flower_format import REDACTED, describe
-from mulligan.workers.own_options import OBSERVE, leave_to_the_app, refuse_bad_options
+from mulligan.workers.own_checks import Check, as_name, build_checks
+from mulligan.workers.own_options import (
+    OBSERVE,
+    leave_to_the_app,
+    refuse_bad_options,
+    task_type_of,
+)
 from mulligan.workers.process import Process
 from mulligan.workers.publisher import OWN_HEADER
 from mulligan.workers.repairing import Escalated, StateTask
-from mulligan.workers.settings import load_settings
-from mulligan.workers.verifiers.registry import VerifierRegistry
+from mulligan.workers.settings import Settings, load_settings
 
-Check = type[BaseModel] | str | Mapping[str, Any] | Callable[[Any], Any]
 _SIGNALS = (Ignore, Reject, Retry)
 _ATTRIBUTE = "mulligan"
-
-
-class CallableVerifier:
-    """A plain function as a verifier: False or an exception fails, a result is taken as it is."""
-
-    slow = False
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-        self.id = f"own.{getattr(function, '__name__', 'check')}"
-
-    def verify(self, candidate: Candidate) -> VerificationResult:
-        try:
-            answer = self._function(candidate.text)
-        except (AssertionError, ValueError, TypeError) as error:
-            return self._result(VerificationStatus.FAIL, str(error) or type(error).__name__)
-        if isinstance(answer, VerificationResult):
-            return answer
-        if answer is False:
-            return self._result(VerificationStatus.FAIL, f"{self.id} says no")
-        return self._result(VerificationStatus.PASS, f"{self.id} says yes")
-
-    def _result(self, status: VerificationStatus, summary: str) -> VerificationResult:
-        failed = status is VerificationStatus.FAIL
-        return VerificationResult.model_validate(
-            {
-                "status": status,
-                "verifier_id": self.id,
-                "summary": summary,
-                "errors": [summary] if failed else [],
-                "evidence": {"kind": "reasoning_error"} if failed else {},
-            }
-        )
 
 
 class Again(Exception):
@@ -102,8 +71,6 @@ class RepairingTask(StateTask):
     """
 
     abstract = True
-    #: Arguments are the user's own: with ``self`` in front, Celery's check would count wrong.
-    typing = False
     ignore_result = False
     #: Counts while a task is only observed; refused where mulligan retries.
     max_retries = Task.max_retries
@@ -118,10 +85,18 @@ class RepairingTask(StateTask):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        refuse_bad_options(cls, RepairingTask)
+        app, run = vars(cls).get("app"), vars(cls).get("run")
+        if not isinstance(app, Celery):
+            return  # a class of the user's own: checked when it is registered
+        refuse_bad_options(cls, RepairingTask, _settings(app))
+        if isinstance(run, staticmethod) and _wants_self(run.__func__):
+            # Celery's check of arguments: whoever sends the task does not count ``self``.
+            cls.__header__ = app.type_checker(run.__func__, bound=True)
 
     @classmethod
     def bind(cls, app: Celery) -> Celery:
+        if "app" not in vars(cls):
+            refuse_bad_options(cls, RepairingTask, _settings(app))
         if cls.mode == OBSERVE:
             leave_to_the_app(cls, RepairingTask)
         return super().bind(app)
@@ -168,8 +143,10 @@ class RepairingTask(StateTask):
     def _bench(self, shop: Shop) -> Workbench:
         """The workbench with this task's own verifiers; run inline, nothing is published."""
 
+        checks = self._checks()
+
         def verifier(spec: VerifierSpec) -> Verifier:
-            own = [built for plain, built in self._checks() if VerifierSpec(**plain) == spec]
+            own = [built for known, built in checks if known == spec]
             return own[0] if own else shop.bench.verifier(spec)
 
         bench = replace(shop.bench, verifier=verifier)
@@ -242,8 +219,8 @@ class RepairingTask(StateTask):
         queue = str(info.get("routing_key") or self.app.conf.task_default_queue)
         return Job.model_validate(
             {
-                "task_type": self.task_type or self.name,
-                "name": self.name,
+                "task_type": task_type_of(self, self.name),
+                "name": as_name(self.name),
                 "prompt": f"the task {self.name}",
                 "runner": {
                     "kind": KIND,
@@ -282,26 +259,8 @@ class RepairingTask(StateTask):
         found = self.request.get("mulligan_before")
         return found if isinstance(found, Before) else None
 
-    def _checks(self) -> list[tuple[dict[str, Any], Verifier]]:
-        registry = installed(self.app).shop.verifiers
-        return [_check(check, registry) for check in self.verifiers or (_anything,)]
-
-
-def _anything(_answer: str) -> bool:
-    """No verifiers: the task did not raise, and that is all that is known."""
-    return True
-
-
-def _check(check: Check, registry: VerifierRegistry) -> tuple[dict[str, Any], Verifier]:
-    if not isinstance(check, type | str | Mapping):
-        verifier = CallableVerifier(check)
-        return {"id": verifier.id}, verifier
-    if isinstance(check, type):
-        registry.models.teach(check)
-        plain: dict[str, Any] = {"id": CONTRACT, "schema": schema_of(check)}
-    else:
-        plain = {"id": check} if isinstance(check, str) else dict(check)
-    return plain, registry.build(VerifierSpec.model_validate(plain))
+    def _checks(self) -> list[tuple[VerifierSpec, Verifier]]:
+        return build_checks(self.verifiers, installed(self.app).shop.verifiers)
 
 
 def _wants_self(function: Callable[..., Any]) -> bool:
@@ -330,6 +289,12 @@ def _empty(app: Celery, queues: Sequence[str]) -> list[str]:
 def _following(ran: Ran) -> int | None:
     then = ran.outcome.then if isinstance(ran.outcome, Settled) else None
     return then.plan.number if isinstance(then, NextAttempt) else None
+
+
+def _settings(app: Celery) -> Settings:
+    """The settings that a task is registered under; the usual ones before `install`."""
+    found = getattr(app, _ATTRIBUTE, None)
+    return found.settings if isinstance(found, Process) else load_settings()
 
 
 def installed(app: Celery) -> Process:

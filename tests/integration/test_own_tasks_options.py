@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.exceptions import MaxRetriesExceededError, Retry
+from pydantic import BaseModel
 
 from mulligan import RepairingTask, install
 from mulligan.tasks.ledger import JobView
@@ -72,9 +75,16 @@ def test_a_second_retry_authority_is_refused_each_time_it_is_asked(
     assert depths(app, ["celery"]) == {"celery": 0}
 
 
-def test_a_class_between_may_not_bring_one_either() -> None:
-    with pytest.raises(BadInput, match=r"^task Stubborn: autoretry_for"):
-        type("Stubborn", (RepairingTask,), {"autoretry_for": (OSError,)})
+def test_a_class_of_the_users_own_may_not_bring_one_either(app: Celery) -> None:
+    class Stubborn(RepairingTask):
+        abstract = True
+        autoretry_for = (OSError,)
+
+    registered = type("Registered", (Stubborn,), {"run": staticmethod(first), "name": "mine.other"})
+    with pytest.raises(BadInput, match=r"^task mine.other: autoretry_for"):
+        app.register_task(registered())
+    with pytest.raises(BadInput, match=r"^task mine.first: autoretry_for"):
+        app.task(base=Stubborn, shared=False, name="mine.first")(first).delay("text")
 
 
 @pytest.mark.parametrize("exc", [None, ValueError("the age is missing")], ids=["bare", "exc"])
@@ -202,3 +212,114 @@ def test_an_observed_task_is_acknowledged_as_the_app_says(app: Celery, late: boo
     assert said.acks_late is not late
     assert (enforced.acks_late, enforced.ignore_result) == (True, False)
     assert enforced.reject_on_worker_lost
+
+
+# -- options that cannot be meant ------------------------------------------------------------------
+
+
+@dataclass
+class Plain:
+    name: str
+
+
+class NoSchema(BaseModel):
+    call: Callable[[], None]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"mode": "observ"}, 'mode: is "enforce" or "observe", not .*; did you mean \'observe\'?'),
+        ({"mdoe": "observe"}, "mdoe: there is no such option; did you mean 'mode'?"),
+        ({"verifers": [Plain]}, "verifers: there is no such option; did you mean 'verifiers'?"),
+        ({"policy": {"max_atempts": 2}}, "policy.max_atempts: .*; did you mean 'max_attempts'?"),
+        ({"policy": {"max_attempts": 1}}, "policy.max_attempts: must be 2 or more"),
+        ({"policy": {"max_attempts": "x"}}, "policy.max_attempts: Input should be a valid integer"),
+        ({"policy": 4}, 'policy: is a mapping such as {"max_attempts": 4}, not 4'),
+        ({"task_type": "<mine>"}, "task_type: .* \\(got '<mine>'\\)"),
+        ({"verifiers": "json.object"}, "verifiers: is a list, such as"),
+        ({"verifiers": [first, Plain]}, "verifiers\\[1\\]: is a pydantic model, an id, a mapping"),
+        ({"verifiers": [NoSchema]}, "verifiers\\[0\\]: model: NoSchema has no JSON Schema"),
+        ({"verifiers": ["json.objet"]}, "verifiers\\[0\\].id: .*; did you mean 'json.object'?"),
+        ({"verifiers": [{"weight": 2}]}, "verifiers\\[0\\].id: is required"),
+        ({"verifiers": ["pytest.subprocess"]}, "verifiers\\[0\\]: .* needs a workspace"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused(
+    app: Celery, options: dict[str, Any], told: str
+) -> None:
+    task = app.task(base=RepairingTask, shared=False, name="mine.extract", **options)(first)
+    with pytest.raises(BadInput, match=f"^task mine.extract: {told.replace('?', '[?]')}"):
+        task.delay("text")
+
+
+def test_every_mistake_is_told_at_once(app: Celery) -> None:
+    options: dict[str, Any] = {"mode": "of", "task_type": "", "policy": {"a": 1, "b": 2}}
+    with pytest.raises(BadInput) as raised:
+        app.task(base=RepairingTask, shared=False, **options)(first).delay("text")
+    assert len(raised.value.problems) == 4
+
+
+def test_options_of_the_users_own_are_left_alone(app: Celery, ledger: RedisLedger) -> None:
+    options: dict[str, Any] = {"model": "small", "node": 3, "queue_name": "x", "verify": True}
+    task = app.task(base=RepairingTask, shared=False, **options)(first)
+    result = task.apply(args=("text",))
+    assert (task.model, result.get()) == ("small", "t")
+    assert view_of(ledger, result.id).state == "succeeded"
+
+
+def test_an_exempt_type_may_have_one_attempt(redis_url: str) -> None:
+    app = Celery("mine", broker=redis_url, backend="cache+memory://", set_as_current=False)
+    install(app, exempt_task_types=["once"])
+    options: dict[str, Any] = {"task_type": "once", "policy": {"max_attempts": 1}}
+    task = app.task(base=RepairingTask, shared=False, **options)(first)
+    assert task.apply(["text"]).get() == "t"
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def of_self(self: Any, text: str, *, loud: bool = False) -> str:
+    return text.upper() if loud else text
+
+
+@pytest.mark.parametrize("bind", [True, False], ids=["bound", "self alone"])
+def test_arguments_are_checked_where_they_are_sent(app: Celery, bind: bool) -> None:
+    task = app.task(base=RepairingTask, shared=False, bind=bind)(of_self)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'text'"):
+        task.delay()
+    with pytest.raises(TypeError, match="quiet"):
+        task.delay("text", quiet=True)
+    assert depths(app, ["celery"]) == {"celery": 0}
+    task.delay("text", loud=True)
+    assert depths(app, ["celery"]) == {"celery": 1}
+
+
+def test_a_task_may_leave_its_arguments_unchecked(app: Celery) -> None:
+    app.task(base=RepairingTask, shared=False, typing=False)(of_self).delay()
+    assert depths(app, ["celery"]) == {"celery": 1}
+
+
+# -- functions as verifiers ------------------------------------------------------------------------
+
+
+def test_lambdas_are_verifiers_each_with_a_name_of_its_own(
+    app: Celery, ledger: RedisLedger
+) -> None:
+    checks = [lambda text: "a" in text, lambda text: "b" in text, partial(str.startswith, "ab")]
+    prompts = []
+
+    def ask(self: Any) -> str:
+        prompts.append(self.correct("Ask."))
+        return "a" if self.repair is None else "ab"
+
+    task = app.task(base=RepairingTask, shared=False, verifiers=checks)(ask)
+    result = task.apply()
+    assert result.get() == "ab"
+    view = view_of(ledger, result.id)
+    assert [spec.id for spec in view.job.verifiers] == [
+        "own.lambda",
+        "own.lambda-2",
+        "own.startswith",
+    ]
+    assert "own.lambda-2 says no" in prompts[1]

@@ -38,7 +38,7 @@ from mulligan.tasks.ports import TransportFault, Verifier, VerifierError
 from mulligan.tasks.settle import Settled
 from mulligan.workers.keys import own_job_id
 from mulligan.workers.memory_ledger import MemoryLedger
-from mulligan.workers.own_tasks import CallableVerifier
+from mulligan.workers.own_checks import CallableVerifier, Check, as_name, build_checks
 from mulligan.workers.settings import Settings
 from mulligan.workers.verifiers.registry import VerifierRegistry
 
@@ -409,6 +409,25 @@ def test_observing_a_verifier_that_fails_itself_runs_nothing_again() -> None:
     assert (ran.outcome, ran.value) == (OBSERVED, "{}")
     assert bench.view.state == "cancelled"
     assert observe_report([bench.view])["causes"].keys() == {"tool_error"}
+
+
+# -- functions as verifiers -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("<lambda>", "lambda"), ("mine.tasks.extract", "mine.tasks.extract"), ("<>", "task")],
+)
+def test_a_name_is_cleaned(text: str, name: str) -> None:
+    assert as_name(text) == name
+
+
+def test_functions_of_one_name_are_told_apart_and_keep_their_place() -> None:
+    checks: list[Check] = [lambda _text: True, "json.object", lambda _: True, lambda _: True]
+    built = build_checks(checks, VerifierRegistry())
+    names = ["own.lambda", "json.object", "own.lambda-2", "own.lambda-3"]
+    assert [spec.id for spec, _ in built] == names
+    assert len({verifier for _, verifier in built}) == 4
 
 
 # -- the prompt ------------------------------------------------------------------------------------
