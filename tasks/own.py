@@ -29,6 +29,8 @@ from mulligan.tasks.verify import build_verifiers, check_all, no_verdict
 
 #: What a job of a user's own task has in the place of a runner.
 KIND = "celery"
+#: Modes of a task, and the label of its jobs: repaired, or only recorded.
+ENFORCE, OBSERVE = "enforce", "observe"
 #: The id of a check that the task made itself, by Scored or Repair.
 BY_HAND = "own.check"
 #: How a stored answer ended that was no text.

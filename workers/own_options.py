@@ -9,6 +9,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from rapidfuzz import fuzz, process
 
 from mulligan.policies.job import Name, PolicySpec, VerifierSpec
+from mulligan.tasks.own import ENFORCE, OBSERVE
 from mulligan.tasks.ports import BadInput
 from mulligan.tasks.submit import explain
 from mulligan.workers.contract_models import Models, schema_of
@@ -17,7 +18,6 @@ from mulligan.workers.runners.options import did_you_mean, read_options
 from mulligan.workers.settings import Settings
 from mulligan.workers.verifiers.registry import VerifierRegistry
 
-ENFORCE, OBSERVE = "enforce", "observe"
 _OPTIONS = ("verifiers", "task_type", "mode", "policy")
 #: How alike two names are, of 100, to be one name with a slip. Celery lets a task have any
 #: attribute, so that only what is nearly one of ours can be a mistake; these words are not.

@@ -19,6 +19,7 @@ from mulligan.tasks.bench import Workbench
 from mulligan.tasks.ledger import Entry, NextAttempt, Refused, Submission
 from mulligan.tasks.own import (
     KIND,
+    OBSERVE,
     OBSERVED,
     Before,
     Delivery,
@@ -26,7 +27,6 @@ from mulligan.tasks.own import (
     answer_of,
     correct,
     run_own,
-    value_of,
 )
 from mulligan.tasks.ports import BadInput, Verifier
 from mulligan.tasks.recheck import run_recheck
@@ -37,12 +37,7 @@ from mulligan.workers.compose import Shop
 from mulligan.workers.depth import empty_queues
 from mulligan.workers.flower_format import REDACTED, describe
 from mulligan.workers.own_checks import Check, as_name, build_checks
-from mulligan.workers.own_options import (
-    OBSERVE,
-    leave_to_the_app,
-    refuse_bad_options,
-    task_type_of,
-)
+from mulligan.workers.own_options import leave_to_the_app, refuse_bad_options, task_type_of
 from mulligan.workers.process import Process
 from mulligan.workers.publisher import OWN_HEADER
 from mulligan.workers.repairing import Escalated, StateTask
@@ -133,6 +128,8 @@ class RepairingTask(StateTask):
         bench = self._bench(shop)
         if entry.kind == "cycle":
             return self.report(entry, run_recheck(bench, entry))
+        if self.mode == OBSERVE:
+            return self._observed(bench, self._delivery(shop, entry, args, kwargs))
         while True:
             ran = run_own(bench, self._delivery(shop, entry, args, kwargs))
             following = _following(ran)
@@ -152,12 +149,20 @@ class RepairingTask(StateTask):
         bench = replace(shop.bench, verifier=verifier)
         return replace(bench, publish=lambda _: None) if self.request.is_eager else bench
 
+    def _observed(self, bench: Workbench, delivery: Delivery) -> Any:
+        """Whatever the ledger says, the task runs as often as the app sends it.
+
+        A message that was recorded before, or whose task type is paused, is not recorded.
+        """
+        ran = run_own(bench, delivery)
+        if ran.outcome != OBSERVED:
+            return delivery.call(None)
+        if ran.error is not None:
+            raise ran.error
+        return ran.value
+
     def _answer(self, shop: Shop, entry: Entry, ran: Ran) -> Any:
         """The value of a success; anything else is what the outcome says."""
-        if ran.outcome == OBSERVED:
-            if ran.error is not None:
-                raise ran.error
-            return ran.value
         if ran.outcome == Refused("finished"):
             return self._told_again(shop, entry)
         if isinstance(ran.outcome, Settled) and ran.outcome.verdict.success:
@@ -175,18 +180,15 @@ class RepairingTask(StateTask):
         view = shop.ledger.job(entry.job_id)
         if view is None or entry.attempt != len(view.attempts):
             raise Ignore
-        if view.state == "escalated" and self.mode != OBSERVE:
+        if view.state == "escalated":
             error = Escalated(f"{view.reason}: {view.detail}")
             self._tell_the_first(entry, error)
             raise error
         output = view.attempts[-1].output
-        if output is None or view.state not in ("succeeded", "cancelled"):
-            raise Ignore
-        if view.state == "cancelled" and view.reason != "observed":
+        if output is None or view.state != "succeeded":
             raise Ignore
         results = view.attempts[-1].verdict.get("results", ())
-        found = [VerificationResult.model_validate(result) for result in results]
-        value = value_of(output) if self.mode == OBSERVE else answer_of(output, found)
+        value = answer_of(output, [VerificationResult.model_validate(each) for each in results])
         self._tell_the_first(entry, value)
         return value
 

@@ -11,6 +11,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from mulligan.tasks.ledger import Entry, Ledger, Publication
+from mulligan.tasks.own import OBSERVE
 from mulligan.workers import keys, views
 from mulligan.workers.depth import SENT_HEADER
 from mulligan.workers.flower_format import describe, describe_entry
@@ -123,10 +124,17 @@ class Publisher:
         )
 
     def _send_own(self, producer: Any, publication: Publication) -> None:
-        """A retry of a user's own task: its name, its arguments, its queue's repair lane."""
+        """A retry of a user's own task: its name, its arguments, its queue's repair lane.
+
+        One that is only observed is never sent by us: its record ends here.
+        """
         entry = publication.entry
         view = self._ledger.job(entry.job_id)
         if view is None:
+            return
+        if view.job.labels.get("mode") == OBSERVE:
+            # Only the sweep finds such an entry: whoever ran it is gone.
+            self._ledger.cancel(entry.job_id, detail="its worker was lost; it was only observed")
             return
         route = view.job.runner.options
         queue, root = str(route["queue"]), str(route["root"])

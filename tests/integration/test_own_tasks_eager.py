@@ -118,9 +118,6 @@ def test_a_message_that_comes_again_after_the_end_tells_the_result_again(app: Ce
     task = app.task(base=RepairingTask, shared=False)(count)
     assert task.apply(task_id="one").get() == {"calls": 1}
     assert task.apply(task_id="one").get() == {"calls": 1}
-    observed = app.task(base=RepairingTask, shared=False, mode="observe", name="seen")(count)
-    assert observed.apply(task_id="two").get() == {"calls": 2}
-    assert observed.apply(task_id="two").get() == {"calls": 2}
 
 
 def test_an_ignored_task_is_not_run_again(app: Celery, ledger: RedisLedger) -> None:

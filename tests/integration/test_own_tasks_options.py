@@ -214,6 +214,77 @@ def test_an_observed_task_is_acknowledged_as_the_app_says(app: Celery, late: boo
     assert enforced.reject_on_worker_lost
 
 
+class Killed(BaseException):
+    """Stands for a worker that is gone in the middle of a task."""
+
+
+def expire_leases(ledger: RedisLedger) -> None:
+    leases = "mulligan:{p00}:leases"
+    for entry in ledger.calls.run("ZRANGE", leases, 0, -1):
+        ledger.calls.run("ZADD", leases, 1, entry)
+
+
+def test_a_lost_observed_task_is_not_run_again_and_nobody_is_called(
+    app: Celery, ledger: RedisLedger
+) -> None:
+    def fragile() -> str:
+        raise Killed
+
+    task = app.task(base=RepairingTask, shared=False, mode="observe")(fragile)
+    with delivered(task), pytest.raises(Killed):
+        task()
+    assert view_of(ledger, "a-message").state == "running"
+    expire_leases(ledger)
+    for _ in range(3):
+        app.tasks["mulligan.sweep"].apply(throw=True)
+    view = view_of(ledger, "a-message")
+    assert (view.state, view.attempts[0].claims) == ("cancelled", 1)
+    assert "worker was lost" in str(view.detail)
+    assert ledger.escalations() == []
+    assert depths(app, ["celery", "celery.repair"]) == {"celery": 0, "celery.repair": 0}
+
+
+def test_an_observed_task_runs_as_often_as_the_app_sends_it(
+    app: Celery, ledger: RedisLedger
+) -> None:
+    """A message that comes again, or one whose task type is paused, is the app's own business."""
+    ran = []
+
+    def count() -> int:
+        ran.append(1)
+        return len(ran)
+
+    task = app.task(base=RepairingTask, shared=False, mode="observe", task_type="counted")(count)
+    assert task.apply(task_id="one").get() == 1
+    assert task.apply(task_id="one").get() == 2
+    ledger.pause("task_type:counted")
+    assert task.apply(task_id="two").get() == 3
+    ledger.resume("task_type:counted")
+    for _ in range(2):
+        app.tasks["mulligan.sweep"].apply(throw=True)
+    assert depths(app, ["celery"]) == {"celery": 0}
+    assert [view.state for view in ledger.jobs()] == ["cancelled", "succeeded"]
+
+
+def test_a_message_that_comes_again_while_it_runs_is_not_swallowed(
+    app: Celery, ledger: RedisLedger
+) -> None:
+    """The worker was killed, and the app has its messages sent again at once."""
+    ran = []
+
+    def fragile() -> str:
+        ran.append(1)
+        if len(ran) == 1:
+            raise Killed
+        return "done"
+
+    task = app.task(base=RepairingTask, shared=False, mode="observe")(fragile)
+    with delivered(task), pytest.raises(Killed):
+        task()
+    with delivered(task):
+        assert task() == "done"
+
+
 # -- options that cannot be meant ------------------------------------------------------------------
 
 
