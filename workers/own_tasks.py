@@ -37,6 +37,12 @@ from mulligan.workers.compose import Shop
 from mulligan.workers.depth import empty_queues
 from mulligan.workers.flower_format import REDACTED, describe
 from mulligan.workers.own_checks import Check, as_name, build_checks
+from mulligan.workers.own_messages import (
+    LANE,
+    describe_arguments,
+    keep_arguments,
+    queue_of,
+)
 from mulligan.workers.own_options import leave_to_the_app, refuse_bad_options, task_type_of
 from mulligan.workers.process import Process
 from mulligan.workers.publisher import OWN_HEADER
@@ -99,7 +105,7 @@ class RepairingTask(StateTask):
     def correct(self, prompt: str) -> str:
         """The prompt, unchanged at first and corrected on a retry."""
         before = self._before()
-        return prompt if before is None else correct(prompt, self._job(), before)
+        return prompt if before is None else correct(prompt, self._job({}), before)
 
     @property
     def repair(self) -> RepairInstruction | None:
@@ -212,26 +218,31 @@ class RepairingTask(StateTask):
             return Entry.parse(str(named))
         line = f"{self.request.id}/{retries}" if retries else str(self.request.id)
         job_id = keys.own_job_id(line, partitions=shop.settings.partitions)
-        job = self._job(root=self.request.id, args=args, kwargs=kwargs)
-        shop.ledger.accept([Submission(id=job_id, job=job)])
+        route = {
+            "task": self.name,
+            "queue": queue_of(self.app, self.request.delivery_info or {}),
+            "root": self.request.id,
+            **self._arguments(args, kwargs),
+        }
+        shop.ledger.accept([Submission(id=job_id, job=self._job(route))])
         return Entry("attempt", job_id, 1)
 
-    def _job(self, **route: Any) -> Job:
-        info = self.request.delivery_info or {}
-        queue = str(info.get("routing_key") or self.app.conf.task_default_queue)
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as a retry is sent them. Observed, there is none: any will do."""
+        try:
+            return keep_arguments(args, kwargs)
+        except BadInput:
+            if self.mode != OBSERVE:
+                raise
+            return describe_arguments(args, kwargs)
+
+    def _job(self, route: Mapping[str, Any]) -> Job:
         return Job.model_validate(
             {
                 "task_type": task_type_of(self, self.name),
                 "name": as_name(self.name),
                 "prompt": f"the task {self.name}",
-                "runner": {
-                    "kind": KIND,
-                    "task": self.name,
-                    "queue": queue.removesuffix(".repair"),
-                    "args": list(route.get("args", ())),
-                    "kwargs": dict(route.get("kwargs", {})),
-                    "root": route.get("root", ""),
-                },
+                "runner": {"kind": KIND, **route},
                 "verifiers": [spec for spec, _ in self._checks()],
                 "policy": self.policy,
                 "labels": {"mode": self.mode},
@@ -346,7 +357,7 @@ def _add_repair_lanes(instance: Any, **_: Any) -> None:
         return
     queues = app.amqp.queues
     served = list(queues.consume_from)
-    lanes = [f"{name}.repair" for name in served if not name.endswith(".repair")]
+    lanes = [f"{name}{LANE}" for name in served if not name.endswith(LANE)]
     for lane in lanes:
         queues.select_add(lane)
     queues.select([*lanes, *(name for name in served if name not in lanes)])

@@ -15,6 +15,7 @@ from mulligan.tasks.own import OBSERVE
 from mulligan.workers import keys, views
 from mulligan.workers.depth import SENT_HEADER
 from mulligan.workers.flower_format import describe, describe_entry
+from mulligan.workers.own_messages import LANE, sent_arguments
 
 log = logging.getLogger(__name__)
 
@@ -138,16 +139,17 @@ class Publisher:
             return
         route = view.job.runner.options
         queue, root = str(route["queue"]), str(route["root"])
+        args, kwargs = sent_arguments(route)
         name = root if entry.attempt == 1 else f"{root}-{entry.attempt}"
         before = root if entry.attempt == 2 else f"{root}-{entry.attempt - 1}"
         self._app.send_task(
             route["task"],
-            args=route["args"],
-            kwargs=route["kwargs"],
-            argsrepr=describe(route["args"]),
-            kwargsrepr=describe(route["kwargs"]),
+            args=args,
+            kwargs=kwargs,
+            argsrepr=describe(args),
+            kwargsrepr=describe(kwargs),
             task_id=name if entry.kind == "attempt" else f"{name}-c{entry.index}",
-            queue=f"{queue}.repair" if publication.queue == "repair" else queue,
+            queue=f"{queue}{LANE}" if publication.queue == "repair" else queue,
             producer=producer,
             retry=False,
             headers={OWN_HEADER: str(entry), SENT_HEADER: time.time()},
