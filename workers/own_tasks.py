@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
-from celery import Celery, Task, signals
+from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
 
 from mulligan.policies.failure import VerificationResult
@@ -31,26 +30,17 @@ from mulligan.tasks.own import (
 from mulligan.tasks.ports import BadInput, Verifier
 from mulligan.tasks.recheck import run_recheck
 from mulligan.tasks.settle import Settled
-from mulligan.tasks.sweep import run_sweep
 from mulligan.workers import keys
 from mulligan.workers.compose import Shop
-from mulligan.workers.depth import empty_queues
 from mulligan.workers.flower_format import REDACTED, describe
+from mulligan.workers.own_app import Installed, installed, settings_of
 from mulligan.workers.own_checks import Check, as_name, build_checks
-from mulligan.workers.own_messages import (
-    LANE,
-    describe_arguments,
-    keep_arguments,
-    queue_of,
-)
+from mulligan.workers.own_messages import describe_arguments, keep_arguments, queue_of
 from mulligan.workers.own_options import leave_to_the_app, refuse_bad_options, task_type_of
-from mulligan.workers.process import Process
 from mulligan.workers.publisher import OWN_HEADER
 from mulligan.workers.repairing import Escalated, StateTask
-from mulligan.workers.settings import Settings, load_settings
 
 _SIGNALS = (Ignore, Reject, Retry)
-_ATTRIBUTE = "mulligan"
 
 
 class Again(Exception):
@@ -89,7 +79,7 @@ class RepairingTask(StateTask):
         app, run = vars(cls).get("app"), vars(cls).get("run")
         if not isinstance(app, Celery):
             return  # a class of the user's own: checked when it is registered
-        refuse_bad_options(cls, RepairingTask, _settings(app))
+        refuse_bad_options(cls, RepairingTask, settings_of(app))
         if isinstance(run, staticmethod) and _wants_self(run.__func__):
             # Celery's check of arguments: whoever sends the task does not count ``self``.
             cls.__header__ = app.type_checker(run.__func__, bound=True)
@@ -97,7 +87,7 @@ class RepairingTask(StateTask):
     @classmethod
     def bind(cls, app: Celery) -> Celery:
         if "app" not in vars(cls):
-            refuse_bad_options(cls, RepairingTask, _settings(app))
+            refuse_bad_options(cls, RepairingTask, settings_of(app))
         if cls.mode == OBSERVE:
             leave_to_the_app(cls, RepairingTask)
         return super().bind(app)
@@ -288,76 +278,15 @@ def _again(signal: BaseException) -> float | None:
     return 0.0 if isinstance(signal, Reject) and signal.requeue else None
 
 
-def _empty(app: Celery, queues: Sequence[str]) -> list[str]:
-    """The queues of the ledger's own names that hold nothing; one that is not there is empty."""
-    found = []
-    for queue in queues:
-        try:
-            found += empty_queues(app, [queue])
-        except NotFound:  # AMQP says so instead of counting
-            found.append(queue)
-    return found
-
-
 def _following(ran: Ran) -> int | None:
     then = ran.outcome.then if isinstance(ran.outcome, Settled) else None
     return then.plan.number if isinstance(then, NextAttempt) else None
 
 
-def _settings(app: Celery) -> Settings:
-    """The settings that a task is registered under; the usual ones before `install`."""
-    found = getattr(app, _ATTRIBUTE, None)
-    return found.settings if isinstance(found, Process) else load_settings()
-
-
-def installed(app: Celery) -> Process:
-    """What `install` gave this app, or a message that says to call it."""
-    found = getattr(app, _ATTRIBUTE, None)
-    if not isinstance(found, Process):
-        raise BadInput("call mulligan.install(app) before the tasks of RepairingTask are used")
-    return found
-
-
 def install(app: Celery, **settings: Any) -> None:
     """Give a Celery app the ledger, the sweep and a repair lane for each of its queues.
 
-    Settings are those of mulligan.toml and MULLIGAN_…; the broker is the app's own.
+    Settings are those of mulligan.toml and MULLIGAN_…; the broker is the app's own. The app may be
+    configured before or after.
     """
-    broker = str(app.conf.broker_url or "")
-    chosen = load_settings(**{"broker_url": broker, **settings})
-    process = Process(chosen, app)
-    setattr(app, _ATTRIBUTE, process)
-
-    def sweep() -> int:
-        shop = process.shop
-        return run_sweep(
-            shop.ledger,
-            empty_queues=lambda: _empty(app, ("repair", "attempt", "verify")),
-            publish=shop.publisher.publish,
-        )
-
-    app.task(name="mulligan.sweep", ignore_result=True, shared=False)(sweep)
-    schedule = {
-        "task": "mulligan.sweep",
-        "schedule": chosen.sweep_interval,
-        "options": {"expires": max(5.0, 2 * chosen.sweep_interval)},
-    }
-    app.conf.beat_schedule = {**(app.conf.beat_schedule or {}), "mulligan.sweep": schedule}
-    app.conf.broker_transport_options = {
-        "queue_order_strategy": "priority",
-        **(app.conf.broker_transport_options or {}),
-    }
-    signals.celeryd_after_setup.connect(_add_repair_lanes, weak=False)
-
-
-def _add_repair_lanes(instance: Any, **_: Any) -> None:
-    """A worker serves the repair lane of each of its queues, before the queue itself."""
-    app = instance.app
-    if getattr(app, _ATTRIBUTE, None) is None:
-        return
-    queues = app.amqp.queues
-    served = list(queues.consume_from)
-    lanes = [f"{name}{LANE}" for name in served if not name.endswith(LANE)]
-    for lane in lanes:
-        queues.select_add(lane)
-    queues.select([*lanes, *(name for name in served if name not in lanes)])
+    Installed(app, settings).attach()
