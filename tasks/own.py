@@ -8,24 +8,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
 
 from mulligan.policies.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.free_repair import extract_json
 from mulligan.policies.instruction import RepairInstruction, repair_instruction_from_dict
 from mulligan.policies.job import Decoding, Job, Output, VerifierSpec
 from mulligan.policies.prompt import build_corrected_prompt
 from mulligan.policies.retry import Escalate
+from mulligan.policies.score import coercions
 from mulligan.policies.strategy import contract_of
 from mulligan.policies.verdict import Verdict, judge, judge_error, verdict_to_dict
 from mulligan.tasks.bench import Workbench
 from mulligan.tasks.ledger import Claim, Entry, Finish, JobView, Refused, Settlement
 from mulligan.tasks.outcome import Outcome
-from mulligan.tasks.ports import BadInput, Verifier, VerifierError
-from mulligan.tasks.settle import settle_answer, settle_error
-from mulligan.tasks.verify import check_all, no_verdict
+from mulligan.tasks.ports import BadInput, VerifierError
+from mulligan.tasks.settle import Settled, settle_answer, settle_error
+from mulligan.tasks.verify import build_verifiers, check_all, no_verdict
 
 #: What a job of a user's own task has in the place of a runner.
 KIND = "celery"
+#: Modes of a task, and the label of its jobs: repaired, or only recorded.
+ENFORCE, OBSERVE = "enforce", "observe"
 #: The id of a check that the task made itself, by Scored or Repair.
 BY_HAND = "own.check"
 #: How a stored answer ended that was no text.
@@ -60,6 +65,17 @@ class Scored:
     output: Any
     results: Sequence[VerificationResult]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.results, list | tuple) or not all(
+            isinstance(result, VerificationResult) for result in self.results
+        ):
+            raise TypeError("Scored(output, results): results is a list of VerificationResult")
+        try:
+            _specs(self.results)
+        except ValidationError as error:
+            told = error.errors()[0]
+            raise ValueError(f"verifier_id {told['input']!r}: {told['msg']}") from None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Before:
@@ -78,7 +94,6 @@ class Delivery:
     entry: Entry
     #: Call the user's function, given what went wrong before.
     call: Callable[[Before | None], Any]
-    verifiers: Sequence[Verifier] = ()
     #: Whether to retry and escalate, or only to record what would have been done.
     enforce: bool = True
     #: Exceptions that are the task queue's own signals, not failures.
@@ -90,7 +105,10 @@ class Delivery:
 
 @dataclass
 class Ran:
-    """What became of a delivery: the outcome, and the value the task returned."""
+    """What became of a delivery: the outcome, and the value for whoever asked.
+
+    Observed, that is what the task returned; of a success, what was verified, as JSON has it.
+    """
 
     outcome: Outcome
     value: Any = None
@@ -116,14 +134,24 @@ def run_own(bench: Workbench, delivery: Delivery) -> Ran:
             return _by_hand(bench, claim, delivery, None, [repair.result], repair)
         except Exception as error:  # classified like any other failure
             return _failed(bench, claim, delivery, error)
-        elapsed = time.monotonic() - started
-        given = list(value.results) if isinstance(value, Scored) else []
-        value = value.output if isinstance(value, Scored) else value
+        return _answered(bench, claim, delivery, value, time.monotonic() - started)
+
+
+def _answered(
+    bench: Workbench, claim: Claim, delivery: Delivery, value: Any, elapsed: float
+) -> Ran:
+    """Store what the task returned, then check it. What cannot be stored is a failure."""
+    given = list(value.results) if isinstance(value, Scored) else []
+    value = value.output if isinstance(value, Scored) else value
+    try:
         output = _output(value, elapsed)
         stored = bench.ledger.store_output(claim.lease, output, given=given)
-        if isinstance(stored, Refused):
-            return Ran(stored)
-        return _verify(bench, claim, delivery, output, value, given)
+    except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON or UTF-8 has
+        ran = _failed(bench, claim, delivery, error)
+        return ran if delivery.enforce else Ran(ran.outcome, value)
+    if isinstance(stored, Refused):
+        return Ran(stored if delivery.enforce else OBSERVED, value)
+    return _verify(bench, claim, delivery, output, value, given)
 
 
 def _give_back(bench: Workbench, claim: Claim, again: float | None) -> None:
@@ -147,6 +175,15 @@ def value_of(output: Output) -> Any:
     return output.text
 
 
+def answer_of(output: Output, results: Sequence[VerificationResult]) -> Any:
+    """What whoever asked is given of a success: JSON without the fence or the prose that a free
+    repair took away, because that is what was verified."""
+    passed = [result for result in results if result.status is VerificationStatus.PASS]
+    if output.finish_reason == _VALUE or not coercions(passed):
+        return value_of(output)
+    return extract_json(output.text, truncated=False).text
+
+
 def _verify(
     bench: Workbench,
     claim: Claim,
@@ -158,7 +195,8 @@ def _verify(
     if given:
         return _by_hand(bench, claim, delivery, output, given, None, value)
     try:
-        results = check_all(claim, output, delivery.verifiers, {})
+        # The job's own, not the task's: a deploy may have changed those since the job began.
+        results = check_all(claim, output, build_verifiers(bench, claim.job), {})
     except (VerifierError, BadInput) as error:
         if delivery.enforce:
             return Ran(no_verdict(bench, claim, error), value)
@@ -177,12 +215,15 @@ def _by_hand(
     value: Any = None,
 ) -> Ran:
     """Settle by what the task found itself; its own verifiers were not asked."""
-    specs = tuple(VerifierSpec(id=result.verifier_id) for result in results)
-    by_hand = claim.job.model_copy(update={"verifiers": specs})
+    by_hand = claim.job.model_copy(update={"verifiers": _specs(results)})
     judged = Claim(**{**vars(claim), "job": by_hand})
     ran = _settle(bench, judged, delivery, output or Output(text=""), results, value)
     ran.error = error
     return ran
+
+
+def _specs(results: Sequence[VerificationResult]) -> tuple[VerifierSpec, ...]:
+    return tuple(VerifierSpec(id=result.verifier_id) for result in results)
 
 
 def _settle(
@@ -194,7 +235,9 @@ def _settle(
     value: Any,
 ) -> Ran:
     if delivery.enforce:
-        return Ran(settle_answer(bench, claim, output, results, Decoding()), value)
+        settled = settle_answer(bench, claim, output, results, Decoding())
+        success = isinstance(settled, Settled) and settled.verdict.success
+        return Ran(settled, answer_of(output, results) if success else value)
     exempt = claim.job.task_type in bench.exempt_task_types
     verdict = judge(claim.job, claim.plan, results, claim.memory, exempt=exempt)
     return Ran(_observed(bench, claim, verdict_to_dict(verdict), verdict.score), value)
@@ -261,9 +304,13 @@ def correct(prompt: str, job: Job, before: Before | None) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A task's return value as verifiers read it: text as it is, anything else as JSON."""
+    """A task's return value as verifiers read it: text as it is, anything else as JSON.
+
+    What JSON has no word for becomes what pydantic makes of it: a model its fields, a set a list, a
+    date text, bytes base64; any other object its ``str``.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, BaseModel):
         return value.model_dump_json()
-    return json.dumps(value, default=str)
+    return json.dumps(to_jsonable_python(value, bytes_mode="base64", fallback=str))

@@ -3,81 +3,56 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
-from celery import Celery, signals
+from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
-from pydantic import BaseModel
 
-from mulligan.policies.failure import VerificationResult, VerificationStatus
+from mulligan.policies.failure import VerificationResult
 from mulligan.policies.instruction import RepairInstruction
 from mulligan.policies.job import Job, PolicySpec, VerifierSpec
 from mulligan.tasks.bench import Workbench
 from mulligan.tasks.ledger import Entry, NextAttempt, Refused, Submission
 from mulligan.tasks.own import (
     KIND,
+    OBSERVE,
     OBSERVED,
     Before,
     Delivery,
     Ran,
+    answer_of,
     correct,
     run_own,
-    value_of,
 )
-from mulligan.tasks.ports import BadInput, Candidate, Verifier
+from mulligan.tasks.ports import BadInput, Verifier
 from mulligan.tasks.recheck import run_recheck
 from mulligan.tasks.settle import Settled
-from mulligan.tasks.sweep import run_sweep
 from mulligan.workers import keys
 from mulligan.workers.compose import Shop
-from mulligan.workers.contract_models import CONTRACT, schema_of
-from mulligan.workers.depth import empty_queues
 from mulligan.workers.flower_format import REDACTED, describe
-from mulligan.workers.process import Process
+from mulligan.workers.own_app import Installed, installed, settings_of
+from mulligan.workers.own_checks import Check, as_name, build_checks
+from mulligan.workers.own_messages import describe_arguments, keep_arguments, queue_of
+from mulligan.workers.own_options import leave_to_the_app, refuse_bad_options, task_type_of
 from mulligan.workers.publisher import OWN_HEADER
 from mulligan.workers.repairing import Escalated, StateTask
-from mulligan.workers.settings import load_settings
-from mulligan.workers.verifiers.registry import VerifierRegistry
 
-Check = type[BaseModel] | str | Mapping[str, Any] | Callable[[Any], Any]
 _SIGNALS = (Ignore, Reject, Retry)
-_ATTRIBUTE = "mulligan"
 
 
-class CallableVerifier:
-    """A plain function as a verifier: False or an exception fails, a result is taken as it is."""
+class Again(Exception):
+    """A task asked to be run again, and did not say what is wrong."""
 
-    slow = False
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-        self.id = f"own.{getattr(function, '__name__', 'check')}"
+class RetryAsked(Retry):  # type: ignore[misc] # celery is untyped
+    """`self.retry` of an enforced task. A Retry, because users' handlers let that pass."""
 
-    def verify(self, candidate: Candidate) -> VerificationResult:
-        try:
-            answer = self._function(candidate.text)
-        except (AssertionError, ValueError, TypeError) as error:
-            return self._result(VerificationStatus.FAIL, str(error) or type(error).__name__)
-        if isinstance(answer, VerificationResult):
-            return answer
-        if answer is False:
-            return self._result(VerificationStatus.FAIL, f"{self.id} says no")
-        return self._result(VerificationStatus.PASS, f"{self.id} says yes")
-
-    def _result(self, status: VerificationStatus, summary: str) -> VerificationResult:
-        failed = status is VerificationStatus.FAIL
-        return VerificationResult.model_validate(
-            {
-                "status": status,
-                "verifier_id": self.id,
-                "summary": summary,
-                "errors": [summary] if failed else [],
-                "evidence": {"kind": "reasoning_error"} if failed else {},
-            }
-        )
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(exc=failure)
+        self.failure = failure
 
 
 class RepairingTask(StateTask):
@@ -87,9 +62,10 @@ class RepairingTask(StateTask):
     """
 
     abstract = True
-    #: Arguments are the user's own: with ``self`` in front, Celery's check would count wrong.
-    typing = False
     ignore_result = False
+    #: Counts while a task is only observed; refused where mulligan retries.
+    max_retries = Task.max_retries
+    retry_on_worker_lost = False
     #: Arguments are prompts and results are answers: Flower is told their shapes.
     Request = REDACTED
 
@@ -98,16 +74,43 @@ class RepairingTask(StateTask):
     mode: ClassVar[Literal["enforce", "observe"]] = "enforce"
     policy: ClassVar[PolicySpec | Mapping[str, Any]] = PolicySpec()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        app, run = vars(cls).get("app"), vars(cls).get("run")
+        if not isinstance(app, Celery):
+            return  # a class of the user's own: checked when it is registered
+        refuse_bad_options(cls, RepairingTask, settings_of(app))
+        if isinstance(run, staticmethod) and _wants_self(run.__func__):
+            # Celery's check of arguments: whoever sends the task does not count ``self``.
+            cls.__header__ = app.type_checker(run.__func__, bound=True)
+
+    @classmethod
+    def bind(cls, app: Celery) -> Celery:
+        if "app" not in vars(cls):
+            refuse_bad_options(cls, RepairingTask, settings_of(app))
+        if cls.mode == OBSERVE:
+            leave_to_the_app(cls, RepairingTask)
+        return super().bind(app)
+
     def correct(self, prompt: str) -> str:
         """The prompt, unchanged at first and corrected on a retry."""
         before = self._before()
-        return prompt if before is None else correct(prompt, self._job(), before)
+        return prompt if before is None else correct(prompt, self._job({}), before)
 
     @property
     def repair(self) -> RepairInstruction | None:
         """How to repair what failed before; None at first."""
         before = self._before()
         return before.instruction if before is not None else None
+
+    def retry(self, args: Any = None, kwargs: Any = None, exc: Any = None, **options: Any) -> Any:
+        """Celery's own while observing. Enforced, this attempt fails: the policy decides."""
+        if self.mode == OBSERVE or self.request.called_directly:
+            return super().retry(args, kwargs, exc, **options)
+        failure = exc if isinstance(exc, Exception) else sys.exception()
+        if not isinstance(failure, Exception):
+            failure = Again("the task asked to be run again")
+        raise RetryAsked(failure)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         told = {"argsrepr": describe(args or ()), "kwargsrepr": describe(kwargs or {})}
@@ -121,6 +124,8 @@ class RepairingTask(StateTask):
         bench = self._bench(shop)
         if entry.kind == "cycle":
             return self.report(entry, run_recheck(bench, entry))
+        if self.mode == OBSERVE:
+            return self._observed(bench, self._delivery(shop, entry, args, kwargs))
         while True:
             ran = run_own(bench, self._delivery(shop, entry, args, kwargs))
             following = _following(ran)
@@ -131,19 +136,29 @@ class RepairingTask(StateTask):
     def _bench(self, shop: Shop) -> Workbench:
         """The workbench with this task's own verifiers; run inline, nothing is published."""
 
+        checks = self._checks()
+
         def verifier(spec: VerifierSpec) -> Verifier:
-            own = [built for plain, built in self._checks() if VerifierSpec(**plain) == spec]
+            own = [built for known, built in checks if known == spec]
             return own[0] if own else shop.bench.verifier(spec)
 
         bench = replace(shop.bench, verifier=verifier)
         return replace(bench, publish=lambda _: None) if self.request.is_eager else bench
 
+    def _observed(self, bench: Workbench, delivery: Delivery) -> Any:
+        """Whatever the ledger says, the task runs as often as the app sends it.
+
+        A message that was recorded before, or whose task type is paused, is not recorded.
+        """
+        ran = run_own(bench, delivery)
+        if ran.outcome != OBSERVED:
+            return delivery.call(None)
+        if ran.error is not None:
+            raise ran.error
+        return ran.value
+
     def _answer(self, shop: Shop, entry: Entry, ran: Ran) -> Any:
         """The value of a success; anything else is what the outcome says."""
-        if ran.outcome == OBSERVED:
-            if ran.error is not None:
-                raise ran.error
-            return ran.value
         if ran.outcome == Refused("finished"):
             return self._told_again(shop, entry)
         if isinstance(ran.outcome, Settled) and ran.outcome.verdict.success:
@@ -161,17 +176,17 @@ class RepairingTask(StateTask):
         view = shop.ledger.job(entry.job_id)
         if view is None or entry.attempt != len(view.attempts):
             raise Ignore
-        if view.state == "escalated" and self.mode != "observe":
+        if view.state == "escalated":
             error = Escalated(f"{view.reason}: {view.detail}")
             self._tell_the_first(entry, error)
             raise error
         output = view.attempts[-1].output
-        if output is None or view.state not in ("succeeded", "cancelled"):
+        if output is None or view.state != "succeeded":
             raise Ignore
-        if view.state == "cancelled" and view.reason != "observed":
-            raise Ignore
-        self._tell_the_first(entry, value_of(output))
-        return value_of(output)
+        results = view.attempts[-1].verdict.get("results", ())
+        value = answer_of(output, [VerificationResult.model_validate(each) for each in results])
+        self._tell_the_first(entry, value)
+        return value
 
     def _tell_the_first(self, entry: Entry, value: Any) -> None:
         """Whoever waits for the first message's result gets the last one's."""
@@ -193,26 +208,31 @@ class RepairingTask(StateTask):
             return Entry.parse(str(named))
         line = f"{self.request.id}/{retries}" if retries else str(self.request.id)
         job_id = keys.own_job_id(line, partitions=shop.settings.partitions)
-        job = self._job(root=self.request.id, args=args, kwargs=kwargs)
-        shop.ledger.accept([Submission(id=job_id, job=job)])
+        route = {
+            "task": self.name,
+            "queue": queue_of(self.app, self.request.delivery_info or {}),
+            "root": self.request.id,
+            **self._arguments(args, kwargs),
+        }
+        shop.ledger.accept([Submission(id=job_id, job=self._job(route))])
         return Entry("attempt", job_id, 1)
 
-    def _job(self, **route: Any) -> Job:
-        info = self.request.delivery_info or {}
-        queue = str(info.get("routing_key") or self.app.conf.task_default_queue)
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as a retry is sent them. Observed, there is none: any will do."""
+        try:
+            return keep_arguments(args, kwargs)
+        except BadInput:
+            if self.mode != OBSERVE:
+                raise
+            return describe_arguments(args, kwargs)
+
+    def _job(self, route: Mapping[str, Any]) -> Job:
         return Job.model_validate(
             {
-                "task_type": self.task_type or self.name,
-                "name": self.name,
+                "task_type": task_type_of(self, self.name),
+                "name": as_name(self.name),
                 "prompt": f"the task {self.name}",
-                "runner": {
-                    "kind": KIND,
-                    "task": self.name,
-                    "queue": queue.removesuffix(".repair"),
-                    "args": list(route.get("args", ())),
-                    "kwargs": dict(route.get("kwargs", {})),
-                    "root": route.get("root", ""),
-                },
+                "runner": {"kind": KIND, **route},
                 "verifiers": [spec for spec, _ in self._checks()],
                 "policy": self.policy,
                 "labels": {"mode": self.mode},
@@ -224,13 +244,15 @@ class RepairingTask(StateTask):
     ) -> Delivery:
         def call(before: Before | None) -> Any:
             self.request.update(mulligan_before=before)
-            return self._function(*args, **kwargs)
+            try:
+                return self._function(*args, **kwargs)
+            except RetryAsked as asked:
+                raise asked.failure  # noqa: B904 - its own cause is kept
 
         return Delivery(
             entry=entry,
             call=call,
-            verifiers=[verifier for _, verifier in self._checks()],
-            enforce=self.mode != "observe",
+            enforce=self.mode != OBSERVE,
             signals=_SIGNALS,
             again=_again,
             deadline=float(self.time_limit or shop.settings.hard_limit),
@@ -240,26 +262,8 @@ class RepairingTask(StateTask):
         found = self.request.get("mulligan_before")
         return found if isinstance(found, Before) else None
 
-    def _checks(self) -> list[tuple[dict[str, Any], Verifier]]:
-        registry = installed(self.app).shop.verifiers
-        return [_check(check, registry) for check in self.verifiers or (_anything,)]
-
-
-def _anything(_answer: str) -> bool:
-    """No verifiers: the task did not raise, and that is all that is known."""
-    return True
-
-
-def _check(check: Check, registry: VerifierRegistry) -> tuple[dict[str, Any], Verifier]:
-    if not isinstance(check, type | str | Mapping):
-        verifier = CallableVerifier(check)
-        return {"id": verifier.id}, verifier
-    if isinstance(check, type):
-        registry.models.teach(check)
-        plain: dict[str, Any] = {"id": CONTRACT, "schema": schema_of(check)}
-    else:
-        plain = {"id": check} if isinstance(check, str) else dict(check)
-    return plain, registry.build(VerifierSpec.model_validate(plain))
+    def _checks(self) -> list[tuple[VerifierSpec, Verifier]]:
+        return build_checks(self.verifiers, installed(self.app).shop.verifiers)
 
 
 def _wants_self(function: Callable[..., Any]) -> bool:
@@ -274,70 +278,15 @@ def _again(signal: BaseException) -> float | None:
     return 0.0 if isinstance(signal, Reject) and signal.requeue else None
 
 
-def _empty(app: Celery, queues: Sequence[str]) -> list[str]:
-    """The queues of the ledger's own names that hold nothing; one that is not there is empty."""
-    found = []
-    for queue in queues:
-        try:
-            found += empty_queues(app, [queue])
-        except NotFound:  # AMQP says so instead of counting
-            found.append(queue)
-    return found
-
-
 def _following(ran: Ran) -> int | None:
     then = ran.outcome.then if isinstance(ran.outcome, Settled) else None
     return then.plan.number if isinstance(then, NextAttempt) else None
 
 
-def installed(app: Celery) -> Process:
-    """What `install` gave this app, or a message that says to call it."""
-    found = getattr(app, _ATTRIBUTE, None)
-    if not isinstance(found, Process):
-        raise BadInput("call mulligan.install(app) before the tasks of RepairingTask are used")
-    return found
-
-
 def install(app: Celery, **settings: Any) -> None:
     """Give a Celery app the ledger, the sweep and a repair lane for each of its queues.
 
-    Settings are those of mulligan.toml and MULLIGAN_…; the broker is the app's own.
+    Settings are those of mulligan.toml and MULLIGAN_…; the broker is the app's own. The app may be
+    configured before or after.
     """
-    broker = str(app.conf.broker_url or "")
-    chosen = load_settings(**{"broker_url": broker, **settings})
-    process = Process(chosen, app)
-    setattr(app, _ATTRIBUTE, process)
-
-    def sweep() -> int:
-        shop = process.shop
-        return run_sweep(
-            shop.ledger,
-            empty_queues=lambda: _empty(app, ("repair", "attempt", "verify")),
-            publish=shop.publisher.publish,
-        )
-
-    app.task(name="mulligan.sweep", ignore_result=True, shared=False)(sweep)
-    schedule = {
-        "task": "mulligan.sweep",
-        "schedule": chosen.sweep_interval,
-        "options": {"expires": max(5.0, 2 * chosen.sweep_interval)},
-    }
-    app.conf.beat_schedule = {**(app.conf.beat_schedule or {}), "mulligan.sweep": schedule}
-    app.conf.broker_transport_options = {
-        "queue_order_strategy": "priority",
-        **(app.conf.broker_transport_options or {}),
-    }
-    signals.celeryd_after_setup.connect(_add_repair_lanes, weak=False)
-
-
-def _add_repair_lanes(instance: Any, **_: Any) -> None:
-    """A worker serves the repair lane of each of its queues, before the queue itself."""
-    app = instance.app
-    if getattr(app, _ATTRIBUTE, None) is None:
-        return
-    queues = app.amqp.queues
-    served = list(queues.consume_from)
-    lanes = [f"{name}.repair" for name in served if not name.endswith(".repair")]
-    for lane in lanes:
-        queues.select_add(lane)
-    queues.select([*lanes, *(name for name in served if name not in lanes)])
+    Installed(app, settings).attach()

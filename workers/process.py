@@ -24,10 +24,14 @@ class Process:
         self._shop: tuple[int, Shop] | None = None
 
     @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    @property
     def shop(self) -> Shop:
         with self._lock:
             if self._shop is None or self._shop[0] != os.getpid():
-                self._shop = (os.getpid(), compose(self._settings, self._app))
+                self._shop = (os.getpid(), compose(self.settings, self._app))
             return self._shop[1]
 
     def warm_up(self, *, slots: int = 1) -> None:

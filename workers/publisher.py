@@ -11,9 +11,11 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from mulligan.tasks.ledger import Entry, Ledger, Publication
+from mulligan.tasks.own import OBSERVE
 from mulligan.workers import keys, views
 from mulligan.workers.depth import SENT_HEADER
 from mulligan.workers.flower_format import describe, describe_entry
+from mulligan.workers.own_messages import LANE, sent_arguments
 
 log = logging.getLogger(__name__)
 
@@ -123,23 +125,31 @@ class Publisher:
         )
 
     def _send_own(self, producer: Any, publication: Publication) -> None:
-        """A retry of a user's own task: its name, its arguments, its queue's repair lane."""
+        """A retry of a user's own task: its name, its arguments, its queue's repair lane.
+
+        One that is only observed is never sent by us: its record ends here.
+        """
         entry = publication.entry
         view = self._ledger.job(entry.job_id)
         if view is None:
             return
+        if view.job.labels.get("mode") == OBSERVE:
+            # Only the sweep finds such an entry: whoever ran it is gone.
+            self._ledger.cancel(entry.job_id, detail="its worker was lost; it was only observed")
+            return
         route = view.job.runner.options
         queue, root = str(route["queue"]), str(route["root"])
+        args, kwargs = sent_arguments(route)
         name = root if entry.attempt == 1 else f"{root}-{entry.attempt}"
         before = root if entry.attempt == 2 else f"{root}-{entry.attempt - 1}"
         self._app.send_task(
             route["task"],
-            args=route["args"],
-            kwargs=route["kwargs"],
-            argsrepr=describe(route["args"]),
-            kwargsrepr=describe(route["kwargs"]),
+            args=args,
+            kwargs=kwargs,
+            argsrepr=describe(args),
+            kwargsrepr=describe(kwargs),
             task_id=name if entry.kind == "attempt" else f"{name}-c{entry.index}",
-            queue=f"{queue}.repair" if publication.queue == "repair" else queue,
+            queue=f"{queue}{LANE}" if publication.queue == "repair" else queue,
             producer=producer,
             retry=False,
             headers={OWN_HEADER: str(entry), SENT_HEADER: time.time()},

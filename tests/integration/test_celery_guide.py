@@ -1,15 +1,20 @@
-"""docs/celery.md: every block that is a whole `tasks.py` is run, on a ledger, with a fake model."""
+"""docs/celery.md: every block is run with a fake model: each `tasks.py` on a ledger, and each
+`before` as it stands, among fakes of the libraries that it comes from."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
+from pydantic import BaseModel, ValidationError, create_model
 
 from mulligan.tasks.ledger import JobView
 from mulligan.workers import keys
@@ -49,17 +54,85 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     return model
 
 
+class Tenacity:
+    """As much of tenacity as the guide shows: so many calls while it raises that."""
+
+    @staticmethod
+    def retry(*, stop: int, retry: type[Exception]) -> Callable[[Any], Any]:
+        def decorate(function: Any) -> Any:
+            def call(*args: Any) -> Any:
+                for _ in range(stop - 1):
+                    with suppress(retry):
+                        return function(*args)
+                return function(*args)
+
+            return call
+
+        return decorate
+
+
+class Instructor:
+    """As much of Instructor as the guide shows: what pydantic found is told in the same call."""
+
+    @staticmethod
+    def from_openai(client: Any) -> Any:
+        def create(
+            *, response_model: type[BaseModel], max_retries: int, messages: Any, **options: Any
+        ) -> BaseModel:
+            for _ in range(max_retries):
+                told = client.chat.completions.create(messages=messages, **options)
+                try:
+                    return response_model.model_validate_json(told.choices[0].message.content)
+                except ValidationError as error:
+                    messages = [*messages, {"role": "user", "content": str(error)}]
+            raise AssertionError("never an answer")
+
+        return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+
+
+def shown_in(title: str, first: str) -> str:
+    """The first block of a section that begins so."""
+    after = f"\n{GUIDE.read_text('utf-8')}".partition(f"\n{title}\n")[2] or pytest.fail(title)
+    pattern = rf"^```python\n({first}\n.*?)^```$"
+    return str(re.findall(pattern, after, re.MULTILINE | re.DOTALL)[0])
+
+
+def run(code: str, title: str, scope: dict[str, Any]) -> dict[str, Any]:
+    exec(compile(code, f"{GUIDE}: {title}", "exec"), scope)  # noqa: S102 - our own example
+    return scope
+
+
 @pytest.fixture
 def guide(redis_url: str) -> Guide:
     """The module that a section of the guide shows, on the tests' Redis."""
 
     def load(title: str) -> dict[str, Any]:
-        after = f"\n{GUIDE.read_text('utf-8')}".partition(f"\n{title}\n")[2] or pytest.fail(title)
-        shown = re.findall(r"^```python\n(# tasks\.py\n.*?)^```$", after, re.MULTILINE | re.DOTALL)
-        code = shown[0].replace("redis://localhost:6379/0", redis_url)
-        scope: dict[str, Any] = {"__name__": "guide"}
-        exec(compile(code, f"{GUIDE}: {title}", "exec"), scope)  # noqa: S102 - our own example
-        return scope
+        code = shown_in(title, r"# tasks\.py").replace("redis://localhost:6379/0", redis_url)
+        return run(code, title, {"__name__": "guide"})
+
+    return load
+
+
+@pytest.fixture
+def before(model: Model) -> Guide:
+    """What a section shows as `before`, in the module that it is a piece of."""
+
+    def load(title: str) -> dict[str, Any]:
+        scope = {
+            "__name__": f"before {title}",
+            "app": Celery("before", broker="memory://", set_as_current=False),
+            "ask": model.ask,
+            "json": json,
+            "OpenAI": model.openai,
+            "retry": Tenacity.retry,
+            "stop_after_attempt": int,
+            "retry_if_exception_type": lambda kind: kind,
+            "instructor": Instructor,
+            "ValidationError": ValidationError,
+            "Invoice": create_model("Invoice", number=(str, ...), total=(float, ...)),
+            "Person": create_model("Person", name=(str, ...), age=(int, ...)),
+        }
+        return run(shown_in(title, "# before"), title, scope)
 
     return load
 
@@ -70,10 +143,14 @@ def view_of(ledger: RedisLedger, message_id: str) -> JobView:
     return view
 
 
-def test_every_block_is_either_run_here_or_shown_as_before() -> None:
+def test_every_block_is_run_here() -> None:
     firsts = [block.splitlines()[0] for block in BLOCKS]
     assert firsts.count("# before") == 3
     assert firsts.count("# tasks.py") == len(firsts) - 3 == 6
+    sections = GUIDE.read_text("utf-8").split("\n## ")
+    moving = [section for section in sections if section.startswith("Moving from ")]
+    assert len(moving) == 3
+    assert all("\n# before\n" in each and "\n# tasks.py\n" in each for each in moving)
 
 
 def test_the_first_screen(guide: Guide, model: Model, ledger: RedisLedger) -> None:
@@ -126,7 +203,6 @@ def test_observing_leaves_autoretry_as_it_was(
 
     monkeypatch.setattr(sys.modules["my_models"], "ask", away)
     task = guide('## A first week with `mode="observe"`')["extract"]
-    task.max_retries = 3
     result = task.apply(args=("…",))
     assert result.get() == "{}"
     assert len(tried) == 3
@@ -135,24 +211,52 @@ def test_observing_leaves_autoretry_as_it_was(
     assert seen == ["succeeded", "cancelled", "cancelled"]
 
 
-def test_from_autoretry(guide: Guide, model: Model) -> None:
+# -- moving: each section's before and after, with the same answers of the model ------------------
+
+
+def test_from_autoretry(before: Guide, guide: Guide, model: Model) -> None:
+    title = "## Moving from `autoretry_for`"
     model.answers = ["Alice is 31", '{"age": "31"}', '{"age": 31}']
-    task = guide("## Moving from `autoretry_for`")["extract"]
-    assert task.apply(args=("Alice is 31.",)).get() == {"age": 31}
+    assert before(title)["extract"].apply(args=("Alice is 31.",)).get() == {"age": 31}
+    # The same prompt again, for a model that never hears what was wrong.
+    assert len(model.prompts) == 3
+    assert len(set(model.prompts)) == 1
+    model.prompts.clear()
+    assert guide(title)["extract"].apply(args=("Alice is 31.",)).get() == {"age": 31}
     assert "JSON" in model.prompts[1].partition("Alice is 31.")[2]
     assert "without quotes" in model.prompts[2]
 
 
-def test_from_tenacity(guide: Guide, model: Model) -> None:
+def test_autoretry_counts_as_the_guide_says(before: Guide, guide: Guide, model: Model) -> None:
+    """`max_retries=3` was three more runs; `max_attempts: 4` counts all of them."""
+    title = "## Moving from `autoretry_for`"
+    model.answers = [f"no JSON, {number}" for number in range(9)]
+    assert before(title)["extract"].apply(args=("…",)).state == "FAILURE"
+    assert len(model.prompts) == 4
+    task = guide(title)["extract"]
+    assert task.policy["max_attempts"] == 4
+
+
+def test_from_tenacity(before: Guide, guide: Guide, model: Model) -> None:
+    title = "## Moving from tenacity around an SDK call"
     model.answers = ['{"number": "7"}', '{"number": "7", "total": 12.5}']
-    task = guide("## Moving from tenacity around an SDK call")["read_invoice"]
-    assert task.apply(args=("…",)).get() == model.answers[1]
+    told = before(title)["read_invoice"].apply(args=("…",)).get()
+    assert told == {"number": "7", "total": 12.5}
+    assert len(model.prompts) == 2
+    assert len(set(model.prompts)) == 1
+    model.prompts.clear()
+    assert guide(title)["read_invoice"].apply(args=("…",)).get() == model.answers[1]
     assert "total" in model.prompts[1]
 
 
-def test_from_instructor(guide: Guide, model: Model) -> None:
+def test_from_instructor(before: Guide, guide: Guide, model: Model) -> None:
+    title = "## Moving from Instructor"
     model.answers = ['{"name": "Alice", "age": "thirty"}', '{"name": "Alice", "age": 31}']
-    module = guide("## Moving from Instructor")
+    told = before(title)["extract"].apply(args=("Alice is 31.",)).get()
+    assert told == {"name": "Alice", "age": 31}
+    assert "valid integer" in model.prompts[1]
+    model.prompts.clear()
+    module = guide(title)
     answer = module["extract"].apply(args=("Alice is 31.",)).get()
     assert module["Person"].model_validate_json(answer).age == 31
     assert "$.age" in model.prompts[1]

@@ -22,7 +22,7 @@ from mulligan import Repair, RepairingTask, install
 from mulligan.console.cli import create_cli
 from mulligan.tasks.ledger import Entry, JobView
 from mulligan.tasks.ports import BadInput
-from mulligan.workers import keys, own_tasks
+from mulligan.workers import keys, own_app
 from mulligan.workers.depth import depths
 from mulligan.workers.publisher import OWN_HEADER
 from mulligan.workers.redis_calls import connect
@@ -118,9 +118,6 @@ def test_a_message_that_comes_again_after_the_end_tells_the_result_again(app: Ce
     task = app.task(base=RepairingTask, shared=False)(count)
     assert task.apply(task_id="one").get() == {"calls": 1}
     assert task.apply(task_id="one").get() == {"calls": 1}
-    observed = app.task(base=RepairingTask, shared=False, mode="observe", name="seen")(count)
-    assert observed.apply(task_id="two").get() == {"calls": 2}
-    assert observed.apply(task_id="two").get() == {"calls": 2}
 
 
 def test_an_ignored_task_is_not_run_again(app: Celery, ledger: RedisLedger) -> None:
@@ -166,7 +163,7 @@ def test_the_sweep_works_where_a_queue_does_not_exist(
     def missing(_app: Celery, _queues: Any) -> list[str]:
         raise NotFound
 
-    monkeypatch.setattr(own_tasks, "empty_queues", missing)
+    monkeypatch.setattr(own_app, "empty_queues", missing)
     assert app.tasks["mulligan.sweep"].apply(throw=True).get() == 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from datetime import date
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from mulligan.policies.failure import VerificationResult, VerificationStatus
 from mulligan.policies.job import Job, Output
 from mulligan.tasks.bench import RunnerInHand, Stay, Workbench
 from mulligan.tasks.ledger import Claim, Entry, JobView, Publication, Refused, Submission
+from mulligan.tasks.outcome import Requeued
 from mulligan.tasks.own import (
     BY_HAND,
     OBSERVED,
@@ -24,21 +27,26 @@ from mulligan.tasks.own import (
     Ran,
     Repair,
     Scored,
+    answer_of,
     as_text,
     correct,
     read_before,
     run_own,
     value_of,
 )
-from mulligan.tasks.ports import TransportFault, VerifierError
+from mulligan.tasks.ports import TransportFault, Verifier, VerifierError
 from mulligan.tasks.settle import Settled
 from mulligan.workers.keys import own_job_id
 from mulligan.workers.memory_ledger import MemoryLedger
-from mulligan.workers.own_tasks import CallableVerifier
+from mulligan.workers.own_checks import CallableVerifier, Check, as_name, build_checks
 from mulligan.workers.settings import Settings
 from mulligan.workers.verifiers.registry import VerifierRegistry
 
 Task = Callable[[Before | None], Any]
+
+
+class Person(BaseModel):
+    name: str
 
 
 class Signal(Exception):
@@ -68,10 +76,12 @@ class Bench:
         self.published: list[Publication] = []
         self.calls: list[Before | None] = []
         self.registry = VerifierRegistry()
+        #: Verifiers that are the task's own, by id.
+        self.checks: dict[str, Verifier] = {}
         self.bench = Workbench(
             ledger=self.ledger,
             runner=no_runner,
-            verifier=self.registry.build,
+            verifier=lambda spec: self.checks.get(spec.id) or self.registry.build(spec),
             publish=self.published.extend,
             holding=lambda _lease, _deadline: nullcontext(),
             breakers=NoBreakers(),
@@ -87,7 +97,6 @@ class Bench:
             self.calls.append(before)
             return task(before)
 
-        fields.setdefault("verifiers", [self.registry.build(s) for s in self.job.verifiers])
         delivery = Delivery(
             entry=Entry("attempt", self.job_id, number), call=call, signals=(Signal,), **fields
         )
@@ -123,6 +132,10 @@ def raises(error: BaseException) -> Task:
 
 def check(status: VerificationStatus, score: float) -> Sequence[VerificationResult]:
     return [VerificationResult(status=status, verifier_id="mine", summary="seen", score=score)]
+
+
+def check_named(verifier_id: str) -> Sequence[VerificationResult]:
+    return [VerificationResult(status=VerificationStatus.PASS, verifier_id=verifier_id)]
 
 
 # -- delivered more than once ----------------------------------------------------------------------
@@ -227,11 +240,90 @@ def test_a_verifier_that_fails_itself_does_not_blame_the_answer() -> None:
     def broken(_text: str) -> bool:
         raise RuntimeError("the check's own bug")
 
-    bench = Bench()
-    ran = bench.deliver(answers("{}"), verifiers=[CallableVerifier(broken)])
-    assert ran.value == "{}"
+    bench = Bench(verifiers=["own.broken"])
+    bench.checks["own.broken"] = CallableVerifier(broken)
+    bench.deliver(answers("{}"))
     assert (bench.view.state, bench.view.waiting_for) == ("waiting", "delay")
     assert bench.view.attempts[0].verdict == {}
+
+
+def test_a_verifier_that_the_task_no_longer_has_does_not_blame_the_answer() -> None:
+    """A deploy changed the task's verifiers while the job was on its way."""
+    bench = Bench(verifiers=["own.removed", "json.object"])
+    ran = bench.deliver(answers("{}"))
+    assert isinstance(ran.outcome, Requeued)
+    assert "own.removed" in ran.outcome.reason
+    assert (bench.view.state, bench.view.waiting_for) == ("waiting", "delay")
+
+
+CIRCULAR: list[Any] = []
+CIRCULAR.append(CIRCULAR)
+
+
+@pytest.mark.parametrize("value", [CIRCULAR, "half a \ud800"], ids=["no JSON", "no UTF-8"])
+def test_a_value_that_cannot_be_stored_is_a_failure(value: Any) -> None:
+    bench = Bench()
+    ran = bench.deliver(answers(value))
+    assert isinstance(ran.outcome, Settled)
+    assert isinstance(ran.error, ValueError)
+    assert [attempt.state for attempt in bench.view.attempts] == ["settled", "queued"]
+    observing = Bench()
+    seen = observing.deliver(answers(value), enforce=False)
+    assert (seen.outcome, seen.error, seen.value is value) == (OBSERVED, None, True)
+    assert observing.view.state == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("results", "told"),
+    [
+        ({"score": 3}, "a list of VerificationResult"),
+        ([{"score": 3}], "a list of VerificationResult"),
+        (check_named("<mine>"), "verifier_id '<mine>': "),
+    ],
+    ids=["mapping", "dicts", "name"],
+)
+def test_scored_says_what_it_takes(results: Any, told: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(told)):
+        Scored("x", results)
+
+
+# -- what whoever asked is given -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['```json\n{"name": "Alice"}\n```', 'Here you are: {"name": "Alice"} Enjoy.'],
+    ids=["fence", "prose"],
+)
+def test_a_free_repair_is_in_what_the_caller_gets(text: str) -> None:
+    bench = Bench()
+    assert bench.deliver(answers(text)).value == '{"name": "Alice"}'
+    assert bench.view.state == "succeeded"
+    # The ledger keeps what the model said, and a message that comes again tells the same.
+    attempt = bench.view.attempts[0]
+    assert attempt.output is not None
+    assert attempt.output.text == text
+    results = [VerificationResult.model_validate(r) for r in attempt.verdict["results"]]
+    assert answer_of(attempt.output, results) == '{"name": "Alice"}'
+    assert Bench().deliver(answers(text), enforce=False).value == text
+
+
+@pytest.mark.parametrize(
+    ("value", "given"),
+    [
+        (Person(name="Ada"), {"name": "Ada"}),
+        ({"p": Person(name="Ada")}, {"p": {"name": "Ada"}}),
+        ({"ids": {7}}, {"ids": [7]}),
+        ({"at": date(2026, 1, 2), "raw": b"\xff"}, {"at": "2026-01-02", "raw": "_w=="}),
+        ({(1, 2): 3}, {"1,2": 3}),
+    ],
+    ids=["model", "nested", "set", "date and bytes", "keys"],
+)
+def test_what_is_no_text_is_given_as_json_has_it(value: Any, given: Any) -> None:
+    bench = Bench()
+    assert bench.deliver(answers(value)).value == given
+    assert bench.view.state == "succeeded"
+    assert Bench().deliver(answers(value), enforce=False).value is value
 
 
 # -- the queue's own signals -----------------------------------------------------------------------
@@ -311,11 +403,31 @@ def test_observing_a_verifier_that_fails_itself_runs_nothing_again() -> None:
         def verify(self, candidate: Any) -> VerificationResult:
             raise VerifierError("away")
 
-    bench = Bench()
-    ran = bench.deliver(answers("{}"), enforce=False, verifiers=[Broken()])
+    bench = Bench(verifiers=["broken"])
+    bench.checks["broken"] = Broken()
+    ran = bench.deliver(answers("{}"), enforce=False)
     assert (ran.outcome, ran.value) == (OBSERVED, "{}")
     assert bench.view.state == "cancelled"
     assert observe_report([bench.view])["causes"].keys() == {"tool_error"}
+
+
+# -- functions as verifiers -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("<lambda>", "lambda"), ("mine.tasks.extract", "mine.tasks.extract"), ("<>", "task")],
+)
+def test_a_name_is_cleaned(text: str, name: str) -> None:
+    assert as_name(text) == name
+
+
+def test_functions_of_one_name_are_told_apart_and_keep_their_place() -> None:
+    checks: list[Check] = [lambda _text: True, "json.object", lambda _: True, lambda _: True]
+    built = build_checks(checks, VerifierRegistry())
+    names = ["own.lambda", "json.object", "own.lambda-2", "own.lambda-3"]
+    assert [spec.id for spec, _ in built] == names
+    assert len({verifier for _, verifier in built}) == 4
 
 
 # -- the prompt ------------------------------------------------------------------------------------
@@ -343,10 +455,6 @@ def test_the_prompt_is_corrected_later_and_bounded_whatever_the_answer() -> None
     # It replaces the feedback before it: the sixth correction is as long as the first.
     assert set(sizes) == {sizes[0]}
     assert sizes[0] < 8000
-
-
-class Person(BaseModel):
-    name: str
 
 
 @pytest.mark.parametrize(
