@@ -14,7 +14,7 @@ from mulligan.policies.job import Job
 from mulligan.tasks.ledger import Accepted, Event, JobView, Ledger
 from mulligan.tasks.ports import BadInput
 from mulligan.tasks.submit import Intake, problems, submit_jobs
-from mulligan.workers.contract_models import CONTRACT, Models, schema_of
+from mulligan.workers.contract_models import CONTRACT, Models
 from mulligan.workers.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -160,11 +160,10 @@ class EmbeddedDesk(LedgerDesk):
             return _OPEN[key]
 
     def contract(self, returns: type[BaseModel] | Mapping[str, Any]) -> dict[str, Any]:
-        """The schema alone: the model itself is taught to the workers of this process."""
+        """The schema, and by which key the workers of this process know the model itself."""
         if not isinstance(returns, type):
             return {"id": CONTRACT, "schema": dict(returns)}
-        self._stack.models.teach(returns)
-        return {"id": CONTRACT, "schema": schema_of(returns)}
+        return self._stack.models.contract(returns)
 
     def expect(self, job: Job) -> None:
         """Have the bundled model's server ready if the job is for it, and keep it for us."""

@@ -16,6 +16,7 @@ import pytest
 from cli_process import Shell, new_shell
 from client_models import Person
 from fleet import GOOD, SCHEMA, WRONG_TYPE, Fleet, running_fleet
+from pydantic import BaseModel, field_validator
 from web import Served, new_token, served
 
 from mulligan import AsyncClient, BadValue, Client, Job, JobFailed, WaitTimeout
@@ -289,6 +290,32 @@ def test_async_in_a_running_loop(settings: dict[str, Any]) -> None:
 
 
 # -- what differs ----------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_defined_again_judges_no_job_of_the_former_one(tmp_path: Path) -> None:
+    """As in a notebook whose cell is run again while jobs are under way."""
+
+    def person(limit: int) -> type[BaseModel]:
+        class Aged(BaseModel):
+            age: int
+
+            @field_validator("age")
+            @classmethod
+            def _young(cls, age: int) -> int:
+                if age > limit:
+                    raise ValueError(f"nobody is older than {limit}")
+                return age
+
+        return Aged
+
+    slow = scripted({"text": '{"age": 31}', "delay": 0.5})
+    with Client(home=tmp_path, lease=5) as client:
+        former = client.submit("x", returns=person(130), runner=slow)
+        latter = client.submit("x", returns=person(30), runner=slow)
+        assert [result.state for result in client.wait([former, latter], timeout=60)] == [
+            "succeeded",
+            "escalated",
+        ]
 
 
 def test_workers_refuse_a_model_of_a_module_that_is_not_allowed(fleet: Fleet) -> None:
