@@ -62,6 +62,15 @@ class Client:
         self._open: tuple[Desk, Ends] | None = None
         self._closed = False
 
+    @classmethod
+    def at(cls, desk: Desk) -> Client:
+        """A client of a desk that is open already."""
+        from mulligan.ends import Ends
+
+        client = cls()
+        client._open = (desk, Ends(desk))
+        return client
+
     # -- handing in -----------------------------------------------------------------------------
 
     @overload

@@ -137,7 +137,30 @@ class BrokerDesk(LedgerDesk):
         """Nothing was started."""
 
 
-class EmbeddedDesk(LedgerDesk):
+class StackDesk(LedgerDesk):
+    """Threads of this process do the work. Whoever made the stack closes it."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        check = stack.intake.check
+        intake = replace(stack.intake, check=lambda job: _undeliverable(job) + check(job))
+        super().__init__(stack.ledger, intake)
+        self._stack = stack
+        self.runner: Any = stack.settings.default_runner
+
+    def contract(self, returns: type[BaseModel] | Mapping[str, Any]) -> dict[str, Any]:
+        """The schema, and by which key the workers of this process know the model itself."""
+        if not isinstance(returns, type):
+            return {"id": CONTRACT, "schema": dict(returns)}
+        return self._stack.models.contract(returns)
+
+    def start(self) -> None:
+        self._stack.workers.start()
+
+    def close(self) -> None:
+        """Others may still use the stack."""
+
+
+class EmbeddedDesk(StackDesk):
     """A durable ledger in the home directory, and threads of this process that do the work.
 
     All clients of one process with the same settings share it. It ends when the last of them is
@@ -145,15 +168,12 @@ class EmbeddedDesk(LedgerDesk):
     """
 
     def __init__(self, stack: LocalStack, redis: EmbeddedRedis) -> None:
-        check = stack.intake.check
-        intake = replace(stack.intake, check=lambda job: _undeliverable(job) + check(job))
-        super().__init__(stack.ledger, intake)
-        self._stack = stack
+        super().__init__(stack)
         self._redis = redis
         self._lock = threading.Lock()
         self._has_model = False
         self.users = 0
-        self.runner: Any = stack.settings.default_runner or {"kind": "local"}
+        self.runner = self.runner or {"kind": "local"}
 
     @classmethod
     def shared(
@@ -165,12 +185,6 @@ class EmbeddedDesk(LedgerDesk):
                 _OPEN[key] = _open_embedded(settings, overrides, slots=slots)
             _OPEN[key].users += 1
             return _OPEN[key]
-
-    def contract(self, returns: type[BaseModel] | Mapping[str, Any]) -> dict[str, Any]:
-        """The schema, and by which key the workers of this process know the model itself."""
-        if not isinstance(returns, type):
-            return {"id": CONTRACT, "schema": dict(returns)}
-        return self._stack.models.contract(returns)
 
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
         for job in jobs:
@@ -188,9 +202,6 @@ class EmbeddedDesk(LedgerDesk):
             if not self._has_model:
                 ensure_local_server(owner_pid=os.getpid())
                 self._has_model = True
-
-    def start(self) -> None:
-        self._stack.workers.start()
 
     def close(self) -> None:
         """Leave; whoever leaves last stops the work and gives back what is unfinished."""

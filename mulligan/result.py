@@ -91,6 +91,11 @@ class Result(Generic[T]):
         return self.view.reason
 
     @property
+    def detail(self) -> str | None:
+        """What there is to say about the reason."""
+        return self.view.detail
+
+    @property
     def attempts(self) -> tuple[AttemptView, ...]:
         """Every attempt with its prompt, answer and verdict."""
         return self.view.attempts

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from celery import Celery
+from client_models import Person
 
+from mulligan import Client, RepairingTask, Result, install
 from mulligan.policies.edit import Edit
 from mulligan.policies.failure import VerificationResult, VerificationStatus
 from mulligan.policies.job import Output
@@ -24,7 +32,24 @@ from mulligan.workers.edits.registry import default_registry
 from mulligan.workers.runners.scripted import ScriptedRunner
 from mulligan.workers.verifiers.json_object import JsonObject
 
+QUIET, LOUD = '{"name": "Alice", "age": 31}', '{"name": "ALICE", "age": 31}'
 SCHEMA = {"type": "object", "required": ["age"], "properties": {"age": {"type": "integer"}}}
+
+
+def users_tests(folder: Path, text: str) -> str:
+    """What pytest says to tests of a user's project, in which only the plug-in is loaded."""
+    (folder / "test_users.py").write_text(text, "utf-8")
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_users.py"]
+    found = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "MULLIGAN_"))}
+    done = subprocess.run(argv, cwd=folder, env=found, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_the_page_about_testing_works(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    said = users_tests(tmp_path, "\n".join(blocks))
+    assert "5 passed" in said, said
 
 
 def test_a_wrong_answer_is_repaired_in_memory(mulligan_stack: InMemoryStack) -> None:
@@ -43,6 +68,68 @@ def test_what_needed_no_repair_or_failed_is_not_called_repaired(
         assert_repaired(mulligan_stack.run("Say {}", answers=["{}"]))
     with pytest.raises(AssertionError, match="escalated"):
         assert_repaired(mulligan_stack.run("Say {}", answers=["nonsense"]))
+
+
+def test_a_job_is_run_by_its_model(mulligan_stack: InMemoryStack) -> None:
+    result = mulligan_stack.run("Extract: 'Alice is 31.'", returns=Person, answers=[QUIET, LOUD])
+    assert result.value == Person(name="ALICE", age=31)
+    assert_repaired(result, attempts=2)
+    assert result.view.job.task_type == "Person"
+
+
+def oldest(client: Client, texts: list[str]) -> str:
+    """A user's own code: it takes a client and names a profile that is not there in a test."""
+    handles = client.submit_many(texts, returns=Person, runner="production", progress=False)
+    return max((result.value for result in client.wait(handles)), key=lambda who: who.age).name
+
+
+def test_code_that_takes_a_client_is_tested_with_a_real_one(mulligan_stack: InMemoryStack) -> None:
+    def answers(prompt: str) -> list[str]:
+        age = 31 if "Alice" in prompt else 4
+        return [f'{{"name": "{prompt.split()[0].upper()}", "age": {age}}}']
+
+    with mulligan_stack.client(answers=answers) as client:
+        assert oldest(client, ["Bob is 4.", "Alice is 31."]) == "ALICE"
+    with mulligan_stack.client(answers=[QUIET, LOUD]) as client:
+        assert oldest(client, ["Alice is 31."]) == "ALICE"
+    assert [len(job.attempts) for job in mulligan_stack.jobs()] == [2, 1, 1]
+
+
+def test_coroutines_that_take_a_client_too(mulligan_stack: InMemoryStack) -> None:
+    async def story() -> Result[Person]:
+        async with mulligan_stack.async_client(answers=[QUIET, LOUD]) as client:
+            return await client.run("Alice is 31.", returns=Person)
+
+    assert_repaired(asyncio.run(story()), attempts=2)
+
+
+def test_a_job_that_does_not_end_in_time_fails_the_test(mulligan_stack: InMemoryStack) -> None:
+    later = [{"fault": {"status": 503, "retry_after": 600}}]
+    with pytest.raises(AssertionError, match=r"has not ended within 0\.1 s"):
+        mulligan_stack.run("Say {}", answers=later, timeout=0.1)
+
+
+def test_an_own_task_is_tested_without_a_broker(mulligan_stack: InMemoryStack) -> None:
+    """Given an app whose broker is nowhere, its repairing task runs through all its attempts."""
+    app = Celery("mine", broker="memory://", set_as_current=False)
+    install(app)
+    said = iter([QUIET, LOUD])
+
+    @app.task(base=RepairingTask, verifiers=[Person], task_type="extract")  # type: ignore[untyped-decorator] # Celery has no types
+    def extract(self: Any, text: str) -> str:
+        prompts.append(self.correct(f"Extract: {text}"))
+        return next(said)
+
+    prompts: list[str] = []
+    before = app.conf.task_always_eager
+    mulligan_stack.install(app)
+    assert extract.delay("Alice is 31.").get() == LOUD
+    (job,) = mulligan_stack.jobs()
+    assert_repaired(job, attempts=2)
+    assert prompts[0] == "Extract: Alice is 31."
+    assert "write the name in capital letters" in prompts[1]
+    mulligan_stack.close()
+    assert app.conf.task_always_eager == before
 
 
 def test_a_test_calls_no_model_unless_it_asks_to(mulligan_stack: InMemoryStack) -> None:
