@@ -196,7 +196,11 @@ class EmbeddedDesk(StackDesk):
         profile = self._stack.settings.runners.get(job.runner.profile or "", {})
         if "local" not in (job.runner.kind, profile.get("kind")):
             return
+        from mulligan.workers.runners.blocking import blocked
         from mulligan.workers.runners.local_state import ensure_local_server
+
+        if blocked("local"):
+            return
 
         with self._lock:
             if not self._has_model:

@@ -5,8 +5,9 @@ Loaded by pytest in every project that has mulligan installed, so it imports not
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pytest
@@ -29,19 +30,45 @@ if TYPE_CHECKING:
     from mulligan.workers.local_stack import LocalStack
 
 T = TypeVar("T")
-#: While this variable is set, no runner of ours asks a model: also in workers that a test starts.
+#: While this variable is set, only scripts answer jobs: also in workers that a test starts.
 NO_MODELS = "MULLIGAN_NO_MODELS"
+_OUTSIDE = pytest.StashKey[str | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "real_models: this test may call real models")
+    told = "this test may ask real models, or only runners of the kinds that are named"
+    config.addinivalue_line("markers", f"real_models(*kinds): {told}")
+    # Here and not in a fixture: those of a wider scope come before any of a test's own.
+    config.stash[_OUTSIDE] = os.environ.get(NO_MODELS)
+    os.environ.setdefault(NO_MODELS, "1")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.stash.get(_OUTSIDE, None) is None:
+        os.environ.pop(NO_MODELS, None)
+
+
+@contextmanager
+def real_models(*kinds: str) -> Iterator[None]:
+    """Let models be asked in here, or only runners of these kinds: for fixtures of a wide scope
+    that start workers. A test is marked instead."""
+    before = os.environ.pop(NO_MODELS, None)
+    if kinds:
+        os.environ[NO_MODELS] = f"except:{','.join(kinds)}"
+    try:
+        yield
+    finally:
+        os.environ.pop(NO_MODELS, None)
+        if before is not None:
+            os.environ[NO_MODELS] = before
 
 
 @pytest.fixture(autouse=True)
-def _no_real_models(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that would call a model fails at once, unless it is marked `real_models`."""
-    if request.node.get_closest_marker("real_models") is None:
-        monkeypatch.setenv(NO_MODELS, "1")
+def _as_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that would ask a model fails at once, unless it is marked `real_models`."""
+    marker = request.node.get_closest_marker("real_models")
+    with real_models(*marker.args) if marker is not None else nullcontext():
+        yield
 
 
 class InMemoryStack:
@@ -114,10 +141,10 @@ class InMemoryStack:
         self._undo.append(install_in_memory(app, self._stack))
 
     def jobs(self) -> list[JobView]:
-        """Every job of this stack with its attempts, newest first; an own task's is among them."""
+        """Every job of this stack, in the order in which they came; own tasks' are among them."""
         ledger = self._stack.ledger
-        views = (ledger.job(job.id) for job in ledger.jobs(limit=sys.maxsize))
-        return [view for view in views if view is not None]
+        came = dict.fromkeys(event.job_id for event in ledger.events() if event.type == "job")
+        return [view for view in map(ledger.job, came) if view is not None]
 
     def close(self) -> None:
         """Leave every app as it was."""

@@ -17,9 +17,9 @@ from client_models import Person
 from mulligan import Client, RepairingTask, Result, install
 from mulligan.policies.edit import Edit
 from mulligan.policies.failure import VerificationResult, VerificationStatus
-from mulligan.policies.job import Output
+from mulligan.policies.job import Output, RunnerSpec
 from mulligan.tasks.edit_ports import ApplyContext, Change, Validation
-from mulligan.tasks.ports import Candidate, Request
+from mulligan.tasks.ports import Candidate, Request, RunnerError
 from mulligan.testing import (
     NO_MODELS,
     InMemoryStack,
@@ -29,6 +29,8 @@ from mulligan.testing import (
     check_verifier,
 )
 from mulligan.workers.edits.registry import default_registry
+from mulligan.workers.runners.blocking import blocked
+from mulligan.workers.runners.registry import RunnerRegistry
 from mulligan.workers.runners.scripted import ScriptedRunner
 from mulligan.workers.verifiers.json_object import JsonObject
 
@@ -49,7 +51,7 @@ def test_the_page_about_testing_works(tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text("utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     said = users_tests(tmp_path, "\n".join(blocks))
-    assert "5 passed" in said, said
+    assert "6 passed" in said, said
 
 
 def test_a_wrong_answer_is_repaired_in_memory(mulligan_stack: InMemoryStack) -> None:
@@ -92,7 +94,7 @@ def test_code_that_takes_a_client_is_tested_with_a_real_one(mulligan_stack: InMe
         assert oldest(client, ["Bob is 4.", "Alice is 31."]) == "ALICE"
     with mulligan_stack.client(answers=[QUIET, LOUD]) as client:
         assert oldest(client, ["Alice is 31."]) == "ALICE"
-    assert [len(job.attempts) for job in mulligan_stack.jobs()] == [2, 1, 1]
+    assert [len(job.attempts) for job in mulligan_stack.jobs()] == [1, 1, 2]
 
 
 def test_coroutines_that_take_a_client_too(mulligan_stack: InMemoryStack) -> None:
@@ -140,9 +142,60 @@ def test_a_test_calls_no_model_unless_it_asks_to(mulligan_stack: InMemoryStack) 
     assert "real_models" in (job.detail or "")
 
 
+ECHO = {"kind": "command", "argv": ["sh", "-c", "cat >/dev/null; echo {}"]}
+
+
+def test_a_command_may_be_an_agent_and_is_not_run(mulligan_stack: InMemoryStack) -> None:
+    job = mulligan_stack.run({"prompt": "Say {}", "runner": ECHO})
+    assert job.state == "escalated"
+    assert 'real_models("command")' in (job.detail or "")
+
+
+@pytest.mark.real_models("command")
+def test_a_kind_that_is_named_may_be_asked(mulligan_stack: InMemoryStack) -> None:
+    assert mulligan_stack.run({"prompt": "Say {}", "runner": ECHO}).ok
+    assert [blocked(kind) for kind in ("command", "local", "plug-in")] == [False, True, True]
+
+
 @pytest.mark.real_models
 def test_a_test_may_ask_to() -> None:
     assert NO_MODELS not in os.environ
+    assert not blocked("openai")
+
+
+def test_a_profile_is_blocked_by_its_kind() -> None:
+    registry = RunnerRegistry(profiles={"agent": ECHO, "script": {"kind": "scripted"}})
+    runner = registry.for_job(RunnerSpec(profile="agent"), allow_inline=False)
+    with pytest.raises(RunnerError, match="no runner of kind command is asked"):
+        runner.answer(Request(messages=(), timeout=1.0))
+    assert not blocked("scripted")
+    assert not blocked("external")
+
+
+WIDE_FIXTURES = """
+import os
+import pytest
+from mulligan.testing import NO_MODELS, real_models
+
+@pytest.fixture(scope="session")
+def seen():
+    before = os.environ.get(NO_MODELS)
+    with real_models("command"):
+        inside = os.environ.get(NO_MODELS)
+    return before, inside
+
+@pytest.mark.real_models
+def test_it(seen):
+    assert seen == ("1", "except:command")
+    assert NO_MODELS not in os.environ
+
+def test_afterwards():
+    assert os.environ[NO_MODELS] == "1"
+"""
+
+
+def test_fixtures_of_every_scope_are_covered(tmp_path: Path) -> None:
+    assert "2 passed" in users_tests(tmp_path, WIDE_FIXTURES)
 
 
 class Fickle:
