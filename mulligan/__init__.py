@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from mulligan.async_client import AsyncClient
     from mulligan.client import Client
     from mulligan.policies.job import Job
-    from mulligan.result import BadValue, Handle, JobFailed, Result, WaitTimeout
+    from mulligan.result import (
+        BadValue,
+        Handle,
+        JobFailed,
+        NotAllStored,
+        Result,
+        WaitTimeout,
+    )
     from mulligan.tasks.own import Repair, Scored
     from mulligan.workers.edits.loop import execute_edits
     from mulligan.workers.own_tasks import RepairingTask, install
@@ -24,6 +31,7 @@ _HOMES = {
     "Handle": "mulligan.result",
     "Job": "mulligan.policies.job",
     "JobFailed": "mulligan.result",
+    "NotAllStored": "mulligan.result",
     "Repair": "mulligan.tasks.own",
     "RepairingTask": "mulligan.workers.own_tasks",
     "Result": "mulligan.result",
@@ -40,6 +48,7 @@ __all__ = [
     "Handle",
     "Job",
     "JobFailed",
+    "NotAllStored",
     "Repair",
     "RepairingTask",
     "Result",

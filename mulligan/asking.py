@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -57,27 +58,41 @@ class JobOptions(TypedDict, total=False):
     priority: int
 
 
-def build_job(
-    ask: Ask,
-    options: Mapping[str, Any],
-    *,
-    contract: Mapping[str, Any] | None,
-    title: str | None,
-    runner: Any,
-) -> Job:
-    """The job, or BadInput with every problem.
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What all jobs of one call have in common."""
 
-    ``contract`` is the verifier spec of ``returns``, ``title`` its name; ``runner`` is who answers
-    if nothing else is said.
-    """
-    raw = _fields(ask)
+    #: The verifier spec of ``returns``, and its name.
+    contract: Mapping[str, Any] | None
+    title: str | None
+    #: Who answers if nothing else is said.
+    runner: Any
+
+
+def build_jobs(asks: Sequence[tuple[Ask, Mapping[str, Any]]], asked: Asked) -> list[Job]:
+    """The jobs, or BadInput with every problem of each: of many, by its place."""
+    jobs: list[Job] = []
+    found: list[str] = []
+    for place, (ask, options) in enumerate(asks):
+        try:
+            jobs.append(_build(ask, options, asked))
+        except BadInput as error:
+            where = f"jobs[{place}]." if len(asks) > 1 else ""
+            found += [f"{where}{line}" for line in error.problems]
+    if found:
+        raise BadInput(*found)
+    return jobs
+
+
+def _build(ask: Ask, options: Mapping[str, Any], asked: Asked) -> Job:
+    raw, contract = _fields(ask), asked.contract
     raw.update({name: value for name, value in options.items() if value is not None})
     raw["verifiers"] = [*_contract_verifiers(contract), *raw.get("verifiers", ())]
     if contract is not None and isinstance(raw.get("prompt"), str):
         # The first attempt is told too: asking blindly would waste it.
         raw["prompt"] = with_form(raw["prompt"], contract["schema"])
-    raw.setdefault("task_type", title or "ask")
-    raw.setdefault("runner", runner)
+    raw.setdefault("task_type", asked.title or "ask")
+    raw.setdefault("runner", asked.runner)
     if isinstance(raw.get("workspace"), str | PathLike):
         raw["workspace"] = {"path": str(raw["workspace"])}
     if not raw["verifiers"]:
@@ -129,7 +144,7 @@ def contract_by_reference(
     return spec
 
 
-def placed(problems: Sequence[str], start: int) -> list[str]:
+def placed(problems: Sequence[str], start: int = 0) -> list[str]:
     """The problems of some of many jobs, by each one's place among all of them: ``[102].prompt…``.
 
     ``start`` is the place of the first of those that were looked at.

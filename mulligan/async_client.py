@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from mulligan.asking import Ask, JobOptions
+    from mulligan.desks import Desk
     from mulligan.result import Handle, Result
     from mulligan.tasks.ledger import Event
 
@@ -39,6 +40,13 @@ class AsyncClient:
     ) -> None:
         self._client = Client(url, token=token, workers=workers, **settings)
         self._threads: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def at(cls, desk: Desk) -> AsyncClient:
+        """See Client.at."""
+        client = cls()
+        client._client = Client.at(desk)
+        return client
 
     @overload
     async def submit(

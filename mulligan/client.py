@@ -9,7 +9,7 @@ the first job.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mulligan.ends import Ends
     from mulligan.policies.job import Job
     from mulligan.result import Handle, Result
-    from mulligan.tasks.ledger import Event
+    from mulligan.tasks.ledger import Accepted, Event
 
 M = TypeVar("M", bound="BaseModel")
 T = TypeVar("T")
@@ -61,6 +61,15 @@ class Client:
         self._lock = threading.Lock()
         self._open: tuple[Desk, Ends] | None = None
         self._closed = False
+
+    @classmethod
+    def at(cls, desk: Desk) -> Client:
+        """A client of a desk that is open already."""
+        from mulligan.ends import Ends
+
+        client = cls()
+        client._open = (desk, Ends(desk))
+        return client
 
     # -- handing in -----------------------------------------------------------------------------
 
@@ -109,22 +118,26 @@ class Client:
     ) -> list[Handle[Any]]:
         """Hand many jobs in. Nothing is stored if one has a problem.
 
-        Over HTTP that is so for each request's, which are up to a thousand.
-        An ``idempotency_key`` is the beginning of each one's own: ``key-0``, ``key-1``…
+        An ``idempotency_key`` is the beginning of each one's own: ``key-0``, ``key-1``… One that
+        belongs to another job is a problem, too. NotAllStored has the handles of those that are
+        stored when a problem shows late: because another program takes a key at this very moment,
+        or over HTTP in a later request (each has up to a thousand jobs).
         """
+        from mulligan.asking import placed
         from mulligan.progress import bar
+        from mulligan.result import NotAllStored
+        from mulligan.tasks.ports import BadInput
 
         key = options.pop("idempotency_key", None)
         own = ({"idempotency_key": f"{key}-{i}"} if key else {} for i in count())
-        jobs = self._jobs([(ask, {**options, **next(own)}) for ask in asks], returns)
-        self._check(jobs)
-        handles: list[Handle[Any]] = []
-        with bar("submitting", len(jobs), wanted=progress) as advance:
-            batch = self._desk.batch
-            for start in range(0, len(jobs), batch):
-                handles += self._submit_some(jobs[start : start + batch], returns, start)
-                advance(len(jobs[start : start + batch]))
-        return handles
+        try:
+            jobs = self._jobs([(ask, {**options, **next(own)}) for ask in asks], returns)
+            with bar("submitting", len(jobs), wanted=progress) as advance:
+                return self._submit(jobs, returns, advance)
+        except NotAllStored as error:
+            raise NotAllStored(placed(error.problems), error.handles) from None
+        except BadInput as error:
+            raise BadInput(*placed(error.problems)) from None
 
     @overload
     def run(
@@ -262,47 +275,32 @@ class Client:
         return self._opened()[0]
 
     def _jobs(self, asks: Sequence[tuple[Ask, Mapping[str, Any]]], returns: Any) -> list[Job]:
-        from mulligan.asking import build_job, title_of
+        from mulligan.asking import Asked, build_jobs, title_of
 
         desk = self._desk
         contract = desk.contract(returns) if returns is not None else None
-        title = title_of(returns)
-        return [
-            build_job(ask, options, contract=contract, title=title, runner=desk.runner)
-            for ask, options in asks
-        ]
+        asked = Asked(contract=contract, title=title_of(returns), runner=desk.runner)
+        return build_jobs(asks, asked)
 
-    def _check(self, jobs: Sequence[Job]) -> None:
-        """Every problem of all jobs, before the first of them is stored."""
-        from mulligan.tasks.ports import BadInput
+    def _submit(
+        self,
+        jobs: Sequence[Job],
+        returns: Any,
+        stored: Callable[[int], None] = lambda _count: None,
+    ) -> list[Handle[Any]]:
+        from mulligan.result import Handle, NotAllStored
 
-        desk = self._desk
-        found = [f"[{i}].{line}" for i, job in enumerate(jobs) for line in desk.problems(job)]
-        if found:
-            raise BadInput(*found)
-
-    def _submit(self, jobs: Sequence[Job], returns: Any) -> list[Handle[Any]]:
-        from mulligan.result import Handle
+        def handle(place: int, answer: Accepted) -> Handle[Any]:
+            label, seen = jobs[place].label, answer.status == "seen"
+            return Handle(id=answer.id, label=label, seen=seen, returns=returns)
 
         desk = self._desk
-        for job in jobs:
-            desk.expect(job)
-        accepted = desk.submit(jobs)
+        taken = desk.submit(jobs, stored=stored)
         desk.start()
-        return [
-            Handle(id=answer.id, label=job.label, seen=answer.status == "seen", returns=returns)
-            for job, answer in zip(jobs, accepted, strict=True)
-        ]
-
-    def _submit_some(self, jobs: Sequence[Job], returns: Any, start: int) -> list[Handle[Any]]:
-        """Some of many, whose problems are named by their places among all."""
-        from mulligan.asking import placed
-        from mulligan.tasks.ports import BadInput
-
-        try:
-            return self._submit(jobs, returns)
-        except BadInput as error:
-            raise BadInput(*placed(error.problems, start)) from None
+        handles = {place: handle(place, answer) for place, answer in taken.accepted.items()}
+        if taken.problems:
+            raise NotAllStored(taken.problems, handles)
+        return list(handles.values())
 
     # What the async client is made of, too.
 

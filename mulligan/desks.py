@@ -5,16 +5,17 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mulligan.asking import contract_by_reference
 from mulligan.ends import Feed, LedgerFeed, events_of
 from mulligan.policies.job import Job
-from mulligan.tasks.ledger import Accepted, Event, JobView, Ledger
+from mulligan.tasks.ledger import Accepted, Conflict, Event, JobView, Ledger
 from mulligan.tasks.ports import BadInput
-from mulligan.tasks.submit import Intake, problems, submit_jobs
-from mulligan.workers.contract_models import CONTRACT, Models, schema_of
+from mulligan.tasks.submit import Intake, key_problems, store_jobs
+from mulligan.workers.contract_models import CONTRACT, Models
 from mulligan.workers.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -24,25 +25,30 @@ if TYPE_CHECKING:
     from mulligan.workers.local_stack import LocalStack
 
 
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What became of jobs that were handed in."""
+
+    #: Those that are stored, by their places.
+    accepted: Mapping[int, Accepted]
+    #: What is wrong with others, if it showed only when some were stored.
+    problems: Sequence[str] = ()
+
+
 class Desk(Protocol):
     """Takes jobs and knows what became of them."""
 
     #: Who answers a job that does not say; None if it must.
     runner: Any
-    #: Jobs per round trip.
-    batch: int
 
     def contract(self, returns: type[BaseModel] | Mapping[str, Any]) -> dict[str, Any]:
         """The verifier spec that makes an answer what the caller wants back."""
 
-    def problems(self, job: Job) -> list[str]:
-        """What is known to be wrong with a job before it is handed in."""
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
+        """Hand jobs in. BadInput names every problem, and then none of them is stored.
 
-    def expect(self, job: Job) -> None:
-        """Make ready for a job that is about to be handed in."""
-
-    def submit(self, jobs: Sequence[Job]) -> list[Accepted]:
-        """Hand jobs in. BadInput names every problem, and then none of them is stored."""
+        ``stored`` is told how many more are.
+        """
 
     def job(self, job_id: str) -> JobView | None: ...
 
@@ -77,17 +83,19 @@ def open_desk(overrides: Mapping[str, Any], *, slots: int) -> Desk:
 class LedgerDesk:
     """What every desk does that has a ledger and an intake at hand."""
 
-    batch = 100
-
     def __init__(self, ledger: Ledger, intake: Intake) -> None:
         self._ledger = ledger
         self._intake = intake
 
-    def problems(self, job: Job) -> list[str]:
-        return problems(self._intake, job)
-
-    def submit(self, jobs: Sequence[Job]) -> list[Accepted]:
-        return submit_jobs(self._intake, jobs)
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
+        answers = dict(enumerate(store_jobs(self._intake, jobs, stored=stored)))
+        refused = [place for place, answer in answers.items() if isinstance(answer, Conflict)]
+        if len(refused) == len(jobs):
+            raise BadInput(*key_problems(jobs, refused))
+        return Taken(
+            accepted={i: each for i, each in answers.items() if isinstance(each, Accepted)},
+            problems=key_problems(jobs, refused),
+        )
 
     def job(self, job_id: str) -> JobView | None:
         return self._ledger.job(job_id)
@@ -122,9 +130,6 @@ class BrokerDesk(LedgerDesk):
         """A model of an allow-listed module by its name too; the workers check its validators."""
         return contract_by_reference(returns, self._models)
 
-    def expect(self, job: Job) -> None:
-        """The fleet's own affair."""
-
     def start(self) -> None:
         """The fleet's own affair."""
 
@@ -132,7 +137,30 @@ class BrokerDesk(LedgerDesk):
         """Nothing was started."""
 
 
-class EmbeddedDesk(LedgerDesk):
+class StackDesk(LedgerDesk):
+    """Threads of this process do the work. Whoever made the stack closes it."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        check = stack.intake.check
+        intake = replace(stack.intake, check=lambda job: _undeliverable(job) + check(job))
+        super().__init__(stack.ledger, intake)
+        self._stack = stack
+        self.runner: Any = stack.settings.default_runner
+
+    def contract(self, returns: type[BaseModel] | Mapping[str, Any]) -> dict[str, Any]:
+        """The schema, and by which key the workers of this process know the model itself."""
+        if not isinstance(returns, type):
+            return {"id": CONTRACT, "schema": dict(returns)}
+        return self._stack.models.contract(returns)
+
+    def start(self) -> None:
+        self._stack.workers.start()
+
+    def close(self) -> None:
+        """Others may still use the stack."""
+
+
+class EmbeddedDesk(StackDesk):
     """A durable ledger in the home directory, and threads of this process that do the work.
 
     All clients of one process with the same settings share it. It ends when the last of them is
@@ -140,13 +168,12 @@ class EmbeddedDesk(LedgerDesk):
     """
 
     def __init__(self, stack: LocalStack, redis: EmbeddedRedis) -> None:
-        super().__init__(stack.ledger, stack.intake)
-        self._stack = stack
+        super().__init__(stack)
         self._redis = redis
         self._lock = threading.Lock()
         self._has_model = False
         self.users = 0
-        self.runner: Any = stack.settings.default_runner or {"kind": "local"}
+        self.runner = self.runner or {"kind": "local"}
 
     @classmethod
     def shared(
@@ -159,29 +186,26 @@ class EmbeddedDesk(LedgerDesk):
             _OPEN[key].users += 1
             return _OPEN[key]
 
-    def contract(self, returns: type[BaseModel] | Mapping[str, Any]) -> dict[str, Any]:
-        """The schema alone: the model itself is taught to the workers of this process."""
-        if not isinstance(returns, type):
-            return {"id": CONTRACT, "schema": dict(returns)}
-        self._stack.models.teach(returns)
-        return {"id": CONTRACT, "schema": schema_of(returns)}
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
+        for job in jobs:
+            self._expect(job)
+        return super().submit(jobs, stored=stored)
 
-    def expect(self, job: Job) -> None:
+    def _expect(self, job: Job) -> None:
         """Have the bundled model's server ready if the job is for it, and keep it for us."""
-        if job.on_done is not None:
-            raise BadInput("on_done: there is no broker to send it through; set broker_url")
         profile = self._stack.settings.runners.get(job.runner.profile or "", {})
         if "local" not in (job.runner.kind, profile.get("kind")):
             return
+        from mulligan.workers.runners.blocking import blocked
         from mulligan.workers.runners.local_state import ensure_local_server
+
+        if blocked("local"):
+            return
 
         with self._lock:
             if not self._has_model:
                 ensure_local_server(owner_pid=os.getpid())
                 self._has_model = True
-
-    def start(self) -> None:
-        self._stack.workers.start()
 
     def close(self) -> None:
         """Leave; whoever leaves last stops the work and gives back what is unfinished."""
@@ -200,6 +224,12 @@ class EmbeddedDesk(LedgerDesk):
 
             stop_local_server(owner_pid=os.getpid())
         self._redis.stop()
+
+
+def _undeliverable(job: Job) -> list[str]:
+    if job.on_done is None:
+        return []
+    return ["on_done: there is no broker to send it through; set broker_url"]
 
 
 _LOCK = threading.Lock()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import uuid4
 from weakref import WeakSet
 
 from mulligan.asking import contract_by_reference, placed
+from mulligan.desks import Taken
 from mulligan.ends import SILENCE, Feed, before, ends
 from mulligan.http_events import Stream
 from mulligan.http_requests import TOKEN_VARIABLE, Console
@@ -42,8 +44,6 @@ def open_console(url: str, token: str | None, overrides: Mapping[str, Any]) -> H
 class HttpDesk:
     """A console's. Jobs are checked, stored and worked on where it is."""
 
-    batch = _JOBS
-
     def __init__(self, console: Console, settings: Settings) -> None:
         self._console = console
         self._models = Models(settings.model_modules)
@@ -54,34 +54,26 @@ class HttpDesk:
         """A model of an allow-listed module by its name too; the workers check its validators."""
         return contract_by_reference(returns, self._models)
 
-    def problems(self, job: Job) -> list[str]:
-        """The console knows the others: they depend on its settings."""
-        if job.workspace is None or job.workspace.path is None:
-            return []
-        return [
-            "workspace.path: files are not sent over HTTP: name a directory of the workers with"
-            " `profile:`, or give Client() the broker's URL"
-        ]
-
-    def submit(self, jobs: Sequence[Job]) -> list[Accepted]:
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
         """Each under a key of its own, so that a repeated request makes no second job."""
-        found = [f"jobs[{i}].{line}" for i, job in enumerate(jobs) for line in self.problems(job)]
-        if found:
-            raise BadInput(*(found if len(jobs) > 1 else [line[8:] for line in found]))
-        accepted: list[Accepted] = []
+        _refuse_paths(jobs)
+        accepted: dict[int, Accepted] = {}
         for part in _parts([_keyed(job) for job in jobs]):
+            start = len(accepted)
             try:
-                accepted += self._submit(part, single=len(jobs) == 1)
+                answers = self._submit(part, single=len(jobs) == 1)
             except BadInput as error:
                 if len(jobs) == 1:
                     raise
-                lines = placed(error.problems, len(accepted))
-                raise BadInput(*(f"jobs{line}" for line in lines)) from None
-        new = [job.idempotency_key is None for job in jobs]
-        return [
-            Accepted(id=answer.id, status="accepted") if mine else answer
-            for answer, mine in zip(accepted, new, strict=True)
-        ]
+                lines = [f"jobs{line}" for line in placed(error.problems, start)]
+                if not accepted:
+                    raise BadInput(*lines) from None
+                return Taken(accepted=accepted, problems=lines)
+            for place, answer in enumerate(answers, start):
+                mine = jobs[place].idempotency_key is None  # so nobody else's job can be seen
+                accepted[place] = replace(answer, status="accepted") if mine else answer
+            stored(len(answers))
+        return Taken(accepted=accepted)
 
     def _submit(self, bodies: Sequence[str], *, single: bool) -> list[Accepted]:
         content = bodies[0] if single else f"[{','.join(bodies)}]"
@@ -143,9 +135,6 @@ class HttpDesk:
         finally:
             stream.close()
 
-    def expect(self, job: Job) -> None:
-        """The fleet's own affair."""
-
     def start(self) -> None:
         """The fleet's own affair."""
 
@@ -157,6 +146,17 @@ class HttpDesk:
 
 def _path(job_id: str) -> str:
     return f"/api/jobs/{quote(job_id, safe='')}"
+
+
+def _refuse_paths(jobs: Sequence[Job]) -> None:
+    """The console knows all other problems: they depend on its settings."""
+    named = [i for i, job in enumerate(jobs) if job.workspace and job.workspace.path is not None]
+    if named:
+        problem = (
+            "workspace.path: files are not sent over HTTP: name a directory of the workers with"
+            " `profile:`, or give Client() the broker's URL"
+        )
+        raise BadInput(*(f"jobs[{i}].{problem}" if len(jobs) > 1 else problem for i in named))
 
 
 def _keyed(job: Job) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from mulligan.policies.free_repair import extract_json
-from mulligan.tasks.ports import MulliganError
+from mulligan.tasks.ports import BadInput, MulliganError
 
 if TYPE_CHECKING:
     from mulligan.tasks.ledger import AttemptView, JobView
@@ -28,6 +28,20 @@ class JobFailed(MulliganError):
 
 class BadValue(MulliganError):
     """The job succeeded by its verifiers, but the caller's own model refuses the answer."""
+
+
+class NotAllStored(BadInput):
+    """Some of many jobs were refused after others had been stored.
+
+    ``handles`` are those of the stored ones, by their places among all; ``problems`` name the rest.
+    """
+
+    def __init__(self, problems: Sequence[str], handles: Mapping[int, Handle[Any]]) -> None:
+        count = len(handles)
+        told = "1 job is" if count == 1 else f"{count} jobs are"
+        super().__init__(*problems, f"{told} stored all the same; see handles of this error")
+        self.problems = tuple(problems)
+        self.handles = dict(handles)
 
 
 class WaitTimeout(MulliganError, TimeoutError):
@@ -75,6 +89,11 @@ class Result(Generic[T]):
     def reason(self) -> str | None:
         """Why it was escalated or cancelled: ``repeated_failure``, ``budget_tokens``…"""
         return self.view.reason
+
+    @property
+    def detail(self) -> str | None:
+        """What there is to say about the reason."""
+        return self.view.detail
 
     @property
     def attempts(self) -> tuple[AttemptView, ...]:

@@ -5,35 +5,70 @@ Loaded by pytest in every project that has mulligan installed, so it imports not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from celery import Celery
+
+    from mulligan.async_client import AsyncClient
+    from mulligan.client import Client
+    from mulligan.in_memory import Answers
     from mulligan.policies.edit import Edit
     from mulligan.policies.failure import VerificationResult
     from mulligan.policies.job import Output
+    from mulligan.result import Result
     from mulligan.tasks.edit_ports import Change, EditApplier
     from mulligan.tasks.ledger import JobView
     from mulligan.tasks.ports import Runner, Verifier
     from mulligan.workers.local_stack import LocalStack
 
-#: While this variable is set, no runner of ours asks a model: also in workers that a test starts.
+T = TypeVar("T")
+#: While this variable is set, only scripts answer jobs: also in workers that a test starts.
 NO_MODELS = "MULLIGAN_NO_MODELS"
+_OUTSIDE = pytest.StashKey[str | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "real_models: this test may call real models")
+    told = "this test may ask real models, or only runners of the kinds that are named"
+    config.addinivalue_line("markers", f"real_models(*kinds): {told}")
+    # Here and not in a fixture: those of a wider scope come before any of a test's own.
+    config.stash[_OUTSIDE] = os.environ.get(NO_MODELS)
+    os.environ.setdefault(NO_MODELS, "1")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.stash.get(_OUTSIDE, None) is None:
+        os.environ.pop(NO_MODELS, None)
+
+
+@contextmanager
+def real_models(*kinds: str) -> Iterator[None]:
+    """Let models be asked in here, or only runners of these kinds: for fixtures of a wide scope
+    that start workers. A test is marked instead."""
+    before = os.environ.pop(NO_MODELS, None)
+    if kinds:
+        os.environ[NO_MODELS] = f"except:{','.join(kinds)}"
+    try:
+        yield
+    finally:
+        os.environ.pop(NO_MODELS, None)
+        if before is not None:
+            os.environ[NO_MODELS] = before
 
 
 @pytest.fixture(autouse=True)
-def _no_real_models(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that would call a model fails at once, unless it is marked `real_models`."""
-    if request.node.get_closest_marker("real_models") is None:
-        monkeypatch.setenv(NO_MODELS, "1")
+def _as_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that would ask a model fails at once, unless it is marked `real_models`."""
+    marker = request.node.get_closest_marker("real_models")
+    with real_models(*marker.args) if marker is not None else nullcontext():
+        yield
 
 
 class InMemoryStack:
@@ -41,32 +76,80 @@ class InMemoryStack:
 
     def __init__(self, stack: LocalStack) -> None:
         self._stack = stack
+        self._undo: list[Callable[[], None]] = []
+
+    @overload
+    def run(
+        self, job: Mapping[str, Any] | str, *, returns: type[T], answers: Answers = (),
+        timeout: float = 30.0, **options: Any,
+    ) -> Result[T]: ...  # fmt: skip
+
+    @overload
+    def run(
+        self, job: Mapping[str, Any] | str, *, returns: Mapping[str, Any] | None = None,
+        answers: Answers = (), timeout: float = 30.0, **options: Any,
+    ) -> Result[Any]: ...  # fmt: skip
 
     def run(
-        self, job: dict[str, Any] | str, *, answers: Sequence[Any] = (), timeout: float = 30.0
-    ) -> JobView:
-        """Run a job (or a prompt) to its end, with these answers by attempt; the last repeats."""
-        from mulligan.tasks.submit import read_job, submit_jobs
+        self,
+        job: Mapping[str, Any] | str,
+        *,
+        returns: Any = None,
+        answers: Answers = (),
+        timeout: float = 30.0,
+        **options: Any,
+    ) -> Result[Any]:
+        """Run a job (or a prompt) to its end, with these answers by attempt; the last repeats.
+
+        The rest is as for ``Client.run``. With neither ``returns`` nor verifiers, any JSON object
+        is good.
+        """
+        from mulligan.result import WaitTimeout
 
         fields: dict[str, Any] = {"prompt": job} if isinstance(job, str) else dict(job)
-        fields = {"task_type": "test", "verifiers": ["json.object"], **fields}
-        if answers:
-            fields["runner"] = {"kind": "scripted", "answers": list(answers)}
-        (accepted,) = submit_jobs(self._stack.intake, [read_job(fields)])
-        return self._ended(accepted.id, timeout)
+        if returns is None:
+            fields = {"task_type": "test", "verifiers": ["json.object"], **fields}
+        with self.client(answers=answers) as client:
+            try:
+                return client.run(fields, returns=returns, timeout=timeout, **options)
+            except WaitTimeout as error:
+                raise AssertionError(str(error)) from error
 
-    def _ended(self, job_id: str, timeout: float) -> JobView:
-        import time
+    def client(self, *, answers: Answers = ()) -> Client:
+        """A real Client of this stack, for code that takes one.
 
-        from mulligan.policies.job import TERMINAL
+        With ``answers``, its jobs are answered by these whatever runner they name: a list by
+        attempt, whose last repeats, or a function from the prompt to such a list.
+        """
+        from mulligan.client import Client
+        from mulligan.in_memory import ScriptedDesk
 
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            view = self._stack.ledger.job(job_id)
-            if view is not None and view.state in TERMINAL:
-                return view
-            time.sleep(0.005)
-        raise AssertionError(f"{job_id} did not end within {timeout:g} s")
+        return Client.at(ScriptedDesk(self._stack, answers))
+
+    def async_client(self, *, answers: Answers = ()) -> AsyncClient:
+        """As ``client``, for asyncio."""
+        from mulligan.async_client import AsyncClient
+        from mulligan.in_memory import ScriptedDesk
+
+        return AsyncClient.at(ScriptedDesk(self._stack, answers))
+
+    def install(self, app: Celery) -> None:
+        """In place of ``mulligan.install(app)``, until the test has ended: the app's repairing
+        tasks run inline, with all their attempts, and neither a broker nor Redis is asked."""
+        from mulligan.in_memory import install_in_memory
+
+        self._undo.append(install_in_memory(app, self._stack))
+
+    def jobs(self) -> list[JobView]:
+        """Every job of this stack, in the order in which they came; own tasks' are among them."""
+        ledger = self._stack.ledger
+        came = dict.fromkeys(event.job_id for event in ledger.events() if event.type == "job")
+        return [view for view in map(ledger.job, came) if view is not None]
+
+    def close(self) -> None:
+        """Leave every app as it was."""
+        while self._undo:
+            self._undo.pop()()
 
 
 @pytest.fixture
@@ -78,17 +161,27 @@ def mulligan_stack() -> Iterator[InMemoryStack]:
 
     settings = Settings(allow_inline=True, sweep_interval=0.05)
     with local_stack(settings, MemoryLedger(settings), grace=1.0) as stack:
-        yield InMemoryStack(stack)
+        in_memory = InMemoryStack(stack)
+        try:
+            yield in_memory
+        finally:
+            in_memory.close()
 
 
-def assert_repaired(job: JobView, *, by: str | None = None, attempts: int | None = None) -> None:
+def assert_repaired(
+    job: Result[Any] | JobView, *, by: str | None = None, attempts: int | None = None
+) -> None:
     """The job failed at first and succeeded in the end; ``by`` is part of the technique's name."""
-    told = f"{job.job.label} ended {job.state} ({job.reason}) after {len(job.attempts)} attempts"
-    assert job.state == "succeeded", told
-    assert len(job.attempts) > 1, f"{told}: it needed no repair"
+    from mulligan.result import Result
+
+    view = job.view if isinstance(job, Result) else job
+    count = len(view.attempts)
+    told = f"{view.job.label} ended {view.state} ({view.reason}) after {count} attempts"
+    assert view.state == "succeeded", told
+    assert count > 1, f"{told}: it needed no repair"
     if attempts is not None:
-        assert len(job.attempts) == attempts, told
-    techniques = [attempt.plan.technique or "" for attempt in job.attempts[1:]]
+        assert count == attempts, told
+    techniques = [attempt.plan.technique or "" for attempt in view.attempts[1:]]
     if by is not None:
         assert any(by in technique for technique in techniques), f"{told}, by {techniques}"
 

@@ -320,6 +320,9 @@ class Ledger(Protocol):
     def accept(self, submissions: Sequence[Submission]) -> list[Accepted | Conflict]:
         """Write jobs and the outbox entries of their first attempts, each atomically."""
 
+    def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
+        """The ids of those that ``accept`` would answer with Conflict now. Writes nothing."""
+
     def claim(
         self, entry: Entry, *, worker: str, lease: float | None = None, made: bool = False
     ) -> Claim | Refused:

@@ -16,6 +16,9 @@ from mulligan.policies.job import GIVEN_SCORE, Job, Workspace
 from mulligan.tasks.ledger import Accepted, Conflict, Ledger, Publication, Submission
 from mulligan.tasks.ports import BadInput
 
+#: Jobs per round trip.
+_BATCH = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class Intake:
@@ -80,8 +83,20 @@ def _elsewhere_problems(job: Job) -> list[str]:
 def submit_jobs(intake: Intake, jobs: Sequence[Job]) -> list[Accepted]:
     """Accept the jobs: nothing is stored while any of them has a problem.
 
-    An idempotency key that belongs to another job refuses that one job only, and says so.
+    So it is with an idempotency key that belongs to another job, unless that one comes between
+    our look and our writing: then this one job is refused.
     """
+    answers = store_jobs(intake, jobs)
+    taken = [i for i, answer in enumerate(answers) if isinstance(answer, Conflict)]
+    if taken:
+        raise BadInput(*key_problems(jobs, taken))
+    return [answer for answer in answers if isinstance(answer, Accepted)]
+
+
+def store_jobs(
+    intake: Intake, jobs: Sequence[Job], *, stored: Callable[[int], None] = lambda _: None
+) -> list[Accepted | Conflict]:
+    """As submit_jobs, with the answer for each; ``stored`` is told how many more are written."""
     found = [
         _placed(len(jobs), i, line) for i, job in enumerate(jobs) for line in problems(intake, job)
     ]
@@ -89,16 +104,38 @@ def submit_jobs(intake: Intake, jobs: Sequence[Job]) -> list[Accepted]:
         raise BadInput(*found)
     jobs = [intake.complete(job) for job in jobs]
     submissions = [Submission(id=intake.new_id(job), job=_packed(intake, job)) for job in jobs]
-    answers = intake.ledger.accept(submissions)
-    intake.publish([a.publication for a in answers if isinstance(a, Accepted) and a.publication])
-    conflicts = [
-        _placed(len(jobs), i, f"idempotency_key: {job.idempotency_key!r} was used for another job")
-        for i, (job, answer) in enumerate(zip(jobs, answers, strict=True))
-        if isinstance(answer, Conflict)
+    taken = _taken(intake.ledger, submissions)
+    if taken:
+        raise BadInput(*key_problems(jobs, taken))
+    answers: list[Accepted | Conflict] = []
+    for start in range(0, len(submissions), _BATCH):
+        some = intake.ledger.accept(submissions[start : start + _BATCH])
+        intake.publish([a.publication for a in some if isinstance(a, Accepted) and a.publication])
+        answers += some
+        stored(len(some))
+    return answers
+
+
+def _taken(ledger: Ledger, submissions: Sequence[Submission]) -> list[int]:
+    """The places of those whose key is another job's. One alone is refused when it is written."""
+    keyed = [each for each in submissions if each.job.idempotency_key is not None]
+    if not keyed or len(submissions) == 1:
+        return []
+    others = ledger.conflicts(keyed)
+    first: dict[str, Job] = {}
+    return [
+        place
+        for place, each in enumerate(submissions)
+        if each.id in others or first.setdefault(each.id, each.job) != each.job
     ]
-    if conflicts:
-        raise BadInput(*conflicts)
-    return [answer for answer in answers if isinstance(answer, Accepted)]
+
+
+def key_problems(jobs: Sequence[Job], places: Sequence[int]) -> list[str]:
+    """What to say of the jobs at these places, whose keys are other jobs'."""
+    return [
+        _placed(len(jobs), i, f"idempotency_key: {key!r} was used for another job")
+        for i, key in ((i, jobs[i].idempotency_key) for i in places)
+    ]
 
 
 def _packed(intake: Intake, job: Job) -> Job:

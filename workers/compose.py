@@ -173,7 +173,7 @@ def furnish(
 
 
 def _in_hand(runners: RunnerRegistry, settings: Settings, spec: RunnerSpec) -> RunnerInHand:
-    runner = runners.resolve(spec, allow_inline=settings.allow_inline)
+    runner = runners.for_job(spec, allow_inline=settings.allow_inline)
     defaults = defaults_of(runner)
     return RunnerInHand(
         runner=runner,

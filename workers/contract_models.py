@@ -2,13 +2,15 @@
 
 Importing a module runs its code, so a job may only name a model of a module that the settings
 allow. A model that the process itself was given (a client's ``returns=Person``) needs no import:
-it is known by the JSON Schema that its jobs carry.
+its jobs carry the key that it was given here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
+from collections import OrderedDict
 from importlib import import_module
 from typing import Any
 
@@ -20,6 +22,9 @@ from mulligan.tasks.ports import BadInput
 
 CONTRACT = "contract.schema"
 Model = type[BaseModel]
+#: A program may make a model for every job: keep the latest. The jobs of older ones are checked by
+#: their JSON Schema alone.
+_REMEMBERED = 1024
 
 
 def schema_of(model: Model) -> dict[str, Any]:
@@ -46,14 +51,42 @@ class Models:
 
     def __init__(self, allowed: frozenset[str] = frozenset()) -> None:
         self._allowed = allowed
-        self._taught: dict[str, Model] = {}
+        self._lock = threading.Lock()
+        self._by_schema: dict[str, Model] = {}
+        #: Each model with the digest of its schema, by its key.
+        self._taught: OrderedDict[str, tuple[Model, str]] = OrderedDict()
+        #: How many models there were of one name.
+        self._namesakes: dict[str, int] = {}
+
+    def contract(self, model: Model) -> dict[str, Any]:
+        """The verifier spec of a contract that is also checked by this very model's validators.
+
+        Models of one name and one schema have a key each: in a notebook a class is defined again
+        while jobs of the former one run. The first of a name has the same key in every process,
+        so that the next run of a program goes on with what the last one left.
+        """
+        schema = schema_of(model)
+        with self._lock:
+            key = next((key for key, (known, _) in self._taught.items() if known is model), None)
+            if key is None:
+                name = reference_of(model)
+                number = self._namesakes[name] = self._namesakes.get(name, 0) + 1
+                key = name if number == 1 else f"{name}#{number}"
+                self._taught[key] = (model, digest_of(schema))
+                while len(self._taught) > _REMEMBERED:
+                    self._taught.popitem(last=False)
+        return {"id": CONTRACT, "schema": schema, "taught": key}
 
     def teach(self, model: Model) -> None:
-        """From now on, contracts with this model's schema are also checked by its validators."""
-        self._taught[digest_of(schema_of(model))] = model
+        """From now on, contracts with this schema and no key are checked by these validators."""
+        self._by_schema[digest_of(schema_of(model))] = model
 
-    def taught(self, digest: str) -> Model | None:
-        return self._taught.get(digest)
+    def taught(self, digest: str, key: str | None = None) -> Model | None:
+        """The model of a contract, if this process was given it."""
+        if key is None:
+            return self._by_schema.get(digest)
+        model, known = self._taught.get(key, (None, ""))
+        return model if known == digest else None
 
     def allows(self, module: str) -> bool:
         """Whether a module is allow-listed, itself or by a package above it."""

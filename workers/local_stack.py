@@ -17,6 +17,7 @@ from mulligan.workers.local_workers import LocalWorkers
 from mulligan.workers.memory_stores import MemoryBlobs, MemoryBreakers
 from mulligan.workers.redis_ledger import RedisLedger
 from mulligan.workers.settings import Settings
+from mulligan.workers.verifiers.registry import VerifierRegistry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,12 @@ class LocalStack:
     ledger: Ledger
     intake: Intake
     workers: LocalWorkers
-    #: Teach it a pydantic model to have answers checked by the model's own validators.
-    models: Models
+    verifiers: VerifierRegistry
+
+    @property
+    def models(self) -> Models:
+        """Give it a pydantic model to have answers checked by the model's own validators."""
+        return self.verifiers.models
 
     def close(self) -> None:
         self.workers.close()
@@ -79,5 +84,5 @@ def local_stack(
         ledger=ledger,
         intake=replace(furniture.intake, publish=workers.publish),
         workers=workers,
-        models=furniture.verifiers.models,
+        verifiers=furniture.verifiers,
     )

@@ -23,6 +23,7 @@ from mulligan.tasks.ports import LedgerUnavailable
 from mulligan.tasks.recheck import run_recheck
 from mulligan.tasks.sweep import run_sweep
 from mulligan.tasks.verify import run_verification
+from mulligan.workers import keys
 from mulligan.workers.leases import LeaseKeeper
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,12 @@ _VERBS: dict[str, Callable[[Workbench, Entry], Outcome]] = {
     "verification": run_verification,
     "cycle": run_recheck,
 }
+
+
+def _is_ours(entry: Entry) -> bool:
+    """How a job ended, and users' own tasks, are messages for other Celery apps: who has a broker
+    sends them."""
+    return entry.kind in _VERBS and not keys.is_own(entry.job_id)
 
 
 class LocalWorkers:
@@ -67,20 +74,22 @@ class LocalWorkers:
         self._closed = False
 
     def publish(self, publications: Sequence[Publication]) -> None:
-        """Queue entries and stamp them. Once closed, they stay in the ledger for the next sweep."""
-        if not publications:
+        """Queue entries and stamp them. Once closed, they stay in the ledger for the next sweep.
+
+        So do those that are not for us: a stamp would say that they have been sent.
+        """
+        taken = [publication for publication in publications if _is_ours(publication.entry)]
+        if not taken:
             return
         with self._changed:
             if self._closed:
                 return
-            for publication in publications:
-                # How a job ended is for another Celery app; here, there is none to tell.
-                if publication.entry.kind in _VERBS:
-                    self._push(publication)
+            for publication in taken:
+                self._push(publication)
             self._start()
             self._changed.notify_all()
         try:
-            self.bench.ledger.stamp([publication.entry for publication in publications])
+            self.bench.ledger.stamp([publication.entry for publication in taken])
         except LedgerUnavailable as error:
             log.warning("entries are queued but not stamped (%s): the sweep looks again", error)
 
@@ -130,8 +139,8 @@ class LocalWorkers:
     # -- the queue ------------------------------------------------------------------------------
 
     def _push(self, publication: Publication) -> None:
-        """An entry that waits already is not queued twice; outcomes have nobody here to be told."""
-        if publication.entry in self._queued or publication.entry.kind not in _VERBS:
+        """An entry that waits already is not queued twice."""
+        if publication.entry in self._queued:
             return
         self._queued.add(publication.entry)
         queue = publication.queue

@@ -62,6 +62,11 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
         with self._book.step():
             return [self._accept(s, body) for s, body in zip(submissions, bodies, strict=True)]
 
+    def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
+        with self._book.step():
+            seen = {s.id: self._book.rows.get(job_name(s.id)).get("digest") for s in submissions}
+        return {s.id for s in submissions if seen[s.id] not in (None, views.digest(s.job))}
+
     def _accept(self, submission: Submission, body: str) -> Accepted | Conflict:
         book, job_id, job = self._book, submission.id, submission.job
         digest = views.digest(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from celery import Celery
@@ -15,11 +16,18 @@ _RELEASE_SECONDS = 3.0
 
 
 class Process:
-    """Holds the shop of this process."""
+    """Holds the shop of this process. ``make`` is for tests: another way to come by one."""
 
-    def __init__(self, settings: Settings, app: Celery) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        app: Celery,
+        *,
+        make: Callable[[Settings, Celery], Shop] = compose,
+    ) -> None:
         self._settings = settings
         self._app = app
+        self._make = make
         self._lock = threading.Lock()
         self._shop: tuple[int, Shop] | None = None
 
@@ -31,7 +39,7 @@ class Process:
     def shop(self) -> Shop:
         with self._lock:
             if self._shop is None or self._shop[0] != os.getpid():
-                self._shop = (os.getpid(), compose(self.settings, self._app))
+                self._shop = (os.getpid(), self._make(self.settings, self._app))
             return self._shop[1]
 
     def warm_up(self, *, slots: int = 1) -> None:

@@ -43,6 +43,15 @@ class RedisLedger(RedisLanes, RedisEscalations):
             for submission, answer in zip(submissions, answers, strict=True)
         ]
 
+    def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
+        requests: list[tuple[str, dict[str, Any]]] = [
+            (self._prefix(s.id), {"id": s.id, "digest": views.digest(s.job), "look": True})
+            for s in submissions
+        ]
+        answers = self.calls.many("accept", requests)
+        found = zip(submissions, answers, strict=True)
+        return {submission.id for submission, answer in found if answer[0] == "conflict"}
+
     def _accept_request(self, submission: Submission) -> dict[str, Any]:
         job = submission.job
         return {

@@ -29,6 +29,7 @@ from mulligan.tasks.ledger import (
     Settlement,
 )
 from mulligan.workers import keys
+from mulligan.workers.contract_models import CONTRACT
 from mulligan.workers.settings import Settings
 
 
@@ -38,7 +39,19 @@ def canonical(value: Any) -> str:
 
 def digest(job: Job) -> str:
     """What makes two submissions under one idempotency key the same job."""
-    return hashlib.sha256(canonical(job.model_dump(mode="json")).encode()).hexdigest()[:32]
+    asked = _portable(job.model_dump(mode="json"))
+    return hashlib.sha256(canonical(asked).encode()).hexdigest()[:32]
+
+
+def _portable(asked: dict[str, Any]) -> dict[str, Any]:
+    """Without what only the submitting process understands: its key of a model it was given."""
+    specs = [
+        {name: value for name, value in spec.items() if name != "taught"}
+        if spec["id"] == CONTRACT
+        else spec
+        for spec in asked["verifiers"]
+    ]
+    return {**asked, "verifiers": specs}
 
 
 def tenant_of(job: Job, settings: Settings) -> str | None:
@@ -76,7 +89,7 @@ def memory_scope(job: Job) -> str | None:
     if job.memory_scope == "input":
         asked = job.model_dump(mode="json", include={"prompt", "system", "messages", "runner",
                                                      "verifiers", "workspace"})  # fmt: skip
-        return hashlib.sha256(canonical(asked).encode()).hexdigest()[:32]
+        return hashlib.sha256(canonical(_portable(asked)).encode()).hexdigest()[:32]
     return None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from fleet import (
     CONTROL,
     GOOD,
@@ -23,6 +24,8 @@ from fleet import (
 from mulligan.tasks.ledger import JobView
 from mulligan.workers.stack import Child, Pool
 
+#: Jobs are held by commands.
+pytestmark = pytest.mark.real_models("command")
 SCALED = Pool(name="attempt", queues=("repair", "verify", "attempt"), slots=1, most=4)
 
 

@@ -131,6 +131,7 @@ def test_nothing_is_started_for_bad_input(content: dict[str, Any], said: str) ->
         assert [path.name for path in shell.folder.iterdir()] == ["job.json"]
 
 
+@pytest.mark.real_models("command")
 def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
     with new_shell(MULLIGAN_LEASE="2") as shell:
         gate = shell.folder / "gate"

@@ -16,10 +16,21 @@ import pytest
 from cli_process import Shell, new_shell
 from client_models import Person
 from fleet import GOOD, SCHEMA, WRONG_TYPE, Fleet, running_fleet
+from pydantic import BaseModel, field_validator
 from web import Served, new_token, served
 
-from mulligan import AsyncClient, BadValue, Client, Job, JobFailed, WaitTimeout
+from mulligan import (
+    AsyncClient,
+    BadValue,
+    Client,
+    Job,
+    JobFailed,
+    NotAllStored,
+    WaitTimeout,
+    http_desk,
+)
 from mulligan.tasks.ports import BadInput
+from mulligan.workers.redis_ledger import RedisLedger
 from mulligan.workers.settings import Settings
 
 LOUD = '{"name": "ALICE", "age": 31}'
@@ -186,6 +197,35 @@ def test_nothing_is_stored_if_one_of_many_has_a_problem(client: Client, key: str
     client.cancel(handle)
 
 
+def test_a_key_of_another_job_refuses_all_of_many(client: Client, key: str) -> None:
+    taken = client.submit("other", runner=scripted(GOOD), idempotency_key=f"{key}-1", **CHECKED)
+    many = {"runner": scripted(GOOD), "idempotency_key": key, **CHECKED}
+    with pytest.raises(BadInput, match=rf"^\[1\]\.idempotency_key: '{key}-1' was used") as refused:
+        client.submit_many(["a", "b", "c"], **many)
+    assert not isinstance(refused.value, NotAllStored)
+    for place in (0, 2):  # another job under these keys would be refused if they were taken
+        fields = {"runner": scripted(GOOD), "idempotency_key": f"{key}-{place}", **CHECKED}
+        client.cancel(client.submit("free", **fields))
+    client.cancel(taken)
+
+
+def test_two_different_jobs_of_one_call_share_no_key(client: Client, key: str) -> None:
+    same = {"prompt": "a", "idempotency_key": key}
+    with pytest.raises(BadInput, match=r"^\[2\]\.idempotency_key"):
+        client.submit_many([same, same, {**same, "prompt": "b"}], runner=scripted(GOOD), **CHECKED)
+    assert not client.submit(same, runner=scripted(GOOD), **CHECKED).seen
+
+
+def test_every_problem_of_many_is_named_by_its_place(client: Client) -> None:
+    wrong = {"prompt": "x", "budjet": {}}
+    with pytest.raises(BadInput) as refused:
+        client.submit_many([wrong, "good", {"prompt": 7}], runner=scripted(GOOD), **CHECKED)
+    assert [line.partition(":")[0] for line in refused.value.problems] == [
+        "[0].budjet",
+        "[2].prompt",
+    ]
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -289,6 +329,73 @@ def test_async_in_a_running_loop(settings: dict[str, Any]) -> None:
 
 
 # -- what differs ----------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_defined_again_judges_no_job_of_the_former_one(tmp_path: Path) -> None:
+    """As in a notebook whose cell is run again while jobs are under way."""
+
+    def person(limit: int) -> type[BaseModel]:
+        class Aged(BaseModel):
+            age: int
+
+            @field_validator("age")
+            @classmethod
+            def _young(cls, age: int) -> int:
+                if age > limit:
+                    raise ValueError(f"nobody is older than {limit}")
+                return age
+
+        return Aged
+
+    slow = scripted({"text": '{"age": 31}', "delay": 0.5})
+    with Client(home=tmp_path, lease=5) as client:
+        former = client.submit("x", returns=person(130), runner=slow)
+        latter = client.submit("x", returns=person(30), runner=slow)
+        assert [result.state for result in client.wait([former, latter], timeout=60)] == [
+            "succeeded",
+            "escalated",
+        ]
+
+
+def test_a_problem_far_down_the_list_is_found_before_anything_is_stored(tmp_path: Path) -> None:
+    """Given a hundred jobs per round trip and number 110 that cannot be told of its end."""
+    jobs: list[dict[str, Any]] = [{"prompt": f"{i}"} for i in range(120)]
+    jobs[110]["on_done"] = {"task": "shop.done", "queue": "shop"}
+    with Client(home=tmp_path, lease=5) as client:
+        fields = {"runner": scripted(GOOD), **CHECKED}
+        with pytest.raises(BadInput, match=r"^\[110\]\.on_done: there is no broker"):
+            client.submit_many(jobs, idempotency_key="n", **fields)
+        first = client.submit("0", idempotency_key="n-0", **fields)
+        assert (first.seen, client.wait(first).ok) == (False, True)
+
+
+def test_a_key_that_is_taken_meanwhile_leaves_the_handles_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RedisLedger, "conflicts", lambda *_: set())
+    with Client(home=tmp_path, lease=5) as client:
+        fields = {"runner": scripted(GOOD), **CHECKED}
+        client.submit("other", idempotency_key="z-1", **fields)
+        with pytest.raises(NotAllStored, match="2 jobs are stored all the same") as refused:
+            client.submit_many(["a", "b", "c"], idempotency_key="z", **fields)
+        assert refused.value.problems == ("[1].idempotency_key: 'z-1' was used for another job",)
+        stored = refused.value.handles
+        assert sorted(stored) == [0, 2]
+        assert all(result.ok for result in client.wait(stored.values(), timeout=60))
+
+
+def test_what_earlier_requests_stored_is_told_over_http(
+    console: Served, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_desk, "_JOBS", 2)
+    token = new_token(console.site, role="producer")
+    with Client(console.url, token=token) as client:
+        fields = {"runner": scripted(GOOD), **CHECKED}
+        client.submit("other", idempotency_key=f"{key}-2", **fields)
+        with pytest.raises(NotAllStored, match=rf"\[2\]\.idempotency_key: '{key}-2'") as refused:
+            client.submit_many(["a", "b", "c", "d"], idempotency_key=key, **fields)
+        assert sorted(refused.value.handles) == [0, 1]
+        assert not client.submit("d", idempotency_key=f"{key}-3", **fields).seen
 
 
 def test_workers_refuse_a_model_of_a_module_that_is_not_allowed(fleet: Fleet) -> None:

@@ -293,6 +293,7 @@ def test_a_killed_run_is_resumed_or_rolled_back_and_holds_up_others_until_then(
 # -- suites with jobs ------------------------------------------------------------------------------
 
 
+@pytest.mark.real_models("command")
 def test_a_suite_of_jobs_is_run_by_the_command_s_own_workers(shell: Shell) -> None:
     """The prompt is in the tree, and the echoing runner shows what became of it."""
     echo = [sys.executable, "-c", "import sys; print(sys.stdin.read())"]

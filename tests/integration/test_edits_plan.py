@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import wait_for
 
 from mulligan.policies.failure import VerificationResult
-from mulligan.policies.job import TERMINAL, Output, VerifierSpec, Workspace
+from mulligan.policies.job import Output, VerifierSpec, Workspace
 from mulligan.tasks.ports import BadInput, Candidate
-from mulligan.tasks.submit import read_job, submit_jobs
-from mulligan.workers.local_stack import local_stack
-from mulligan.workers.memory_ledger import MemoryLedger
+from mulligan.testing import InMemoryStack, assert_repaired
 from mulligan.workers.memory_stores import MemoryBlobs
 from mulligan.workers.sandbox.workspace import pack
-from mulligan.workers.settings import Settings
 from mulligan.workers.verifiers.registry import VerifierRegistry
 
 Judge = Callable[..., VerificationResult]
@@ -114,27 +110,19 @@ def test_options_bound_what_a_plan_may_do(judge: Judge) -> None:
         judge(answer, config="../elsewhere")
 
 
-def test_the_author_gets_a_corrected_prompt_and_the_second_plan_is_taken(root: Path) -> None:
+def test_the_author_gets_a_corrected_prompt_and_the_second_plan_is_taken(
+    root: Path, mulligan_stack: InMemoryStack
+) -> None:
     wrong = json.dumps({"edits": [replace("e1", "tree", "3")]})
     right = json.dumps({"edits": [replace("e1", "three", "3")]})
     job = {
         "task_type": "tidy",
         "prompt": "Replace the third word.",
-        "runner": {"kind": "scripted", "answers": [wrong, right]},
         "workspace": {"path": str(root)},
         "verifiers": ["edits.plan"],
     }
-    settings = Settings(allow_inline=True)
-    ledger = MemoryLedger(settings)
-    with local_stack(settings, ledger) as stack:
-        (accepted,) = submit_jobs(stack.intake, [read_job(job)])
-
-        def ended() -> Any:
-            view = ledger.job(accepted.id)
-            return view if view is not None and view.state in TERMINAL else None
-
-        view = wait_for(ended, "the job to end")
-    assert view.state == "succeeded"
-    first, second = view.attempts
+    result = mulligan_stack.run(job, answers=[wrong, right])
+    assert_repaired(result, attempts=2)
+    first, second = result.attempts
     assert first.verdict["failure"]["kind"] == "missing_context"
     assert "Nearest lines: 3: 'three'" in str(second.plan.prompt)

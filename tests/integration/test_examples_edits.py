@@ -26,7 +26,7 @@ class Copy:
         self._environment = {
             **kept,
             "MULLIGAN_HOME": str(folder / "home"),
-            "MULLIGAN_NO_MODELS": "1",
+            "MULLIGAN_NO_MODELS": "except:command",
         }
 
     def tree(self, name: str) -> Path:

@@ -26,6 +26,8 @@ from mulligan.workers.stack import Stack
 
 GALLERY = Path(__file__).resolve().parents[2] / "examples" / "gallery"
 MARK = "GALLERY_TEST_MARK"
+#: The runners of 05 and 06 ask no model.
+ONLY_OURS = "except:phrasebook,command"
 CELERY = (sys.executable, "-P", "-m", "celery")
 
 
@@ -33,7 +35,7 @@ def clean_environment(**extra: str) -> dict[str, str]:
     """The developer's, without what the programs look at, and with no model to be called."""
     hidden = ("MULLIGAN_", "BROKER_URL", "RUNNER", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    return {**kept, "MULLIGAN_NO_MODELS": "1", **extra}
+    return {**kept, "MULLIGAN_NO_MODELS": ONLY_OURS, **extra}
 
 
 def run(*argv: str | Path, cwd: Path, environment: dict[str, str] | None = None) -> str:
@@ -108,7 +110,7 @@ def fleet(gallery: Path, plugged_in: dict[str, str]) -> Iterator[Fleet]:
         **plugged_in,
         "BROKER_URL": f"redis+socket://{folder / 'redis' / 'r.sock'}",
         "MULLIGAN_CONFIG": str(shop / "mulligan.toml"),
-        "MULLIGAN_NO_MODELS": "1",
+        "MULLIGAN_NO_MODELS": ONLY_OURS,
     }
     with running_fleet(folder, environment=environment) as fleet:
         worker = ("--workdir", str(shop), "-A", "shop", "worker", "-Q", "shop", "-P", "solo")

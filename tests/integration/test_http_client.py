@@ -522,7 +522,6 @@ def test_a_problem_is_told_by_its_place_among_all(
 ) -> None:
     """However many requests they take: here one for each job or two."""
     monkeypatch.setattr(http_desk, "_BYTES", 500)
-    monkeypatch.setattr(http_desk.HttpDesk, "batch", 4)
     asks: list[Any] = [{"prompt": f"{i}"} for i in range(10)]
     asks[7]["policy"] = {"max_attempts": 1}
     with Client(console.url) as client:

@@ -57,6 +57,16 @@ def test_a_conflict_in_a_batch_keeps_the_others(play: Stage) -> None:
     assert {view.id for view in play.ledger.jobs()} == {taken.id, told[0].id, told[2].id}
 
 
+def test_looking_for_conflicts_finds_them_and_writes_nothing(play: Stage) -> None:
+    taken = play.offer(make_job(idempotency_key="taken"))
+    same, other = make_job(idempotency_key="taken"), make_job(idempotency_key="taken", prompt="?")
+    jobs = [same, make_job(idempotency_key="free"), make_job()]
+    offered = [Submission(id=play.new_id(job), job=job) for job in jobs]
+    assert play.ledger.conflicts(offered) == set()
+    assert play.ledger.conflicts([Submission(id=taken.id, job=other), *offered[1:]]) == {taken.id}
+    assert [view.id for view in play.ledger.jobs()] == [taken.id]
+
+
 def test_a_job_that_cannot_be_serialised_leaves_nothing_behind(play: Stage) -> None:
     """Given a good and a bad job in one batch, then neither is stored, and no entry either."""
     good, bad = make_job(), make_job(runner={"kind": "scripted", "answers": [object()]})

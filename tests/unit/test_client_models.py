@@ -16,6 +16,7 @@ from mulligan.policies.failure import VerificationResult
 from mulligan.policies.job import Output, VerifierSpec
 from mulligan.policies.strategy import contract_of
 from mulligan.tasks.ports import BadInput, Candidate
+from mulligan.workers import contract_models
 from mulligan.workers.contract_models import (
     Models,
     complete_contracts,
@@ -25,6 +26,7 @@ from mulligan.workers.contract_models import (
 )
 from mulligan.workers.verifiers.model_findings import model_findings
 from mulligan.workers.verifiers.registry import VerifierRegistry
+from mulligan.workers.views import digest
 
 REFERENCE = "client_models:Person"
 
@@ -114,6 +116,53 @@ def test_a_taught_model_is_known_by_its_schema() -> None:
     candidate = Candidate(output=Output(text=text), text=text)
     assert built.verify(candidate).status == "fail"
     assert verify(models, text, schema={"type": "object"}).status == "pass"
+
+
+def shouting(*, allowed: bool) -> type[BaseModel]:
+    """A model of always the same name and schema, whose validator differs."""
+
+    class Shout(BaseModel):
+        text: str
+
+        @model_validator(mode="after")
+        def _allowed(self) -> Shout:
+            assert allowed, "nobody shouts here"
+            return self
+
+    return Shout
+
+
+def test_two_models_with_one_name_and_one_schema_judge_their_own_jobs() -> None:
+    models = Models()
+    lax, strict = (models.contract(shouting(allowed=allowed)) for allowed in (True, False))
+    assert lax["schema"] == strict["schema"]
+    registry, text = VerifierRegistry(models=models), '{"text": "HEY"}'
+    candidate = Candidate(output=Output(text=text), text=text)
+    found = [
+        registry.build(VerifierSpec.model_validate(spec)).verify(candidate).status
+        for spec in (lax, strict, {"id": "contract.schema", "schema": lax["schema"]})
+    ]
+    assert found == ["pass", "fail", "pass"]
+
+
+def test_the_key_of_a_model_is_its_own_and_makes_no_other_job() -> None:
+    models, again = Models(), Models()
+    first = shouting(allowed=True)
+    spec, other = models.contract(first), models.contract(shouting(allowed=False))
+    assert models.contract(first) == spec == again.contract(first), "as in the next process"
+    assert other["taught"] != spec["taught"]
+    mine, theirs = (make_job(verifiers=[each]) for each in (spec, other))
+    assert digest(mine) == digest(theirs), "a notebook that is run again finds its jobs"
+    renamed = {**spec, "schema": {"type": "object"}}
+    assert verify(models, "{}", **renamed).status == "pass", "a key is for its schema alone"
+
+
+def test_only_the_latest_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract_models, "_REMEMBERED", 2)
+    models = Models()
+    specs = [models.contract(shouting(allowed=False)) for _ in range(3)]
+    found = [verify(models, '{"text": "HEY"}', **spec).status for spec in specs]
+    assert found == ["pass", "fail", "fail"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from mulligan.tasks.bench import RunnerInHand
 from mulligan.tasks.ledger import Entry, JobView, Lease, Ledger, Publication
 from mulligan.tasks.ports import Request
 from mulligan.tasks.submit import submit_jobs
+from mulligan.workers import keys
 from mulligan.workers.local_stack import LocalStack, local_stack
 from mulligan.workers.local_workers import LocalWorkers
 from mulligan.workers.memory_ledger import MemoryLedger
@@ -212,6 +213,26 @@ def test_an_exception_is_logged_and_the_attempt_comes_back(
         view = ended(stack, job_id)
     assert (view.state, view.attempts[0].claims) == ("succeeded", 2)
     assert "a bug of ours" in caplog.text
+
+
+def test_what_only_a_broker_can_send_stays_in_the_outbox(stack: LocalStack) -> None:
+    """Given a job whose end another app waits for, when it ends here, the message is kept."""
+    told = {"task": "shop.done", "queue": "shop"}
+    (job_id,) = submit(stack, make_job(runner=scripted("{}"), on_done=told))
+    assert ended(stack, job_id).state == "succeeded"
+    end = Publication(Entry("done", job_id, 1), "shop", 5)
+    stack.workers.publish([end])  # as the pool's own sweep does, sooner or later
+    until(lambda: stack.ledger.sweep(empty_queues=[]) == [end])
+
+
+def test_a_task_of_a_users_own_app_is_not_taken_for_a_job(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamped: list[Entry] = []
+    monkeypatch.setattr(stack.ledger, "stamp", stamped.extend)
+    job_id = keys.own_job_id("from-celery", partitions=1)
+    stack.workers.publish([Publication(Entry("attempt", job_id, 1), "repair", 5)])
+    assert stamped == []
 
 
 def test_after_closing_work_stays_in_the_ledger(stack: LocalStack) -> None:

@@ -1,7 +1,9 @@
 -- Write a job and the outbox entry of its first attempt, or answer with the one already there.
+-- With `look`, write nothing.
 local key = job_key(R.id)
 local seen = redis.call('HGET', key, 'digest')
 if seen then return { seen == R.digest and 'seen' or 'conflict' } end
+if R.look then return { 'new' } end
 redis.call('HSET', key, 'body', R.body, 'digest', R.digest, 'task_type', R.task_type,
   'name', R.name, 'memory', R.memory, 'attempt', 1, 'loop', 0, 'tokens', 0, 'seconds', 0,
   'created_at', stamp(NOW), 'deadline_at', stamp(NOW + R.deadline_ms), 'priority', R.priority)

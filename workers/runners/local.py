@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -11,6 +10,7 @@ from pydantic import Field
 from mulligan.policies.job import Output, Seconds
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports import Request, TransportFault
+from mulligan.workers.runners.blocking import blocked, refusal
 from mulligan.workers.runners.local_server import MODEL
 from mulligan.workers.runners.local_state import (
     DEFAULT_IDLE_EXIT,
@@ -65,12 +65,12 @@ class LocalRunner:
         return cls(own)
 
     def answer(self, request: Request) -> Output:
+        if blocked("local"):
+            raise refusal("local")
         base_url = ensure_local_server(idle_exit=self._options.idle_exit)
         options = OpenAIOptions(base_url=base_url, **self._options.asked)
-        # It has no fallbacks: further down the ladder is still this model.
-        plain = replace(request, decoding=request.decoding.model_copy(update={"fallback": 0}))
         try:
-            return OpenAIRunner(options).answer(plain)
+            return OpenAIRunner(options).ask(request)
         except TransportFault as fault:
             # One breaker for the host's model, whatever port it listens on today.
             fault.provider = PROVIDER

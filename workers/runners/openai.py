@@ -15,16 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mulligan.policies.job import Decoding, Output, Seconds, Usage
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports import BadInput, Request, RunnerError, TransportFault
+from mulligan.tasks.ports import BadInput, Request, TransportFault
 from mulligan.workers.runners import openai_client
+from mulligan.workers.runners.blocking import blocked, refusal
 from mulligan.workers.runners.openai_faults import Caller, Refusal, refused, runner_error
 from mulligan.workers.runners.options import RunnerDefaults, read_options
 
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
 _PROBE_SECONDS = 3.0
-#: Set in tests, so that none of them spends money by accident.
-NO_MODELS = "MULLIGAN_NO_MODELS"
 #: What the runner itself decides; the rest of a request body may be set through ``extra``.
 _OURS = frozenset({"model", "messages", "stream", "max_tokens", "response_format"})
 
@@ -170,15 +169,13 @@ class OpenAIRunner:
         return None
 
     def answer(self, request: Request) -> Output:
-        if os.environ.get(NO_MODELS):
-            raise RunnerError(
-                f"{NO_MODELS} is set, so no model is called: give the job scripted answers,"
-                " or mark the test with @pytest.mark.real_models"
-            )
+        if blocked("openai"):
+            raise refusal("openai")
         step = min(request.decoding.fallback, len(self._fallbacks))
-        return (self._fallbacks[step - 1] if step else self)._ask(request)
+        return (self._fallbacks[step - 1] if step else self).ask(request)
 
-    def _ask(self, request: Request) -> Output:
+    def ask(self, request: Request) -> Output:
+        """Ask this model, not a fallback."""
         caller = self._caller()
         seconds = min(request.timeout, self._options.timeout or request.timeout)
         openai_client.load()  # more than a second, once: before the clock starts

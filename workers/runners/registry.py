@@ -12,6 +12,7 @@ from threading import Lock
 from mulligan.policies.job import EXTERNAL, RunnerSpec
 from mulligan.policies.value import Json
 from mulligan.tasks.ports import BadInput, BlobStore, Runner
+from mulligan.workers.runners.blocking import BlockedRunner, blocked
 from mulligan.workers.runners.options import did_you_mean
 
 ENTRY_POINT_GROUP = "mulligan.runners"
@@ -64,6 +65,12 @@ class RunnerRegistry:
             while len(self._built) > _REMEMBERED_RUNNERS:
                 self._built.popitem(last=False)
         return runner
+
+    def for_job(self, spec: RunnerSpec, *, allow_inline: bool) -> Runner:
+        """The runner that makes an attempt: one that refuses while its kind is blocked."""
+        runner = self.resolve(spec, allow_inline=allow_inline)
+        kind = self._definition(spec, [], allow_inline=allow_inline).kind
+        return BlockedRunner(kind, runner.provider) if blocked(kind) else runner
 
     def check(self, spec: RunnerSpec, *, allow_inline: bool) -> list[str]:
         """Every problem of a spec as ``runner.field: problem``; nothing is contacted."""

@@ -120,6 +120,8 @@ class ContractSchema:
         contract: Schema | None = Field(default=None, alias="schema")
         #: ``package.module:Person``, of an allow-listed module. Submitting adds its schema.
         model: str | None = None
+        #: Which model of the process that submitted. A client writes it; no other process knows it.
+        taught: str | None = None
 
         model_config = ConfigDict(populate_by_name=True)
 
@@ -159,8 +161,8 @@ class ContractSchema:
 
     @property
     def _validating(self) -> type[BaseModel] | None:
-        """The model that is named, or the one that this process was taught for the schema."""
-        return self._model or self._models.taught(self._contract.digest)
+        """The model that is named, or the one that this process was taught."""
+        return self._model or self._models.taught(self._contract.digest, self.options.taught)
 
     def _errors(self, value: Json) -> list[Finding]:
         try:
