@@ -13,7 +13,7 @@ from mulligan.console.overview_figures import (
     tenants_of,
     why_of,
 )
-from mulligan.console.overview_now import health_of, lanes_of, look, needs_of
+from mulligan.console.overview_now import health_of, lanes_of, look, needs_of, running
 from mulligan.console.overview_values import (
     WINDOWS,
     Cost,
@@ -73,6 +73,7 @@ def overview(site: Site, *, window: str = "1h", tenant: str | None = None) -> Ov
         cost=cost_of(buckets, settings, now=now.at, spent=now.spent, tenant=tenant),
         outcomes=outcomes_of(buckets, tenant=tenant),
         queues=lanes_of(now),
+        running=running(now),
         why=why_of(figures, found, tenant=tenant),
         heat=ranking.heat(rows, tenant=tenant),
         techniques=tuple(

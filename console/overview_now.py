@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _LATE, _DEAD = 60.0, 300.0
 #: Queues without which no job makes progress.
 _NEEDED = ("repair", "attempt", "verify", "control")
+#: Of several queues, the one that a worker is there for. `repair` is everybody's and seldom full.
+_MAIN = ("attempt", "verify", "edit", "loop", "repair", "control")
 _GROUPS = 20
 
 
@@ -222,10 +224,15 @@ def _open_breakers(now: Now) -> list[Need]:
 
 
 def lanes_of(now: Now) -> tuple[Lane, ...]:
-    """The queues that somebody serves or that something waits in."""
+    """The queues that somebody serves or that something waits in.
+
+    A worker may serve several: what it runs and its slots are counted in one of them, so that the
+    lanes add up and say what `/api/scale` says of a pool of that name.
+    """
     lanes = []
     for name in QUEUES:
-        serving = [beat for beat in now.beats if name in beat.queues]
+        serving = any(name in beat.queues for beat in now.beats)
+        mine = [beat for beat in now.beats if lane_of(beat) == name]
         found = (now.queues or {}).get(name)
         depth = found.depth if found else 0
         if not serving and not depth and name not in _NEEDED:
@@ -234,10 +241,23 @@ def lanes_of(now: Now) -> tuple[Lane, ...]:
             Lane(
                 name=name,
                 waiting=depth,
-                active=sum(beat.active for beat in serving),
-                slots=sum(beat.slots for beat in serving),
+                active=sum(beat.active for beat in mine),
+                slots=sum(beat.slots for beat in mine),
                 oldest_seconds=found.oldest_seconds if found else None,
                 paused=f"queue:{name}" in now.paused,
             )
         )
     return tuple(lanes)
+
+
+def lane_of(beat: Beat) -> str | None:
+    """The queue that a worker counts in: its pool's namesake, else where most of its work is.
+    None: it serves none of ours."""
+    if beat.pool in beat.queues:
+        return beat.pool
+    return next((name for name in _MAIN if name in beat.queues), None)
+
+
+def running(now: Now) -> int:
+    """Tasks that work on jobs and edits; what control does for the house is none of them."""
+    return sum(beat.active for beat in now.beats if lane_of(beat) != "control")

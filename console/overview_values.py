@@ -99,6 +99,7 @@ class Lane:
 
     name: str
     waiting: int
+    #: Of the workers that count in this queue: see `overview_now.lane_of`.
     active: int
     slots: int
     oldest_seconds: float | None
@@ -143,6 +144,8 @@ class Overview:
     cost: Cost
     outcomes: tuple[Step, ...]
     queues: tuple[Lane, ...]
+    #: Tasks that run, each once, however many queues its worker serves.
+    running: int
     why: tuple[Why, ...]
     #: kind → task type → failures.
     heat: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

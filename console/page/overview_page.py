@@ -52,8 +52,8 @@ def add(router: APIRouter, site: Site) -> None:
 def shown_of(figures: Overview) -> dict[str, Any]:
     """What the template needs beside the figures themselves."""
     word, sign, tone = _HEALTH[figures.health.state]
-    nothing = not figures.success.ended and not any(
-        lane.waiting or lane.active for lane in figures.queues
+    nothing = not (
+        figures.success.ended or figures.running or any(lane.waiting for lane in figures.queues)
     )
     return {
         "chart": outcomes_chart(figures),
@@ -67,7 +67,6 @@ def shown_of(figures: Overview) -> dict[str, Any]:
         "no_jobs": nothing,
         "now": figures.at,
         "pausable": PAUSABLE,
-        "running": sum(lane.active for lane in figures.queues),
         "why_place": why_place,
         "windows": WINDOWS,
     }
