@@ -52,12 +52,17 @@ __all__ = [
 ]
 
 
-def overview(site: Site, *, window: str = "1h", tenant: str | None = None) -> Overview:
-    """The figures of a window, for one tenant or for all. BadInput for a window unheard of."""
+def overview(
+    site: Site, *, window: str = "1h", tenant: str | None = None, bound: bool = False
+) -> Overview:
+    """The figures of a window, for one tenant or for all. BadInput for a window unheard of.
+
+    ``bound``: the reader may know of this tenant alone, so nothing that tells of others is in it.
+    """
     seconds = parse_window(window)
     settings = site.settings
     figures = Figures(site.ledger.calls, settings)
-    now = look(site, figures, tenant=tenant)
+    now = look(site, figures, tenant=tenant, bound=bound)
     found = figures.window(seconds, now=now.at)
     buckets = condensed(found.buckets)
     rows = [bucket.rows for bucket in buckets]

@@ -70,7 +70,7 @@ def speed_of(
 ) -> Speed:
     rows = rows_of(buckets)
     ended = [trend.outcomes(row, tenant=tenant).ended for row in rows]
-    waited = trend.histogram(rows, "retry")
+    waited = trend.histogram(rows, "retry", tenant=tenant)
     ends = [*(bucket.start for bucket in buckets[1:]), now]
     minutes = [max(end - bucket.start, 1.0) / 60 for end, bucket in zip(ends, buckets, strict=True)]
     return Speed(

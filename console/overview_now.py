@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mulligan.console.http.ops import sweep_age
+from mulligan.console.http.ops import sweep_age, visible_breakers, visible_pauses
 from mulligan.console.overview_values import Health, Lane, Need
 from mulligan.policies.breaker import Breaker
 from mulligan.tasks.escalations import list_groups
@@ -14,7 +14,6 @@ from mulligan.tasks.ledger import EscalationGroup
 from mulligan.tasks.ports import LedgerUnavailable
 from mulligan.workers import keys
 from mulligan.workers.app import QUEUES
-from mulligan.workers.compose import redis_breakers
 from mulligan.workers.deliveries import Deliveries
 from mulligan.workers.depth import Waiting, waiting
 from mulligan.workers.presence import Beat, fleet
@@ -55,8 +54,11 @@ class Now:
         return max(ages, default=0.0) if self.queues is not None else None
 
 
-def look(site: Site, figures: Figures, *, tenant: str | None) -> Now:
-    """Read it all; how often the ledger is asked does not depend on how many jobs it holds."""
+def look(site: Site, figures: Figures, *, tenant: str | None, bound: bool) -> Now:
+    """Read it all; how often the ledger is asked does not depend on how many jobs it holds.
+
+    ``bound``: the reader may know of this tenant alone.
+    """
     settings, ledger = site.settings, site.ledger
     now = ledger.now()
     deliveries = Deliveries(
@@ -66,10 +68,10 @@ def look(site: Site, figures: Figures, *, tenant: str | None) -> Now:
         at=now,
         beats=fleet(ledger.calls, settings.key_prefix, now),
         queues=_queues(site),
-        paused=tuple(ledger.paused()),
-        breakers=redis_breakers(settings, ledger).all(),
+        paused=tuple(visible_pauses(site, tenant if bound else None)),
+        breakers=visible_breakers(site, tenant if bound else None),
         groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
-        dead_webhooks=deliveries.counts()["dead"],
+        dead_webhooks=0 if bound else deliveries.counts()["dead"],
         sweep_age=sweep_age(site),
         fold_lag=figures.lag(now=now),
         spent=_spent(site, now, tenant),

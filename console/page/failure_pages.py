@@ -43,7 +43,9 @@ def add(router: APIRouter, site: Site) -> None:
         window: Window = "24h",
         tenant: Annotated[str, Query(max_length=200)] = "",
     ) -> HTMLResponse:
-        figures = overview(site, window=window, tenant=only(caller, tenant))
+        figures = overview(
+            site, window=window, tenant=only(caller, tenant), bound=caller.tenant is not None
+        )
         return page(
             request,
             "failures.html",

@@ -34,7 +34,7 @@ def add(router: APIRouter, site: Site) -> None:
         request: Request, caller: Reader, window: Window = "1h", tenant: Tenant = ""
     ) -> HTMLResponse:
         whose = only(caller, tenant)
-        figures = overview(site, window=window, tenant=whose)
+        figures = overview(site, window=window, tenant=whose, bound=caller.tenant is not None)
         # The script keeps the list itself: only the whole page begins with one.
         begins = FRAGMENT_HEADER not in request.headers
         rows, after = live.newest(site, tenant=whose) if begins else ((), "")

@@ -116,6 +116,7 @@ def page(
         fragment=FRAGMENT_HEADER in request.headers,
         here="/" + request.url.path.strip("/").partition("/")[0],
         may_act=ops,
+        may_pause=ops and caller is not None and caller.tenant is None,  # it is everybody's
         pages=[
             each
             for each in PAGES

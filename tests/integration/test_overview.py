@@ -6,11 +6,15 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from figure_stories import jobs_ran
+from fleet import GOOD, WRONG_TYPE, scripted
 from support import SettingsMaker
-from web import ask
+from web import ask, new_token
 
 from mulligan.console.http.site import Site, open_site
 from mulligan.console.overview import overview
+from mulligan.tasks.ports import TransportFault
+from mulligan.workers.fold import Fold
 from mulligan.workers.presence import Beat, Presence
 
 
@@ -69,3 +73,57 @@ def test_a_pool_of_another_name_counts_where_most_of_its_work_is(
     seen = overview(site)
     assert {each.name: each.active for each in seen.queues if each.active} == {lane: 2}
     assert seen.running == 2
+
+
+# -- who may know what -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(site: Site) -> Site:
+    """Jobs of two tenants; a queue, a type of each and a provider are paused, one is broken."""
+    jobs_ran(
+        site,
+        scripted(WRONG_TYPE, GOOD, task_type="acmes", labels={"tenant": "acme"}),
+        scripted(GOOD, task_type="rivals", labels={"tenant": "rival"}),
+    )
+    Fold(site.ledger.calls, site.settings).run()
+    for what in ("queue:verify", "task_type:acmes", "task_type:rivals", "provider:rival-ai"):
+        site.ledger.pause(what)
+    for _ in range(5):
+        site.shop.bench.breakers.fault(TransportFault("away", "rival-ai"))
+    return site
+
+
+def test_a_tenant_is_told_of_queues_and_its_own_task_types(shared: Site) -> None:
+    acme = ask(shared, new_token(shared, role="ops", tenant="acme"))
+    assert acme.get("/api/pauses").json()["paused"] == ["queue:verify", "task_type:acmes"]
+    assert acme.get("/api/breakers").json() == {"breakers": []}
+    for path in ("/", "/failures", "/operations"):
+        text = acme.get(path, headers={"Accept": "text/html"}).text
+        assert "rival" not in text, path
+    seen = overview(shared, tenant="acme", bound=True)
+    assert seen.paused == ("queue:verify", "task_type:acmes")
+    assert [need.kind for need in seen.needs_you if need.kind == "breaker"] == []
+
+
+def test_who_may_see_everybody_sees_them_all_though_one_tenant_is_chosen(shared: Site) -> None:
+    ops = ask(shared, new_token(shared, role="ops"))
+    assert len(ops.get("/api/pauses").json()["paused"]) == 4
+    assert [row["provider"] for row in ops.get("/api/breakers").json()["breakers"]] == ["rival-ai"]
+    seen = overview(shared, tenant="acme")
+    assert (len(seen.paused), seen.health.breakers_open) == (4, 1)
+
+
+def test_how_long_retries_waited_is_the_tenants_own(shared: Site) -> None:
+    assert overview(shared, tenant="acme").speed.retry_p50_ms is not None
+    assert overview(shared, tenant="rival").speed.retry_p50_ms is None
+    assert overview(shared).speed.retry_p50_ms is not None
+
+
+def test_nobody_is_offered_a_pause_that_would_be_refused(shared: Site) -> None:
+    html = {"Accept": "text/html"}
+    acme = ask(shared, new_token(shared, role="ops", tenant="acme"))
+    ops = ask(shared, new_token(shared, role="ops"))
+    for path in ("/", "/operations"):
+        assert "/api/pauses/" not in acme.get(path, headers=html).text
+        assert "/api/pauses/" in ops.get(path, headers=html).text

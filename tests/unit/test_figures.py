@@ -128,7 +128,9 @@ def test_usage_is_what_was_told(usage: tuple[int | None, ...], measures: dict[st
 )
 def test_only_a_mandatory_retry_is_timed(waited: float, bound: str) -> None:
     start = {"type": "attempt", "state": "running", "mode": "immediate_retry", "waited": waited}
-    assert (name("retry", bound), 1) in facts(start).timed
+    assert facts({**start, "tenant": "acme"}).timed == [(name("retry", bound, "acme"), 1)]
+    assert facts(start).timed == [(name("retry", bound, None), 1)]
+    assert (name("retry", bound), 1) in facts(start).total
     assert facts({**start, "mode": "initial"}) == figures.NOTHING
 
 
