@@ -53,11 +53,17 @@ __all__ = [
 
 
 def overview(
-    site: Site, *, window: str = "1h", tenant: str | None = None, bound: bool = False
+    site: Site,
+    *,
+    window: str = "1h",
+    tenant: str | None = None,
+    bound: bool = False,
+    whys: int = 8,
 ) -> Overview:
     """The figures of a window, for one tenant or for all. BadInput for a window unheard of.
 
     ``bound``: the reader may know of this tenant alone, so nothing that tells of others is in it.
+    ``whys``: how many signatures of failures at most.
     """
     seconds = parse_window(window)
     settings = site.settings
@@ -66,6 +72,7 @@ def overview(
     found = figures.window(seconds, now=now.at)
     buckets = condensed(found.buckets)
     rows = [bucket.rows for bucket in buckets]
+    why, more = why_of(figures, found, tenant=tenant, limit=whys)
     return Overview(
         at=now.at,
         window=window,
@@ -79,7 +86,8 @@ def overview(
         outcomes=outcomes_of(buckets, tenant=tenant),
         queues=lanes_of(now),
         running=running(now),
-        why=why_of(figures, found, tenant=tenant),
+        why=why,
+        why_more=more,
         heat=ranking.heat(rows, tenant=tenant),
         techniques=tuple(
             Technique(name=name, tried=each.tried, repaired=each.repaired)

@@ -146,7 +146,9 @@ class Overview:
     queues: tuple[Lane, ...]
     #: Tasks that run, each once, however many queues its worker serves.
     running: int
+    #: The most frequent first, and whether there are more than these.
     why: tuple[Why, ...]
+    why_more: bool = False
     #: kind → task type → failures.
     heat: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     techniques: tuple[Technique, ...] = ()

@@ -25,6 +25,8 @@ Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Window = Annotated[str, Query(max_length=10)]
 #: More columns than a screen has room for: the rest is one column.
 _TYPES = 8
+#: Signatures that are listed.
+_SIGNATURES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,11 @@ def add(router: APIRouter, site: Site) -> None:
         tenant: Annotated[str, Query(max_length=200)] = "",
     ) -> HTMLResponse:
         figures = overview(
-            site, window=window, tenant=only(caller, tenant), bound=caller.tenant is not None
+            site,
+            window=window,
+            tenant=only(caller, tenant),
+            bound=caller.tenant is not None,
+            whys=_SIGNATURES,
         )
         return page(
             request,

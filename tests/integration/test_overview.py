@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from web import ask, new_token
 from mulligan.console.http.site import Site, open_site
 from mulligan.console.overview import overview
 from mulligan.tasks.ports import TransportFault
+from mulligan.workers import keys
 from mulligan.workers.fold import Fold
 from mulligan.workers.presence import Beat, Presence
 
@@ -127,3 +129,48 @@ def test_nobody_is_offered_a_pause_that_would_be_refused(shared: Site) -> None:
     for path in ("/", "/operations"):
         assert "/api/pauses/" not in acme.get(path, headers=html).text
         assert "/api/pauses/" in ops.get(path, headers=html).text
+
+
+# -- why -------------------------------------------------------------------------------------------
+
+
+def failed(site: Site, *, signatures: int) -> None:
+    """As many failed attempts as workers would have told of, no two alike."""
+    stream = keys.partition_prefix(site.settings.key_prefix, "p00") + "events"
+    for number in range(signatures):
+        data = {"type": "attempt", "state": "settled", "job": f"p00-x{number}", "attempt": 1,
+                "mode": "initial", "kind": "unknown", "signature": f"v1:{number:03d}",
+                "task_type": "t", "tenant": "acme", "next": "retry"}  # fmt: skip
+        site.ledger.calls.run("XADD", stream, "*", "data", json.dumps(data))
+    Fold(site.ledger.calls, site.settings).run()
+
+
+def listed(site: Site, path: str) -> tuple[int, str]:
+    text = ask(site).get(path, headers={"Accept": "text/html"}).text
+    return len(set(re.findall(r'href="/failures/v1%3A(\d+)', text))), text
+
+
+def test_the_overview_leads_to_the_failures_it_has_no_room_for(site: Site) -> None:
+    failed(site, signatures=8)
+    seen, text = listed(site, "/")
+    assert seen == 8
+    assert "All failures" not in text
+    failed(site, signatures=9)
+    seen, text = listed(site, "/?tenant=acme")
+    assert seen == 8
+    assert 'href="/failures?window=1h&amp;tenant=acme">All failures</a>' in text
+
+
+def test_the_failures_page_lists_a_hundred_and_says_that_there_are_more(site: Site) -> None:
+    failed(site, signatures=60)
+    before = site.ledger.calls.round_trips
+    seen, text = listed(site, "/failures")
+    few = site.ledger.calls.round_trips - before
+    assert seen == 60
+    assert "most frequent are listed" not in text
+    failed(site, signatures=101)
+    before = site.ledger.calls.round_trips
+    seen, text = listed(site, "/failures")
+    assert seen == 100
+    assert "The 100 most frequent are listed" in text
+    assert site.ledger.calls.round_trips - before <= few + 2
