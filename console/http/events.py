@@ -26,6 +26,10 @@ After = Annotated[
     str | None,
     Query(max_length=5000, description="Resume after this event's id; 0 is the oldest on record"),
 ]
+Tenant = Annotated[
+    str | None,
+    Query(max_length=200, description="Only this tenant's; a tenant's token hears its own alone"),
+]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=5000)]
 AnyCaller = Annotated[Caller, Depends(needs("producer", "ops"))]
 
@@ -86,12 +90,16 @@ def create_router(site: Site) -> APIRouter:
 
     @router.get("/api/events", response_class=EventStream, responses=_STREAM)
     async def events(
-        caller: AnyCaller, after: After = None, last_event_id: LastEventId = None
+        caller: AnyCaller,
+        after: After = None,
+        tenant: Tenant = None,
+        last_event_id: LastEventId = None,
     ) -> Response:
         """Everything that happens from now on, or after an event."""
         start = last_event_id or after
         position = site.broadcast.position(start) if start else None
-        return await _stream(site, Wants(tenant=caller.tenant, texts=caller.texts), position)
+        whose = caller.tenant if caller.tenant is not None else tenant or None
+        return await _stream(site, Wants(tenant=whose, texts=caller.texts), position)
 
     @router.get(
         "/api/jobs/{job_id}/events",

@@ -14,7 +14,7 @@ from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.site import Site
 from mulligan.console.overview import WINDOWS, Overview, Why, overview
 from mulligan.console.page import live, svg
-from mulligan.console.page.render import FRAGMENT_HEADER, only, page
+from mulligan.console.page.render import FRAGMENT_HEADER, address, only, page
 from mulligan.console.queues import PAUSABLE
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
@@ -43,10 +43,18 @@ def add(router: APIRouter, site: Site) -> None:
             "overview.html",
             caller=caller,
             o=figures,
+            chosen=whose if caller.tenant is None else None,
             live=rows,
             live_after=after,
+            live_of=_jobs_of(site, whose) if caller.tenant is None else "/jobs",
+            live_seen=live.LOOKED_AT,
             **shown_of(figures),
         )
+
+
+def _jobs_of(site: Site, tenant: str | None) -> str:
+    """Where the jobs of a tenant are listed."""
+    return address("/jobs", label=f"{site.settings.tenant_label}:{tenant}" if tenant else None)
 
 
 def shown_of(figures: Overview) -> dict[str, Any]:

@@ -130,6 +130,41 @@ def test_a_tenant_sees_its_own_alone(site: Site, stage: Stage) -> None:
     assert other.get(f"/jobs/{job_id}", headers=HTML).status_code == 404
 
 
+def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(site: Site, stage: Stage) -> None:
+    stage.submit(name="of-beta", labels={"tenant": "beta"})
+    others = [make_job(name=f"job-{n}", labels={"tenant": "zeta"}) for n in range(600)]
+    site.ledger.accept([Submission(id=keys.job_id(partitions=1), job=job) for job in others])
+    client = ask(site)
+    assert "of-beta" not in page(client, "/")
+    text = page(client, "/?tenant=beta")
+    assert re.findall(r'class="who">([^<]+)<', text) == ["of-beta"]
+    assert 'data-tenant="beta"' in text
+    nothing = page(client, "/?tenant=nobody%26co")
+    assert "Nothing of nobody&amp;co is among the last" in nothing
+    assert 'href="/jobs?label=tenant%3Anobody%26co"' in nothing
+
+
+def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
+    site: Site, stage: Stage
+) -> None:
+    for tenant in ("beta", "beta", "zeta"):
+        claim = stage.take(stage.submit(labels={"tenant": tenant}))
+        stage.settle(claim, escalates(claim))
+    client = ask(site)
+    group = quote(site.ledger.groups()[0].signature, safe="")
+    address = f"/escalations/{group}?tenant=beta"
+    for path in ("/?tenant=beta", "/escalations?tenant=beta"):
+        assert f'href="{address}"' in page(client, path), path
+    text = page(client, address)
+    assert set(re.findall(r'data-group-tenant="([^"]*)"', text)) == {"beta"}
+    assert "beta only" in text
+    assert "zeta" not in text
+    assert '?show=all&amp;tenant=beta"' in text
+    assert set(
+        re.findall(r'data-group-tenant="([^"]*)"', page(client, f"/escalations/{group}"))
+    ) == {""}
+
+
 def test_a_producer_is_offered_only_what_it_may_open(site: Site) -> None:
     producer = ask(site, new_token(site, role="producer"))
     text = page(producer, "/")
