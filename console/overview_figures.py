@@ -92,14 +92,16 @@ def cost_of(
     tenant: str | None,
 ) -> Cost:
     line = cost.total(rows_of(buckets), prices=settings.prices, tenant=tenant)
-    money = line.both.cost
+    used = line.both
+    money = used.cost if settings.prices else None
     return Cost(
         per_hour=None if money is None else money / (_minutes(buckets, now) / 60),
         repairs_share=line.repairs_share,
-        tokens=line.both.tokens,
+        why_unknown=used.why_unpriced if settings.prices else "prices",
+        tokens=used.known_tokens,
         tokens_per_success=line.tokens_per_success,
         budget_used=_budget_used(settings, spent),
-        unknown=line.both.unknown,
+        unknown=used.unknown,
     )
 
 

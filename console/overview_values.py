@@ -70,12 +70,14 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Money is None where no price is known for any token that was used."""
+    """Unknown is None, never 0."""
 
     per_hour: float | None
+    #: Why: no prices are set, nobody told the usage, or no price is for these tokens.
+    why_unknown: Literal["prices", "usage", "price"] | None
     #: Of all tokens, those of attempts after the first.
     repairs_share: float | None
-    tokens: int
+    tokens: int | None
     tokens_per_success: float | None
     #: Of the tokens a day that the tenant (or, for all, the sum of the quotas) may use.
     budget_used: float | None

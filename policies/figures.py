@@ -6,8 +6,8 @@ A figure is a field of a hash and a whole number. The field is ``family|dimensio
 family   dimensions                                              measures
 ======== ======================================================= ==============================
 attempt  task_type, tenant, mode, outcome, kind                  n
-use      task_type, runner, model, tenant, labels, repair        n, ok, unknown, prompt,
-                                                                 completion, rest, ms
+use      task_type, runner, model, tenant, labels, repair        n, ok, unknown, unknown_ok,
+                                                                 prompt, completion, rest, ms
 failure  signature, kind, cause, task_type, model, tenant        n
 repair   signature, technique, tenant                            tried, repaired
 job      task_type, tenant, state, first_try                     n, tokens
@@ -189,7 +189,7 @@ def _use(data: Data) -> list[Row]:
     elif whole is not None:
         amounts["rest"] = whole
     else:
-        amounts["unknown"] = 1
+        amounts |= {"unknown": 1, "unknown_ok": amounts["ok"]}
     amounts["ms"] = round(float(data.get("seconds") or 0) * 1000)
     dims = (data.get("task_type"), data.get("runner"), data.get("model"), data.get("tenant"),
             labels_text(data.get("labels")), _repair(data))  # fmt: skip

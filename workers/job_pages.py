@@ -14,6 +14,7 @@ from typing import Any
 from mulligan.tasks.ports import BadInput
 from mulligan.workers import keys
 from mulligan.workers.redis_calls import RedisCalls
+from mulligan.workers.views import tokens_of
 
 #: So many jobs of a partition are looked at for one page: a rare label ends with a short page.
 SCAN = 2000
@@ -46,7 +47,8 @@ class JobRow:
     detail: str | None
     best_attempt: int | None
     attempts: int
-    tokens: int
+    #: None while nobody told any usage.
+    tokens: int | None
     seconds: float
     labels: Mapping[str, str]
     idempotency_key: str | None
@@ -156,7 +158,7 @@ def _row(raw: dict[str, Any], at: float) -> tuple[_Place, JobRow]:
         detail=raw.get("detail") or None,
         best_attempt=int(raw["best"]) if raw.get("best") else None,
         attempts=int(raw.get("attempt", 1)),
-        tokens=int(raw.get("tokens", 0)),
+        tokens=tokens_of(raw),
         seconds=float(raw.get("seconds", 0)),
         labels=raw.get("labels") or {},
         idempotency_key=raw.get("idempotency_key"),

@@ -25,6 +25,11 @@ _HEALTH = {
     "degraded": ("degraded", "◐", "odd"),
     "down": ("down", "○", "bad"),
 }
+_NO_MONEY = {
+    "prices": "no prices set",
+    "usage": "usage unknown",
+    "price": "no price for these tokens",
+}
 _SERIES = ("first try", "repaired", "escalated")
 
 
@@ -76,6 +81,7 @@ def shown_of(figures: Overview) -> dict[str, Any]:
         "now": figures.at,
         "pausable": PAUSABLE,
         "why_place": why_place,
+        "no_money": _NO_MONEY,
         "windows": WINDOWS,
     }
 

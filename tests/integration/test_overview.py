@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from figure_stories import jobs_ran
@@ -174,3 +175,33 @@ def test_the_failures_page_lists_a_hundred_and_says_that_there_are_more(site: Si
     assert seen == 100
     assert "The 100 most frequent are listed" in text
     assert site.ledger.calls.round_trips - before <= few + 2
+
+
+# -- money -----------------------------------------------------------------------------------------
+
+USED = {"text": GOOD, "usage": {"prompt_tokens": 900, "completion_tokens": 100}}
+PRICE = {"prompt": 1.0, "completion": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("prices", "answers", "said"),
+    [
+        ({}, [USED], "– <small>no prices set</small>"),
+        ({}, [], "– <small>no prices set</small>"),
+        ({"scripted": PRICE}, [GOOD], "– <small>usage unknown</small>"),
+        ({"other": PRICE}, [USED], "– <small>no price for these tokens</small>"),
+        ({"scripted": PRICE}, [], "$0.00 <small>/h</small>"),
+        ({"scripted": PRICE}, [USED], "$0.00"),  # a thousandth in the whole hour, or more
+    ],
+)
+def test_money_that_is_missing_says_why(
+    settings: SettingsMaker, prices: dict[str, Any], answers: list[Any], said: str
+) -> None:
+    site = open_site(settings(allow_inline=True, prices=prices))
+    jobs_ran(site, *(scripted(answer) for answer in answers))
+    Fold(site.ledger.calls, site.settings).run()
+    text = ask(site).get("/", headers={"Accept": "text/html"}).text
+    assert f"<dt>money</dt><dd>{said}" in text
+    usage = "usage unknown" if answers == [GOOD] else f"of {1000 * len(answers):,} tokens"
+    assert f"<small>{usage}</small>" in text
+    site.close()
