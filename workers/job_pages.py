@@ -25,6 +25,8 @@ _CURSOR = re.compile(r"^(\d{1,16}(?:\.\d{1,6})?)~([\w-]{1,64})$", re.ASCII)
 class JobFilter:
     """Which jobs. ``since`` and ``until`` are about the time that the jobs are ordered by."""
 
+    #: How its name begins.
+    name: str | None = None
     state: str | None = None
     task_type: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -132,6 +134,7 @@ def _request(wanted: JobFilter, limit: int, scan: int, cursor: str | None) -> di
         "max": newest,
         "before": before,
         "min": "-inf" if wanted.since is None else repr(wanted.since * 1000),
+        "name": wanted.name,
         "task_type": wanted.task_type,
         "labels": dict(wanted.labels) or None,
         "tenant": wanted.tenant,

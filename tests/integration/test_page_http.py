@@ -165,6 +165,45 @@ def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
     ) == {""}
 
 
+@pytest.mark.parametrize(
+    ("task", "there"),
+    [("-2", "#attempt-2"), ("-1-v0", "#attempt-1"), ("-1-c1", "#attempt-1"), ("-done", "")],
+)
+def test_what_flower_calls_a_task_leads_to_its_story(
+    site: Site, stage: Stage, task: str, there: str
+) -> None:
+    job_id = repaired(stage)
+    client = ask(site)
+    for asked in (f"/jobs/{job_id}{task}", f"/jobs?name={job_id}{task}"):
+        told = client.get(asked, headers=HTML)
+        assert told.headers["location"] == f"/jobs/{job_id}{there}", asked
+    assert not there or f'id="{there[1:]}"' in page(client, f"/jobs/{job_id}")
+
+
+def test_the_task_of_a_users_own_app_leads_to_its_story(site: Site) -> None:
+    root = "0b9e6fc1-8a59-4a5d-9a34-0c6b1d8b8f11"
+    own = keys.own_job_id(root, partitions=1)
+    job = make_job(labels={"tenant": "acme"})
+    site.ledger.accept([Submission(id=own, job=job)])
+    client = ask(site)
+    for task, there in ((root, ""), (f"{root}-2", "#attempt-2")):
+        told = client.get(f"/jobs/{task}", headers=HTML)
+        assert told.headers["location"] == f"/jobs/{own}{there}"
+    other = ask(site, new_token(site, role="producer", tenant="globex"))
+    assert other.get(f"/jobs/{root}", headers=HTML).status_code == 404
+
+
+def test_jobs_are_found_by_the_beginning_of_their_name(site: Site, stage: Stage) -> None:
+    for name in ("invoice-1", "invoice-2", "person"):
+        stage.submit(name=name)
+    client = ask(site)
+    assert re.findall(r'id="job-[^>]+>([^<]+)<', page(client, "/jobs?name=invoice")) == [
+        "invoice-2",
+        "invoice-1",
+    ]
+    assert "No job is like that" in page(client, "/jobs?name=voice")
+
+
 def test_a_producer_is_offered_only_what_it_may_open(site: Site) -> None:
     producer = ask(site, new_token(site, role="producer"))
     text = page(producer, "/")
