@@ -71,7 +71,7 @@ def _print_table(views: Sequence[JobView]) -> None:
             view.job.label,
             Text(view.state, style=STATE_STYLES.get(view.state, "")),
             view.reason or view.waiting_for or "",
-            f"{view.tokens:,}" if view.tokens else "–",
+            "–" if view.tokens is None else f"{view.tokens:,}",
             clock(view.created_at),
         )
     screen.out().print(table)

@@ -13,7 +13,7 @@ from mulligan.console.overview_figures import (
     tenants_of,
     why_of,
 )
-from mulligan.console.overview_now import health_of, lanes_of, look, needs_of
+from mulligan.console.overview_now import health_of, lanes_of, look, needs_of, running
 from mulligan.console.overview_values import (
     WINDOWS,
     Cost,
@@ -52,15 +52,27 @@ __all__ = [
 ]
 
 
-def overview(site: Site, *, window: str = "1h", tenant: str | None = None) -> Overview:
-    """The figures of a window, for one tenant or for all. BadInput for a window unheard of."""
+def overview(
+    site: Site,
+    *,
+    window: str = "1h",
+    tenant: str | None = None,
+    bound: bool = False,
+    whys: int = 8,
+) -> Overview:
+    """The figures of a window, for one tenant or for all. BadInput for a window unheard of.
+
+    ``bound``: the reader may know of this tenant alone, so nothing that tells of others is in it.
+    ``whys``: how many signatures of failures at most.
+    """
     seconds = parse_window(window)
     settings = site.settings
     figures = Figures(site.ledger.calls, settings)
-    now = look(site, figures, tenant=tenant)
+    now = look(site, figures, tenant=tenant, bound=bound)
     found = figures.window(seconds, now=now.at)
     buckets = condensed(found.buckets)
     rows = [bucket.rows for bucket in buckets]
+    why, more = why_of(figures, found, tenant=tenant, limit=whys)
     return Overview(
         at=now.at,
         window=window,
@@ -73,7 +85,9 @@ def overview(site: Site, *, window: str = "1h", tenant: str | None = None) -> Ov
         cost=cost_of(buckets, settings, now=now.at, spent=now.spent, tenant=tenant),
         outcomes=outcomes_of(buckets, tenant=tenant),
         queues=lanes_of(now),
-        why=why_of(figures, found, tenant=tenant),
+        running=running(now),
+        why=why,
+        why_more=more,
         heat=ranking.heat(rows, tenant=tenant),
         techniques=tuple(
             Technique(name=name, tried=each.tried, repaired=each.repaired)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mulligan.console.failure_report import example_of, place_of, rows_of
 from mulligan.console.overview_values import Cost, Share, Speed, Step, Success, Why
 from mulligan.policies import cost, trend
 from mulligan.policies.figures import OTHER, RETRY_BOUNDS, Figure
-from mulligan.policies.ranking import Choice, rank
+from mulligan.policies.ranking import Choice, Ranked, rank
 from mulligan.policies.trend import Outcomes
 from mulligan.workers.figures import Bucket, Figures, Window
 from mulligan.workers.settings import Settings
 
 #: Steps of a series: more than a line can show are put together.
 _STEPS = 60
-#: Signatures of the overview; each costs a look at an attempt that had it.
-_WHYS = 8
 
 Rows = Sequence[Mapping[Figure, int]]
 
@@ -70,7 +67,7 @@ def speed_of(
 ) -> Speed:
     rows = rows_of(buckets)
     ended = [trend.outcomes(row, tenant=tenant).ended for row in rows]
-    waited = trend.histogram(rows, "retry")
+    waited = trend.histogram(rows, "retry", tenant=tenant)
     ends = [*(bucket.start for bucket in buckets[1:]), now]
     minutes = [max(end - bucket.start, 1.0) / 60 for end, bucket in zip(ends, buckets, strict=True)]
     return Speed(
@@ -95,14 +92,16 @@ def cost_of(
     tenant: str | None,
 ) -> Cost:
     line = cost.total(rows_of(buckets), prices=settings.prices, tenant=tenant)
-    money = line.both.cost
+    used = line.both
+    money = used.cost if settings.prices else None
     return Cost(
         per_hour=None if money is None else money / (_minutes(buckets, now) / 60),
         repairs_share=line.repairs_share,
-        tokens=line.both.tokens,
+        why_unknown=used.why_unpriced if settings.prices else "prices",
+        tokens=used.known_tokens,
         tokens_per_success=line.tokens_per_success,
         budget_used=_budget_used(settings, spent),
-        unknown=line.both.unknown,
+        unknown=used.unknown,
     )
 
 
@@ -118,28 +117,38 @@ def _budget_used(settings: Settings, spent: Mapping[str, int]) -> float | None:
     return sum(spent[name] for name in allowed) / whole if whole else None
 
 
-def why_of(figures: Figures, window: Window, *, tenant: str | None) -> tuple[Why, ...]:
+def why_of(
+    figures: Figures, window: Window, *, tenant: str | None, limit: int
+) -> tuple[tuple[Why, ...], bool]:
+    """The most frequent signatures, and whether there are more than these."""
     found = rank(
-        rows_of(window.buckets), rows_of(window.before), choice=Choice(tenant=tenant), limit=_WHYS
+        rows_of(window.buckets),
+        rows_of(window.before),
+        choice=Choice(tenant=tenant),
+        limit=limit + 1,
     )
-    shown = []
-    for each in found:
-        where = example_of(window, each.signature, tenant) or ""
-        known: dict[str, Any] = {"place": place_of(figures.failure(where)) if where else ""}
-        shown.append(
-            Why(
-                signature=each.signature,
-                kind=each.kind,
-                cause=each.cause,
-                count=each.count,
-                repaired=each.tried.share,
-                trend=each.trend,
-                series=_series(each.series),
-                example=where.partition("/")[0],
-                **known,
-            )
-        )
-    return tuple(shown)
+    shown = found[:limit]
+    examples = [example_of(window, each.signature, tenant) for each in shown]
+    known = iter(figures.failures([where for where in examples if where]))
+    whys = tuple(
+        _why(each, where or "", place_of(next(known)) if where else "")
+        for each, where in zip(shown, examples, strict=True)
+    )
+    return whys, len(found) > limit
+
+
+def _why(ranked: Ranked, example: str, place: str) -> Why:
+    return Why(
+        signature=ranked.signature,
+        kind=ranked.kind,
+        cause=ranked.cause,
+        place=place,
+        count=ranked.count,
+        repaired=ranked.tried.share,
+        trend=ranked.trend,
+        series=_series(ranked.series),
+        example=example.partition("/")[0],
+    )
 
 
 def _series(series: Sequence[int]) -> tuple[int, ...]:

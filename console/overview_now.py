@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mulligan.console.http.ops import sweep_age
+from mulligan.console.http.ops import sweep_age, visible_breakers, visible_pauses
 from mulligan.console.overview_values import Health, Lane, Need
 from mulligan.policies.breaker import Breaker
 from mulligan.tasks.escalations import list_groups
@@ -14,7 +14,6 @@ from mulligan.tasks.ledger import EscalationGroup
 from mulligan.tasks.ports import LedgerUnavailable
 from mulligan.workers import keys
 from mulligan.workers.app import QUEUES
-from mulligan.workers.compose import redis_breakers
 from mulligan.workers.deliveries import Deliveries
 from mulligan.workers.depth import Waiting, waiting
 from mulligan.workers.presence import Beat, fleet
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 _LATE, _DEAD = 60.0, 300.0
 #: Queues without which no job makes progress.
 _NEEDED = ("repair", "attempt", "verify", "control")
+#: Of several queues, the one that a worker is there for. `repair` is everybody's and seldom full.
+_MAIN = ("attempt", "verify", "edit", "loop", "repair", "control")
 _GROUPS = 20
 
 
@@ -53,8 +54,11 @@ class Now:
         return max(ages, default=0.0) if self.queues is not None else None
 
 
-def look(site: Site, figures: Figures, *, tenant: str | None) -> Now:
-    """Read it all; how often the ledger is asked does not depend on how many jobs it holds."""
+def look(site: Site, figures: Figures, *, tenant: str | None, bound: bool) -> Now:
+    """Read it all; how often the ledger is asked does not depend on how many jobs it holds.
+
+    ``bound``: the reader may know of this tenant alone.
+    """
     settings, ledger = site.settings, site.ledger
     now = ledger.now()
     deliveries = Deliveries(
@@ -64,10 +68,10 @@ def look(site: Site, figures: Figures, *, tenant: str | None) -> Now:
         at=now,
         beats=fleet(ledger.calls, settings.key_prefix, now),
         queues=_queues(site),
-        paused=tuple(ledger.paused()),
-        breakers=redis_breakers(settings, ledger).all(),
+        paused=tuple(visible_pauses(site, tenant if bound else None)),
+        breakers=visible_breakers(site, tenant if bound else None),
         groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
-        dead_webhooks=deliveries.counts()["dead"],
+        dead_webhooks=0 if bound else deliveries.counts()["dead"],
         sweep_age=sweep_age(site),
         fold_lag=figures.lag(now=now),
         spent=_spent(site, now, tenant),
@@ -222,10 +226,15 @@ def _open_breakers(now: Now) -> list[Need]:
 
 
 def lanes_of(now: Now) -> tuple[Lane, ...]:
-    """The queues that somebody serves or that something waits in."""
+    """The queues that somebody serves or that something waits in.
+
+    A worker may serve several: what it runs and its slots are counted in one of them, so that the
+    lanes add up and say what `/api/scale` says of a pool of that name.
+    """
     lanes = []
     for name in QUEUES:
-        serving = [beat for beat in now.beats if name in beat.queues]
+        serving = any(name in beat.queues for beat in now.beats)
+        mine = [beat for beat in now.beats if lane_of(beat) == name]
         found = (now.queues or {}).get(name)
         depth = found.depth if found else 0
         if not serving and not depth and name not in _NEEDED:
@@ -234,10 +243,23 @@ def lanes_of(now: Now) -> tuple[Lane, ...]:
             Lane(
                 name=name,
                 waiting=depth,
-                active=sum(beat.active for beat in serving),
-                slots=sum(beat.slots for beat in serving),
+                active=sum(beat.active for beat in mine),
+                slots=sum(beat.slots for beat in mine),
                 oldest_seconds=found.oldest_seconds if found else None,
                 paused=f"queue:{name}" in now.paused,
             )
         )
     return tuple(lanes)
+
+
+def lane_of(beat: Beat) -> str | None:
+    """The queue that a worker counts in: its pool's namesake, else where most of its work is.
+    None: it serves none of ours."""
+    if beat.pool in beat.queues:
+        return beat.pool
+    return next((name for name in _MAIN if name in beat.queues), None)
+
+
+def running(now: Now) -> int:
+    """Tasks that work on jobs and edits; what control does for the house is none of them."""
+    return sum(beat.active for beat in now.beats if lane_of(beat) != "control")

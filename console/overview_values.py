@@ -70,12 +70,14 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Money is None where no price is known for any token that was used."""
+    """Unknown is None, never 0."""
 
     per_hour: float | None
+    #: Why: no prices are set, nobody told the usage, or no price is for these tokens.
+    why_unknown: Literal["prices", "usage", "price"] | None
     #: Of all tokens, those of attempts after the first.
     repairs_share: float | None
-    tokens: int
+    tokens: int | None
     tokens_per_success: float | None
     #: Of the tokens a day that the tenant (or, for all, the sum of the quotas) may use.
     budget_used: float | None
@@ -99,6 +101,7 @@ class Lane:
 
     name: str
     waiting: int
+    #: Of the workers that count in this queue: see `overview_now.lane_of`.
     active: int
     slots: int
     oldest_seconds: float | None
@@ -143,7 +146,11 @@ class Overview:
     cost: Cost
     outcomes: tuple[Step, ...]
     queues: tuple[Lane, ...]
+    #: Tasks that run, each once, however many queues its worker serves.
+    running: int
+    #: The most frequent first, and whether there are more than these.
     why: tuple[Why, ...]
+    why_more: bool = False
     #: kind → task type → failures.
     heat: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     techniques: tuple[Technique, ...] = ()

@@ -263,7 +263,7 @@ def cost_view(report: Mapping[str, Any]) -> View:
         about=f"The last {report['window']}, as of {report['generated_at'][:19]} UTC.",
         facts=(
             ("tokens", _number(total["tokens"])),
-            ("money", _money(total["money"], report["priced"])),
+            ("money", _money(total, report["priced"])),
             ("of which repairs", percent(total["repairs_share"])),
             ("tokens per success", _number(total["tokens_per_success"])),
             ("attempts whose usage is unknown", str(total["unknown_attempts"])),
@@ -307,16 +307,19 @@ def _cost_row(line: Mapping[str, Any], priced: bool) -> tuple[str, ...]:
         _number(line["first"]["tokens"]),
         _number(line["repairs"]["tokens"]),
         _number(line["tokens_per_success"]),
-        _money(line["money"], priced),
-        _money(line["repairs"]["money"], priced),
+        _money(line, priced),
+        _money(line["repairs"], priced),
         str(line["unknown_attempts"]),
     )
 
 
-def _money(amount: float | None, priced: bool) -> str:
+def _money(used: Mapping[str, Any], priced: bool) -> str:
+    amount = used["money"]
     if amount is not None:
-        return f"{amount:,.4f}" if amount < 1 else f"{amount:,.2f}"
-    return "unknown: no price" if priced else "unknown: set prices"
+        return f"{amount:,.4f}" if 0 < amount < 1 else f"{amount:,.2f}"
+    if not priced:
+        return "unknown: set prices"
+    return "unknown: no usage told" if used["tokens"] is None else "unknown: no price"
 
 
 def _number(value: float | None) -> str:

@@ -49,7 +49,7 @@ def _head(view: JobView) -> None:
     console.print(view.id, style="dim")
     runner = view.job.runner.profile or view.job.runner.kind
     took = f" · took {view.finished_at - view.created_at:.1f} s" if view.finished_at else ""
-    tokens = f" · {view.tokens:,} tokens" if view.tokens else ""
+    tokens = "" if view.tokens is None else f" · {view.tokens:,} tokens"
     screen.say(
         f"{view.job.task_type} by {runner} · {clock(view.created_at)}{took}{tokens}", style="dim"
     )

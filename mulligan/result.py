@@ -120,9 +120,7 @@ class Result(Generic[T]):
     @property
     def tokens(self) -> int | None:
         """What all attempts cost together; None if no runner said."""
-        outputs = [attempt.output for attempt in self.view.attempts]
-        known = any(output and output.usage.total_tokens is not None for output in outputs)
-        return self.view.tokens if known else None
+        return self.view.tokens
 
     @property
     def value(self) -> T:

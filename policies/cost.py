@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from mulligan.policies.figures import Figure, read_labels
 
@@ -31,6 +31,8 @@ class Used:
     successes: int = 0
     #: Attempts whose usage nobody told.
     unknown: int = 0
+    #: Successes among those.
+    unknown_successes: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     #: Tokens of which only the sum is known.
@@ -51,8 +53,15 @@ class Used:
 
     @property
     def cost(self) -> float | None:
-        """None if there is no price for any of it: unknown is not free."""
-        return self.money if self.priced_tokens else None
+        """None if it is unknown, which is not free. What used nothing cost nothing."""
+        return self.money if self.priced_tokens or self.known_tokens == 0 else None
+
+    @property
+    def why_unpriced(self) -> Literal["usage", "price"] | None:
+        """Why there is no cost: nobody told the usage, or no price fits it."""
+        if self.cost is not None:
+            return None
+        return "usage" if self.known_tokens is None else "price"
 
     @property
     def unpriced_tokens(self) -> int:
@@ -76,12 +85,17 @@ class Line:
 
     @property
     def tokens_per_success(self) -> float | None:
-        """None without a success, or if no attempt's tokens are known."""
+        """None without a success whose tokens are known. Others count on neither side: their
+        tokens are in no sum."""
         both = self.both
-        return both.tokens / both.successes if both.successes and both.tokens else None
+        known = both.successes - both.unknown_successes
+        return both.tokens / known if known and both.tokens else None
 
     @property
     def repairs_share(self) -> float | None:
+        """None if one of the sides is unknown: it would look like 0 or like all."""
+        if self.first.known_tokens is None or self.repairs.known_tokens is None:
+            return None
         tokens = self.both.tokens
         return self.repairs.tokens / tokens if tokens else None
 
@@ -90,6 +104,7 @@ _MEASURES = {
     "n": "attempts",
     "ok": "successes",
     "unknown": "unknown",
+    "unknown_ok": "unknown_successes",
     "prompt": "prompt_tokens",
     "completion": "completion_tokens",
     "rest": "other_tokens",

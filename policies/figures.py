@@ -6,12 +6,12 @@ A figure is a field of a hash and a whole number. The field is ``family|dimensio
 family   dimensions                                              measures
 ======== ======================================================= ==============================
 attempt  task_type, tenant, mode, outcome, kind                  n
-use      task_type, runner, model, tenant, labels, repair        n, ok, unknown, prompt,
-                                                                 completion, rest, ms
+use      task_type, runner, model, tenant, labels, repair        n, ok, unknown, unknown_ok,
+                                                                 prompt, completion, rest, ms
 failure  signature, kind, cause, task_type, model, tenant        n
 repair   signature, technique, tenant                            tried, repaired
 job      task_type, tenant, state, first_try                     n, tokens
-retry    upper bound in ms                                       n, sum
+retry    upper bound in ms, tenant                               n
 score    upper bound                                             n, sum (in hundredths)
 cycle    status                                                  n
 tokens   runner, direction, repair                               n
@@ -19,8 +19,8 @@ missed                                                           n
 ======== ======================================================= ==============================
 
 ``attempt``, ``use``, ``failure``, ``repair``, ``job`` and ``retry`` are kept by time; ``attempt``
-(without task type and tenant), ``job`` (likewise), ``retry``, ``score``, ``cycle``, ``tokens`` and
-``missed`` for good.
+(without task type and tenant), ``job`` (likewise), ``retry`` (without tenant, with a sum),
+``score``, ``cycle``, ``tokens`` and ``missed`` for good.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _KEPT: Mapping[str, tuple[int, ...]] = {
     "failure": (1,),
     "repair": (),
     "job": (2, 3),
+    "retry": (0,),
     "tokens": (1, 2),
 }
 
@@ -188,7 +189,7 @@ def _use(data: Data) -> list[Row]:
     elif whole is not None:
         amounts["rest"] = whole
     else:
-        amounts["unknown"] = 1
+        amounts |= {"unknown": 1, "unknown_ok": amounts["ok"]}
     amounts["ms"] = round(float(data.get("seconds") or 0) * 1000)
     dims = (data.get("task_type"), data.get("runner"), data.get("model"), data.get("tenant"),
             labels_text(data.get("labels")), _repair(data))  # fmt: skip
@@ -218,11 +219,11 @@ def _started(data: Data) -> Facts:
     waited = data.get("waited")
     if data.get("mode") != "immediate_retry" or waited is None:
         return NOTHING
-    rows = [
-        (name("retry", bound(RETRY_BOUNDS, waited)), 1),
-        (name("retry", measure="sum"), round(waited)),
-    ]
-    return Facts(timed=rows, total=rows)
+    under = bound(RETRY_BOUNDS, waited)
+    return Facts(
+        timed=[(name("retry", under, data.get("tenant")), 1)],
+        total=[(name("retry", under), 1), (name("retry", measure="sum"), round(waited))],
+    )
 
 
 def _accepted(data: Data) -> Facts:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mulligan.policies.figures import BEYOND, Figure
+from mulligan.policies.figures import BEYOND, OTHER, Figure
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,32 @@ def outcomes(rows: Mapping[Figure, int], *, tenant: str | None = None) -> Outcom
     return Outcomes(*(counts[name] for name in known))
 
 
+def task_types(rows: Iterable[Mapping[Figure, int]], *, tenant: str | None = None) -> set[str]:
+    """The task types of the jobs that were accepted or ended."""
+    found = {
+        figure.dims[0]
+        for step in rows
+        for figure in step
+        if figure.family == "job" and tenant in (None, figure.dims[1])
+    }
+    return found - {"", OTHER}
+
+
 def share(part: int, whole: int) -> float | None:
     """None of nothing: no rate is invented."""
     return part / whole if whole else None
 
 
-def histogram(rows: Iterable[Mapping[Figure, int]], family: str) -> dict[float, int]:
+def histogram(
+    rows: Iterable[Mapping[Figure, int]], family: str, *, tenant: str | None = None
+) -> dict[float, int]:
     """Upper bound → count, in order; the last bound is infinity."""
     counts: Counter[float] = Counter()
     for step in rows:
         for figure, n in step.items():
-            if figure.family == family and figure.measure == "n":
+            if figure.family != family or figure.measure != "n":
+                continue
+            if tenant is None or figure.dims[1:] == (tenant,):
                 counts[float(figure.dims[0])] += n
     return dict(sorted(counts.items()))
 

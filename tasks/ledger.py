@@ -307,7 +307,8 @@ class JobView:
     created_at: float
     finished_at: float | None
     best_attempt: int | None
-    tokens: int
+    #: What its attempts used, as far as it was told; None while nobody told any usage.
+    tokens: int | None
     seconds: float
     tenant: str | None = None
     attempts: tuple[AttemptView, ...] = ()

@@ -223,12 +223,14 @@ def _register(app: Celery, process: Process) -> None:
         app.task(name=f"mulligan.{name}", bind=True, base=StateTask, shared=False)(function)
     redacted = {"bind": True, "base": StateTask, "shared": False, "Request": REDACTED}
     app.task(name="mulligan.submit", **redacted)(submit_job)
-    app.task(name="mulligan.sweep", ignore_result=True, shared=False)(sweep)
-    app.task(name="mulligan.fold", ignore_result=True, shared=False)(fold)
-    app.task(name="mulligan.bulk", ignore_result=True, shared=False)(bulk)
     app.task(name="mulligan.edit", ignore_result=True, shared=False)(edit)
-    app.task(name="mulligan.edits", ignore_result=True, shared=False)(edits)
-    app.task(name="mulligan.webhooks", ignore_result=True, shared=False)(webhooks)
+    # Several a second, day and night: their events would push the jobs out of Flower's list.
+    silent = {"ignore_result": True, "send_events": False, "shared": False}
+    app.task(name="mulligan.sweep", **silent)(sweep)
+    app.task(name="mulligan.fold", **silent)(fold)
+    app.task(name="mulligan.bulk", **silent)(bulk)
+    app.task(name="mulligan.edits", **silent)(edits)
+    app.task(name="mulligan.webhooks", **silent)(webhooks)
 
 
 app = create_app(load_settings())

@@ -104,11 +104,16 @@ class Figures:
 
     def failure(self, example: str) -> dict[str, Any] | None:
         """The classified failure of `<job>/<attempt>`, if the ledger still has it."""
-        job_id, _, number = example.partition("/")
-        prefix = keys.partition_prefix(self._key_prefix, keys.partition_of(job_id))
-        text = self._calls.run("HGET", f"{prefix}job:{job_id}:{number}", "verdict")
-        failure = json.loads(text).get("failure") if text else None
-        return failure if isinstance(failure, dict) else None
+        return self.failures([example])[0]
+
+    def failures(self, examples: Sequence[str]) -> list[dict[str, Any] | None]:
+        """The classified failures of several, in one round trip."""
+        names = []
+        for example in examples:
+            job_id, _, number = example.partition("/")
+            prefix = keys.partition_prefix(self._key_prefix, keys.partition_of(job_id))
+            names.append(f"{prefix}job:{job_id}:{number}")
+        return [_failure(text) for text in self._calls.fields(names, "verdict")]
 
     def totals(self) -> Counter[Figure]:
         return _added(self._calls.hashes([f"{p}figures:total" for p in self._prefixes]))
@@ -123,6 +128,11 @@ class Figures:
         if not found:
             return 0.0
         return max(0.0, now - int(found[0][0].partition("-")[0]) / 1000)
+
+
+def _failure(verdict: str | None) -> dict[str, Any] | None:
+    failure = json.loads(verdict).get("failure") if verdict else None
+    return failure if isinstance(failure, dict) else None
 
 
 def _by(rows: Sequence[Mapping[str, str]], size: int) -> Iterable[Sequence[Mapping[str, str]]]:

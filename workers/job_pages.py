@@ -14,6 +14,7 @@ from typing import Any
 from mulligan.tasks.ports import BadInput
 from mulligan.workers import keys
 from mulligan.workers.redis_calls import RedisCalls
+from mulligan.workers.views import tokens_of
 
 #: So many jobs of a partition are looked at for one page: a rare label ends with a short page.
 SCAN = 2000
@@ -24,6 +25,8 @@ _CURSOR = re.compile(r"^(\d{1,16}(?:\.\d{1,6})?)~([\w-]{1,64})$", re.ASCII)
 class JobFilter:
     """Which jobs. ``since`` and ``until`` are about the time that the jobs are ordered by."""
 
+    #: How its name begins.
+    name: str | None = None
     state: str | None = None
     task_type: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +49,8 @@ class JobRow:
     detail: str | None
     best_attempt: int | None
     attempts: int
-    tokens: int
+    #: None while nobody told any usage.
+    tokens: int | None
     seconds: float
     labels: Mapping[str, str]
     idempotency_key: str | None
@@ -130,6 +134,7 @@ def _request(wanted: JobFilter, limit: int, scan: int, cursor: str | None) -> di
         "max": newest,
         "before": before,
         "min": "-inf" if wanted.since is None else repr(wanted.since * 1000),
+        "name": wanted.name,
         "task_type": wanted.task_type,
         "labels": dict(wanted.labels) or None,
         "tenant": wanted.tenant,
@@ -156,7 +161,7 @@ def _row(raw: dict[str, Any], at: float) -> tuple[_Place, JobRow]:
         detail=raw.get("detail") or None,
         best_attempt=int(raw["best"]) if raw.get("best") else None,
         attempts=int(raw.get("attempt", 1)),
-        tokens=int(raw.get("tokens", 0)),
+        tokens=tokens_of(raw),
         seconds=float(raw.get("seconds", 0)),
         labels=raw.get("labels") or {},
         idempotency_key=raw.get("idempotency_key"),

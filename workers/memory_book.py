@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from mulligan.policies.job import TERMINAL
 from mulligan.tasks.ledger import Entry
+from mulligan.workers import views
 from mulligan.workers.memory_escalations import escalate
 from mulligan.workers.memory_rows import Rows, attempt_name, cycle_name, job_name, queue_of, stamp
 from mulligan.workers.settings import Settings
@@ -334,7 +335,7 @@ class Book:
             "state": state,
             "reason": reason,
             "attempts": int(job["attempt"]),
-            "tokens": int(job["tokens"]),
+            "tokens": views.tokens_of(job),
             "task_type": job["task_type"],
             "first_try": state == "succeeded" and job["attempt"] == "1",
         }

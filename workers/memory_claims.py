@@ -94,6 +94,8 @@ class MemoryClaims:
             book.hold(job["lane"], str(entry))
         book.set_state(entry.job_id, job["state"], "running")
         told = {"mode": attempt["mode"], "task_type": job["task_type"]}
+        if "tenant" in job:
+            told["tenant"] = job["tenant"]
         waited = book.now - float(attempt.get("queued_at", book.now))
         book.event(
             "attempt", entry.job_id, attempt=entry.attempt, state="running", waited=waited, **told

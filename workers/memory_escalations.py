@@ -119,7 +119,8 @@ def _requeue(
     number = request["plan_number"]
     if job["memory"].startswith("memory:job:"):
         book.rows.drop(job["memory"])
-    fields = {"attempt": number, "spent_tokens": job["tokens"], "spent_seconds": job["seconds"],
+    fields = {"attempt": number, "spent_tokens": job.get("tokens", 0),
+              "spent_seconds": job["seconds"],
               "past_loops": max(int(job["loop"]), int(job.get("past_loops", 0))), "loop": 0,
               "repair_seconds": 0, "reason": "", "detail": "", "finished_at": "",
               "deadline_at": stamp(book.now + request["deadline_ms"])}  # fmt: skip
@@ -148,7 +149,7 @@ def _cancel(book: Book, job_id: str, job: dict[str, str], note: str) -> None:
     book.set_state(job_id, "escalated", "cancelled")
     book.rows.set(job_name(job_id), {"reason": "cancelled", "detail": note})
     told = {"state": "cancelled", "reason": "cancelled", "task_type": job["task_type"],
-            "attempts": int(job["attempt"]), "tokens": int(job["tokens"]),
+            "attempts": int(job["attempt"]), "tokens": views.tokens_of(job),
             "first_try": False}  # fmt: skip
     if "tenant" in job:
         told["tenant"] = job["tenant"]

@@ -76,7 +76,7 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
         if seen is not None:
             return Conflict(id=job_id)
         fields = {"body": body, "digest": digest, "task_type": job.task_type, "name": job.label,
-                  "memory": views.memory_key(job_id, job), "attempt": 1, "loop": 0, "tokens": 0,
+                  "memory": views.memory_key(job_id, job), "attempt": 1, "loop": 0,
                   "seconds": 0, "created_at": stamp(book.now), "priority": job.priority,
                   "deadline_at": stamp(book.now + job.deadline * 1000)}  # fmt: skip
         if job.on_done is not None:

@@ -50,7 +50,7 @@ def claim_of(book: Book, lease: Lease, entry: Entry) -> Claim:
         output=Output.model_validate_json(output) if output else None,
         results={i: VerificationResult.model_validate_json(r) for i, r in results.items()},
         memory=RetryMemory(counts),
-        tokens_used=int(job["tokens"]) - int(job.get("spent_tokens", 0)),
+        tokens_used=int(job.get("tokens", 0)) - int(job.get("spent_tokens", 0)),
         seconds_used=round(float(job["seconds"]) - float(job.get("spent_seconds", 0)), 6),
         loops=int(job["loop"]),
         faults=int(attempt.get("faults", 0)),

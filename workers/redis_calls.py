@@ -117,6 +117,18 @@ class RedisCalls:
 
         return self._patiently(read) if names else []
 
+    def fields(self, names: Sequence[str], field: str) -> list[str | None]:
+        """One field of several hashes in one round trip; None where it is missing."""
+
+        def read() -> list[str | None]:
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.hget(name, field)
+            found: list[str | None] = pipe.execute()
+            return found
+
+        return self._patiently(read) if names else []
+
     def read_streams(
         self, names: Sequence[str], *, after: str, block: float | None
     ) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ one FAILURE, and only a success is SUCCESS. Nothing here publishes: retries are 
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, Literal
 
 from celery import Task
 from celery.exceptions import Ignore, Retry
@@ -17,6 +17,9 @@ from mulligan.tasks.ledger import Entry, Finish, NextAttempt, Refused
 from mulligan.tasks.outcome import Checked, Handed, Outcome, Rechecked, Requeued
 from mulligan.tasks.settle import Settled
 from mulligan.workers.publisher import task_id
+
+#: How a task ended, as Celery's events name it.
+Event = Literal["task-succeeded", "task-retried", "task-failed"]
 
 
 class Escalated(Exception):
@@ -42,13 +45,19 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
         match outcome:
             case Settled(then=NextAttempt() as then, verdict=verdict):
                 reason = f"{_describe(verdict.failure)} → {then.plan.mode} {then.plan.number}"
-                self._retried(entry, outcome, f"score {_score(verdict.score)}: {reason}")
+                text = f"score {_score(verdict.score)}: {reason}"
+                return self._settled(entry, outcome, "task-retried", text)
             case Settled(then=Finish(state="escalated", reason=reason), verdict=verdict):
-                self._failed(entry, outcome, f"{reason}: {_describe(verdict.failure)}")
+                text = f"{reason}: {_describe(verdict.failure)}"
+                return self._settled(entry, outcome, "task-failed", text)
             case Settled(verdict=verdict):
-                return self._succeeded(entry, outcome, f"score {_score(verdict.score)}")
+                text = f"score {_score(verdict.score)}"
+                return self._settled(entry, outcome, "task-succeeded", text)
             case Requeued(delay=delay, reason=reason):
                 raise Retry(f"{reason}; again in {delay:.1f} s", exc=Corrected(reason), when=delay)
+            case Refused(reason="escalated", detail=detail) if entry.kind == "verification":
+                self._tell(entry, "task-failed", detail)
+                raise Retry(detail, exc=Corrected(detail))
             case Refused(reason="escalated", detail=detail):
                 raise Escalated(detail)
             case Checked(result=result) if result.status is VerificationStatus.FAIL:
@@ -63,32 +72,38 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
             case Rechecked(score=score):
                 return f"delayed verification scored {_score(score)}"
 
-    def _succeeded(self, entry: Entry, outcome: Settled, text: str) -> str:
-        told = _named(outcome, text)
-        self._tell(entry, outcome, "task-succeeded", result=told, runtime=0.0)
-        return told
+    def _settled(self, entry: Entry, outcome: Settled, event: Event, text: str) -> str:
+        """How an attempt ended. A verification that settled it speaks for the attempt, and is
+        itself no second failure: an escalation is one row."""
+        told = f"{outcome.task_type} attempt {outcome.attempt}: {text}"
+        if entry.kind != "attempt":
+            self._tell(entry, event, told)
+            event = _own(entry, outcome, event)
+        match event:
+            case "task-retried":
+                raise Retry(told, exc=Corrected(told))
+            case "task-failed":
+                raise Escalated(told)
+            case "task-succeeded":
+                return told
 
-    def _retried(self, entry: Entry, outcome: Settled, text: str) -> NoReturn:
-        told = _named(outcome, text)
-        self._tell(entry, outcome, "task-retried", exception=told)
-        raise Retry(told, exc=Corrected(told))
-
-    def _failed(self, entry: Entry, outcome: Settled, text: str) -> NoReturn:
-        told = _named(outcome, text)
-        self._tell(entry, outcome, "task-failed", exception=told)
-        raise Escalated(told)
-
-    def _tell(self, entry: Entry, outcome: Settled, kind: str, **fields: Any) -> None:
-        """A verification that settled its attempt speaks for the attempt too."""
-        if entry.kind == "attempt" or not self.app.conf.worker_send_task_events:
+    def _tell(self, entry: Entry, event: Event, text: str) -> None:
+        """Say how the attempt that was verified ended, under its own id."""
+        if not self.app.conf.worker_send_task_events:
             return
-        attempt = task_id(Entry("attempt", outcome.job_id, outcome.attempt))
+        attempt = task_id(Entry("attempt", entry.job_id, entry.attempt))
+        fields: dict[str, Any] = {"exception": text}
+        if event == "task-succeeded":
+            fields = {"result": text, "runtime": 0.0}
         with self.app.events.default_dispatcher(hostname=self.request.hostname) as dispatcher:
-            dispatcher.send(kind, uuid=attempt, retry=False, **fields)
+            dispatcher.send(event, uuid=attempt, retry=False, **fields)
 
 
-def _named(outcome: Settled, text: str) -> str:
-    return f"{outcome.task_type} attempt {outcome.attempt}: {text}"
+def _own(entry: Entry, outcome: Settled, event: Event) -> Event:
+    """The state of the verification itself, which passed or did not, whatever the others say."""
+    mine = outcome.verdict.results[entry.index or 0 :][:1]
+    passed = bool(mine) and mine[0].status is not VerificationStatus.FAIL
+    return "task-succeeded" if passed or event == "task-succeeded" else "task-retried"
 
 
 def _score(score: float | None) -> str:

@@ -220,12 +220,17 @@ def read_job(
         created_at=_seconds(raw, "created_at") or 0.0,
         finished_at=_seconds(raw, "finished_at"),
         best_attempt=int(raw["best"]) if raw.get("best") else None,
-        tokens=int(raw["tokens"]),
+        tokens=tokens_of(raw),
         seconds=float(raw["seconds"]),
         tenant=raw.get("tenant") or None,
         attempts=tuple(read_attempt(n, row) for n, row in enumerate(attempts, 1) if row),
         cycles=tuple(cycles),
     )
+
+
+def tokens_of(raw: Mapping[str, str]) -> int | None:
+    """What a job's attempts used so far; None while nobody told any usage."""
+    return int(raw["tokens"]) if raw.get("tokens") else None
 
 
 def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:

@@ -29,7 +29,8 @@ class JobSummary(BaseModel):
     reason: str | None
     detail: str | None
     best_attempt: int | None
-    tokens: int
+    #: Null while nobody told any usage.
+    tokens: int | None
     seconds: float
     labels: dict[str, str]
     idempotency_key: str | None

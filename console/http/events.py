@@ -31,6 +31,10 @@ After = Annotated[
     str | None,
     Query(max_length=5000, description="Resume after this event's id; 0 is the oldest on record"),
 ]
+Tenant = Annotated[
+    str | None,
+    Query(max_length=200, description="Only this tenant's; a tenant's token hears its own alone"),
+]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=5000)]
 AnyCaller = Annotated[Caller, Depends(needs("producer", "ops"))]
 
@@ -108,12 +112,14 @@ def create_router(site: Site) -> APIRouter:
         request: Request,
         caller: AnyCaller,
         after: After = None,
+        tenant: Tenant = None,
         last_event_id: LastEventId = None,
     ) -> Response:
         """Everything that happens from now on, or after an event."""
         start = last_event_id or after
         position = site.broadcast.position(start) if start else None
-        wants = Wants(tenant=caller.tenant, texts=caller.texts)
+        whose = caller.tenant if caller.tenant is not None else tenant or None
+        wants = Wants(tenant=whose, texts=caller.texts)
         return await _stream(site, wants, position, partial(still_in, request, caller))
 
     @router.get(

@@ -11,14 +11,19 @@ from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.errors import Problem, errors, invalid
 from mulligan.console.http.site import Site
 from mulligan.console.queues import PAUSABLE
+from mulligan.policies import trend
+from mulligan.policies.breaker import Breaker
 from mulligan.tasks.ports import LedgerUnavailable
 from mulligan.workers import keys
 from mulligan.workers.app import QUEUES
 from mulligan.workers.compose import redis_breakers
 from mulligan.workers.depth import depths
+from mulligan.workers.figures import Figures
 
 #: Without a sweep for this long, nothing that waits is let go.
 SWEEP_AGE = 30.0
+#: How far back a tenant's task types are looked for, in seconds: as long as jobs are kept.
+_REMEMBERED = 7 * 86400
 Ops = Annotated[Caller, Depends(needs("ops"))]
 What = Annotated[
     str,
@@ -95,9 +100,9 @@ def create_router(site: Site) -> APIRouter:
         )
 
     @router.get("/api/breakers")
-    def breakers(_: Ops) -> Breakers:
-        """Every provider with faults on record."""
-        found = redis_breakers(site.settings, site.ledger).all()
+    def breakers(caller: Ops) -> Breakers:
+        """Every provider with faults on record; a tenant's token is told of none."""
+        found = visible_breakers(site, caller.tenant)
         return Breakers(
             breakers=[
                 BreakerRow(
@@ -113,9 +118,9 @@ def create_router(site: Site) -> APIRouter:
 
 def _add_pauses(router: APIRouter, site: Site) -> None:
     @router.get("/api/pauses")
-    def pauses(_: Ops) -> Pauses:
-        """What is paused."""
-        return Pauses(paused=site.ledger.paused())
+    def pauses(caller: Ops) -> Pauses:
+        """What is paused; a tenant's token is told of queues and of its own task types."""
+        return Pauses(paused=visible_pauses(site, caller.tenant))
 
     @router.put("/api/pauses/{what:path}", responses=errors(404, 422))
     def pause(what: What, caller: Ops) -> Pauses:
@@ -135,6 +140,28 @@ def _add_pauses(router: APIRouter, site: Site) -> None:
 def _for_everybody(caller: Caller) -> None:
     if caller.tenant is not None:
         raise Problem(403, "tenants", "a pause is everybody's: it needs a token without a tenant")
+
+
+def visible_breakers(site: Site, tenant: str | None) -> dict[str, Breaker]:
+    """The breakers that somebody bound to a tenant may know of: which providers there are, and
+    how they fare, tells of other tenants' work."""
+    return redis_breakers(site.settings, site.ledger).all() if tenant is None else {}
+
+
+def visible_pauses(site: Site, tenant: str | None) -> list[str]:
+    """What is paused, as far as somebody bound to a tenant may know: queues are everybody's, task
+    types are told of that the tenant had jobs of while the ledger remembers them."""
+    paused = site.ledger.paused()
+    if tenant is None:
+        return paused
+    own: set[str] = set()
+    if any(what.startswith("task_type:") for what in paused):
+        found = Figures(site.ledger.calls, site.settings).window(
+            _REMEMBERED, now=site.ledger.now(), compare=False
+        )
+        types = trend.task_types((bucket.rows for bucket in found.buckets), tenant=tenant)
+        own = {f"task_type:{name}" for name in types}
+    return [what for what in paused if what.startswith("queue:") or what in own]
 
 
 def known_pause(what: str) -> str:

@@ -15,6 +15,8 @@ from mulligan.console.page.render import only, page
 from mulligan.tasks.escalations import find_group, list_groups
 
 Reader = Annotated[Caller, Depends(needs("ops"))]
+Show = Annotated[str, Query(max_length=10)]
+Tenant = Annotated[str, Query(max_length=200)]
 _GROUPS = 100
 _ROWS = 50
 
@@ -24,8 +26,8 @@ def add(router: APIRouter, site: Site) -> None:
     def groups(
         request: Request,
         caller: Reader,
-        show: Annotated[str, Query(max_length=10)] = "open",
-        tenant: Annotated[str, Query(max_length=200)] = "",
+        show: Show = "open",
+        tenant: Tenant = "",
     ) -> HTMLResponse:
         whose = only(caller, tenant)
         found = list_groups(site.ledger, only_open=show != "all", tenant=whose, limit=_GROUPS)
@@ -36,7 +38,7 @@ def add(router: APIRouter, site: Site) -> None:
             groups=found,
             now=site.ledger.now(),
             show=show,
-            tenant=whose or "",
+            tenant=tenant if caller.tenant is None else "",
         )
 
     @router.get("/escalations/{signature:path}")
@@ -44,13 +46,15 @@ def add(router: APIRouter, site: Site) -> None:
         request: Request,
         caller: Reader,
         signature: str,
-        show: Annotated[str, Query(max_length=10)] = "open",
+        show: Show = "open",
+        tenant: Tenant = "",
     ) -> HTMLResponse:
-        found = find_group(site.ledger, signature, tenant=caller.tenant)
+        whose = only(caller, tenant)
+        found = find_group(site.ledger, signature, tenant=whose)
         if found is None:
             raise not_found(f"group of escalations {signature}")
         rows = site.ledger.escalations(
-            signature=signature, only_open=show != "all", tenant=caller.tenant, limit=_ROWS
+            signature=signature, only_open=show != "all", tenant=whose, limit=_ROWS
         )
         return page(
             request,
@@ -60,4 +64,5 @@ def add(router: APIRouter, site: Site) -> None:
             now=site.ledger.now(),
             rows=rows,
             show=show,
+            tenant=tenant if caller.tenant is None else "",
         )

@@ -23,8 +23,11 @@ from mulligan.workers.figures import Figures
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Window = Annotated[str, Query(max_length=10)]
+Tenant = Annotated[str, Query(max_length=200)]
 #: More columns than a screen has room for: the rest is one column.
 _TYPES = 8
+#: Signatures that are listed.
+_SIGNATURES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +44,20 @@ def add(router: APIRouter, site: Site) -> None:
         request: Request,
         caller: Reader,
         window: Window = "24h",
-        tenant: Annotated[str, Query(max_length=200)] = "",
+        tenant: Tenant = "",
     ) -> HTMLResponse:
-        figures = overview(site, window=window, tenant=only(caller, tenant))
+        figures = overview(
+            site,
+            window=window,
+            tenant=only(caller, tenant),
+            bound=caller.tenant is not None,
+            whys=_SIGNATURES,
+        )
         return page(
             request,
             "failures.html",
             caller=caller,
+            chosen=None if caller.tenant else figures.tenant,
             heat=heat_map(figures.heat),
             o=figures,
             why_place=why_place,
@@ -56,7 +66,11 @@ def add(router: APIRouter, site: Site) -> None:
 
     @router.get("/failures/{signature:path}")
     def failure(
-        request: Request, caller: Reader, signature: str, window: Window = "7d"
+        request: Request,
+        caller: Reader,
+        signature: str,
+        window: Window = "7d",
+        tenant: Tenant = "",
     ) -> HTMLResponse:
         now = site.ledger.now()
         report = failure_report(
@@ -64,7 +78,7 @@ def add(router: APIRouter, site: Site) -> None:
             signature=signature,
             window=window,
             now=now,
-            tenant=caller.tenant,
+            tenant=only(caller, tenant),
             texts=caller.texts,
         )
         if report is None:
@@ -73,6 +87,7 @@ def add(router: APIRouter, site: Site) -> None:
             request,
             "failure.html",
             caller=caller,
+            chosen=None if caller.tenant else tenant,
             f=report,
             made_of=made_of(report["explanation"]),
             may_mute=caller.role in ("ops", "admin") and caller.tenant is None,

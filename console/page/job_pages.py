@@ -7,13 +7,14 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.errors import Problem, invalid
 from mulligan.console.http.jobs import visible_job
 from mulligan.console.http.site import Site
 from mulligan.console.page import story
+from mulligan.console.page.job_address import address_of
 from mulligan.console.page.render import page
 from mulligan.workers.job_pages import JobFilter, page_jobs
 
@@ -28,21 +29,24 @@ def add(router: APIRouter, site: Site) -> None:
     def jobs(
         request: Request,
         caller: Reader,
+        name: Text = "",
         state: Text = "",
         task_type: Text = "",
         label: Text = "",
         cursor: Annotated[str, Query(max_length=100)] = "",
-    ) -> HTMLResponse:
+    ) -> Response:
+        if address := address_of(site, caller, name.strip()):
+            return RedirectResponse(address, 303)
         settings = site.settings
         found = page_jobs(
             site.ledger.calls,
             prefix=settings.key_prefix,
             partitions=settings.partitions,
-            wanted=_wanted(caller, state, task_type, label),
+            wanted=_wanted(caller, name, state, task_type, label),
             limit=_ROWS,
             cursor=cursor or None,
         )
-        chosen = {"state": state, "task_type": task_type, "label": label}
+        chosen = {"name": name, "state": state, "task_type": task_type, "label": label}
         kept = {name: value for name, value in chosen.items() if value}
         return page(
             request,
@@ -63,13 +67,14 @@ def add(router: APIRouter, site: Site) -> None:
     _add_story(router, site)
 
 
-def _wanted(caller: Caller, state: str, task_type: str, label: str) -> JobFilter:
+def _wanted(caller: Caller, begins: str, state: str, task_type: str, label: str) -> JobFilter:
     if state and state not in STATES:
         raise invalid(f"state: {state!r} is none of {', '.join(STATES)}")
     name, colon, value = label.strip().partition(":")
     if label.strip() and not (name and colon):
         raise invalid(f"label: {label!r} is not NAME:VALUE")
     return JobFilter(
+        name=begins.strip() or None,
         state=state or None,
         task_type=task_type.strip() or None,
         labels={name: value} if label.strip() else {},
@@ -79,7 +84,10 @@ def _wanted(caller: Caller, state: str, task_type: str, label: str) -> JobFilter
 
 def _add_story(router: APIRouter, site: Site) -> None:
     @router.get("/jobs/{job_id}")
-    def job(request: Request, caller: Reader, job_id: str) -> HTMLResponse:
+    def job(request: Request, caller: Reader, job_id: str) -> Response:
+        address = address_of(site, caller, job_id)
+        if address is not None and address != f"/jobs/{job_id}":
+            return RedirectResponse(address, 307)
         # Before it is read: what happens meanwhile is told again, and never missed.
         after = f"{int(site.ledger.now() * 1000)}"
         view = visible_job(site, caller, job_id)

@@ -11,9 +11,13 @@ from mulligan.console.http.site import Site
 from mulligan.console.page import shown
 from mulligan.workers import keys
 
-#: Rows at first, and how many events are looked at to find them.
+#: Rows at first, how many events are read at once to find them, and how many for one tenant.
 ROWS = 15
 _EVENTS = 250
+LOOKED_AT = 20 * _EVENTS
+
+#: An event's id and what it tells.
+Event = tuple[str, Mapping[str, Any]]
 
 
 @dataclass
@@ -41,17 +45,37 @@ class Row:
 
 
 def newest(site: Site, *, tenant: str | None) -> tuple[Sequence[Row], str]:
-    """The rows to begin with and the event to go on after, in one round trip per partition."""
-    found: list[tuple[str, Mapping[str, Any]]] = []
+    """The rows to begin with and the event to go on after. For all, one round trip per partition;
+    a tenant's are looked for further back, as others may have had the last word for long."""
+    found: list[Event] = []
+    last = ""
     for number in range(site.settings.partitions):
         stream = keys.partition_prefix(site.settings.key_prefix, f"p{number:02d}") + "events"
-        rows = site.ledger.calls.run("XREVRANGE", stream, "+", "-", "COUNT", _EVENTS)
+        events = _newest_of(site, stream, tenant)
+        found += events
+        last = max(last, events[0][0] if events else "", key=_order)
+    found.sort(key=lambda event: _order(event[0]))
+    return fold(found, tenant=tenant)[:ROWS], last
+
+
+def _newest_of(site: Site, stream: str, tenant: str | None) -> list[Event]:
+    """The newest events of a stream, the newest first: enough for the rows of a tenant."""
+    found: list[Event] = []
+    upto = "+"
+    while True:
+        rows = site.ledger.calls.run("XREVRANGE", stream, upto, "-", "COUNT", _EVENTS)
         found += [(entry_id, json.loads(fields["data"])) for entry_id, fields in rows]
-    found.sort(key=lambda row: tuple(map(int, row[0].split("-"))))
-    return fold(found, tenant=tenant)[:ROWS], found[-1][0] if found else ""
+        enough = tenant is None or len(fold(reversed(found), tenant=tenant)) >= ROWS
+        if enough or len(rows) < _EVENTS or len(found) >= LOOKED_AT:
+            return found
+        upto = f"({found[-1][0]}"
 
 
-def fold(events: Iterable[tuple[str, Mapping[str, Any]]], *, tenant: str | None) -> Sequence[Row]:
+def _order(entry_id: str) -> tuple[int, ...]:
+    return tuple(map(int, entry_id.split("-"))) if entry_id else ()
+
+
+def fold(events: Iterable[Event], *, tenant: str | None) -> Sequence[Row]:
     """One row per job, the newest first; only those known to be the tenant's, if one is asked."""
     rows: dict[str, Row] = {}
     for entry_id, data in events:

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.ops import visible_breakers
 from mulligan.console.http.site import Site
 from mulligan.console.overview import overview
 from mulligan.console.page.render import page
 from mulligan.console.queues import PAUSABLE
-from mulligan.workers.compose import redis_breakers
 
 Reader = Annotated[Caller, Depends(needs("ops"))]
 
@@ -21,8 +21,8 @@ Reader = Annotated[Caller, Depends(needs("ops"))]
 def add(router: APIRouter, site: Site) -> None:
     @router.get("/operations")
     def operations(request: Request, caller: Reader) -> HTMLResponse:
-        figures = overview(site, tenant=caller.tenant)
-        breakers = redis_breakers(site.settings, site.ledger).all()
+        figures = overview(site, tenant=caller.tenant, bound=caller.tenant is not None)
+        breakers = visible_breakers(site, caller.tenant)
         providers = sorted(
             {*breakers, *(w.partition(":")[2] for w in figures.paused if w.startswith("provider:"))}
         )

@@ -14,7 +14,7 @@ from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.site import Site
 from mulligan.console.overview import WINDOWS, Overview, Why, overview
 from mulligan.console.page import live, svg
-from mulligan.console.page.render import FRAGMENT_HEADER, only, page
+from mulligan.console.page.render import FRAGMENT_HEADER, address, only, page
 from mulligan.console.queues import PAUSABLE
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
@@ -25,6 +25,11 @@ _HEALTH = {
     "degraded": ("degraded", "◐", "odd"),
     "down": ("down", "○", "bad"),
 }
+_NO_MONEY = {
+    "prices": "no prices set",
+    "usage": "usage unknown",
+    "price": "no price for these tokens",
+}
 _SERIES = ("first try", "repaired", "escalated")
 
 
@@ -34,7 +39,7 @@ def add(router: APIRouter, site: Site) -> None:
         request: Request, caller: Reader, window: Window = "1h", tenant: Tenant = ""
     ) -> HTMLResponse:
         whose = only(caller, tenant)
-        figures = overview(site, window=window, tenant=whose)
+        figures = overview(site, window=window, tenant=whose, bound=caller.tenant is not None)
         # The script keeps the list itself: only the whole page begins with one.
         begins = FRAGMENT_HEADER not in request.headers
         rows, after = live.newest(site, tenant=whose) if begins else ((), "")
@@ -43,17 +48,25 @@ def add(router: APIRouter, site: Site) -> None:
             "overview.html",
             caller=caller,
             o=figures,
+            chosen=whose if caller.tenant is None else None,
             live=rows,
             live_after=after,
+            live_of=_jobs_of(site, whose) if caller.tenant is None else "/jobs",
+            live_seen=live.LOOKED_AT,
             **shown_of(figures),
         )
+
+
+def _jobs_of(site: Site, tenant: str | None) -> str:
+    """Where the jobs of a tenant are listed."""
+    return address("/jobs", label=f"{site.settings.tenant_label}:{tenant}" if tenant else None)
 
 
 def shown_of(figures: Overview) -> dict[str, Any]:
     """What the template needs beside the figures themselves."""
     word, sign, tone = _HEALTH[figures.health.state]
-    nothing = not figures.success.ended and not any(
-        lane.waiting or lane.active for lane in figures.queues
+    nothing = not (
+        figures.success.ended or figures.running or any(lane.waiting for lane in figures.queues)
     )
     return {
         "chart": outcomes_chart(figures),
@@ -67,8 +80,8 @@ def shown_of(figures: Overview) -> dict[str, Any]:
         "no_jobs": nothing,
         "now": figures.at,
         "pausable": PAUSABLE,
-        "running": sum(lane.active for lane in figures.queues),
         "why_place": why_place,
+        "no_money": _NO_MONEY,
         "windows": WINDOWS,
     }
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import sha256
 from importlib import resources
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -62,8 +63,9 @@ def _environment() -> Environment:
         ago=shown.ago,
         clock=shown.clock,
         count=shown.count,
-        failure_url=lambda signature: f"/failures/{quote(signature, safe='')}",
-        group_url=lambda signature: f"/escalations/{quote(signature, safe='')}",
+        address=address,
+        failure_url=partial(_signature_url, "/failures"),
+        group_url=partial(_signature_url, "/escalations"),
         mark=shown.mark,
         money=shown.money,
         ms=lambda value: shown.span(None if value is None else value / 1000),
@@ -78,6 +80,16 @@ def _environment() -> Environment:
         words=shown.words,
     )
     return environment
+
+
+def address(path: str, **choice: str | None) -> str:
+    """A path with what was chosen, as far as anything was."""
+    chosen = urlencode({name: value for name, value in choice.items() if value})
+    return f"{path}?{chosen}" if chosen else path
+
+
+def _signature_url(path: str, signature: str, **choice: str | None) -> str:
+    return address(f"{path}/{quote(signature, safe='')}", **choice)
 
 
 def _spark(values: Any, label: str, high: float | None = None) -> Markup:
@@ -116,6 +128,7 @@ def page(
         fragment=FRAGMENT_HEADER in request.headers,
         here="/" + request.url.path.strip("/").partition("/")[0],
         may_act=ops,
+        may_pause=ops and caller is not None and caller.tenant is None,  # it is everybody's
         pages=[
             each
             for each in PAGES

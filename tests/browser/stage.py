@@ -138,7 +138,7 @@ def fill(fleet: Fleet, *, scale: int = 8) -> Filled:
     wait_for(lambda: all(_state(fleet, each) == "waiting" for each in waiting), "jobs to be parked")
     repaired = next(v for v in views if v.state == "succeeded" and len(v.attempts) > 1)
     escalated = next(v for v in views if v.state == "escalated")
-    group = fleet.ledger.groups()[0]
+    group = max(fleet.ledger.groups(), key=lambda each: each.open)  # the newest may be alone
     return Filled(repaired.id, escalated.id, waiting[0], group.signature)
 
 

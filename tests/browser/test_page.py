@@ -67,6 +67,15 @@ def test_a_submitted_job_appears_without_a_reload(scene: Set, tab: Tab) -> None:
     expect(page).to_have_url(f"{scene.url}/jobs/{job}")
 
 
+def test_a_chosen_tenant_alone_is_followed(scene: Set, tab: Tab) -> None:
+    page = tab(f"{scene.url}/?tenant=acme")
+    expect(page.locator("#stream")).to_have_text("live")
+    (other,) = scene.submit(stage.person("Ivan", labels={"tenant": "globex"}))
+    (mine,) = scene.submit(stage.person("Judy"))
+    expect(page.locator(f'#live li[data-job="{mine}"]')).to_contain_text("first try")
+    expect(page.locator(f'#live li[data-job="{other}"]')).to_have_count(0)
+
+
 def test_a_broken_stream_is_told_and_mended(scene: Set, tab: Tab) -> None:
     page = tab("about:blank", expected="ERR_FAILED")
     page.route("**/api/events*", lambda route: route.abort())

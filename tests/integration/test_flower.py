@@ -8,7 +8,7 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,12 @@ class Flower:
         found: dict[str, Any] = self.get("/api/tasks?limit=1000") or {}
         return found
 
+    def states(self, *names: str, among: Sequence[str]) -> list[str] | None:
+        """The states of these tasks, once each is one of those looked for."""
+        tasks = self.tasks()
+        found = [str(tasks.get(name, {}).get("state")) for name in names]
+        return found if set(found) <= set(among) else None
+
     def ended(self, *names: str) -> dict[str, Any]:
         """Every task, once Flower knows how these ended."""
 
@@ -117,24 +123,42 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
 
 def test_flower_shows_the_lineage_of_a_repaired_job(flower: Flower) -> None:
     slow = {"id": "command.subprocess", "argv": ["true"]}
-    repaired, escalated, handed = flower.fleet.submit(
+    failing = {"id": "command.subprocess", "argv": ["false"]}
+    repaired, escalated, handed, refused = flower.fleet.submit(
         scripted(WRONG_TYPE, GOOD),
         scripted(WRONG_TYPE),
         scripted(WRONG_TYPE, GOOD, verifiers=[*scripted()["verifiers"], slow]),
+        scripted(GOOD, verifiers=["json.object", slow, failing]),
     )
-    flower.fleet.finished([repaired, escalated, handed])
-    tasks = flower.ended(f"{repaired}-2", f"{escalated}-3", f"{handed}-2")
+    *_, last = flower.fleet.finished([repaired, escalated, handed, refused])
+    end = f"{refused}-{len(last.attempts)}"
+    tasks = flower.ended(f"{repaired}-2", f"{escalated}-3", f"{handed}-2", end)
     shown = {name: task["state"] for name, task in tasks.items()}
     assert [shown[f"{repaired}-{n}"] for n in (1, 2)] == ["RETRY", "SUCCESS"]
     assert [shown[f"{escalated}-{n}"] for n in (1, 2, 3)] == ["RETRY", "RETRY", "FAILURE"]
     # An attempt whose verifiers ran as tasks of their own is reported by the last of them.
     assert [shown[f"{handed}-{n}"] for n in (1, 2)] == ["RETRY", "SUCCESS"]
-    failures = [n for n, s in shown.items() if s == "FAILURE" and "-c" not in n]
-    assert failures == [f"{escalated}-3"], "FAILURE is the list of escalations"
+    failures = {n for n, s in shown.items() if s == "FAILURE" and "-c" not in n}
+    assert failures == {f"{escalated}-3", end}, "FAILURE is the list of escalations"
+    slow_ones = wait_for(
+        lambda: flower.states(f"{end}-v1", f"{end}-v2", among=("SUCCESS", "RETRY")),
+        "Flower to show both verifications",
+    )
+    assert slow_ones == ["SUCCESS", "RETRY"], "each says whether it passed"
     for number in (2, 3):
         task = flower.get(f"/api/task/info/{escalated}-{number}")
         assert task["root_id"] == f"{escalated}-1"
         assert task["parent_id"] == f"{escalated}-{number - 1}"
+
+
+def test_what_beat_sends_all_day_is_not_listed(flower: Flower) -> None:
+    (job_id,) = flower.fleet.submit(scripted(GOOD))
+    flower.fleet.finished([job_id])  # by a delayed verification too: sweeps have run meanwhile
+    names = {task["name"] for task in flower.ended(f"{job_id}-1").values()}
+    assert "mulligan.attempt" in names
+    assert not names & {
+        f"mulligan.{each}" for each in ("sweep", "fold", "bulk", "edits", "webhooks")
+    }
 
 
 def test_arguments_and_results_can_be_read(flower: Flower) -> None:

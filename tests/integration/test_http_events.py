@@ -288,11 +288,21 @@ def test_tenants_hear_of_their_own(console: Served) -> None:
             console.site.ledger.cancel(mine)
             wait_for(lambda: len(stream.events) == 2, "accepting and cancelling")
             assert set(stream.jobs) == {mine}
-        with listening(console, "/api/events?after=0", token=token) as replayed:
-            replayed.hears(mine)
-            assert set(replayed.jobs) == {mine}
+        # Who is bound to a tenant hears of no other, whatever it asks for.
+        for path in ("/api/events?after=0", "/api/events?after=0&tenant=b"):
+            with listening(console, path, token=token) as replayed:
+                replayed.hears(mine)
+                assert set(replayed.jobs) == {mine}
     finally:
         console.site.tokens.revoke(token.split("_")[1])
+
+
+def test_who_hears_of_all_may_listen_to_one_tenant(console: Served) -> None:
+    with listening(console, "/api/events?tenant=chosen") as stream:
+        submit(console, labels={"tenant": "b"})
+        mine = submit(console, labels={"tenant": "chosen"})
+        stream.hears(mine)
+        assert set(stream.jobs) == {mine}
 
 
 def test_a_stopping_server_ends_its_streams(tmp_path: Path) -> None:

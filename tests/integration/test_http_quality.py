@@ -234,7 +234,10 @@ def test_what_work_cost_with_repairs_apart(site: Site, api: TestClient) -> None:
     assert (line["first"]["attempts"], line["repairs"]["attempts"]) == (1, 1)
     # A scripted answer has no usage: that is unknown, not free.
     assert (line["unknown_attempts"], line["tokens"], line["money"]) == (2, None, None)
+    assert (line["tokens_per_success"], line["repairs_share"]) == (None, None)
+    assert (lines["other"]["repairs"]["attempts"], lines["other"]["repairs"]["money"]) == (0, 0)
     assert report["total"]["attempts"] == 3
+    assert {job["tokens"] for job in ok(api, "/api/jobs")["jobs"]} == {None}
     bound = ask(site, new_token(site, role="producer", tenant="acme"))
     assert ok(bound, "/api/cost", by="tenant", window="1h")["lines"][0]["of"] == {"tenant": "acme"}
     assert ok(bound, "/api/cost", window="1h")["total"]["attempts"] == 2

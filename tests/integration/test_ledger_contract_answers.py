@@ -46,10 +46,15 @@ def test_an_answer_stored_twice_with_one_token_is_counted_once(play: Stage) -> N
     assert (play.view(job_id).tokens, play.view(job_id).seconds) == (7, 0.25)
 
 
-def test_unknown_usage_counts_for_nothing(play: Stage) -> None:
+@pytest.mark.parametrize("tokens", [None, 0])
+def test_unknown_usage_counts_for_nothing_and_is_not_0(play: Stage, tokens: int | None) -> None:
     job_id = play.submit()
-    play.ledger.store_output(play.take(job_id).lease, answer(tokens=None))
-    assert play.view(job_id).tokens == 0
+    claim = play.take(job_id)
+    play.ledger.store_output(claim.lease, answer(tokens=tokens))
+    assert play.view(job_id).tokens == tokens
+    play.settle(claim, succeeds(claim))
+    told = [event.data for event in play.ledger.events() if event.type == "job"]
+    assert (told[-1]["state"], told[-1]["tokens"]) == ("succeeded", tokens)
 
 
 def test_usage_adds_up_over_attempts(play: Stage) -> None:

@@ -409,7 +409,7 @@ def test_an_answer_in_other_words_is_kept_and_its_tokens_count(play: Stage) -> N
     before = play.view(job_id).tokens
     other = Output(text="gone", usage=Usage(total_tokens=7))
     assert play.ledger.store_cycle_output(taken.lease, other)
-    assert play.view(job_id).tokens == before + 7
+    assert play.view(job_id).tokens == (before or 0) + 7
     held = play.ledger.hold(taken.lease)
     assert isinstance(held, CycleClaim)
     assert held.output == other

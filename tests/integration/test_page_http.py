@@ -130,6 +130,80 @@ def test_a_tenant_sees_its_own_alone(site: Site, stage: Stage) -> None:
     assert other.get(f"/jobs/{job_id}", headers=HTML).status_code == 404
 
 
+def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(site: Site, stage: Stage) -> None:
+    stage.submit(name="of-beta", labels={"tenant": "beta"})
+    others = [make_job(name=f"job-{n}", labels={"tenant": "zeta"}) for n in range(600)]
+    site.ledger.accept([Submission(id=keys.job_id(partitions=1), job=job) for job in others])
+    client = ask(site)
+    assert "of-beta" not in page(client, "/")
+    text = page(client, "/?tenant=beta")
+    assert re.findall(r'class="who">([^<]+)<', text) == ["of-beta"]
+    assert 'data-tenant="beta"' in text
+    nothing = page(client, "/?tenant=nobody%26co")
+    assert "Nothing of nobody&amp;co is among the last" in nothing
+    assert 'href="/jobs?label=tenant%3Anobody%26co"' in nothing
+
+
+def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
+    site: Site, stage: Stage
+) -> None:
+    for tenant in ("beta", "beta", "zeta"):
+        claim = stage.take(stage.submit(labels={"tenant": tenant}))
+        stage.settle(claim, escalates(claim))
+    client = ask(site)
+    group = quote(site.ledger.groups()[0].signature, safe="")
+    address = f"/escalations/{group}?tenant=beta"
+    for path in ("/?tenant=beta", "/escalations?tenant=beta"):
+        assert f'href="{address}"' in page(client, path), path
+    text = page(client, address)
+    assert set(re.findall(r'data-group-tenant="([^"]*)"', text)) == {"beta"}
+    assert "beta only" in text
+    assert "zeta" not in text
+    assert '?show=all&amp;tenant=beta"' in text
+    assert set(
+        re.findall(r'data-group-tenant="([^"]*)"', page(client, f"/escalations/{group}"))
+    ) == {""}
+
+
+@pytest.mark.parametrize(
+    ("task", "there"),
+    [("-2", "#attempt-2"), ("-1-v0", "#attempt-1"), ("-1-c1", "#attempt-1"), ("-done", "")],
+)
+def test_what_flower_calls_a_task_leads_to_its_story(
+    site: Site, stage: Stage, task: str, there: str
+) -> None:
+    job_id = repaired(stage)
+    client = ask(site)
+    for asked in (f"/jobs/{job_id}{task}", f"/jobs?name={job_id}{task}"):
+        told = client.get(asked, headers=HTML)
+        assert told.headers["location"] == f"/jobs/{job_id}{there}", asked
+    assert not there or f'id="{there[1:]}"' in page(client, f"/jobs/{job_id}")
+
+
+def test_the_task_of_a_users_own_app_leads_to_its_story(site: Site) -> None:
+    root = "0b9e6fc1-8a59-4a5d-9a34-0c6b1d8b8f11"
+    own = keys.own_job_id(root, partitions=1)
+    job = make_job(labels={"tenant": "acme"})
+    site.ledger.accept([Submission(id=own, job=job)])
+    client = ask(site)
+    for task, there in ((root, ""), (f"{root}-2", "#attempt-2")):
+        told = client.get(f"/jobs/{task}", headers=HTML)
+        assert told.headers["location"] == f"/jobs/{own}{there}"
+    other = ask(site, new_token(site, role="producer", tenant="globex"))
+    assert other.get(f"/jobs/{root}", headers=HTML).status_code == 404
+
+
+def test_jobs_are_found_by_the_beginning_of_their_name(site: Site, stage: Stage) -> None:
+    for name in ("invoice-1", "invoice-2", "person"):
+        stage.submit(name=name)
+    client = ask(site)
+    assert re.findall(r'id="job-[^>]+>([^<]+)<', page(client, "/jobs?name=invoice")) == [
+        "invoice-2",
+        "invoice-1",
+    ]
+    assert "No job is like that" in page(client, "/jobs?name=voice")
+
+
 def test_a_producer_is_offered_only_what_it_may_open(site: Site) -> None:
     producer = ask(site, new_token(site, role="producer"))
     text = page(producer, "/")

@@ -97,6 +97,37 @@ def test_the_commands_add_up_what_nobody_has_folded(ran: None) -> None:
     assert own["total"]["attempts"] == 2
 
 
+PRICES = json.dumps({"scripted": {"prompt": 1, "completion": 1}})
+
+
+@pytest.mark.parametrize(
+    ("prices", "answer", "money", "repairs"),
+    [
+        ("{}", GOOD, "unknown: set prices", "0.00"),
+        (PRICES, GOOD, "unknown: no usage told", "0.00"),
+        (PRICES, {"text": GOOD, "usage": {"prompt_tokens": 900, "completion_tokens": 100}},
+         "0.0010", "0.00"),
+        (json.dumps({"other": {"prompt": 1, "completion": 1}}),
+         {"text": GOOD, "usage": {"total_tokens": 5}}, "unknown: no price", "0.00"),
+    ],
+)  # fmt: skip
+def test_money_that_is_missing_says_why(
+    settings: SettingsMaker,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    prices: str,
+    answer: Any,
+    money: str,
+    repairs: str,
+) -> None:
+    jobs_ran(open_site(settings(allow_inline=True)), scripted(answer))
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
+    monkeypatch.setenv("MULLIGAN_PRICES", prices)
+    text = told("cost", "--by", "runner", "--markdown")
+    (row,) = [line for line in text.splitlines() if line.startswith("| scripted")]
+    assert [cell.strip() for cell in row.split("|")][7:9] == [money, repairs]
+
+
 def test_a_page_of_failures_has_plots(ran: None) -> None:
     told("failures", "--html", "r.html")
     page = page_of(Path("r.html").read_text())

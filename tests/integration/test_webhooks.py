@@ -123,10 +123,10 @@ class Post:
             self.stage.settle(claim, escalates(claim, reason))
         return job_id
 
-    def succeed(self) -> str:
+    def succeed(self, *, tokens: int | None = 10) -> str:
         job_id = self.stage.submit(labels={"team": "red"})
         claim = self.stage.take(job_id)
-        self.ledger.store_output(claim.lease, answer("the secret answer"))
+        self.ledger.store_output(claim.lease, answer("the secret answer", tokens=tokens))
         self.stage.settle(claim, succeeds(claim))
         return job_id
 
@@ -284,6 +284,15 @@ def test_every_finished_job_is_told_once_without_its_answer(
     assert (body["state"], body["score"], body["labels"]) == ("succeeded", 100, {"team": "red"})
     assert body["console_url"] == f"http://127.0.0.1:8700/jobs/{body['job_id']}"
     assert all(b"secret answer" not in request["raw"] for request in receiver.got)
+
+
+def test_a_usage_that_nobody_told_is_null_in_what_is_told(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    desk = post({"events": ["job_finished"]})
+    used = {desk.succeed(tokens=tokens): tokens for tokens in (None, 0, 7)}
+    desk.tick()
+    assert {body["job_id"]: body["tokens"] for body in receiver.bodies} == used
 
 
 def test_jobs_of_every_partition_are_told(post: PostMaker, receiver: Receiver) -> None:

@@ -128,7 +128,9 @@ def test_usage_is_what_was_told(usage: tuple[int | None, ...], measures: dict[st
 )
 def test_only_a_mandatory_retry_is_timed(waited: float, bound: str) -> None:
     start = {"type": "attempt", "state": "running", "mode": "immediate_retry", "waited": waited}
-    assert (name("retry", bound), 1) in facts(start).timed
+    assert facts({**start, "tenant": "acme"}).timed == [(name("retry", bound, "acme"), 1)]
+    assert facts(start).timed == [(name("retry", bound, None), 1)]
+    assert (name("retry", bound), 1) in facts(start).total
     assert facts({**start, "mode": "initial"}) == figures.NOTHING
 
 
@@ -263,7 +265,45 @@ def test_costs_are_grouped_by_labels_too() -> None:
         ("", 1), ("a", 1), ("b", 1)
     ]  # fmt: skip
     assert cost.lines([], by=["model"], prices={}) == []
-    assert cost.total([], prices={}).both.cost is None
+    assert cost.total([], prices={}).both.cost == 0, "what was not done cost nothing"
+
+
+UNTOLD: dict[str, Any] = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None}
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({}, (20e-6, None)),
+        ({"runner": "big", "model": "m9"}, (None, "price")),
+        (UNTOLD, (None, "usage")),
+        ({**UNTOLD, "runner": "big", "model": "m9"}, (None, "usage")),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "runner": "big"}, (0, None)),
+    ],
+)
+def test_a_cost_that_is_unknown_says_why(
+    data: dict[str, Any], expected: tuple[float | None, str | None]
+) -> None:
+    used = cost.total([added(settled(**data))], prices=PRICES).both
+    assert (used.cost, used.why_unpriced) == (
+        None if expected[0] is None else pytest.approx(expected[0]), expected[1]
+    )  # fmt: skip
+
+
+def test_successes_whose_usage_is_unknown_make_no_average() -> None:
+    told, untold = settled(success=True), settled(success=True, **UNTOLD)
+    assert cost.total([added(told, untold)], prices={}).tokens_per_success == 15
+    assert cost.total([added(settled(), untold)], prices={}).tokens_per_success is None
+
+
+def test_the_share_of_repairs_is_unknown_if_a_side_is() -> None:
+    first, repair = settled(), settled(mode="immediate_retry")
+    blind = settled(mode="immediate_retry", **UNTOLD)
+    assert cost.total([added(first, repair)], prices={}).repairs_share == 0.5
+    assert cost.total([added(first)], prices={}).repairs_share == 0
+    assert cost.total([added(first, blind)], prices={}).repairs_share is None
+    assert cost.total([added(settled(**UNTOLD), repair)], prices={}).repairs_share is None
+    assert cost.total([added(first, repair, blind)], prices={}).repairs_share == 0.5
 
 
 @pytest.mark.parametrize("by", ["", "colour", "label:", "model,model"])

@@ -45,5 +45,5 @@ take_lease(entry, R.lease_ms, job[4])
 if job[5] then hold(job[5], entry) end
 set_state(R.id, job[1], 'running')
 event('attempt', R.id, { attempt = R.n, state = 'running', mode = attempt[5], task_type = job[3],
-  waited = NOW - tonumber(attempt[6] or NOW) })
+  tenant = job[4] or nil, waited = NOW - tonumber(attempt[6] or NOW) })
 return attempt_view('claimed', R.id, R.n)

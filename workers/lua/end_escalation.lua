@@ -13,7 +13,7 @@ if R.how == 'requeued' then
   if tonumber(job[2]) ~= R.plan_number - 1 then return { 'stored' } end -- somebody was faster
   local n = R.plan_number
   if string.sub(job[3], 1, 11) == 'memory:job:' then redis.call('DEL', P .. job[3]) end
-  redis.call('HSET', job_key(id), 'attempt', n, 'spent_tokens', job[4], 'spent_seconds', job[5],
+  redis.call('HSET', job_key(id), 'attempt', n, 'spent_tokens', job[4] or 0, 'spent_seconds', job[5],
     'repair_seconds', 0, 'loop', 0, 'past_loops', math.max(job[10], job[11] or 0), 'reason', '', 'detail', '', 'finished_at', '',
     'deadline_at', stamp(NOW + R.deadline_ms))
   redis.call('HSET', attempt_key(id, n), 'mode', 'initial', 'plan', R.plan, 'state', 'queued',
@@ -34,7 +34,7 @@ elseif R.how == 'cancelled' and job[1] == 'escalated' then
   set_state(id, 'escalated', 'cancelled')
   redis.call('HSET', job_key(id), 'reason', 'cancelled', 'detail', R.note)
   event('job', id, { state = 'cancelled', reason = 'cancelled', task_type = job[8],
-    tenant = job[9] or nil, attempts = tonumber(job[2]), tokens = tonumber(job[4]),
+    tenant = job[9] or nil, attempts = tonumber(job[2]), tokens = tonumber(job[4]) or cjson.null,
     first_try = false })
 end
 redis.call('HSET', key, 'state', R.how, 'ended_at', stamp(NOW), 'ended_by', R.by, 'note', R.note)

@@ -6,6 +6,7 @@ local FIELDS = { 'state', 'task_type', 'name', 'tenant', 'waiting_for', 'reason'
 local BATCH = 200
 
 local function matches(row, labels)
+  if given(R.name) and string.sub(row.name or '', 1, #R.name) ~= R.name then return false end
   if given(R.task_type) and row.task_type ~= R.task_type then return false end
   if given(R.tenant) and row.tenant ~= R.tenant then return false end
   for name, value in pairs(given(R.labels) and R.labels or {}) do

@@ -282,7 +282,7 @@ local function finish(id, old, state, reason, detail, about)
     'finished_at', stamp(NOW))
   local job = redis.call('HMGET', key, 'attempt', 'tokens', 'task_type', 'tenant', 'lane')
   local told = { state = state, reason = reason, attempts = tonumber(job[1]),
-    tokens = tonumber(job[2]), task_type = job[3], tenant = job[4] or nil,
+    tokens = tonumber(job[2]) or cjson.null, task_type = job[3], tenant = job[4] or nil,
     first_try = state == 'succeeded' and job[1] == '1' }
   if job[5] then
     redis.call('ZREM', P .. 'lane:' .. job[5], attempt_entry(id, job[1]))

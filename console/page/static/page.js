@@ -314,10 +314,11 @@ function stream(state, text) {
 }
 
 function listen() {
-  const { job, after } = one("#part").dataset;
+  const { job, after, tenant } = one("#part").dataset;
   const url = job ? `/api/jobs/${encodeURIComponent(job)}/events` : "/api/events";
   lastId ||= after ?? "";
-  source = new EventSource(lastId ? `${url}?after=${encodeURIComponent(lastId)}` : url);
+  const chosen = new URLSearchParams({ ...(lastId && { after: lastId }), ...(tenant && { tenant }) }).toString();
+  source = new EventSource(chosen ? `${url}?${chosen}` : url);
   source.onopen = () => {
     wait = 1000;
     stream("live", "live");
