@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.policies.fit import Misfit, apply_hunks
-from mulligan.policies.patch import PatchError, named_paths, parse, special_mode, unquoted
+from mulligan.policies.patch import PatchError, parse, special_mode, unquoted
 from mulligan.policies.replacing import replaced
 
 FILE = """\
@@ -82,9 +82,8 @@ def test_hunks_after_a_signature_or_a_second_file_are_told_apart() -> None:
     assert second.hunks[0].new == ("d\n",)
 
 
-def test_names_and_special_modes_are_found_without_parsing() -> None:
+def test_special_modes_are_found_without_parsing() -> None:
     diff = "diff --git a/l b/l\nnew file mode 120000\nindex 0..1\n--- /dev/null\n+++ b/l\n"
-    assert {"a/l", "b/l", "l"} <= named_paths(diff)
     assert special_mode(diff) == "120000"
     assert special_mode("+new file mode 120000\n") is None
     assert unquoted('"a/tab\\tquote\\".txt"') == 'a/tab\tquote".txt'
