@@ -224,6 +224,28 @@ def test_an_inapplicable_diff_changes_nothing(
     assert not any(b"@@" in data for data in tree(root).values())
 
 
+def test_a_diff_of_one_file_is_never_applied_to_another_of_that_name(root: Path) -> None:
+    (root / "parse.py").write_text(PARSE)
+    said = refused(root, "patch_file", "parse.py", diff=EXACT)
+    assert "the diff is of app/parse.py" in said
+    short = EXACT.replace("/app/parse.py", "/parse.py")
+    assert "the diff is of parse.py" in refused(root, "patch_file", "app/parse.py", diff=short)
+    # Without such a file, the name can only be meant for the target.
+    (root / "app/parse.py").unlink()
+    assert apply(root, "patch_file", "parse.py", diff=EXACT) == "file headers"
+
+
+def test_a_rename_without_context_makes_no_file_of_its_added_lines(root: Path) -> None:
+    diff = (
+        "diff --git a/notes.md b/news.md\nsimilarity index 50%\n"
+        "rename from notes.md\nrename to news.md\n"
+        "--- a/notes.md\n+++ b/news.md\n@@ -1,0 +2 @@\n+more\n"
+    )
+    assert "no context lines" in refused(root, "patch_file", ".", diff=diff)
+    copied = diff.replace("rename ", "copy ")
+    assert "no context lines" in refused(root, "patch_file", ".", diff=copied)
+
+
 LONG = "".join(f"line {number}\n" for number in range(12))
 
 
