@@ -285,30 +285,37 @@ class Tree:
         if not operations:
             return None
         now = {s.path: self._operator.look(s.path) for o in operations for s in o.files}
-        wanted = undoing.taken_back(operations, now, self._repository, self._since(operations))
+        wanted = undoing.taken_back(operations, self._later(operations), now, self._repository)
         steps = [
             FileStep(path=path, before=before, after=after)
             for path in sorted(wanted)
             if (before := undoing.image_of(now[path])) != (after := undoing.image_of(wanted[path]))
         ]
         changes = [_change(s.path, now[s.path], wanted[s.path]) for s in steps]
-        dropped = tuple(sorted({folder for o in operations for folder in o.made}))
+        dropped = tuple(sorted(self._made_for(operations)))
         undoes = tuple(o.number for o in operations)
         return self._perform(
             "rollback", steps, changes, check, dropped=dropped, undoes=undoes, **names
         )
 
-    def _since(self, operations: Sequence[Operation]) -> dict[str, list[str]]:
-        """The other edits that stand and came later, by path."""
-        first = operations[0].number
+    def _later(self, operations: Sequence[Operation]) -> list[Operation]:
+        """The other edits that stand and came later than the first of these."""
         taken = {o.number for o in operations}
-        since: dict[str, list[str]] = {}
-        for operation in self._standing(self._edits()):
-            if operation.number > first and operation.number not in taken:
-                named = f"edit {operation.edit_id} of session {operation.session_id}"
-                for step in operation.files:
-                    since.setdefault(step.path, []).append(named)
-        return since
+        standing = self._standing(self._edits())
+        return [o for o in standing if o.number > operations[0].number and o.number not in taken]
+
+    def _made_for(self, operations: Sequence[Operation]) -> set[str]:
+        """The folders that were made for the files of these operations: by themselves, or by edits
+        that were taken back while these still needed the folder."""
+        found = {folder for o in operations for folder in o.made}
+        for rollback in self._journal.done.values():
+            for maker in (self._journal.done[number] for number in rollback.undoes):
+                if not maker.made:
+                    continue
+                between = [o for o in operations if maker.number < o.number < rollback.number]
+                paths = [step.path for o in between for step in o.files]
+                found |= {f for f in maker.made if any(p.startswith(f"{f}/") for p in paths)}
+        return found
 
     # -- what is known -----------------------------------------------------------------------------
 
