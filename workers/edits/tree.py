@@ -37,6 +37,7 @@ from mulligan.workers.edits.journal import (
 )
 from mulligan.workers.edits.operating import Operator, Recovered
 from mulligan.workers.edits.tree_lock import Hold, LockLost, TreeLock
+from mulligan.workers.settings import config_place
 
 log = logging.getLogger(__name__)
 
@@ -377,15 +378,24 @@ class Tree:
         return Rollback(checkpoint=self._checkpoint(done), paths=paths, text=text)
 
     def _refuse_own(self, changes: Sequence[Change]) -> None:
+        settings = config_place().resolve()
         for change in changes:
-            if (self.root / change.path).is_relative_to(self._own):
+            place = self.root / change.path
+            if place.is_relative_to(self._own):
                 raise EditRefused(f"{change.path}: is mulligan's own: nothing in it may be edited")
+            if place == settings or (settings.is_file() and _same_file(place, settings)):
+                raise confine.settings_refusal(change.path)
 
 
 def _refuse_bad_names(edit_id: str, session_id: str, tier: str) -> None:
     for what, name in (("edit", edit_id), ("session", session_id), ("tier", tier)):
         if not _ID.fullmatch(name):
             raise BadInput(f"{what} {name!r}: give letters, digits, '_', '-' and '.' only")
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Also where a file system takes two spellings for one name."""
+    return one.is_file() and one.samefile(other)
 
 
 def _number(checkpoint: Checkpoint | int) -> int:
