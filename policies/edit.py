@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from mulligan.policies.patch import PatchError, parse
 from mulligan.policies.value import Json, Value
 
 
@@ -53,6 +54,7 @@ class AutonomyMode(StrEnum):
 _STRICTNESS = (EditRiskTier.AUTO, EditRiskTier.REVIEW, EditRiskTier.MANUAL)
 
 #: The tier of each operation. Configuration may change it; an edit itself may only be stricter.
+#: A diff that deletes or renames files has at least the tier of delete_file, see ``tier_of``.
 TIERS: dict[str, EditRiskTier] = {
     EditOp.SET_MODEL_FOR_QUERY_CLASS: EditRiskTier.AUTO,
     EditOp.SET_MODEL_PARAM: EditRiskTier.AUTO,
@@ -179,10 +181,22 @@ class Hold:
 
 
 def tier_of(edit: Edit, overrides: Mapping[str, EditRiskTier] | None = None) -> EditRiskTier:
-    """The tier of an edit: configuration's or the table's. Its author may only make it stricter."""
-    given = (overrides or {}).get(edit.op) or TIERS.get(edit.op, _UNKNOWN)
-    own = edit.risk_tier or EditRiskTier.AUTO
-    return max(given, own, key=_STRICTNESS.index)
+    """The tier of an edit: configuration's or the table's, of its operation and of whatever else
+    it amounts to. Its author may only make it stricter."""
+    table = {**TIERS, **(overrides or {})}
+    given = [table.get(op, _UNKNOWN) for op in (edit.op, *_amounts_to(edit))]
+    return max(*given, edit.risk_tier or EditRiskTier.AUTO, key=_STRICTNESS.index)
+
+
+def _amounts_to(edit: Edit) -> tuple[EditOp, ...]:
+    """Operations that an edit performs under another's name: after a diff, files may be gone."""
+    diff = edit.payload.get("diff")
+    if edit.op != EditOp.PATCH_FILE or not isinstance(diff, str):
+        return ()
+    try:
+        return (EditOp.DELETE_FILE,) if parse(diff).vanishing else ()
+    except PatchError:
+        return ()  # it is refused anyway
 
 
 def route(

@@ -4,17 +4,19 @@ The ladder has four rungs, tried in order for each hunk: as it is, trailing whit
 shift of indentation, Unicode punctuation. A looser rung forgives what the stricter ones do. Every
 context and removed line is compared on every rung, the place has to be the only one, hunks keep
 their order, and context lines keep the bytes that the file has. What does not fit is refused.
+Added lines get the shift and the punctuation that the matched lines turned out to need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from rapidfuzz import fuzz, process
 
 from mulligan.policies.patch import Hunk
+from mulligan.policies.typography import Ambiguous, plain, respelled, spelling
 
 _BLANKS = " \t\r\n"
 _SHOWN = 100
@@ -37,17 +39,8 @@ RUNG_NAMES = {
     Rung.PUNCTUATION: "Unicode punctuation",
 }
 
-_PUNCTUATION = str.maketrans(
-    dict.fromkeys("‘’‚‛′", "'")
-    | dict.fromkeys("“”„‟″", '"')
-    | dict.fromkeys("‐‑‒–—―−", "-")
-    | dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u200a\u202f\u3000", " ")
-)
-
-
-def plain(text: str) -> str:
-    """Typographic quotes, dashes and spaces as ASCII, character by character."""
-    return text.translate(_PUNCTUATION)
+#: Added lines follow the file where the lines around them were forgiven their punctuation.
+RESPELLED = "Unicode punctuation of added lines, written as the file has it"
 
 
 def _trimmed(line: str) -> str:
@@ -123,7 +116,9 @@ def apply_hunks(text: str, hunks: Sequence[Hunk]) -> Fitted:
     if problems:
         raise Misfit(*problems)
     chosen = _in_order(hunks, found)
-    return Fitted(text=_rebuilt(lines, hunks, chosen), tolerances=_tolerances(lines, hunks, chosen))
+    spelled = [_spelled(lines, hunk, place) for hunk, place in zip(hunks, chosen, strict=True)]
+    used = _tolerances(lines, hunks, chosen) + ((RESPELLED,) if spelled != list(hunks) else ())
+    return Fitted(text=_rebuilt(lines, spelled, chosen), tolerances=used)
 
 
 def find_block(lines: Sequence[str], block: Sequence[str], rung: Rung) -> list[Place]:
@@ -260,6 +255,21 @@ def _only(hunks: Sequence[Hunk], found: Sequence[Sequence[Place]], first: Sequen
                 " give more context lines"
             )
         limit = chosen.start
+
+
+def _spelled(lines: Sequence[str], hunk: Hunk, place: Place) -> Hunk:
+    """The hunk with its added lines spelled as the file is. Raises Misfit where that is open."""
+    if place.rung is not Rung.PUNCTUATION:
+        return hunk
+    known = spelling(lines[place.start : place.start + len(hunk.old)], hunk.old)
+    try:
+        body = tuple(
+            replace(line, text=respelled(line.text, known)) if line.mark == "+" else line
+            for line in hunk.lines
+        )
+    except Ambiguous as error:
+        raise Misfit(f"hunk {hunk.number} ({hunk.header}) {error}") from None
+    return replace(hunk, lines=body)
 
 
 def _rebuilt(lines: Sequence[str], hunks: Sequence[Hunk], places: Sequence[Place]) -> str:

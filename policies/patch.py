@@ -7,7 +7,7 @@ did. Where the lines of a hunk belong is decided in ``fit``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,6 +20,13 @@ _PLACEHOLDERS = frozenset(
     {"original", "modified", "old", "new", "before", "after", "file", "current", "updated"}
 )
 _RANGE = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+#: What diff -N writes behind the name of a file that is not there, in some time zone.
+_EPOCH = re.compile(
+    r"\t(?:1969-12-31|1970-01-01) (\d\d):(\d\d):00(?:\.0+)? ([-+])(\d\d):?(\d\d)\s*$"
+)
+_SIGNATURE = "-- \n"
+#: The lines that open the next commit in the output of git log and in a mailbox.
+_NEXT_COMMIT = re.compile(r"(?:commit|From) [0-9a-f]{7,}")
 _ESCAPE = re.compile(rb'\\([0-7]{3}|[abtnvfr"\\])')
 _LETTERS = {
     b"a": b"\a",
@@ -33,6 +40,9 @@ _LETTERS = {
     b"\\": b"\\",
 }
 _NO_NEWLINE = "\\"
+_MARKS = (" ", "+", "-")
+#: An empty context line that lost its mark.
+_EMPTY = ("\n", "\r\n")
 _SPECIAL_MODE = re.compile(
     r"^(?:(?:new file|deleted file|old|new) mode|index [0-9a-f]+\.\.[0-9a-f]+) (120000|160000)\s*$",
     re.MULTILINE,
@@ -75,11 +85,7 @@ class Hunk:
     @property
     def counts_right(self) -> bool:
         """Whether the header states as many lines as the hunk has."""
-        found = _RANGE.match(self.header)
-        if found is None:
-            return False
-        stated = tuple(1 if count is None else int(count) for count in found.groups())
-        return stated == (len(self.old), len(self.new))
+        return _stated(self.header) == (len(self.old), len(self.new))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +117,22 @@ class FilePatch:
 class Diff:
     files: tuple[FilePatch, ...]
     fenced: bool = False
+
+    @property
+    def counts_right(self) -> bool:
+        """Whether every hunk header states as many lines as its hunk has."""
+        return all(hunk.counts_right for file in self.files for hunk in file.hunks)
+
+    @property
+    def names(self) -> set[str]:
+        """Every path that it may touch, with and without its first folder."""
+        return _both_ways(name for file in self.files for name in (file.old, file.new))
+
+    @property
+    def vanishing(self) -> set[str]:
+        """The paths among them at which no file is left: what is deleted, and renamed."""
+        gone = (file for file in self.files if file.new is None or file.renamed)
+        return _both_ways(file.old for file in gone)
 
 
 @dataclass
@@ -153,20 +175,30 @@ def parse(text: str) -> Diff:
     return Diff(files=tuple(files), fenced=fenced)
 
 
+def unfenced(text: str) -> str:
+    """A diff without the code fence that it stands in, if it does, and what is around that."""
+    inside, fenced = _unfenced(_split(text))
+    return "".join(inside) if fenced else text
+
+
 def stripped(name: str) -> str:
     """A name without git's prefix, if it has one."""
     return name[2:] if name.startswith(PREFIXES) else name
 
 
-def named_paths(text: str) -> set[str]:
-    """Every path that a diff may touch, with and without its first folder: more rather than less,
-    because a line of a hunk may look like a header."""
-    found: set[str] = set()
-    for line in _split(text):
-        for name in _names_in(line):
-            found.add(name)
-            found.add(name.partition("/")[2])
-    return {name for name in found if name and name != "dev/null"}
+def _both_ways(names: Iterable[str | None]) -> set[str]:
+    """Names with and without their first folders."""
+    given = {name for name in names if name}
+    return (given | {name.partition("/")[2] for name in given}) - {""}
+
+
+def _stated(header: str) -> tuple[int, int] | None:
+    """How many old and new lines a hunk header states; None if it is not in git's form."""
+    found = _RANGE.match(header)
+    if found is None:
+        return None
+    old, new = (1 if count is None else int(count) for count in found.groups())
+    return old, new
 
 
 def special_mode(text: str) -> str | None:
@@ -185,6 +217,16 @@ def unquoted(name: str) -> str:
     return _ESCAPE.sub(_unescape, raw).decode("utf-8", "surrogateescape")
 
 
+def _is_epoch(line: str) -> bool:
+    found = _EPOCH.search(line)
+    if found is None:
+        return False
+    hours, minutes, sign, zone_hours, zone_minutes = found.groups()
+    local = int(hours) * 60 + int(minutes)
+    zone = (int(zone_hours) * 60 + int(zone_minutes)) * (-1 if sign == "-" else 1)
+    return (local - zone) % (24 * 60) == 0
+
+
 def _unescape(found: re.Match[bytes]) -> bytes:
     code = found[1]
     return _LETTERS[code] if code in _LETTERS else bytes([int(code, 8) & 255])
@@ -199,10 +241,9 @@ def _split(text: str) -> list[str]:
 
 
 def _unfenced(lines: list[str]) -> tuple[list[str], bool]:
-    """What stands inside code fences, if a fence opens before the diff does."""
-    opening = next((n for n, line in enumerate(lines) if line.startswith("```")), None)
+    """What stands inside code fences, if the diff begins inside one."""
     start = next((n for n, line in enumerate(lines) if line.startswith(("@@", "--- ", "diff "))), 0)
-    if opening is None or opening > start:
+    if sum(line.startswith("```") for line in lines[: start + 1]) % 2 == 0:
         return lines, False
     kept: list[str] = []
     inside = False
@@ -212,14 +253,6 @@ def _unfenced(lines: list[str]) -> tuple[list[str], bool]:
         elif inside:
             kept.append(line)
     return kept, True
-
-
-def _names_in(line: str) -> Iterator[str]:
-    for head in ("--- ", "+++ ", "rename from ", "rename to ", "copy from ", "copy to "):
-        if line.startswith(head):
-            yield unquoted(line.removeprefix(head))
-    if line.startswith("diff --git "):
-        yield from _git_names(line)
 
 
 def _git_names(line: str) -> tuple[str, ...]:
@@ -247,6 +280,8 @@ class _Reader:
         self._lines = lines
         self._at = 0
         self._files: list[_Draft] = []
+        #: Whether it reads a commit's message, in which any line may stand.
+        self._message = False
 
     def read(self) -> list[FilePatch]:
         """Every file patch that says something."""
@@ -254,39 +289,46 @@ class _Reader:
             line = self._lines[self._at]
             if line.startswith("@@"):
                 self._hunk()
-            elif self._opens_file():
+            elif self._opens_file(self._at):
                 self._names()
             else:
                 self._header(line)
                 self._at += 1
         return [_checked(draft) for draft in self._files]
 
-    def _opens_file(self) -> bool:
-        """Whether a pair of name lines is next."""
-        pair = self._lines[self._at : self._at + 2]
+    def _opens_file(self, at: int) -> bool:
+        """Whether a pair of name lines stands there."""
+        pair = self._lines[at : at + 2]
         return len(pair) == 2 and pair[0].startswith("--- ") and pair[1].startswith("+++ ")
 
     def _names(self) -> None:
-        old, new = (unquoted(line[4:]) for line in self._lines[self._at : self._at + 2])
-        if not self._files or self._files[-1].hunks or self._files[-1].binary:
+        pair = self._lines[self._at : self._at + 2]
+        old, new = (unquoted(line[4:]) for line in pair)
+        if self._message or not self._files or self._files[-1].hunks or self._files[-1].binary:
             self._files.append(_Draft())
+        self._message = False
         draft = self._files[-1]
-        draft.created |= old == "/dev/null"
-        draft.deleted |= new == "/dev/null"
+        draft.created |= old == "/dev/null" or _is_epoch(pair[0])
+        draft.deleted |= new == "/dev/null" or _is_epoch(pair[1])
         draft.old, draft.new, draft.named = old, new, True
         self._at += 2
 
     def _header(self, line: str) -> None:
         """A line outside of hunks: git's extended headers, or text that nobody needs."""
-        if line.startswith("diff --git "):
+        if line == _SIGNATURE or _NEXT_COMMIT.match(line):
+            self._message = True
+        elif line.startswith("diff --git "):
+            self._message = False
             names = _git_names(line)
             draft = _Draft(named=bool(names))
             if names:
                 draft.old, draft.new = names
             self._files.append(draft)
-        elif self._files and not self._files[-1].hunks:
+        elif self._message or not self._files:
+            return
+        elif not self._files[-1].hunks:
             _extend(self._files[-1], line)
-        elif self._files and line.startswith(("+", "-")) and not line.startswith("-- "):
+        elif line.startswith(("+", "-")):
             raise PatchError(
                 f"line {self._at + 1} of the diff stands outside of a hunk: {line.rstrip()[:80]!r};"
                 " every line of a hunk starts with a space, '+' or '-'"
@@ -297,34 +339,74 @@ class _Reader:
             self._files.append(_Draft(old="", new="", headless=True))
         header = self._lines[self._at].rstrip("\r\n")
         self._at += 1
-        body: list[HunkLine] = []
-        blanks = 0
-        while self._at < len(self._lines) and not self._hunk_ends():
-            line = self._lines[self._at]
-            self._at += 1
-            if line.startswith(_NO_NEWLINE):
-                _unended(body)
-            elif line in ("\n", "\r\n"):
-                body.append(HunkLine(mark=" ", text=line))
-                blanks += 1
-                continue
-            else:
-                body.append(_body_line(line))
-            blanks = 0
-        # An empty line at the end belongs to the text around the diff more often than to the hunk.
-        body = body[: len(body) - blanks]
+        body = self._counted(_stated(header)) or self._uncounted()
         if all(line.mark == " " for line in body):
             raise PatchError(f"the hunk {header!r} adds and removes nothing")
         hunks = self._files[-1].hunks
         hunks.append(Hunk(number=len(hunks) + 1, header=header, lines=tuple(body)))
 
-    def _hunk_ends(self) -> bool:
-        line = self._lines[self._at]
-        if line == "-- \n" and len(self._lines) - self._at <= 3:
-            return True  # the signature of a mailed patch
-        if self._opens_file():
-            return self._at + 2 >= len(self._lines) or self._lines[self._at + 2].startswith("@@")
-        return not line.startswith((" ", "+", "-", _NO_NEWLINE)) and line not in ("\n", "\r\n")
+    def _counted(self, stated: tuple[int, int] | None) -> list[HunkLine] | None:
+        """The body that has the stated counts, as git reads it; None if there is none, or if more
+        of the hunk follows upon it, which git would leave out without a word."""
+        if stated is None:
+            return None
+        old, new = stated
+        body: list[HunkLine] = []
+        at = self._at
+        while (old or new) and at < len(self._lines):
+            line = self._lines[at]
+            if line.startswith(_NO_NEWLINE):
+                _unended(body)
+            elif not line.startswith(_MARKS) and line not in _EMPTY:
+                return None
+            else:
+                body.append(_body_line(line))
+                old -= body[-1].mark != "+"
+                new -= body[-1].mark != "-"
+            at += 1
+        if at < len(self._lines) and self._lines[at].startswith(_NO_NEWLINE):
+            _unended(body)
+            at += 1
+        if old or new or not self._hunk_ends(self._past_blanks(at)):
+            return None
+        self._at = at
+        return body
+
+    def _uncounted(self) -> list[HunkLine]:
+        """The body as far as its lines go, whatever the header states."""
+        body: list[HunkLine] = []
+        blanks = 0
+        while not self._hunk_ends(self._at):
+            line = self._lines[self._at]
+            self._at += 1
+            if line.startswith(_NO_NEWLINE):
+                _unended(body)
+            else:
+                body.append(_body_line(line))
+            blanks = blanks + 1 if line in _EMPTY else 0
+        # An empty line at the end belongs to the text around the diff more often than to the hunk.
+        return body[: len(body) - blanks]
+
+    def _past_blanks(self, at: int) -> int:
+        while at < len(self._lines) and self._lines[at] in _EMPTY:
+            at += 1
+        return at
+
+    def _hunk_ends(self, at: int) -> bool:
+        """Whether the line there is none of a hunk's."""
+        if at >= len(self._lines):
+            return True
+        line = self._lines[at]
+        if line == _SIGNATURE and self._signs(at):
+            return True
+        if self._opens_file(at):
+            return at + 2 >= len(self._lines) or self._lines[at + 2].startswith("@@")
+        return not line.startswith((*_MARKS, _NO_NEWLINE)) and line not in _EMPTY
+
+    def _signs(self, at: int) -> bool:
+        """Whether a mailed patch ends there: git's version follows, and the next mail if any."""
+        after = self._past_blanks(at + 2)
+        return after >= len(self._lines) or bool(_NEXT_COMMIT.match(self._lines[after]))
 
 
 def _checked(draft: _Draft) -> FilePatch:
@@ -339,6 +421,8 @@ def _checked(draft: _Draft) -> FilePatch:
 
 
 def _body_line(line: str) -> HunkLine:
+    if line in _EMPTY:
+        return HunkLine(mark=" ", text=line)
     mark: Mark = "+" if line[0] == "+" else "-" if line[0] == "-" else " "
     return HunkLine(mark=mark, text=line[1:])
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from mulligan.policies.fit import (
+    RESPELLED,
     RUNG_NAMES,
     Fitted,
     Misfit,
@@ -18,11 +19,11 @@ from mulligan.policies.fit import (
     find_block,
     forgiven,
     nearest,
-    plain,
     shifted,
     shown,
     split_lines,
 )
+from mulligan.policies.typography import Ambiguous, plain, respelled, spelling
 
 Count = int | Literal["all"]
 LINE_ENDINGS = "line endings"
@@ -116,11 +117,18 @@ def _tolerant(text: str, search: str, replace: str) -> Fitted:
         raise Misfit(_too_many(text, hits))
     if not hits:
         raise Misfit(_nothing(text, search))
-    start = hits[0]
-    return Fitted(
-        text=text[:start] + replace + text[start + len(search) :],
-        tolerances=(RUNG_NAMES[Rung.PUNCTUATION],),
-    )
+    start, end = hits[0], hits[0] + len(search)
+    new = _spelled([text[start:end]], [search], replace)
+    used = (RUNG_NAMES[Rung.PUNCTUATION], *((RESPELLED,) if new != replace else ()))
+    return Fitted(text=text[:start] + new + text[end:], tolerances=used)
+
+
+def _spelled(there: Sequence[str], wanted: Sequence[str], replace: str) -> str:
+    """The replacement, spelled as the file spells what was searched for. Raises Misfit."""
+    try:
+        return respelled(replace, spelling(there, wanted))
+    except Ambiguous as error:
+        raise Misfit(f"the replacement {error}") from None
 
 
 def _in_place(text: str, replace: str) -> bool:
@@ -135,7 +143,8 @@ def _in_place(text: str, replace: str) -> bool:
 
 def _block(lines: Sequence[str], wanted: Sequence[str], replace: str, place: Place) -> Fitted:
     there = lines[place.start : place.start + len(wanted)]
-    new = [shifted(line, place.shift) or "" for line in split_lines(replace)]
+    meant = _spelled(there, wanted, replace) if place.rung is Rung.PUNCTUATION else replace
+    new = [shifted(line, place.shift) or "" for line in split_lines(meant)]
     last = there[-1]
     if new and not wanted[-1].endswith("\n") and not new[-1].endswith("\n"):
         # The search ended inside the last line, so that line's ending stays.
@@ -147,7 +156,9 @@ def _block(lines: Sequence[str], wanted: Sequence[str], replace: str, place: Pla
         place.shift,
     )
     after = [*lines[: place.start], *new, *lines[place.start + len(wanted) :]]
-    return Fitted(text="".join(after), tolerances=used)
+    return Fitted(
+        text="".join(after), tolerances=(*used, *((RESPELLED,) if meant != replace else ()))
+    )
 
 
 def _numbers(text: str, hits: Sequence[int]) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Container
-from pathlib import Path
 from typing import Any
 
 from mulligan.tasks.ports import BadInput
-from mulligan.workers.settings import CONFIG_VARIABLE, Settings, load_settings
+from mulligan.workers.settings import Settings, config_place, load_settings
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +95,7 @@ class LiveTypes(Container[str]):
 
 def _fingerprint() -> Any:
     """What tells one state of the file from another; None if there is no file."""
-    path = Path(os.environ.get(CONFIG_VARIABLE) or "mulligan.toml")
+    path = config_place()
     try:
         found = path.stat()
     except OSError:

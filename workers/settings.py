@@ -230,15 +230,19 @@ class Settings(BaseSettings):
         return init_settings, env_settings, InitSettingsSource(settings_cls, read_file())
 
 
+def config_place() -> Path:
+    """Where the configuration file is, if there is one: MULLIGAN_CONFIG, or ./mulligan.toml."""
+    return Path(os.environ.get(CONFIG_VARIABLE) or "mulligan.toml")
+
+
 def config_path() -> Path | None:
-    """The configuration file in force: named by MULLIGAN_CONFIG, or ./mulligan.toml."""
-    named = os.environ.get(CONFIG_VARIABLE)
-    if named:
-        if not Path(named).is_file():
-            raise BadInput(f"{CONFIG_VARIABLE}: there is no file {named}")
-        return Path(named)
-    here = Path("mulligan.toml")
-    return here if here.is_file() else None
+    """The configuration file in force."""
+    place = config_place()
+    if place.is_file():
+        return place
+    if os.environ.get(CONFIG_VARIABLE):
+        raise BadInput(f"{CONFIG_VARIABLE}: there is no file {place}")
+    return None
 
 
 def read_file() -> dict[str, Any]:

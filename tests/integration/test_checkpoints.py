@@ -595,6 +595,28 @@ def test_numbers_of_the_lock_only_grow(tree: Tree, root: Path) -> None:
     assert fences == sorted(set(fences))
 
 
+BROKEN = [b"", b'{"fence": 3, "pi', b"\xff\xfe", b"[]", b'{"fence": "three"}', b'{"pid": 1}']
+
+
+@pytest.mark.parametrize("left", BROKEN)
+def test_a_note_of_the_holder_that_cannot_be_read_is_nobody_s(
+    tree: Tree, root: Path, tmp_path: Path, left: bytes
+) -> None:
+    """As a power failure may leave it."""
+    for number in range(3):
+        edit(tree, f"e{number}", change(root, "f", b"%d\n" % number))
+    (tree.state / "holder.json").write_bytes(left)
+    assert tree._lock.holder() is None
+    edit(tree, "e9", change(root, "f", b"9\n"))
+    edit(tree, "e10", change(root, "f", b"10\n"))
+    fences = [o.fence for o in tree._journal.done.values()]
+    assert fences == sorted(set(fences))
+    with tree.held("s"):
+        (tree.state / "holder.json").write_bytes(left)
+        with pytest.raises(TreeBusy, match="another process"):
+            edit(Tree(root, tmp_path / "home", timeout=0), "x", change(root, "f", b"x\n"))
+
+
 def test_commits_of_a_held_tree_are_made_at_its_end(tree: Tree, root: Path) -> None:
     with tree.held("s"):
         for number in range(150):

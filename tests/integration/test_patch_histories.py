@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -188,7 +189,37 @@ def edits_of_bytes(root: Path) -> list[Callable[[], object]]:
     ]
 
 
-HISTORIES = [edits_of_text, edits_of_endings, edits_of_names, edits_of_modes, edits_of_bytes]
+#: Lines that a reader of diffs may take for something else once a mark stands before them.
+TRAPS = ["", "-- ", "-- a/x", "++ b/x", "@@ -1 +1 @@", "```", " ", "commit 0123456", "2.39.5", "x"]
+
+
+def edits_of_traps(root: Path) -> list[Callable[[], object]]:
+    """Files whose lines look like those of diffs, changed at random."""
+    dice = random.Random(11)
+    texts = {name: dice.choices(TRAPS, k=20) for name in ("x", "y")}
+
+    def changed(name: str) -> Callable[[], object]:
+        def change() -> None:
+            lines = texts[name]
+            for _ in range(dice.randint(1, 4)):
+                at = dice.randrange(len(lines) + 1)
+                lines[at : at + dice.randint(0, 2)] = dice.choices(TRAPS, k=dice.randint(0, 3))
+            end = dice.choice(["", "\n"])
+            (root / name).write_text("\n".join(lines) + end)
+
+        return change
+
+    return [changed("x"), *(changed(name) for name in dice.choices(["x", "y"], k=12))]
+
+
+HISTORIES = [
+    edits_of_text,
+    edits_of_endings,
+    edits_of_names,
+    edits_of_modes,
+    edits_of_bytes,
+    edits_of_traps,
+]
 
 
 def recorded(where: Path, steps: list[Callable[[], object]]) -> list[str]:
@@ -270,6 +301,51 @@ def test_wrong_line_counts_and_numbers_give_what_the_right_diff_gives(tmp_path: 
         assert not applied_by_git(tree, wrong)
         assert applied_by_us(tree, wrong)
         assert files_of(tree) == files_of(tree_at(repository, commit, tmp_path / f"{number}-after"))
+
+
+def test_counts_that_are_too_small_lose_no_line(tmp_path: Path) -> None:
+    """git reads as many lines as the header states, leaves out the rest, and exits 0."""
+    repository, commits = text_history(tmp_path)
+    diff = git(repository, "diff", "-U20", f"{commits[0]}^", commits[0])
+    [header] = re.findall(rb"(?m)^@@ .*? @@", diff)
+    short = diff.replace(header, b"@@ -1,9 +1,9 @@")
+    tree = tree_at(repository, f"{commits[0]}^", tmp_path / "git")
+    assert applied_by_git(tree, short)
+    whole = files_of(tree_at(repository, commits[0], tmp_path / "whole"))
+    assert files_of(tree) != whole
+    ours = tree_at(repository, f"{commits[0]}^", tmp_path / "ours")
+    assert applied_by_us(ours, short)
+    assert files_of(ours) == whole
+
+
+@pytest.mark.parametrize("options", [("format-patch", "--stdout"), ("log", "-p", "--reverse")])
+def test_messages_between_diffs_are_no_lines_of_a_hunk(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    repository, commits = text_history(tmp_path)
+    words = "Say why\n\n- one thing\n+ another\n\n```\n-- \n```\n"
+    git(repository, "commit", "-q", "--allow-empty", "-m", "empty")
+    for number in range(3):
+        (repository / "more.txt").write_text(f"{number}\n" * 5)
+        git(repository, "add", "-A")
+        git(repository, "commit", "-qm", words)
+    mail = git(repository, *options, f"{commits[-1]}..HEAD")
+    trees = [tree_at(repository, commits[-1], tmp_path / side) for side in ("git", "ours")]
+    assert applied_by_git(trees[0], mail)
+    assert applied_by_us(trees[1], mail)
+    assert files_of(trees[1]) == files_of(trees[0])
+    assert (trees[1] / "more.txt").read_text() == "2\n" * 5
+
+
+@pytest.mark.parametrize("zone", ["+0000", "-05:00", "+0200"])
+def test_a_file_that_diff_says_was_never_there_is_deleted(tmp_path: Path, zone: str) -> None:
+    time = {"+0000": "1970-01-01 00:00", "-05:00": "1969-12-31 19:00", "+0200": "1970-01-01 02:00"}
+    gone = f"{time[zone]}:00.000000000 {zone}"
+    diff = f"--- a/f.txt\t2020-05-05 05:05:05 {zone}\n+++ b/f.txt\t{gone}\n@@ -1 +0,0 @@\n-one\n"
+    for side in (applied_by_git, applied_by_us):
+        (tmp_path / "f.txt").write_text("one\n")
+        assert side(tmp_path, diff.encode())
+        assert not (tmp_path / "f.txt").exists()
 
 
 def test_applying_twice_says_that_it_is_applied(tmp_path: Path) -> None:

@@ -224,6 +224,68 @@ def test_an_inapplicable_diff_changes_nothing(
     assert not any(b"@@" in data for data in tree(root).values())
 
 
+def test_a_diff_of_one_file_is_never_applied_to_another_of_that_name(root: Path) -> None:
+    (root / "parse.py").write_text(PARSE)
+    said = refused(root, "patch_file", "parse.py", diff=EXACT)
+    assert "the diff is of app/parse.py" in said
+    short = EXACT.replace("/app/parse.py", "/parse.py")
+    assert "the diff is of parse.py" in refused(root, "patch_file", "app/parse.py", diff=short)
+    # Without such a file, the name can only be meant for the target.
+    (root / "app/parse.py").unlink()
+    assert apply(root, "patch_file", "parse.py", diff=EXACT) == "file headers"
+
+
+def test_a_rename_without_context_makes_no_file_of_its_added_lines(root: Path) -> None:
+    diff = (
+        "diff --git a/notes.md b/news.md\nsimilarity index 50%\n"
+        "rename from notes.md\nrename to news.md\n"
+        "--- a/notes.md\n+++ b/news.md\n@@ -1,0 +2 @@\n+more\n"
+    )
+    assert "no context lines" in refused(root, "patch_file", ".", diff=diff)
+    copied = diff.replace("rename ", "copy ")
+    assert "no context lines" in refused(root, "patch_file", ".", diff=copied)
+
+
+LONG = "".join(f"line {number}\n" for number in range(12))
+
+
+def test_a_hunk_that_is_longer_than_its_header_says_is_applied_as_a_whole(root: Path) -> None:
+    (root / "long.txt").write_text(LONG)
+    body = " line 0\n-line 1\n+one\n line 2\n line 3\n line 4\n-line 5\n+five\n line 6\n"
+    diff = f"--- a/long.txt\n+++ b/long.txt\n@@ -1,4 +1,4 @@\n{body}"
+    assert apply(root, "patch_file", "long.txt", diff=diff) == "line counts in hunk headers"
+    changed = LONG.replace("line 1\n", "one\n", 1).replace("line 5", "five")
+    assert (root / "long.txt").read_text() == changed
+
+
+@pytest.mark.parametrize("header", ["@@", "@@ … @@", "@@ line 6 @@"])
+def test_a_hunk_whose_header_git_does_not_know_is_not_left_out(root: Path, header: str) -> None:
+    (root / "long.txt").write_text(LONG)
+    diff = (
+        "--- a/long.txt\n+++ b/long.txt\n@@ -2,3 +2,3 @@\n line 1\n-line 2\n+two\n line 3\n"
+        f"{header}\n line 6\n-line 7\n+seven\n line 8\n"
+    )
+    assert apply(root, "patch_file", "long.txt", diff=diff) == "line counts in hunk headers"
+    assert (root / "long.txt").read_text() == LONG.replace("line 2", "two").replace(
+        "line 7", "seven"
+    )
+
+
+def test_what_stands_behind_a_fence_is_not_applied(root: Path) -> None:
+    rest = "--- a/notes.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-# Notes\n"
+    apply(root, "patch_file", ".", diff=f"```diff\n{EXACT}```\n{rest}")
+    assert "notes.md" in tree(root)
+
+
+def test_a_line_without_a_mark_does_not_end_a_diff(root: Path) -> None:
+    (root / "long.txt").write_text(LONG)
+    diff = (
+        "--- a/long.txt\n+++ b/long.txt\n@@ -1,3 +1,3 @@\n line 0\n-line 1\n+one\n line 2\n"
+        "line 3\n-line 4\n+four\n"
+    )
+    assert "stands outside of a hunk" in refused(root, "patch_file", "long.txt", diff=diff)
+
+
 def test_several_files_are_patched_all_or_none(root: Path) -> None:
     notes = "--- a/notes.md\n+++ b/notes.md\n@@ -1 +1 @@\n-# Notes\n+# News\n"
     said = refused(root, "patch_file", ".", diff=EXACT + notes.replace("-# Notes", "-# Nope"))

@@ -52,6 +52,8 @@ def snapshot(where: Path) -> dict[str, tuple[bytes, int]]:
         "nested/.git",
         ".mulligan/journal",
         ".MULLIGAN/journal",
+        "mulligan.toml",
+        "app/Mulligan.toml.",
         "\ud800",
     ],
 )

@@ -137,6 +137,96 @@ def test_the_tier_is_the_configuration_s_and_never_the_author_s(
     assert outcome.status == status
 
 
+GONE = "--- a/f.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-one\n"
+EPOCH = "1970-01-01 00:00:00 +0000"
+DIFFS = {
+    "changes": "--- a/f.txt\n+++ b/f.txt\n@@ -1 +1 @@\n-one\n+two\n",
+    "creates": "--- /dev/null\n+++ b/g.txt\n@@ -0,0 +1 @@\n+two\n",
+    "deletes": GONE,
+    "deletes in a fence": f"```diff\n{GONE}```\n",
+    "deletes with wrong counts": GONE.replace("-1 +0,0", "-1,3 +2,9"),
+    "deletes by its date": f"--- a/f.txt\t2020-01-01\n+++ b/f.txt\t{EPOCH}\n@@ -1 +0,0 @@\n-one\n",
+    "renames": "diff --git a/f.txt b/g.txt\nrename from f.txt\nrename to g.txt\n",
+}
+
+
+@pytest.mark.parametrize("does", DIFFS)
+@pytest.mark.parametrize("target", [".", "f.txt"])
+def test_a_diff_that_makes_a_file_vanish_is_reviewed_like_a_deletion(
+    ctx: EditContext, does: str, target: str
+) -> None:
+    (ctx.root / "f.txt").write_text("one\n")
+    wanted = Edit(id="p", op="patch_file", target=target, payload={"diff": DIFFS[does]})
+    (outcome,) = execute_edits(edits=[wanted], ctx=ctx, autonomy_mode="tiered")
+    if does in ("changes", "creates"):
+        assert outcome.reason != "review_tier"
+    else:
+        assert (outcome.status, outcome.reason) == ("pending_review", "review_tier")
+        assert (ctx.root / "f.txt").read_text() == "one\n"
+
+
+@pytest.mark.parametrize(("configured", "there"), [("auto", False), ("review", True)])
+def test_configuration_decides_about_deletions_whichever_operation_makes_them(
+    ctx: EditContext, configured: str, there: bool
+) -> None:
+    (ctx.root / "f.txt").write_text("one\n")
+    tiers = {"patch_file": EditRiskTier.AUTO, "delete_file": EditRiskTier(configured)}
+    own = EditContext(root=ctx.root, home=ctx.home, tiers=tiers)
+    wanted = Edit(id="p", op="patch_file", target="f.txt", payload={"diff": GONE})
+    execute_edits(edits=[wanted], ctx=own, autonomy_mode="tiered")
+    assert (ctx.root / "f.txt").exists() == there
+
+
+def own_settings(name: str) -> list[Edit]:
+    """Each way to write a file, or to let it vanish."""
+    diff = f"--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-old = 1\n+new = 1\n"
+    made = f"--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+new = 1\n"
+    moved = f"diff --git a/f.toml b/{name}\nrename from f.toml\nrename to {name}\n"
+    ways: list[tuple[str, str, dict[str, Any]]] = [
+        ("write_file", name, {"content": "new = 1\n"}),
+        ("search_replace", name, {"search": "old", "replace": "new"}),
+        ("patch_file", name, {"diff": diff}),
+        ("patch_file", ".", {"diff": diff}),
+        ("patch_file", ".", {"diff": made}),
+        ("patch_file", ".", {"diff": moved}),
+        ("rename_file", "f.toml", {"to": name}),
+        ("rename_file", name, {"to": "g.toml"}),
+        ("delete_file", name, {}),
+    ]
+    return [
+        Edit(id=f"e{number}", op=op, target=target, payload=payload)
+        for number, (op, target, payload) in enumerate(ways)
+    ]
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("name", ["mulligan.toml", "deploy/Mulligan.TOML", "conf/own.toml"])
+def test_no_edit_changes_the_settings_of_mulligan(
+    ctx: EditContext, monkeypatch: pytest.MonkeyPatch, name: str, there: bool
+) -> None:
+    monkeypatch.setenv("MULLIGAN_CONFIG", str(ctx.root / "conf/own.toml"))
+    (ctx.root / "f.toml").write_text("moved = 1\n")
+    (ctx.root / name).parent.mkdir(exist_ok=True)
+    if there:
+        (ctx.root / name).write_text("old = 1\n")
+    outcomes = execute_edits(edits=own_settings(name), ctx=ctx, autonomy_mode="auto")
+    assert {outcome.status for outcome in outcomes} == {"rejected_by_gate"}
+    assert f"{name}: holds mulligan's own settings" in str(outcomes[0].error)
+    assert [p.read_text() for p in [ctx.root / name] if p.exists()] == ["old = 1\n"] * there
+    assert (ctx.root / "f.toml").exists()
+
+
+def test_settings_that_a_link_leads_to_are_no_edit_s_either(
+    ctx: EditContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (ctx.root / "prod.toml").write_text("lease = 30\n")
+    (tmp_path / "mulligan.toml").symlink_to(ctx.root / "prod.toml")
+    monkeypatch.chdir(tmp_path)
+    wanted = Edit(id="w", op="write_file", target="prod.toml", payload={"content": "lease = 1\n"})
+    (outcome,) = execute_edits(edits=[wanted], ctx=ctx, autonomy_mode="auto")
+    assert "prod.toml: holds mulligan's own settings" in str(outcome.error)
+
+
 def test_an_operation_that_nobody_knows_is_reviewed(ctx: EditContext) -> None:
     plugged = EditApplierRegistry([Fake("plugged")])
     (outcome,) = execute_edits(

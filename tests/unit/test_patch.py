@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.policies.fit import Misfit, apply_hunks
-from mulligan.policies.patch import PatchError, named_paths, parse, special_mode, unquoted
+from mulligan.policies.patch import PatchError, parse, special_mode, unquoted
 from mulligan.policies.replacing import replaced
 
 FILE = """\
@@ -82,9 +82,8 @@ def test_hunks_after_a_signature_or_a_second_file_are_told_apart() -> None:
     assert second.hunks[0].new == ("d\n",)
 
 
-def test_names_and_special_modes_are_found_without_parsing() -> None:
+def test_special_modes_are_found_without_parsing() -> None:
     diff = "diff --git a/l b/l\nnew file mode 120000\nindex 0..1\n--- /dev/null\n+++ b/l\n"
-    assert {"a/l", "b/l", "l"} <= named_paths(diff)
     assert special_mode(diff) == "120000"
     assert special_mode("+new file mode 120000\n") is None
     assert unquoted('"a/tab\\tquote\\".txt"') == 'a/tab\tquote".txt'
@@ -112,6 +111,54 @@ def test_context_keeps_the_bytes_that_the_file_has() -> None:
     text, used, _ = fitted(diff)
     assert "“Area”" in text
     assert used == ("Unicode punctuation",)
+
+
+RESPELLED = "Unicode punctuation of added lines, written as the file has it"
+CODE = "def f():\n    x = 'a'\n    return \"old\"  # as it is\n"
+
+
+@pytest.mark.parametrize(
+    ("hunk", "line"),
+    [
+        ("-    return “old”  # as it is\n+    return “new”\n", '    return "new"\n'),
+        # One kind of quote tells of the others, a quote nothing of dashes.
+        (
+            "-    return “old”  # as it is\n+    return ‘new’ # – why\n",
+            "    return 'new' # – why\n",
+        ),
+        ('-\u00a0\u00a0  return "old"  # as it is\n+\u00a0\u00a0  return 1\n', "    return 1\n"),
+    ],
+    ids=["quotes", "other quotes", "no-break spaces"],
+)
+def test_added_lines_are_spelled_as_the_lines_that_were_matched(hunk: str, line: str) -> None:
+    text, used, _ = fitted(f"@@\n     x = 'a'\n{hunk}", CODE)
+    assert text == CODE.replace('    return "old"  # as it is\n', line)
+    assert used[-2:] == ("Unicode punctuation", RESPELLED)
+
+
+def test_what_the_file_has_in_typographic_characters_may_be_added() -> None:
+    file = "# “Quoted”, and – so on\nx = 1\n"
+    diff = "@@\n # “Quoted”, and - so on\n-x = 1\n+x = 2  # “now”\n"
+    text, used, _ = fitted(diff, file)
+    assert text == "# “Quoted”, and – so on\nx = 2  # “now”\n"
+    assert used == ("Unicode punctuation",)
+
+
+def test_a_character_that_stands_for_two_is_not_guessed_at() -> None:
+    file = '# “note”\nx = "a"\n'
+    said = misfit("@@\n # “note”\n-x = “a”\n+x = “b”\n", file)
+    assert 'hunk 1 (@@) adds “, for which the file has " and “' in said
+    # Where nothing is added that is in doubt, there is no doubt.
+    assert fitted("@@\n # “note”\n-x = “a”\n+x = 'b'\n", file)[0] == "# “note”\nx = 'b'\n"
+
+
+@pytest.mark.parametrize("search", ["return “old”", "    return “old”  # as it is\n"])
+def test_a_replacement_is_spelled_as_what_was_found(search: str) -> None:
+    done = replaced(CODE, search, search.replace("old", "new"))
+    assert done.text == CODE.replace("old", "new")
+    assert done.tolerances == ("Unicode punctuation", RESPELLED)
+    with pytest.raises(Misfit, match="the replacement adds “, for which the file has"):
+        replaced('“a”: "b"\n', "“a”: “b”\n", "“a”: “c”\n")
 
 
 def test_a_shift_has_to_be_uniform() -> None:

@@ -21,6 +21,8 @@ from mulligan.tasks.edit_ports import MAX_BYTES, EditRefused
 
 #: Folders that belong to git (of the root and of nested repositories) and to mulligan.
 RESERVED = frozenset({".git", "git~1", ".mulligan"})
+#: mulligan's settings, in whichever folder: they say which edits a person has to look at.
+SETTINGS = "mulligan.toml"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: Never searched for a file that an edit may have meant.
@@ -59,7 +61,16 @@ def parts_of(path: str) -> tuple[str, ...]:
     for part in parts:
         if _folded(part) in RESERVED:
             raise EditRefused(f"{path}: nothing inside {_folded(part)} may be edited")
+        if _folded(part) == SETTINGS:
+            raise settings_refusal(path)
     return parts
+
+
+def settings_refusal(path: str) -> EditRefused:
+    """No edit may change what decides about edits: tiers, formatters, commands."""
+    return EditRefused(
+        f"{path}: holds mulligan's own settings; a person changes them, no edit does"
+    )
 
 
 def normal(path: str) -> str:

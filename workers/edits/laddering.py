@@ -146,7 +146,9 @@ def _take(one: _Resolved, tree: Tree) -> bool:
 
 def _creates(one: _Resolved, tree: Tree) -> bool:
     """Whether it adds a file without saying so: the file is not there, and nothing is expected."""
-    hunks = one.patch.hunks
+    patch, hunks = one.patch, one.patch.hunks
+    if patch.renamed or patch.copied:
+        return False
     return bool(hunks) and not tree.exists(one.path) and not any(hunk.old for hunk in hunks)
 
 
@@ -224,7 +226,7 @@ def _resolve(patch: FilePatch, only: str | None, tree: Tree, *, fenced: bool) ->
     if not all(hunk.counts_right for hunk in patch.hunks):
         notes += (COUNTS,)
     if only is not None:
-        return _for_target(patch, only, notes)
+        return _for_target(patch, only, tree, notes)
     if patch.placeholder:
         raise EditRefused("the diff names no file: give '--- a/FILE' and '+++ b/FILE' lines")
     old = None if patch.old is None else _read_name(patch.old, tree)
@@ -256,7 +258,7 @@ def _one_of(old: str, new: str, tree: Tree) -> str:
     return there[0]
 
 
-def _for_target(patch: FilePatch, only: str, notes: tuple[str, ...]) -> _Resolved:
+def _for_target(patch: FilePatch, only: str, tree: Tree, notes: tuple[str, ...]) -> _Resolved:
     """A file patch that may touch nothing but the target."""
     if patch.renamed or patch.copied:
         raise EditRefused(
@@ -266,7 +268,7 @@ def _for_target(patch: FilePatch, only: str, notes: tuple[str, ...]) -> _Resolve
     names = [name for name in (patch.old, patch.new) if name is not None]
     if not patch.placeholder:
         for name in names:
-            if not _means(name, only):
+            if not _means(name, only, tree):
                 raise EditRefused(
                     f"{only}: is the edit's target, but the diff is of {stripped(name)}; give"
                     " target '.' for a diff over several files"
@@ -277,10 +279,14 @@ def _for_target(patch: FilePatch, only: str, notes: tuple[str, ...]) -> _Resolve
     return _Resolved(patch=patch, source=source, path=only, notes=notes)
 
 
-def _means(name: str, only: str) -> bool:
-    """Whether a header's name is the target's, with folders missing or to spare in front."""
+def _means(name: str, only: str, tree: Tree) -> bool:
+    """Whether a header's name is the target's, with folders missing or to spare in front; not if
+    it is the name of another file."""
     short = stripped(name).removeprefix("./").strip("/")
-    return short == only or name == only or only.endswith(f"/{short}") or short.endswith(f"/{only}")
+    if short == only:
+        return True
+    alike = name == only or only.endswith(f"/{short}") or short.endswith(f"/{only}")
+    return alike and not tree.exists(short)
 
 
 def _lines(data: bytes) -> Sequence[bytes]:

@@ -1,4 +1,5 @@
-"""Diffs become changes: as ``git apply`` would apply them, or by the ladder where git refuses.
+"""Diffs become changes: as ``git apply`` would apply them, or by the ladder where git refuses or
+reads less than what is there.
 
 git works on a private copy of the files that the diff names, with no configuration, attributes or
 hooks of anybody, and never sees the real tree. Outside of a repository it applies where it stands;
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mulligan.policies import patch as diffs
-from mulligan.policies.patch import PatchError
+from mulligan.policies.patch import Diff, PatchError
 from mulligan.tasks.edit_ports import Change, EditRefused
 from mulligan.workers.edits import confine, writing
 from mulligan.workers.edits.confine import Seen
@@ -43,16 +44,31 @@ def patched(root: Path, target: str, diff: str, *, max_bytes: int) -> list[Chang
     _refuse_unfit(diff, target, max_bytes)
     only = None if target == "." else confine.normal(target)
     tree = Tree(root=root, max_bytes=max_bytes)
-    copied = tree.readable(diffs.named_paths(diff))
+    read = _parsed(diff, target)
+    copied = tree.readable(read.names)
     refusal = Refusal(text="")
-    for strip in _readings(root, diff):
-        done = _git_applied(diff, copied, strip, max_bytes)
+    for strip in _readings(root, read):
+        done = _git_applied(diffs.unfenced(diff), copied, strip, max_bytes)
         if isinstance(done, Refusal):
             refusal = refusal if refusal.text else done
-        elif only is None or {change.path for change in done} <= {only}:
-            kept = _with_modes(done, diff, copied)
+        elif _as_read(done, read) and (only is None or {change.path for change in done} <= {only}):
+            kept = _with_modes(done, read, copied)
             return _noted(_checked(root, kept, max_bytes), strip)
-    return _checked(root, _by_ladder(diff, only, tree, refusal), max_bytes)
+    return _checked(root, _by_ladder(read, only, tree, refusal), max_bytes)
+
+
+def _parsed(diff: str, target: str) -> Diff:
+    try:
+        return diffs.parse(diff)
+    except PatchError as error:
+        raise EditRefused(f"{'the diff' if target == '.' else target}: {error}") from None
+
+
+def _as_read(changes: Iterable[Change], read: Diff) -> bool:
+    """Whether git made of a diff what we read in it, no more files touched and none deleted."""
+    touched = {change.path for change in changes}
+    gone = {change.path for change in changes if change.after is None}
+    return touched <= read.names and gone <= read.vanishing
 
 
 def _refuse_unfit(diff: str, target: str, max_bytes: int) -> None:
@@ -69,20 +85,19 @@ def _refuse_unfit(diff: str, target: str, max_bytes: int) -> None:
         raise EditRefused(f"{target}: the diff touches a {what}; edits change regular files only")
 
 
-def _readings(root: Path, diff: str) -> list[int | None]:
-    """How many leading folders git shall take off names: its own way first (None).
+def _readings(root: Path, read: Diff) -> list[int | None]:
+    """How many leading folders git shall take off names: its own way first (None). None at all if
+    a hunk header miscounts: where it states too little, git drops the rest and says nothing.
 
     A diff that only creates files and names them without a/ and b/ fits in either reading; where
     the first folder exists, git's own would put the file beside it instead of into it."""
-    try:
-        files = diffs.parse(diff).files
-    except PatchError:
-        return [None]
-    names = [name for file in files for name in (file.old, file.new) if name is not None]
+    if not read.counts_right:
+        return []
+    names = [name for file in read.files for name in (file.old, file.new) if name is not None]
     bare = [name for name in names if not name.startswith(diffs.PREFIXES)]
     if not bare:
         return [None]
-    creates = all(file.old is None for file in files)
+    creates = all(file.old is None for file in read.files)
     inside = all((root / name.partition("/")[0]).is_dir() for name in bare if "/" in name)
     return [0] if creates and inside else [None, 0]
 
@@ -177,14 +192,10 @@ def _checked(root: Path, changes: list[Change], max_bytes: int) -> list[Change]:
     return changes
 
 
-def _with_modes(changes: list[Change], diff: str, copied: Mapping[str, Seen]) -> list[Change]:
+def _with_modes(changes: list[Change], read: Diff, copied: Mapping[str, Seen]) -> list[Change]:
     """A renamed or copied file keeps the permission bits of its source: git knows only whether it
     is executable, and a private file would become a public one."""
-    try:
-        files = diffs.parse(diff).files
-    except PatchError:
-        return changes
-    moved = {diffs.stripped(f.new or ""): f for f in files if f.renamed or f.copied}
+    moved = {diffs.stripped(f.new or ""): f for f in read.files if f.renamed or f.copied}
     found = []
     for change in changes:
         file = moved.get(change.path)
@@ -202,13 +213,10 @@ def _noted(changes: list[Change], strip: int | None) -> list[Change]:
     return changes if strip is None else [replace(change, note=NO_PREFIX) for change in changes]
 
 
-def _by_ladder(diff: str, only: str | None, tree: Tree, refusal: Refusal) -> list[Change]:
+def _by_ladder(read: Diff, only: str | None, tree: Tree, refusal: Refusal) -> list[Change]:
     """What git refused, by the ladder; its refusal has git's word for it too."""
     try:
-        return climbed(diffs.parse(diff), only, tree)
-    except PatchError as error:
-        problems: tuple[str, ...] = (f"{only or 'the diff'}: {error}",)
+        return climbed(read, only, tree)
     except EditRefused as error:
-        problems = error.problems
-    said = refusal.text.removeprefix("error: ")
-    raise EditRefused(*problems, *([f"git apply says: {said}"] if said else []))
+        said = refusal.text.removeprefix("error: ")
+        raise EditRefused(*error.problems, *([f"git apply says: {said}"] if said else [])) from None

@@ -37,6 +37,7 @@ from mulligan.workers.edits.journal import (
 )
 from mulligan.workers.edits.operating import Operator, Recovered
 from mulligan.workers.edits.tree_lock import Hold, LockLost, TreeLock
+from mulligan.workers.settings import config_place
 
 log = logging.getLogger(__name__)
 
@@ -285,30 +286,37 @@ class Tree:
         if not operations:
             return None
         now = {s.path: self._operator.look(s.path) for o in operations for s in o.files}
-        wanted = undoing.taken_back(operations, now, self._repository, self._since(operations))
+        wanted = undoing.taken_back(operations, self._later(operations), now, self._repository)
         steps = [
             FileStep(path=path, before=before, after=after)
             for path in sorted(wanted)
             if (before := undoing.image_of(now[path])) != (after := undoing.image_of(wanted[path]))
         ]
         changes = [_change(s.path, now[s.path], wanted[s.path]) for s in steps]
-        dropped = tuple(sorted({folder for o in operations for folder in o.made}))
+        dropped = tuple(sorted(self._made_for(operations)))
         undoes = tuple(o.number for o in operations)
         return self._perform(
             "rollback", steps, changes, check, dropped=dropped, undoes=undoes, **names
         )
 
-    def _since(self, operations: Sequence[Operation]) -> dict[str, list[str]]:
-        """The other edits that stand and came later, by path."""
-        first = operations[0].number
+    def _later(self, operations: Sequence[Operation]) -> list[Operation]:
+        """The other edits that stand and came later than the first of these."""
         taken = {o.number for o in operations}
-        since: dict[str, list[str]] = {}
-        for operation in self._standing(self._edits()):
-            if operation.number > first and operation.number not in taken:
-                named = f"edit {operation.edit_id} of session {operation.session_id}"
-                for step in operation.files:
-                    since.setdefault(step.path, []).append(named)
-        return since
+        standing = self._standing(self._edits())
+        return [o for o in standing if o.number > operations[0].number and o.number not in taken]
+
+    def _made_for(self, operations: Sequence[Operation]) -> set[str]:
+        """The folders that were made for the files of these operations: by themselves, or by edits
+        that were taken back while these still needed the folder."""
+        found = {folder for o in operations for folder in o.made}
+        for rollback in self._journal.done.values():
+            for maker in (self._journal.done[number] for number in rollback.undoes):
+                if not maker.made:
+                    continue
+                between = [o for o in operations if maker.number < o.number < rollback.number]
+                paths = [step.path for o in between for step in o.files]
+                found |= {f for f in maker.made if any(p.startswith(f"{f}/") for p in paths)}
+        return found
 
     # -- what is known -----------------------------------------------------------------------------
 
@@ -370,15 +378,24 @@ class Tree:
         return Rollback(checkpoint=self._checkpoint(done), paths=paths, text=text)
 
     def _refuse_own(self, changes: Sequence[Change]) -> None:
+        settings = config_place().resolve()
         for change in changes:
-            if (self.root / change.path).is_relative_to(self._own):
+            place = self.root / change.path
+            if place.is_relative_to(self._own):
                 raise EditRefused(f"{change.path}: is mulligan's own: nothing in it may be edited")
+            if place == settings or (settings.is_file() and _same_file(place, settings)):
+                raise confine.settings_refusal(change.path)
 
 
 def _refuse_bad_names(edit_id: str, session_id: str, tier: str) -> None:
     for what, name in (("edit", edit_id), ("session", session_id), ("tier", tier)):
         if not _ID.fullmatch(name):
             raise BadInput(f"{what} {name!r}: give letters, digits, '_', '-' and '.' only")
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Also where a file system takes two spellings for one name."""
+    return one.is_file() and one.samefile(other)
 
 
 def _number(checkpoint: Checkpoint | int) -> int:

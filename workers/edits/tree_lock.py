@@ -89,7 +89,7 @@ class TreeLock:
                 host=socket.gethostname(),
                 session=session,
                 since=time.time(),
-                fence=self._fence() + 1,
+                fence=self._next_fence(),
             )
             self._write(asdict(holder))
             hold = Hold(holder=holder, check=lambda: self._check(locked, holder))
@@ -101,8 +101,10 @@ class TreeLock:
 
     def holder(self) -> Holder | None:
         """Who holds it, as far as is written down."""
-        found = self._read()
-        return Holder(**found) if "pid" in found else None
+        try:
+            return Holder(**(self._read() or {}))
+        except TypeError:  # nobody, or not in a form that we know
+            return None
 
     def _open(self, path: Path, flags: int, stack: ExitStack) -> int:
         try:
@@ -145,18 +147,37 @@ class TreeLock:
         same = (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
         return same and self._fence() == holder.fence
 
-    def _fence(self) -> int:
-        return int(self._read().get("fence", 0))
+    def _fence(self) -> int | None:
+        fence = (self._read() or {}).get("fence")
+        return fence if isinstance(fence, int) else None
 
-    def _read(self) -> dict[str, Any]:
+    def _next_fence(self) -> int:
+        """A number that no holder had before."""
+        if not self._holder.exists():
+            return 1
+        fence = self._fence()
+        # The numbers are lost with the file. Counting by ones, none is as high as the clock.
+        return int(time.time()) if fence is None else fence + 1
+
+    def _read(self) -> dict[str, Any] | None:
+        """What is written down; None if that is nothing or cannot be read: then it is nobody's."""
         try:
-            found = json.loads(self._holder.read_text())
-        except FileNotFoundError:
-            return {}
-        return dict(found)
+            found = json.loads(self._holder.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None
+        except OSError as error:
+            raise EditRefused(f"{self._holder}: {error.strerror or error}") from error
+        return found if isinstance(found, dict) else None
 
     def _write(self, value: dict[str, Any]) -> None:
-        # Not synced: no holder outlives the machine, so a number lost with it fences nobody.
+        """Replace it as a whole: synced before it gets its name, so that a power failure leaves
+        the old or the new one."""
         temporary = self._holder.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(value))
-        temporary.replace(self._holder)
+        try:
+            with temporary.open("w") as file:
+                file.write(json.dumps(value))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._holder)
+        except OSError as error:
+            raise EditRefused(f"{self._holder}: {error.strerror or error}") from error

@@ -3,6 +3,12 @@
 File by file: a file that still is as an operation left it becomes what it was before, byte for
 byte. One that changed since is merged three ways, so that other lines keep what they became; where
 that is impossible there is a conflict, and nothing at all is taken back.
+
+A merge can also succeed and lose something: where a later edit has put back what an earlier one
+changed, there is nothing left to take back of the earlier, and taking back the later would restore
+it. So what would be left if the later edits were taken back too must be the same with and without
+this rollback. That makes the order of rollbacks indifferent: whichever of them are possible lead
+to the same files, and the last edit of a file can always be taken back.
 """
 
 from __future__ import annotations
@@ -67,32 +73,83 @@ def collapsed(steps: Iterable[FileStep]) -> list[FileStep]:
 
 def taken_back(
     operations: Sequence[Operation],
+    later: Sequence[Operation],
     now: Mapping[str, Seen | None],
     repository: ShadowRepository,
-    since: Mapping[str, Sequence[str]],
 ) -> dict[str, Seen | None]:
     """The files of these operations, the oldest first, as they have to become. Raises
-    RollbackConflict. ``since`` names the operations that came later, by path."""
-    steps: dict[str, list[FileStep]] = {}
-    for operation in operations:
-        for step in operation.files:
-            steps.setdefault(step.path, []).append(step)
-    runs = {path: collapsed(of_path) for path, of_path in steps.items()}
-    images = [i for of_path in runs.values() for run in of_path for i in (run.before, run.after)]
-    contents = repository.contents(image.blob for image in images if image is not None)
+    RollbackConflict. ``later``: the edits that stand, stay, and came after the first of these."""
+    taken, kept = _by_path(operations), _by_path(later)
+    used = [step for path, steps in taken.items() for _, step in (*steps, *kept.get(path, ()))]
+    images = (image for step in used for image in (step.before, step.after))
+    files = _Files(repository, repository.contents(i.blob for i in images if i is not None))
     wanted: dict[str, Seen | None] = {}
     conflicts = []
-    for path, of_path in runs.items():
+    for path, steps in taken.items():
         try:
-            wanted[path] = now[path]
-            for run in reversed(of_path):
-                wanted[path] = without(run, wanted[path], contents, repository)
+            wanted[path] = files.without(steps, kept.get(path, ()), now[path])
         except _InTheWay as way:
-            later = tuple(since.get(path, ()))
-            conflicts.append(Conflict(path=path, why=way.why, lines=way.lines, since=later))
+            since = tuple(_named(o) for o in later if any(s.path == path for s in o.files))
+            conflicts.append(Conflict(path=path, why=way.why, lines=way.lines, since=since))
     if conflicts:
         raise RollbackConflict(conflicts)
     return wanted
+
+
+#: A step with the number of its operation.
+_Step = tuple[int, FileStep]
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Files with some of their steps taken back, one file at a time."""
+
+    repository: ShadowRepository
+    contents: Mapping[str, bytes]
+
+    def without(
+        self, taken: Sequence[_Step], kept: Sequence[_Step], now: Seen | None
+    ) -> Seen | None:
+        """The file without the steps that are taken back."""
+        wanted = now
+        for run in reversed(collapsed(step for _, step in taken)):
+            if kept and image_of(wanted) == run.before:
+                raise _InTheWay("a later edit has put back what it was")
+            wanted = without(run, wanted, self.contents, self.repository)
+        if kept:
+            self._refuse_loss(taken, kept, now, wanted)
+        return wanted
+
+    def _refuse_loss(
+        self, taken: Sequence[_Step], kept: Sequence[_Step], now: Seen | None, wanted: Seen | None
+    ) -> None:
+        try:
+            promised = self._backwards((*taken, *kept), now)
+        except _InTheWay:
+            return  # somebody else's lines are in the way of the later edits, now as before
+        try:
+            left = self._backwards(kept, wanted)
+        except _InTheWay as way:
+            raise _InTheWay("later edits build on it", way.lines) from None
+        if left != promised:
+            raise _InTheWay("later edits build on it")
+
+    def _backwards(self, steps: Sequence[_Step], seen: Seen | None) -> Seen | None:
+        for _, step in sorted(steps, key=lambda numbered: numbered[0], reverse=True):
+            seen = without(step, seen, self.contents, self.repository)
+        return seen
+
+
+def _by_path(operations: Iterable[Operation]) -> dict[str, list[_Step]]:
+    steps: dict[str, list[_Step]] = {}
+    for operation in operations:
+        for step in operation.files:
+            steps.setdefault(step.path, []).append((operation.number, step))
+    return steps
+
+
+def _named(operation: Operation) -> str:
+    return f"edit {operation.edit_id} of session {operation.session_id}"
 
 
 def unwritten(
