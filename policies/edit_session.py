@@ -4,7 +4,7 @@
               (applying)   (kept or taken back)
 
 ``tasks.edit_session`` takes it further, one step at a time; a step that is done again does nothing
-twice. Without a suite an edit goes from ready to ready.
+twice. Without a suite an edit is not measured: it goes from baseline to ready.
 """
 
 from __future__ import annotations

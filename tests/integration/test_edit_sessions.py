@@ -142,11 +142,45 @@ def test_the_same_plan_again_is_the_same_session_and_another_is_refused(
         begin(desk, root, plan("unfair"))
 
 
+def test_the_name_of_a_session_that_the_ledger_forgot_is_no_pass(
+    engine: Maker, root: Path, redis_client: redis.Redis
+) -> None:
+    desk = engine()
+    drive(desk, begin(desk, root, plan("good")))
+    redis_client.delete("mulligan:{fleet}:edits:session:s1")
+    done = drive(desk, begin(desk, root, plan("unfair")))
+    assert said(done) == [("rejected_by_gate", "conflict")]
+    assert "this name was used before" in str(done.outcomes[0].error)
+    assert (root / "a.txt").read_text() == "good\n"
+
+
 # -- processes that die ----------------------------------------------------------------------------
 
 
 class Died(BaseException):
     """As if the process had been killed."""
+
+
+def test_an_edit_that_nothing_measures_is_known_again_after_a_kill(
+    engine: Maker, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the tree, and that was not saved: its beginning was."""
+    desk = engine()
+    session = begin(desk, root, plan("good", benchmark={"policy": "allow"}), suite=None)
+    real = RedisSessions.save
+
+    def dying(self: RedisSessions, found: Found, moved: Session) -> Found | None:
+        if moved.outcomes:
+            raise Died
+        return real(self, found, moved)
+
+    monkeypatch.setattr(RedisSessions, "save", dying)
+    with pytest.raises(Died):
+        drive(desk, session)
+    monkeypatch.undo()
+    assert (root / "a.txt").read_text() == "good\n"
+    assert said(drive(engine(), session)) == [("applied", "ungated")]
+    assert len(Tree(root, desk.home).history()) == 1
 
 
 @pytest.mark.parametrize("step", range(1, 6))
@@ -186,8 +220,9 @@ def test_who_lost_the_lease_writes_nothing(
     with desk.sessions.leased(session.id) as lease:
         redis_client.hset("mulligan:{fleet}:edits:session:s1", "lease", "other 99999999999999")
         bench = desk._bench(session, lease, None)
+        begun = advance(bench, session)
         with pytest.raises(NotNow, match="taken over by another process"):
-            advance(bench, session)
+            advance(bench, begun)
     assert (root / "a.txt").read_text() == "start\n"
     assert Tree(root, desk.home).history() == []
 

@@ -12,15 +12,9 @@ import pytest
 from mulligan.policies.edit import AutonomyMode, BenchmarkSpec, Edit, EditReason, EditRiskTier
 from mulligan.policies.edit_session import DIFF_CAP, Session, diff_of, records_of
 from mulligan.policies.suite import WHOLE, Runs, Scores, Suite, SuiteTask, TaskScore
+from mulligan.tasks.edit_deciding import approve, reject, roll_back
 from mulligan.tasks.edit_ports import ApplyContext, Change, EditConflict, EditRefused, Validation
-from mulligan.tasks.edit_session import (
-    EditBench,
-    NotNow,
-    advance,
-    approve,
-    reject,
-    roll_back,
-)
+from mulligan.tasks.edit_session import EditBench, NotNow, advance
 from mulligan.tasks.ports import BadInput
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

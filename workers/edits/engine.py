@@ -15,17 +15,10 @@ from secrets import token_hex
 from mulligan.policies.edit import AutonomyMode, EditOutcome, EditPlan, EditRiskTier
 from mulligan.policies.edit_session import Delta, Session, records_of
 from mulligan.policies.suite import Suite
+from mulligan.tasks.edit_deciding import approve, reject, roll_back
 from mulligan.tasks.edit_measuring import Measurer
 from mulligan.tasks.edit_ports import ApplyContext, Change
-from mulligan.tasks.edit_session import (
-    Appliers,
-    EditBench,
-    NotNow,
-    advance,
-    approve,
-    reject,
-    roll_back,
-)
+from mulligan.tasks.edit_session import Appliers, EditBench, NotNow, advance
 from mulligan.tasks.ports import BadInput
 from mulligan.tasks.submit import Intake
 from mulligan.workers.blobs import blob_store
