@@ -51,6 +51,8 @@ class EditRecord(Value):
     tier: EditRiskTier
     #: None: it is still to be done, or is at work.
     outcome: EditOutcome | None = None
+    #: The outcome that waited for a person until it was approved, with what was measured then.
+    held: EditOutcome | None = None
     #: What it changes, or changed, as a unified diff; cut short if it is long.
     diff: str = ""
     #: The checkpoint that applying it made.
@@ -120,6 +122,17 @@ class Session(Value):
     def finished(self) -> bool:
         """Whether nothing of it waits, not even for a person."""
         return self.phase == "done" and not any(record.reviewable for record in self.records)
+
+    @property
+    def written(self) -> int | None:
+        """The edit at work, if it may be in the tree: not one that is measured on a copy."""
+        previewed = self.trial is not None and self.trial.held is not None
+        return None if previewed else self.at
+
+    @property
+    def untouched(self) -> bool:
+        """Whether it never wrote anything to its tree."""
+        return self.written is None and all(r.checkpoint is None for r in self.records)
 
     def index(self, edit_id: str) -> int | None:
         return next((i for i, record in enumerate(self.records) if record.edit.id == edit_id), None)

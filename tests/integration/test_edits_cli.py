@@ -145,6 +145,8 @@ def test_rejecting_needs_a_reason_that_stays_on_record(shell: Shell) -> None:
     name = plan(shell, "no", edit("n1", "good"))
     run(shell, name, "--mode", "manual")
     shell.look("edits", "review", "reject", "n1", code=2)
+    told = shell.look("edits", "review", "reject", "n1", "--note", " ", code=2).output
+    assert "note: say why it is rejected" in told
     argv = ("edits", "review", "reject", "n1", "--note", "too broad", "--by", "ada", "--json")
     (outcome,) = json.loads(shell.look(*argv).stdout)["outcomes"]
     assert (outcome["status"], outcome["error"]) == ("rejected_by_user", "too broad")

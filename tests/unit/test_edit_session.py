@@ -117,6 +117,9 @@ class FakeMeasurer:
     def problems(self, suite: Suite, root: Path) -> list[str]:
         return []
 
+    def forbidden(self, suite: Suite) -> list[str]:
+        return []
+
     def snapshot(self, root: Path, changes: Sequence[Change] = ()) -> str:
         if self.too_large and self._files.get("a.txt") == b"huge":
             raise BadInput("the tree is over 20 MB")
@@ -401,10 +404,28 @@ def test_a_rejected_edit_has_its_reason_and_is_never_applied() -> None:
     stage.session = reject(stage.session, "e1", by="ada", now=NOW, note="too broad")
     assert stage.run() == [("rejected_by_user", "rejected")]
     assert stage.session.outcomes[0].error == "too broad"
+    assert stage.session.outcomes[0].benchmark_delta == 0.1, "what was measured stays"
     assert stage.session.records[0].decided_by == "ada"
     assert stage.session.finished
     with pytest.raises(BadInput, match=r"rejected_by_user \(rejected\)"):
         approve(stage.session, "e1", by="ada", now=NOW)
+
+
+@pytest.mark.parametrize("note", ["", " \n"])
+def test_rejecting_without_a_reason_is_refused(note: str) -> None:
+    stage = Scene(put("good"), mode="manual")
+    stage.run()
+    with pytest.raises(BadInput, match="note: say why"):
+        reject(stage.session, "e1", by="ada", now=NOW, note=note)
+
+
+def test_rolling_a_session_back_keeps_what_was_measured_of_what_waited() -> None:
+    stage = Scene(put("good", "e1"), put("good", "e2"), mode="manual")
+    stage.run()
+    approved = approve(stage.session, "e1", by="ada", now=NOW)
+    ended, _ = roll_back(stage.bench, approved, None, by="ada")
+    assert [o.reason for o in ended.outcomes] == ["rejected", "rejected"]
+    assert [o.benchmark_delta for o in ended.outcomes] == [0.1, 0.1]
 
 
 def test_what_does_not_wait_cannot_be_decided() -> None:

@@ -109,22 +109,23 @@ class SuiteMeasurer:
 
     def problems(self, suite: Suite, root: Path) -> list[str]:
         """Everything that keeps the suite from being run on this tree, as ``field: problem``."""
-        found: list[str] = []
+        found = self.forbidden(suite)
         tree = self._read(root)
         state = State(address="sha256:0", tree=tree, put=lambda _: "sha256:0")
         for index, task in enumerate(suite.tasks):
             if task.command is not None:
-                found += self._command_problems(index, task.command, root)
+                problem = program_problem(task.command, root) if self._commands else None
+                found += [f"tasks[{index}].command: {problem}"] if problem else []
             else:
                 found += [f"tasks[{index}].job.{p}" for p in self._job_problems(task, state)]
         return found
 
-    def _command_problems(self, index: int, argv: Sequence[str], root: Path) -> Iterator[str]:
-        field = f"tasks[{index}].command"
-        if not self._commands:
-            yield _NO_COMMANDS.format(index=index)
-        elif problem := program_problem(argv, root):
-            yield f"{field}: {problem}"
+    def forbidden(self, suite: Suite) -> list[str]:
+        """What of it may not be run here, whatever the tree holds, as ``field: problem``."""
+        if self._commands:
+            return []
+        tasks = enumerate(suite.tasks)
+        return [_NO_COMMANDS.format(index=i) for i, task in tasks if task.command is not None]
 
     def _job_problems(self, task: SuiteTask, state: State) -> list[str]:
         if self._intake is None:
@@ -174,9 +175,9 @@ class SuiteMeasurer:
         """Begin one repeat: submit its jobs. One that cannot be made from this state scores 0."""
         jobs: dict[str, Job] = {}
         failed: dict[str, str] = {}
-        for index, task in enumerate(suite.tasks):
-            if task.job is None and not self._commands:  # it may have begun elsewhere
-                raise BadInput(_NO_COMMANDS.format(index=index))
+        if forbidden := self.forbidden(suite):  # it may have begun elsewhere
+            raise BadInput(*forbidden)
+        for task in suite.tasks:
             if task.job is None:
                 continue
             try:
