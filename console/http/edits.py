@@ -256,7 +256,13 @@ def _root(site: Site, name: str, host: str) -> Path:
 def approved(
     engine: Engine, session_id: str, edit_id: str, *, by: str, note: str | None
 ) -> Session:
-    """Approve an edit. A session that a command began, and left, goes to the edit worker."""
+    """Approve an edit. A session that a command began, and left, goes to the edit worker: if that
+    may not run its suite, nothing is changed, and who approves is told what may."""
+    try:
+        engine.check_approval(session_id)
+    except BadInput as error:
+        there = f"approve it with `mulligan edits review approve {session_id}/{edit_id}`"
+        raise BadInput(f"the edit worker cannot measure it: {there}", *error.problems) from None
     session = engine.approve(session_id, edit_id, by=by, note=note)
     while session.inline and not engine.sessions.is_leased(session_id):
         found = engine.sessions.get(session_id)

@@ -177,6 +177,17 @@ class Engine:
             # The tree has an edit in it now: what that did to the suite is for the gate to say.
             _refuse(self.measurer.forbidden(session.suite))
 
+    def check_approval(self, session_id: str) -> None:
+        """BadInput if a session's suite may not be run by a worker that is as this process. What
+        its tree makes of the suite can be told on its own host only."""
+        session = self.sessions.get(session_id).session
+        if session.suite is None or self.measurer is None:
+            return
+        if session.host == self.host:
+            self._refuse_suite(session.suite, self._tree(session).root)
+        else:
+            _refuse(self.measurer.forbidden(session.suite))
+
     def _refuse_suite(self, suite: Suite | None, root: Path) -> None:
         _refuse(self.measurer.problems(suite, root) if suite and self.measurer else [])
 
