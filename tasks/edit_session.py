@@ -45,6 +45,10 @@ class EditTree(Protocol):
         """The checkpoint of an edit that is in the tree."""
         ...
 
+    def mode(self, path: str) -> int | None:
+        """The permission bits of a file that is there."""
+        ...
+
     def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
         """All changes or none; the checkpoint. Raises EditRefused."""
         ...
@@ -75,10 +79,14 @@ class Prepared:
     """An edit that may be applied, and changes something."""
 
     changes: Sequence[Change]
+    #: As people read it.
+    diff: str
 
     @property
-    def diff(self) -> str:
-        return "".join(diff_of(c.path, c.before, c.after) for c in self.changes if not c.unchanged)
+    def notes(self) -> tuple[str, ...]:
+        """Which tolerance found the place, by file."""
+        told = (f"{c.path}: {c.note}" for c in self.changes if c.note and not c.unchanged)
+        return tuple(dict.fromkeys(told))
 
 
 _USED = (
@@ -135,7 +143,12 @@ def _computed(bench: EditBench, edit: Edit) -> Prepared | EditOutcome:
         notes = dict.fromkeys(change.note for change in changes if change.note)
         told = "; ".join(notes) or "it changes nothing"
         return outcome_of(edit, "skipped", "no_op", told)
-    return Prepared(changes)
+    diffs = (
+        diff_of(c.path, c.before, c.after, old_mode=bench.tree.mode(c.path), mode=c.mode)
+        for c in changes
+        if not c.unchanged
+    )
+    return Prepared(changes, "".join(diffs))
 
 
 def _refused(edit: Edit, error: Exception) -> EditOutcome:
@@ -158,6 +171,7 @@ def outcome_of(
 def _begun(bench: EditBench, session: Session, at: int) -> Session:
     """The next edit: held, refused, or on its way to be applied. That it is begun is saved before
     anything is written: what stands in the tree without that is not this session's."""
+    session = session.recorded(at, notes=())
     record, edit = session.records[at], session.records[at].edit
     held = _routed(bench, session, at)
     if held is not None:
@@ -168,7 +182,7 @@ def _begun(bench: EditBench, session: Session, at: int) -> Session:
     found = _computed(bench, edit)
     if isinstance(found, EditOutcome):
         return session.decided(at, found)
-    shown = session.recorded(at, diff=session.fitting(found.diff))
+    shown = _shown(session, at, found)
     if session.suite is None:
         if session.benchmark.policy == "require" and record.approved_by is None:
             return shown.decided(at, outcome_of(edit, "pending_review", "no_scorer", _NO_SUITE))
@@ -183,25 +197,40 @@ def _begun(bench: EditBench, session: Session, at: int) -> Session:
     return shown.moved(phase="baseline", at=at, trial=Trial(before=state))
 
 
+def _shown(session: Session, at: int, found: Prepared) -> Session:
+    return session.recorded(at, diff=session.fitting(found.diff), notes=found.notes)
+
+
 def _held(bench: EditBench, session: Session, at: int, held: EditOutcome) -> Session:
-    """An edit that is not applied now. Who reviews it is shown what it would change, and with a
-    suite also its effect: measured on a copy, and nothing is written to the tree."""
+    """An edit that is not applied now. Who reviews it is shown what it would change, or why it
+    cannot be applied, and with a suite also its effect: measured on a copy, and nothing is written
+    to the tree."""
     edit = session.records[at].edit
-    if held.status != "pending_review" or not bench.appliers.is_supported(edit.op):
+    if held.status != "pending_review":
         return session.decided(at, held)
+    if not bench.appliers.is_supported(edit.op):
+        return session.decided(at, _noted(held, f"op {edit.op} not implemented in v1"))
     found = _computed(bench, edit)
     if isinstance(found, EditOutcome):
-        return session.decided(at, held)
-    shown = session.recorded(at, diff=session.fitting(found.diff))
-    if session.suite is None or target_problem(edit.expected_improvement, session.suite):
+        why = f"as the tree is, it would be {found.status} ({found.reason}): {found.error}"
+        return session.decided(at, _noted(held, why))
+    shown = _shown(session, at, found)
+    if session.suite is None:
         return shown.decided(at, held)
+    problem = target_problem(edit.expected_improvement, session.suite)
+    if problem is not None:
+        return shown.decided(at, _noted(held, f"it would be rejected: {problem}"))
     try:
         before = _measurer(bench).snapshot(bench.ctx.root)
         after = _measurer(bench).snapshot(bench.ctx.root, found.changes)
-    except BadInput:
-        return shown.decided(at, held)
+    except BadInput as error:
+        return shown.decided(at, _noted(held, f"it cannot be measured: {error}"))
     trial = Trial(before=before, after=after, held=held)
     return shown.moved(phase="measuring", at=at, trial=trial)
+
+
+def _noted(outcome: EditOutcome, note: str) -> EditOutcome:
+    return outcome.model_copy(update={"notes": (*outcome.notes, note)})
 
 
 def _kept_ungated(bench: EditBench, session: Session, at: int, checkpoint: int) -> Session:
@@ -230,6 +259,7 @@ def _applied(bench: EditBench, session: Session) -> Session:
         found = _computed(bench, record.edit)
         if isinstance(found, EditOutcome):  # the tree changed since the last step
             return session.decided(at, found).moved(updated_at=bench.now())
+        session = session.recorded(at, notes=found.notes)
         try:
             made = bench.tree.apply(session.id, record.edit.id, record.tier, found.changes)
         except EditRefused as error:

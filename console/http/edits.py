@@ -26,6 +26,7 @@ from mulligan.console.http.edit_models import (
     SessionDocument,
     Sessions,
     Submission,
+    delta_document,
     document,
     edit_document,
     row,
@@ -110,14 +111,14 @@ def _add_reading(router: APIRouter, site: Site) -> None:
 
     @router.get("/api/edits/history")
     def history(
-        _: Reader,
+        caller: Reader,
         session: Annotated[str | None, Query(max_length=200)] = None,
         cluster: Annotated[str | None, Query(max_length=200)] = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     ) -> History:
         """Effects that were measured, the newest first; each edit once."""
         found = [
-            delta
+            delta_document(delta, texts=caller.texts)
             for delta in edit_engine(site).sessions.deltas(limit=10_000)
             if session in (None, "", delta.session)
             and (not cluster or cluster in delta.cluster_deltas)

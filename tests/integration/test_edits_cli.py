@@ -84,7 +84,9 @@ def test_kept_rejected_reviewed_and_rolled_back(shell: Shell) -> None:
     assert document.keys() == {"session", "outcomes"}
     assert document["session"] == "story"
     fields = ["edit_id", "status", "reason", "benchmark_delta", "cluster_deltas", "error"]
-    assert [list(outcome) for outcome in document["outcomes"]] == [[*fields, "applied_at"]] * 3
+    assert [list(outcome) for outcome in document["outcomes"]] == [
+        [*fields, "notes", "applied_at"]
+    ] * 3
     assert [(o["edit_id"], o["status"], o["reason"]) for o in document["outcomes"]] == [
         ("k1", "applied", "kept"),
         ("k2", "rejected_by_gate", "regression"),
@@ -162,6 +164,32 @@ def test_an_id_in_two_sessions_has_to_be_said_with_its_session(shell: Shell) -> 
     assert "say which, as in right/both" in told
     shell.look("edits", "review", "reject", "left/both", "--note", "no")
     assert "applied (kept)" in shell.look("edits", "review", "approve", "right/both").output
+
+
+def test_how_a_place_was_found_is_told_everywhere(shell: Shell) -> None:
+    """A diff with the wrong counts, and a search text that has other white space at line ends."""
+    root = shell.folder / "root"
+    (root / "b.txt").write_text("one  \ntwo\nthree\n")
+    diff = "--- a/a.txt\n+++ b/a.txt\n@@ -1,7 +1,9 @@\n-start\n+good\n"
+    edits = [
+        {"id": "f1", "op": "patch_file", "target": "a.txt", "payload": {"diff": diff}},
+        {
+            "id": "f2",
+            "op": "search_replace",
+            "target": "b.txt",
+            "payload": {"search": "one\ntwo\n", "replace": "1\n2\n"},
+        },
+    ]
+    name = plan(shell, "tolerant", edits[0])
+    told = run(shell, name).output
+    assert "note: a.txt: " in told
+    name = plan(shell, "loose", edits[1], benchmark={"policy": "allow"})
+    (outcome,) = json.loads(run(shell, name, "--json").stdout)["outcomes"]
+    assert outcome["status"] == "applied"
+    assert outcome["notes"][0].startswith("b.txt: ")
+    assert "note: b.txt: " in shell.look("edits", "review", "show", "loose/f2").output
+    assert "note: a.txt: " in shell.look("edits", "history", "--session", "tolerant").output
+    (root / "b.txt").unlink()
 
 
 # -- mistakes --------------------------------------------------------------------------------------

@@ -342,3 +342,18 @@ def test_the_pages_show_it_and_hide_what_may_not_be_read(site: Site) -> None:
     assert admin.get("/edits/none").status_code == 404
     assert bound.get("/edits").status_code == 403
     assert 'href="/edits"' not in bound.get("/").text
+
+
+def test_a_note_is_shown_to_those_who_may_read_it(site: Site, tree: Path) -> None:
+    """An edit that waits, and that could not be applied as the tree is."""
+    admin = ask(site, new_token(site, role="admin"))
+    ops = ask(site, new_token(site, role="ops"))
+    edit = {"id": "gone", "op": "delete_file", "target": "nowhere.txt"}
+    session = submit(admin, plan={"edits": [edit]})["session"]
+    work(site, session)
+    outcome = get(admin, f"/api/edits/{session}")["records"][0]["outcome"]
+    assert "would be rejected_by_gate (apply_error): nowhere.txt" in outcome["notes"][0]
+    assert "would be rejected_by_gate (apply_error)" in admin.get(f"/edits/{session}/gone").text
+    hidden = get(ops, f"/api/edits/{session}")["records"][0]["outcome"]
+    assert hidden["notes"] == ["[redacted]"]
+    assert "nowhere.txt: " not in ops.get(f"/edits/{session}/gone").text

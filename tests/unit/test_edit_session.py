@@ -44,7 +44,9 @@ class Put:
                 raise ZeroDivisionError("division by zero")
             case text:
                 before = self._files.get(edit.target)
-                return [Change(path=edit.target, before=before, after=str(text).encode())]
+                note = "trailing white space" if "tolerant" in edit.references else ""
+                after = str(text).encode()
+                return [Change(path=edit.target, before=before, after=after, note=note)]
 
 
 class Appliers:
@@ -71,6 +73,9 @@ class FakeTree:
 
     def standing(self, session_id: str, edit_id: str) -> int | None:
         return self.numbers.get((session_id, edit_id))
+
+    def mode(self, path: str) -> int | None:
+        return 0o644 if path in self.files else None
 
     def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
         if self.busy:
@@ -448,6 +453,41 @@ def test_who_reviews_sees_what_an_edit_would_change() -> None:
     assert "+good" in stage.session.records[0].diff
 
 
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (put("refuse"), "rejected_by_gate (apply_error): a.txt: expected 'x', there is 'y'"),
+        (put(None), "rejected_by_gate (validation): payload.text: is required"),
+        (put("start"), "skipped (no_op): it changes nothing"),
+        (put("good", expected_improvement="typo"), "the suite has no cluster 'typo'"),
+        (Edit(id="e1", op="fly", target="a.txt"), "op fly not implemented in v1"),
+    ],
+)
+def test_who_reviews_sees_why_an_edit_cannot_be_applied(edit: Edit, told: str) -> None:
+    stage = Scene(edit, mode="manual")
+    assert stage.run() == [("pending_review", "manual_mode")]
+    (outcome,) = stage.session.outcomes
+    assert told in "\n".join(outcome.notes)
+    assert outcome.error is None, "it was not tried: nothing is wrong yet"
+
+
+def test_how_the_place_was_found_is_told_with_the_outcome() -> None:
+    for mode, status in (("auto", "applied"), ("manual", "pending_review")):
+        stage = Scene(put("good", references=("tolerant",)), mode=mode)
+        stage.run()
+        (outcome,) = stage.session.outcomes
+        assert (outcome.status, outcome.notes) == (status, ("a.txt: trailing white space",))
+
+
+def test_notes_are_of_the_last_time_that_an_edit_was_computed() -> None:
+    stage = Scene(put("good", references=("tolerant",)), mode="manual")
+    stage.run()
+    stage.session = approve(stage.session, "e1", by="ada", now=NOW)
+    stage.files["a.txt"] = b"good"
+    assert stage.run() == [("skipped", "no_op")]
+    assert stage.session.outcomes[0].notes == ()
+
+
 # -- rolling back ----------------------------------------------------------------------------------
 
 
@@ -527,6 +567,27 @@ def test_a_diff_says_what_a_person_must_know() -> None:
     assert "--- /dev/null\n+++ b/x" in diff_of("x", None, b"a\n")
     assert "+++ /dev/null" in diff_of("x", b"a\n", None)
     assert diff_of("x", b"\xff\xfe", b"a").endswith("Binary files differ\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "modes", "shown"),
+    [
+        (b"a\n", b"a\n", {"old_mode": 0o644, "mode": 0o755}, "old mode 100644\nnew mode 100755\n"),
+        (None, b"", {"mode": 0o755}, "new file mode 100755\n"),
+        (None, b"", {}, "new file mode 100644\n"),
+        (b"", None, {"old_mode": 0o600}, "deleted file mode 100600\n"),
+    ],
+)
+def test_a_diff_shows_modes_as_git_does(
+    before: bytes | None, after: bytes | None, modes: dict[str, int], shown: str
+) -> None:
+    assert diff_of("x", before, after, **modes) == f"diff --git a/x b/x\n{shown}"
+
+
+def test_only_a_newline_ends_a_line_of_a_diff() -> None:
+    assert diff_of("x", b"one\x0ctwo\r\n", b"one\x0c2\r\n") == (
+        "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-one\x0ctwo\r\n+one\x0c2\r\n"
+    )
 
 
 def test_a_long_diff_is_cut_at_a_line_s_end() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,12 @@ class TreeDesk:
                 if point.kind == "edit" and point.state == "applied"
             }
         return self._standing
+
+    def mode(self, path: str) -> int | None:
+        try:
+            return stat.S_IMODE((self._tree.root / path).lstat().st_mode)
+        except OSError:
+            return None
 
     def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
         known = self._known(session_id)
@@ -265,6 +272,7 @@ class Engine:
                     reason=done.reason,
                     benchmark_delta=done.benchmark_delta,
                     cluster_deltas=done.cluster_deltas,
+                    notes=done.notes,
                 )
             )
 
