@@ -316,18 +316,26 @@ def _judged(bench: EditBench, session: Session, at: int) -> Session:
         max_regression=session.benchmark.max_regression,
     )
     if trial.held is not None and not isinstance(found.decision, More):
-        told = trial.held.model_copy(update={"error": f"measured: {found.text}"})
-        return session.decided(at, _with_effect(told, found))
+        told = "; ".join((f"measured: {found.text}", *_said(trial)))
+        held = trial.held.model_copy(update={"error": told})
+        return session.decided(at, _with_effect(held, found))
     match found.decision:
         case More():
             return session
         case Keep():
             kept = _with_effect(outcome_of(edit, "applied", "kept"), found)
-            return session.decided(at, kept.model_copy(update={"applied_at": bench.now()}))
+            more = {"applied_at": bench.now(), "notes": _said(trial)}
+            return session.decided(at, kept.model_copy(update=more))
         case Reject(reason):
-            notes = "; ".join((found.text, *trial.scored[1].notes))
-            rejected = outcome_of(edit, "rejected_by_gate", reason, notes)
+            told = "; ".join((found.text, *_said(trial)))
+            rejected = outcome_of(edit, "rejected_by_gate", reason, told)
             return taken_back(bench, session, at, _with_effect(rejected, found))
+
+
+def _said(trial: Trial) -> tuple[str, ...]:
+    """What either side's runs had to say: ``before: parse: stopped after 60 s``."""
+    sides = zip(("before", "after"), trial.scored, strict=True)
+    return tuple(f"{side}: {note}" for side, scores in sides for note in scores.notes)
 
 
 def _with_effect(outcome: EditOutcome, found: Comparison) -> EditOutcome:

@@ -110,7 +110,10 @@ class FakeTree:
 class FakeMeasurer:
     """Scores states of the files. ``slow``: each run is ready at the second look."""
 
-    def __init__(self, files: Files, judge: Judge, *, slow: bool = False) -> None:
+    def __init__(
+        self, files: Files, judge: Judge, *, slow: bool = False, noisy: bool = False
+    ) -> None:
+        self._noisy = noisy
         self._files = files
         self._judge = judge
         self._slow = slow
@@ -147,8 +150,9 @@ class FakeMeasurer:
         if self._slow and self._looks[key] == 1:
             return None
         found = self._judge(self.states[runs.state])
+        note = f"{self.states[runs.state]['a.txt'].decode()} was slow" if self._noisy else ""
         run = tuple(
-            TaskScore(task=name, cluster=name, values={WHOLE: score})
+            TaskScore(task=name, cluster=name, values={WHOLE: score}, note=note)
             for name, score in found.items()
         )
         return Scores(runs=(run,))
@@ -177,7 +181,8 @@ class Scene:
         self.files: Files = {"a.txt": b"start"}
         self.tree = FakeTree(self.files)
         slow = changes.pop("slow", False)
-        self.measurer = FakeMeasurer(self.files, judge or by_table, slow=slow)
+        noisy = changes.pop("noisy", False)
+        self.measurer = FakeMeasurer(self.files, judge or by_table, slow=slow, noisy=noisy)
         tasks = tuple(
             SuiteTask(id=name, cluster=name, command=("score",)) for name in ("main", "rest")
         )
@@ -266,6 +271,17 @@ def test_undecided_is_a_reason_too() -> None:
     stage = Scene(put("good"), suite=suite, judge=lambda _: {"main": next(scores)})
     assert stage.run() == [("rejected_by_gate", "undecided")]
     assert stage.files["a.txt"] == b"start"
+
+
+def test_both_sides_notes_are_told_whatever_is_decided() -> None:
+    for text, status in (("good", "applied"), ("unfair", "rejected_by_gate")):
+        stage = Scene(put(text), noisy=True)
+        stage.run()
+        (outcome,) = stage.session.outcomes
+        assert outcome.status == status
+        told = "; ".join((outcome.error or "", *outcome.notes))
+        assert "before: main: start was slow" in told
+        assert f"after: main: {text} was slow" in told
 
 
 # -- what a gate must not do -----------------------------------------------------------------------
