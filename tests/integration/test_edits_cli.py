@@ -292,6 +292,47 @@ def test_a_plan_that_is_left_to_a_worker_is_not_worked_on_here(shell: Shell) -> 
         shell.environment = {}
 
 
+# -- without a ledger ------------------------------------------------------------------------------
+
+
+def test_a_tree_is_rolled_back_by_its_own_journal() -> None:
+    """What a program applied, in a directory where no command was ever run."""
+    from mulligan import execute_edits
+    from mulligan.policies.edit import Edit
+    from mulligan.workers.edits.loop import EditContext
+
+    with new_shell() as shell:
+        root = shell.folder / "tree"
+        root.mkdir()
+        (root / "a.txt").write_text("0\n")
+        home = shell.folder / ".mulligan"
+        for n in (1, 2, 3):
+            made = Edit.model_validate(edit(f"e{n}", str(n)))
+            ctx = EditContext(root=root, home=home, session=f"s{n}")
+            assert execute_edits(edits=[made], ctx=ctx, autonomy_mode="auto")[0].status == "applied"
+
+        def rolled(*argv: str, code: int = 0) -> str:
+            told = shell.look("edits", "rollback", "--root", "tree", *argv, code=code).output
+            return f"{(root / 'a.txt').read_text().strip()} {told}"
+
+        listed = rolled()
+        assert "1  " in listed
+        assert "edit s3/e3: applied  a.txt" in listed
+        assert rolled("e3").startswith("2 edit e3 of session s3: rolled back, 1 file")
+        assert "nothing to roll back" in rolled("s3/e3")
+        assert rolled("--to", "1").startswith("1 everything after checkpoint 1: rolled back")
+        assert rolled("s1", "--json").startswith("0 ")
+        checkpoints = json.loads(rolled("--json")[1:])["checkpoints"]
+        assert [point["kind"] for point in checkpoints] == ["edit"] * 3 + ["rollback"] * 3
+        assert "no edit nobody was applied" in rolled("nobody", code=2)
+        assert "there is no checkpoint 99" in rolled("--to", "99", code=2)
+        assert "leave out the name" in rolled("s1", "--to", "1", code=2)
+        assert "leave out --root" in rolled("s1", "--note", "x", code=2)
+    with new_shell() as shell:
+        assert "give --root" in shell.look("edits", "rollback", "--to", "1", code=2).output
+        assert "name an edit or a session" in shell.look("edits", "rollback", code=2).output
+
+
 # -- a process that is killed ----------------------------------------------------------------------
 
 
