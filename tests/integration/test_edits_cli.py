@@ -243,6 +243,11 @@ def test_an_operation_that_nobody_knows_is_skipped_with_a_hint(shell: Shell) -> 
     assert "there is no operation 'wirte_file'; did you mean 'write_file'?" in told
     assert "skipped (unsupported)" in told
     assert "op wirte_file not implemented in v1" in told
+    # By the order of the rules its tier comes first: it waits, and the reviewer is told.
+    told = run(shell, plan(shell, "typo2", wrong), "--mode", "tiered").output
+    assert "pending_review (review_tier)" in told
+    assert "note: op wirte_file not implemented in v1" in told
+    assert "skipped (unsupported)" in shell.look("edits", "review", "approve", "typo2/t1").output
 
 
 def test_a_suite_is_told_with_its_own_line(shell: Shell) -> None:
