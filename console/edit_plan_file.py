@@ -39,7 +39,7 @@ class PlanFile:
     suite_source: Source | None = None
 
     def typos(self) -> list[str]:
-        """Operations that nobody knows, but that look like one: they will be skipped."""
+        """Operations that nobody knows, but that look like one: they cannot be applied."""
         known = default_registry().names()
         return [
             self.source.place(f"edits[{i}].op: {typo}")

@@ -47,6 +47,8 @@ def show_deltas(deltas: Sequence[Delta]) -> None:
         name = f"{delta.session}/{delta.edit_id}"
         screen.say(f"{at}  {name}  {delta.op} {delta.target}: {delta.status} ({delta.reason})")
         screen.say(f"    {effect}", style="dim")
+        for note in delta.notes:
+            screen.say(f"    note: {note}", style="dim")
     if not deltas:
         screen.say("nothing was measured yet")
 

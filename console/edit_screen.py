@@ -27,7 +27,8 @@ def document(session: Session) -> dict[str, Any]:
 
 def _outcome(outcome: EditOutcome) -> dict[str, Any]:
     names = (
-        "edit_id", "status", "reason", "benchmark_delta", "cluster_deltas", "error", "applied_at",
+        "edit_id", "status", "reason", "benchmark_delta", "cluster_deltas", "error", "notes",
+        "applied_at",
     )  # fmt: skip
     found = outcome.model_dump(mode="json")
     return {name: found[name] for name in names}
@@ -82,9 +83,15 @@ def show_line(record: EditRecord) -> None:
     told = f"{edit.id}  {edit.op} {edit.target}: {done.status} ({done.reason})"
     screen.say(f"{told}{_effect(done)}", style=_STYLES.get(done.status))
     if done.error and done.reason != "no_op":
-        error = done.error if len(done.error) <= _ERROR else f"{done.error[:_ERROR]}…"
-        for line in error.splitlines():
-            screen.say(f"    {line}", style="dim")
+        _say_below(done.error)
+    for note in done.notes:
+        _say_below(f"note: {note}")
+
+
+def _say_below(text: str) -> None:
+    shown = text if len(text) <= _ERROR else f"{text[:_ERROR]}…"
+    for line in shown.splitlines():
+        screen.say(f"    {line}", style="dim")
 
 
 def _effect(done: EditOutcome) -> str:

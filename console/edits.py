@@ -159,7 +159,17 @@ def with_session(session_id: str, act: Callable[[EditDesk, Session], Session]) -
 
 
 def rollback(
-    name: Annotated[str, typer.Argument(metavar="EDIT|SESSION", help="Or SESSION/EDIT.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[EDIT|SESSION]", help="Or SESSION/EDIT.")
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option("--root", metavar="DIR", help="By this tree's own journal, without a ledger."),
+    ] = None,
+    to: Annotated[
+        int | None,
+        typer.Option("--to", metavar="N", min=0, help="With --root: to this checkpoint."),
+    ] = None,
     note: Note = None,
     by: By = None,
     json: Json = False,
@@ -168,6 +178,23 @@ def rollback(
 
     What was changed since on the same lines is a conflict: it is reported, and nothing is touched.
     """
+    from mulligan.tasks.ports import BadInput
+
+    if root is not None:
+        from mulligan.console.edit_journal import journal_rollback
+
+        if note is not None or by is not None:
+            raise BadInput("--note, --by: a journal has no place for them: leave out --root")
+        journal_rollback(root, name, to, json=json)
+    elif to is not None:
+        raise BadInput("--to: a checkpoint is of a tree: give --root")
+    elif name is None:
+        raise BadInput("name an edit or a session; `mulligan edits review list --all` shows them")
+    else:
+        _roll_back(name, note=note, by=by, json=json)
+
+
+def _roll_back(name: str, *, note: str | None, by: str | None, json: bool) -> None:
     from mulligan.console.edit_desk import looking
     from mulligan.console.edit_names import applied
     from mulligan.console.edit_screen import document

@@ -163,6 +163,8 @@ class EditOutcome(Value):
     #: How each cluster changed.
     cluster_deltas: dict[str, float] = Field(default_factory=dict)
     error: str | None = None
+    #: What a person should know besides: how its place was found, or why it would not fit.
+    notes: tuple[str, ...] = ()
     applied_at: datetime | None = None
 
 

@@ -4,7 +4,7 @@
               (applying)   (kept or taken back)
 
 ``tasks.edit_session`` takes it further, one step at a time; a step that is done again does nothing
-twice. Without a suite an edit goes from ready to ready.
+twice. Without a suite an edit is not measured: it goes from baseline to ready.
 """
 
 from __future__ import annotations
@@ -51,8 +51,12 @@ class EditRecord(Value):
     tier: EditRiskTier
     #: None: it is still to be done, or is at work.
     outcome: EditOutcome | None = None
+    #: The outcome that waited for a person until it was approved, with what was measured then.
+    held: EditOutcome | None = None
     #: What it changes, or changed, as a unified diff; cut short if it is long.
     diff: str = ""
+    #: How its place was found, if that took some tolerance.
+    notes: tuple[str, ...] = ()
     #: The checkpoint that applying it made.
     checkpoint: int | None = None
     approved_by: str | None = None
@@ -121,6 +125,17 @@ class Session(Value):
         """Whether nothing of it waits, not even for a person."""
         return self.phase == "done" and not any(record.reviewable for record in self.records)
 
+    @property
+    def written(self) -> int | None:
+        """The edit at work, if it may be in the tree: not one that is measured on a copy."""
+        previewed = self.trial is not None and self.trial.held is not None
+        return None if previewed else self.at
+
+    @property
+    def untouched(self) -> bool:
+        """Whether it never wrote anything to its tree."""
+        return self.written is None and all(r.checkpoint is None for r in self.records)
+
     def index(self, edit_id: str) -> int | None:
         return next((i for i, record in enumerate(self.records) if record.edit.id == edit_id), None)
 
@@ -151,8 +166,10 @@ class Session(Value):
 
     def decided(self, index: int, outcome: EditOutcome, **more: Any) -> Session:
         """The session with an edit's outcome, ready for the next one."""
+        notes = tuple(dict.fromkeys((*self.records[index].notes, *outcome.notes)))
+        told = outcome.model_copy(update={"notes": notes})
         moved = self.moved(phase="ready", at=None, trial=None)
-        return moved.recorded(index, outcome=outcome, **more)
+        return moved.recorded(index, outcome=told, **more)
 
 
 def records_of(
@@ -177,10 +194,38 @@ class Delta(Value):
     reason: EditReason
     benchmark_delta: float
     cluster_deltas: dict[str, float] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
-def diff_of(path: str, before: bytes | None, after: bytes | None) -> str:
-    """How one file changes, as people read it."""
+def diff_of(
+    path: str,
+    before: bytes | None,
+    after: bytes | None,
+    *,
+    old_mode: int | None = None,
+    mode: int | None = None,
+) -> str:
+    """How one file changes, as people read it. ``old_mode``: its permission bits, if it is there;
+    ``mode``: those afterwards, None if they stay."""
+    modes = _mode_lines(before is None, after is None, old_mode, mode)
+    head = "".join([f"diff --git a/{path} b/{path}\n", *modes]) if modes else ""
+    return head + _lines_of(path, before, after)
+
+
+def _mode_lines(new: bool, gone: bool, old_mode: int | None, mode: int | None) -> list[str]:
+    """As git says it; it knows 644 and 755 only, and here all bits are kept."""
+    old = 0o644 if old_mode is None else old_mode
+    now = old if mode is None else mode
+    if new:
+        return [f"new file mode 100{now:03o}\n"]
+    if gone:
+        return [f"deleted file mode 100{old:03o}\n"]
+    return [f"old mode 100{old:03o}\n", f"new mode 100{now:03o}\n"] if now != old else []
+
+
+def _lines_of(path: str, before: bytes | None, after: bytes | None) -> str:
+    if before == after:
+        return ""
     old, new = f"a/{path}" if before is not None else "/dev/null", f"b/{path}"
     new = new if after is not None else "/dev/null"
     try:
@@ -191,6 +236,13 @@ def diff_of(path: str, before: bytes | None, after: bytes | None) -> str:
         return f"--- {old}\n+++ {new}\nBinary files differ\n"
     if max(map(len, texts)) > _DIFFED:
         return f"--- {old}\n+++ {new}\nToo large to show: {len(texts[0])} → {len(texts[1])}\n"
-    lines = [text.splitlines(keepends=True) for text in texts]
+    # Only "\n" ends a line: a form feed, say, is part of one.
+    lines = [[f"{line}\n" for line in t.split("\n")[:-1]] + _rest(t) for t in texts]
     shown = difflib.unified_diff(lines[0], lines[1], old, new)
     return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in shown)
+
+
+def _rest(text: str) -> list[str]:
+    """What follows the last line's end."""
+    last = text.rpartition("\n")[2]
+    return [last] if last else []

@@ -8,6 +8,8 @@
   that is new counted 0 before, but only as the target: it is no part of the overall score.
 - Kept is what betters its target (the overall score, if it names none) while no cluster loses more
   than it may. Before the last repeat, only if confidence bounds of the mean difference say so.
+- A run without a verdict before the edit cannot be compared with anything: undecided. One after it
+  counts 0, and keeps the edit from being kept.
 
 The bounds are Student's, over the repeats. Their error is shared out over all looks at the numbers,
 so that looking often makes no chance result sure.
@@ -106,6 +108,9 @@ def compare(
     overall = _effect(mine, other, sure)
     aim = overall if target is None else effects.get(target)
     decision = _decide(aim, list(effects.values()), pairs, suite, max_regression)
+    known_before, known_after = before.whole(pairs), after.whole(pairs)
+    if not known_before or (isinstance(decision, Keep) and not known_after):
+        decision = Reject("undecided")
     text = _told(decision, overall, effects, pairs=pairs, suite=suite, target=target)
     return Comparison(decision=decision, overall=overall, clusters=effects, pairs=pairs, text=text)
 
@@ -131,6 +136,8 @@ def _decide(
                 return sure
         return More(pairs)
     if suite.undecided == "reject" and not suite.deterministic:
+        if pairs < FEWEST:
+            return Reject("undecided")
         return _by_bounds(aim, clusters, max_regression) or Reject("undecided")
     return _by_estimate(aim, clusters, max_regression)
 
@@ -272,6 +279,8 @@ def _told(
     match decision:
         case Keep():
             end = "kept"
+        case Reject("undecided") if pairs < FEWEST and not suite.deterministic:
+            end = f"undecided: fewer than {FEWEST} repeats tell nothing unless it is deterministic"
         case Reject(reason):
             end = reason
         case More(repeat):

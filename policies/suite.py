@@ -34,7 +34,7 @@ class SuiteTask(Value):
     cluster: Name | None = None
     #: A program and its arguments, never a shell line.
     command: tuple[Annotated[str, Field(max_length=10_000)], ...] | None = None
-    #: How long the command may take; past it, it scores 0. None is LONGEST.
+    #: How long the command may take; past it, it is stopped without a verdict. None is LONGEST.
     timeout: Seconds | None = Field(default=None, gt=0, le=3600)
     #: A job as in a job file. ``prompt_file`` and ``workspace.path`` are read from the tree.
     job: dict[str, Json] | None = None
@@ -112,6 +112,9 @@ class TaskScore(Value):
     values: dict[str, Score] = Field(default_factory=dict)
     #: Why it is what it is, if that needs a word: ``stopped after 60 s``.
     note: str = ""
+    #: Whether it says something about the tree. Not, if the run itself failed: it was stopped,
+    #: killed or lost. What it is worth is then not known, and 0 stands for it.
+    verdict: bool = True
 
     @property
     def mean(self) -> float:
@@ -131,6 +134,10 @@ class Scores(Value):
     def joined(self, more: Scores) -> Scores:
         """With the next repeats after these."""
         return Scores(runs=self.runs + more.runs)
+
+    def whole(self, repeats: int) -> bool:
+        """Whether every task of the first so many repeats gave a verdict."""
+        return all(score.verdict for run in self.runs[:repeats] for score in run)
 
     @property
     def notes(self) -> tuple[str, ...]:

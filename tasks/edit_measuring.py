@@ -28,6 +28,10 @@ class Measurer(Protocol):
         """Everything that keeps the suite from being run on this tree, as ``field: problem``."""
         ...
 
+    def forbidden(self, suite: Suite) -> list[str]:
+        """What of it may not be run here, whatever the tree holds, as ``field: problem``."""
+        ...
+
     def snapshot(self, root: Path, changes: Sequence[Change] = ()) -> str:
         """Keep the tree as it is now, or as it would be with these changes; the name of that
         state. Nothing is written to the tree. BadInput if it is too large."""

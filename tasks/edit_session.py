@@ -1,4 +1,4 @@
-"""The verbs of a session: take it one step further, approve, reject, roll back.
+"""A session at work: take it one step further. What people decide is in ``tasks.edit_deciding``.
 
 Every step may be done again: applying and rolling back are known by session and edit, measuring
 by content. So a process that died between a step and its saving costs nothing but the step.
@@ -12,16 +12,14 @@ from datetime import datetime
 from typing import Protocol
 
 from mulligan.policies.edit import (
-    AutonomyMode,
     Edit,
     EditOutcome,
     EditReason,
-    EditRiskTier,
     EditStatus,
     Hold,
     route,
 )
-from mulligan.policies.edit_session import EditRecord, Session, Trial, diff_of
+from mulligan.policies.edit_session import Session, Trial, diff_of
 from mulligan.policies.gate import Comparison, Keep, More, Reject, compare, target_problem
 from mulligan.tasks.edit_measuring import Measurer
 from mulligan.tasks.edit_ports import ApplyContext, Change, EditApplier, EditConflict, EditRefused
@@ -45,6 +43,10 @@ class EditTree(Protocol):
 
     def standing(self, session_id: str, edit_id: str) -> int | None:
         """The checkpoint of an edit that is in the tree."""
+        ...
+
+    def mode(self, path: str) -> int | None:
+        """The permission bits of a file that is there."""
         ...
 
     def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
@@ -77,10 +79,21 @@ class Prepared:
     """An edit that may be applied, and changes something."""
 
     changes: Sequence[Change]
+    #: As people read it.
+    diff: str
 
     @property
-    def diff(self) -> str:
-        return "".join(diff_of(c.path, c.before, c.after) for c in self.changes if not c.unchanged)
+    def notes(self) -> tuple[str, ...]:
+        """Which tolerance found the place, by file."""
+        told = (f"{c.path}: {c.note}" for c in self.changes if c.note and not c.unchanged)
+        return tuple(dict.fromkeys(told))
+
+
+_USED = (
+    "session {0} applied an edit {1} before, and it is still in the tree: this name was used"
+    " before; choose another session, or roll that edit back first"
+)
+_NO_SUITE = "there is no suite to measure it by: name one, approve it, or set policy: allow"
 
 
 # -- one step ------------------------------------------------------------------------------------
@@ -102,15 +115,19 @@ def advance(bench: EditBench, session: Session) -> Session:
             return _begun(bench, session, at).moved(updated_at=bench.now())
 
 
-def prepare(
-    bench: EditBench, edit: Edit, mode: AutonomyMode, *, tier: EditRiskTier, approved: bool
-) -> Prepared | EditOutcome:
-    """Route, validate and compute an edit; nothing is written."""
-    supported = bench.appliers.is_supported(edit.op)
-    decision = route(edit, mode, tier=tier, supported=supported, approved=approved)
+def _routed(bench: EditBench, session: Session, at: int) -> EditOutcome | None:
+    """Why an edit is not applied now, if so."""
+    record, edit = session.records[at], session.records[at].edit
+    decision = route(
+        edit,
+        session.mode,
+        tier=record.tier,
+        supported=bench.appliers.is_supported(edit.op),
+        approved=record.approved_by is not None,
+    )
     if isinstance(decision, Hold):
-        return _outcome(edit, decision.status, decision.reason, decision.error)
-    return _computed(bench, edit)
+        return outcome_of(edit, decision.status, decision.reason, decision.error)
+    return None
 
 
 def _computed(bench: EditBench, edit: Edit) -> Prepared | EditOutcome:
@@ -118,94 +135,106 @@ def _computed(bench: EditBench, edit: Edit) -> Prepared | EditOutcome:
         applier = bench.appliers.get(edit.op)
         validation = applier.validate(edit, bench.ctx)
         if not validation.ok:
-            return _outcome(edit, "rejected_by_gate", "validation", validation.reason)
+            return outcome_of(edit, "rejected_by_gate", "validation", validation.reason)
         changes = applier.changes(edit, bench.ctx)
     except Exception as error:  # an applier may be a plug-in and fail in any way
         return _refused(edit, error)
     if all(change.unchanged for change in changes):
         notes = dict.fromkeys(change.note for change in changes if change.note)
         told = "; ".join(notes) or "it changes nothing"
-        return _outcome(edit, "skipped", "no_op", told)
-    return Prepared(changes)
+        return outcome_of(edit, "skipped", "no_op", told)
+    diffs = (
+        diff_of(c.path, c.before, c.after, old_mode=bench.tree.mode(c.path), mode=c.mode)
+        for c in changes
+        if not c.unchanged
+    )
+    return Prepared(changes, "".join(diffs))
 
 
 def _refused(edit: Edit, error: Exception) -> EditOutcome:
     match error:
         case EditConflict():
-            return _outcome(edit, "rejected_by_gate", "conflict", str(error))
+            return outcome_of(edit, "rejected_by_gate", "conflict", str(error))
         case BadInput():
-            return _outcome(edit, "rejected_by_gate", "apply_error", str(error))
+            return outcome_of(edit, "rejected_by_gate", "apply_error", str(error))
         case _:
             told = str(error) or type(error).__name__
-            return _outcome(edit, "rejected_by_gate", "apply_error", told)
+            return outcome_of(edit, "rejected_by_gate", "apply_error", told)
 
 
-def _outcome(
+def outcome_of(
     edit: Edit, status: EditStatus, reason: EditReason, error: str | None = None
 ) -> EditOutcome:
     return EditOutcome(edit_id=edit.id, status=status, reason=reason, error=error)
 
 
 def _begun(bench: EditBench, session: Session, at: int) -> Session:
-    """The next edit: held, refused, applied without measuring, or on its way to be measured."""
-    record = session.records[at]
-    standing = bench.tree.standing(session.id, record.edit.id)
-    if standing is not None:  # applied by a step that died before it was saved
-        return _kept_ungated(bench, session, at, standing)
-    approved = record.approved_by is not None
-    found = prepare(bench, record.edit, session.mode, tier=record.tier, approved=approved)
+    """The next edit: held, refused, or on its way to be applied. That it is begun is saved before
+    anything is written: what stands in the tree without that is not this session's."""
+    session = session.recorded(at, notes=())
+    record, edit = session.records[at], session.records[at].edit
+    held = _routed(bench, session, at)
+    if held is not None:
+        return _held(bench, session, at, held)
+    if bench.tree.standing(session.id, edit.id) is not None:
+        used = outcome_of(edit, "rejected_by_gate", "conflict", _USED.format(session.id, edit.id))
+        return session.decided(at, used)
+    found = _computed(bench, edit)
     if isinstance(found, EditOutcome):
-        return _held(bench, session, at, found)
-    if session.suite is None and session.benchmark.policy == "require" and not approved:
-        text = "there is no suite to measure it by: name one, approve it, or set policy: allow"
-        held = _outcome(record.edit, "pending_review", "no_scorer", text)
-        return session.decided(at, held, diff=session.fitting(found.diff))
+        return session.decided(at, found)
+    shown = _shown(session, at, found)
     if session.suite is None:
-        return _written(bench, session, at, found)
-    problem = target_problem(record.edit.expected_improvement, session.suite)
+        if session.benchmark.policy == "require" and record.approved_by is None:
+            return shown.decided(at, outcome_of(edit, "pending_review", "no_scorer", _NO_SUITE))
+        return shown.moved(phase="baseline", at=at)
+    problem = target_problem(edit.expected_improvement, session.suite)
     if problem is not None:
-        return session.decided(at, _outcome(record.edit, "rejected_by_gate", "validation", problem))
+        return session.decided(at, outcome_of(edit, "rejected_by_gate", "validation", problem))
     try:
         state = _measurer(bench).snapshot(bench.ctx.root)
     except BadInput as error:
-        return session.decided(at, _refused(record.edit, error))
-    moved = session.moved(phase="baseline", at=at, trial=Trial(before=state))
-    return moved.recorded(at, diff=session.fitting(found.diff))
+        return session.decided(at, _refused(edit, error))
+    return shown.moved(phase="baseline", at=at, trial=Trial(before=state))
+
+
+def _shown(session: Session, at: int, found: Prepared) -> Session:
+    return session.recorded(at, diff=session.fitting(found.diff), notes=found.notes)
 
 
 def _held(bench: EditBench, session: Session, at: int, held: EditOutcome) -> Session:
-    """An edit that is not applied now. Who reviews it is shown what it would change, and with a
-    suite also its effect: measured on a copy, and nothing is written to the tree."""
+    """An edit that is not applied now. Who reviews it is shown what it would change, or why it
+    cannot be applied, and with a suite also its effect: measured on a copy, and nothing is written
+    to the tree."""
     edit = session.records[at].edit
-    if held.status != "pending_review" or not bench.appliers.is_supported(edit.op):
+    if held.status != "pending_review":
         return session.decided(at, held)
+    if not bench.appliers.is_supported(edit.op):
+        return session.decided(at, _noted(held, f"op {edit.op} not implemented in v1"))
     found = _computed(bench, edit)
     if isinstance(found, EditOutcome):
-        return session.decided(at, held)
-    shown = session.recorded(at, diff=session.fitting(found.diff))
-    if session.suite is None or target_problem(edit.expected_improvement, session.suite):
+        why = f"as the tree is, it would be {found.status} ({found.reason}): {found.error}"
+        return session.decided(at, _noted(held, why))
+    shown = _shown(session, at, found)
+    if session.suite is None:
         return shown.decided(at, held)
+    problem = target_problem(edit.expected_improvement, session.suite)
+    if problem is not None:
+        return shown.decided(at, _noted(held, f"it would be rejected: {problem}"))
     try:
         before = _measurer(bench).snapshot(bench.ctx.root)
         after = _measurer(bench).snapshot(bench.ctx.root, found.changes)
-    except BadInput:
-        return shown.decided(at, held)
+    except BadInput as error:
+        return shown.decided(at, _noted(held, f"it cannot be measured: {error}"))
     trial = Trial(before=before, after=after, held=held)
     return shown.moved(phase="measuring", at=at, trial=trial)
 
 
-def _written(bench: EditBench, session: Session, at: int, found: Prepared) -> Session:
-    """Apply an edit that nothing measures."""
-    record, diff = session.records[at], session.fitting(found.diff)
-    try:
-        made = bench.tree.apply(session.id, record.edit.id, record.tier, found.changes)
-    except EditRefused as error:
-        return session.decided(at, _refused(record.edit, error), diff=diff)
-    return _kept_ungated(bench, session.recorded(at, diff=diff), at, made)
+def _noted(outcome: EditOutcome, note: str) -> EditOutcome:
+    return outcome.model_copy(update={"notes": (*outcome.notes, note)})
 
 
 def _kept_ungated(bench: EditBench, session: Session, at: int, checkpoint: int) -> Session:
-    outcome = _outcome(session.records[at].edit, "applied", "ungated")
+    outcome = outcome_of(session.records[at].edit, "applied", "ungated")
     done = outcome.model_copy(update={"applied_at": bench.now()})
     return session.decided(at, done, checkpoint=checkpoint)
 
@@ -220,9 +249,9 @@ def _measurer(bench: EditBench) -> Measurer:
 
 
 def _applied(bench: EditBench, session: Session) -> Session:
-    """Apply the edit whose "before" is known, and start to measure both sides."""
-    at, trial, suite = session.at, session.trial, session.suite
-    if at is None or trial is None or suite is None:
+    """Apply the edit that was begun; with a suite, whose "before" is known, measure both sides."""
+    at, trial = session.at, session.trial
+    if at is None or (trial is None) != (session.suite is None):
         raise ValueError(f"session {session.id} is in phase {session.phase} without a trial")
     record = session.records[at]
     made = bench.tree.standing(session.id, record.edit.id)
@@ -230,14 +259,17 @@ def _applied(bench: EditBench, session: Session) -> Session:
         found = _computed(bench, record.edit)
         if isinstance(found, EditOutcome):  # the tree changed since the last step
             return session.decided(at, found).moved(updated_at=bench.now())
+        session = session.recorded(at, notes=found.notes)
         try:
             made = bench.tree.apply(session.id, record.edit.id, record.tier, found.changes)
         except EditRefused as error:
             return session.decided(at, _refused(record.edit, error)).moved(updated_at=bench.now())
+    if trial is None:
+        return _kept_ungated(bench, session, at, made).moved(updated_at=bench.now())
     try:
         after = _measurer(bench).snapshot(bench.ctx.root)
     except BadInput as error:  # with this edit, the tree is too large to be measured
-        return _taken_back(bench, session, at, _refused(record.edit, error))
+        return taken_back(bench, session, at, _refused(record.edit, error))
     moved = session.moved(phase="measuring", trial=trial.model_copy(update={"after": after}))
     return moved.recorded(at, checkpoint=made).moved(updated_at=bench.now())
 
@@ -260,7 +292,7 @@ def _measured(bench: EditBench, session: Session) -> Session:
             if trial.held is not None:
                 told = trial.held.model_copy(update={"error": f"it cannot be measured: {error}"})
                 return session.decided(session.at, told).moved(updated_at=bench.now())
-            return _taken_back(bench, session, session.at, refused)
+            return taken_back(bench, session, session.at, refused)
         started = trial.model_copy(update={"runs": (first, second)})
         return session.moved(trial=started, updated_at=bench.now())
     ended = [measurer.poll(suite, runs) for runs in trial.runs]
@@ -284,18 +316,26 @@ def _judged(bench: EditBench, session: Session, at: int) -> Session:
         max_regression=session.benchmark.max_regression,
     )
     if trial.held is not None and not isinstance(found.decision, More):
-        told = trial.held.model_copy(update={"error": f"measured: {found.text}"})
-        return session.decided(at, _with_effect(told, found))
+        told = "; ".join((f"measured: {found.text}", *_said(trial)))
+        held = trial.held.model_copy(update={"error": told})
+        return session.decided(at, _with_effect(held, found))
     match found.decision:
         case More():
             return session
         case Keep():
-            kept = _with_effect(_outcome(edit, "applied", "kept"), found)
-            return session.decided(at, kept.model_copy(update={"applied_at": bench.now()}))
+            kept = _with_effect(outcome_of(edit, "applied", "kept"), found)
+            more = {"applied_at": bench.now(), "notes": _said(trial)}
+            return session.decided(at, kept.model_copy(update=more))
         case Reject(reason):
-            notes = "; ".join((found.text, *trial.scored[1].notes))
-            rejected = _outcome(edit, "rejected_by_gate", reason, notes)
-            return _taken_back(bench, session, at, _with_effect(rejected, found))
+            told = "; ".join((found.text, *_said(trial)))
+            rejected = outcome_of(edit, "rejected_by_gate", reason, told)
+            return taken_back(bench, session, at, _with_effect(rejected, found))
+
+
+def _said(trial: Trial) -> tuple[str, ...]:
+    """What either side's runs had to say: ``before: parse: stopped after 60 s``."""
+    sides = zip(("before", "after"), trial.scored, strict=True)
+    return tuple(f"{side}: {note}" for side, scores in sides for note in scores.notes)
 
 
 def _with_effect(outcome: EditOutcome, found: Comparison) -> EditOutcome:
@@ -303,7 +343,7 @@ def _with_effect(outcome: EditOutcome, found: Comparison) -> EditOutcome:
     return outcome.model_copy(update=measured)
 
 
-def _taken_back(bench: EditBench, session: Session, at: int, outcome: EditOutcome) -> Session:
+def taken_back(bench: EditBench, session: Session, at: int, outcome: EditOutcome) -> Session:
     """Roll a rejected edit back. Where somebody changed the same lines meanwhile, say so."""
     try:
         bench.tree.rollback_edit(session.id, outcome.edit_id)
@@ -311,97 +351,3 @@ def _taken_back(bench: EditBench, session: Session, at: int, outcome: EditOutcom
         told = f"{outcome.error}; it could not be taken back: {error}"
         outcome = outcome.model_copy(update={"reason": "conflict", "error": told})
     return session.decided(at, outcome).moved(updated_at=bench.now())
-
-
-# -- what people decide --------------------------------------------------------------------------
-
-
-def approve(
-    session: Session, edit_id: str, *, by: str, now: datetime, note: str | None = None
-) -> Session:
-    """Let an edit that waits be applied. It still has to pass the gate, if there is one."""
-    index = _reviewable(session, edit_id, "approved")
-    decided = {"decided_by": by, "decided_at": now, "note": note, "approved_by": by}
-    phase = "ready" if session.phase == "done" else session.phase
-    return session.moved(phase=phase, updated_at=now).recorded(index, outcome=None, **decided)
-
-
-def reject(session: Session, edit_id: str, *, by: str, now: datetime, note: str) -> Session:
-    """Decide that an edit that waits is not applied."""
-    index = _reviewable(session, edit_id, "rejected")
-    outcome = _outcome(session.records[index].edit, "rejected_by_user", "rejected", note)
-    decided = {"decided_by": by, "decided_at": now, "note": note}
-    return session.moved(updated_at=now).recorded(index, outcome=outcome, **decided)
-
-
-def _reviewable(session: Session, edit_id: str, what: str) -> int:
-    index = session.index(edit_id)
-    if index is None:
-        known = ", ".join(record.edit.id for record in session.records[:20])
-        raise BadInput(f"session {session.id} has no edit {edit_id!r}, only {known}")
-    record = session.records[index]
-    if not record.reviewable:
-        done = record.outcome
-        state = "at work, or about to be" if done is None else f"{done.status} ({done.reason})"
-        raise BadInput(f"edit {edit_id} is {state}: only what waits for review can be {what}")
-    return index
-
-
-def roll_back(
-    bench: EditBench, session: Session, edit_id: str | None, *, by: str, note: str | None = None
-) -> tuple[Session, str]:
-    """Take back an edit, or all of the session; the session and what was done, for people.
-
-    With the whole session, what was still to be done is not done any more. EditConflict if later
-    changes are in the way: nothing was taken back then.
-    """
-    now = bench.now()
-    if edit_id is None:
-        text = bench.tree.rollback_session(session.id) if _any_written(session) else _NOTHING
-        for index, record in enumerate(session.records):
-            session = _undone(session, index, record, whole=True, by=by, now=now, note=note)
-        ended = session.moved(phase="done", at=None, trial=None)
-    else:
-        at = session.index(edit_id)
-        if at is None or (session.records[at].outcome is None and at != session.at):
-            raise BadInput(f"session {session.id} has not applied an edit {edit_id!r}")
-        text = bench.tree.rollback_edit(session.id, edit_id)
-        ended = _undone(session, at, session.records[at], whole=False, by=by, now=now, note=note)
-        if at == session.at:
-            ended = ended.moved(phase="ready", at=None, trial=None)
-    return ended.moved(updated_at=now), text
-
-
-_NOTHING = "nothing was applied: there is nothing to roll back"
-
-
-def _any_written(session: Session) -> bool:
-    """Whether the tree knows the session at all."""
-    previewed = session.trial is not None and session.trial.held is not None
-    at_work = session.at is not None and not previewed
-    return at_work or any(r.checkpoint is not None for r in session.records)
-
-
-def _undone(
-    session: Session,
-    index: int,
-    record: EditRecord,
-    *,
-    whole: bool,
-    by: str,
-    now: datetime,
-    note: str | None,
-) -> Session:
-    decided = {"decided_by": by, "decided_at": now, "note": note}
-    done = record.outcome
-    previewed = session.trial is not None and session.trial.held is not None
-    at_work = index == session.at and not previewed
-    if (done is not None and done.status == "applied") or at_work:
-        base = done or _outcome(record.edit, "rolled_back", "rolled_back")
-        update = {"status": "rolled_back", "reason": "rolled_back", "error": note}
-        return session.recorded(index, outcome=base.model_copy(update=update), **decided)
-    if whole and (done is None or record.reviewable):
-        text = "the session was rolled back"
-        outcome = _outcome(record.edit, "rejected_by_user", "rejected", text)
-        return session.recorded(index, outcome=outcome, **decided)
-    return session

@@ -167,8 +167,8 @@ def edit_document(session: Session, record: EditRecord, *, texts: bool) -> EditD
         edit = edit.model_copy(update={"payload": hidden, "rationale": _hide(edit.rationale)})
         diff = _hide(diff)
         if outcome is not None:
-            error = outcome.error and REDACTED
-            outcome = outcome.model_copy(update={"error": error})
+            hiding = {"error": outcome.error and REDACTED, "notes": _hide_all(outcome.notes)}
+            outcome = outcome.model_copy(update=hiding)
     return EditDocument(
         session=session.id,
         edit=edit,
@@ -181,6 +181,15 @@ def edit_document(session: Session, record: EditRecord, *, texts: bool) -> EditD
         decided_at=record.decided_at,
         note=record.note,
     )
+
+
+def delta_document(delta: Delta, *, texts: bool) -> Delta:
+    """A measured effect; its notes may quote what a suite printed."""
+    return delta if texts else delta.model_copy(update={"notes": _hide_all(delta.notes)})
+
+
+def _hide_all(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_hide(text) for text in texts)
 
 
 def _hide(text: str) -> str:

@@ -26,6 +26,7 @@ from mulligan.console.http.edit_models import (
     SessionDocument,
     Sessions,
     Submission,
+    delta_document,
     document,
     edit_document,
     row,
@@ -110,14 +111,14 @@ def _add_reading(router: APIRouter, site: Site) -> None:
 
     @router.get("/api/edits/history")
     def history(
-        _: Reader,
+        caller: Reader,
         session: Annotated[str | None, Query(max_length=200)] = None,
         cluster: Annotated[str | None, Query(max_length=200)] = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     ) -> History:
         """Effects that were measured, the newest first; each edit once."""
         found = [
-            delta
+            delta_document(delta, texts=caller.texts)
             for delta in edit_engine(site).sessions.deltas(limit=10_000)
             if session in (None, "", delta.session)
             and (not cluster or cluster in delta.cluster_deltas)
@@ -256,7 +257,13 @@ def _root(site: Site, name: str, host: str) -> Path:
 def approved(
     engine: Engine, session_id: str, edit_id: str, *, by: str, note: str | None
 ) -> Session:
-    """Approve an edit. A session that a command began, and left, goes to the edit worker."""
+    """Approve an edit. A session that a command began, and left, goes to the edit worker: if that
+    may not run its suite, nothing is changed, and who approves is told what may."""
+    try:
+        engine.check_approval(session_id)
+    except BadInput as error:
+        there = f"approve it with `mulligan edits review approve {session_id}/{edit_id}`"
+        raise BadInput(f"the edit worker cannot measure it: {there}", *error.problems) from None
     session = engine.approve(session_id, edit_id, by=by, note=note)
     while session.inline and not engine.sessions.is_leased(session_id):
         found = engine.sessions.get(session_id)

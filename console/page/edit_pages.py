@@ -38,6 +38,11 @@ _WIDE, _TALL = 168, 12
 _LINE = Markup('<line class="{0}" x1="{1:.1f}" x2="{1:.1f}" y1="0" y2="{2}"/>')
 
 _KINDS: dict[str, Literal["add", "del"]] = {"+": "add", "-": "del"}
+#: Lines of a diff that say where and what, not how the text changes.
+_PLACES = (
+    "--- ", "+++ ", "@@", "diff --git ", "old mode ", "new mode ", "new file mode ",
+    "deleted file mode ",
+)  # fmt: skip
 
 #: For each status the state whose mark says the same.
 MARKED = {
@@ -159,7 +164,7 @@ def _payload(record: EditRecord) -> str:
 
 def diff_lines(diff: str) -> list[DiffLine]:
     """A unified diff, line by line; what is beyond the first lines is only counted."""
-    lines = diff.splitlines()
+    lines = diff.removesuffix("\n").split("\n") if diff else []
     found = [DiffLine(kind=_kind(line), text=line) for line in lines[:_LINES]]
     if len(lines) > _LINES:
         found.append(DiffLine(kind="place", text=f"… {len(lines) - _LINES} more lines"))
@@ -167,7 +172,7 @@ def diff_lines(diff: str) -> list[DiffLine]:
 
 
 def _kind(line: str) -> Literal["add", "del", "place", "same"]:
-    if line.startswith(("--- ", "+++ ", "@@")):
+    if line.startswith(_PLACES):
         return "place"
     return _KINDS.get(line[:1], "same")
 

@@ -108,6 +108,19 @@ def test_kept_rejected_and_skipped_on_a_real_tree(engine: Maker, root: Path) -> 
     _, text = desk.roll_back("s1", None, by="ada")
     assert "rolled back, 1 file changed" in text
     assert (root / "a.txt").read_bytes() == b"start\n"
+    effects = [(delta.edit_id, delta.reason) for delta in desk.sessions.deltas()]
+    assert effects == [("e2", "regression"), ("e1", "rolled_back")]
+
+
+def test_the_history_has_what_people_decided(engine: Maker, root: Path) -> None:
+    desk = engine()
+    drive(desk, begin(desk, root, plan("good", "unfair"), mode="manual"))
+    desk.reject("s1", "e2", by="ada", note="no")
+    desk.roll_back("s1", None, by="ada")
+    effects = {
+        delta.edit_id: (delta.status, delta.benchmark_delta) for delta in desk.sessions.deltas()
+    }
+    assert effects == {"e1": ("rejected_by_user", 0.1), "e2": ("rejected_by_user", 0.05)}
 
 
 def test_approving_much_later_measures_against_the_tree_as_it_is_then(
@@ -142,11 +155,45 @@ def test_the_same_plan_again_is_the_same_session_and_another_is_refused(
         begin(desk, root, plan("unfair"))
 
 
+def test_the_name_of_a_session_that_the_ledger_forgot_is_no_pass(
+    engine: Maker, root: Path, redis_client: redis.Redis
+) -> None:
+    desk = engine()
+    drive(desk, begin(desk, root, plan("good")))
+    redis_client.delete("mulligan:{fleet}:edits:session:s1")
+    done = drive(desk, begin(desk, root, plan("unfair")))
+    assert said(done) == [("rejected_by_gate", "conflict")]
+    assert "this name was used before" in str(done.outcomes[0].error)
+    assert (root / "a.txt").read_text() == "good\n"
+
+
 # -- processes that die ----------------------------------------------------------------------------
 
 
 class Died(BaseException):
     """As if the process had been killed."""
+
+
+def test_an_edit_that_nothing_measures_is_known_again_after_a_kill(
+    engine: Maker, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the tree, and that was not saved: its beginning was."""
+    desk = engine()
+    session = begin(desk, root, plan("good", benchmark={"policy": "allow"}), suite=None)
+    real = RedisSessions.save
+
+    def dying(self: RedisSessions, found: Found, moved: Session) -> Found | None:
+        if moved.outcomes:
+            raise Died
+        return real(self, found, moved)
+
+    monkeypatch.setattr(RedisSessions, "save", dying)
+    with pytest.raises(Died):
+        drive(desk, session)
+    monkeypatch.undo()
+    assert (root / "a.txt").read_text() == "good\n"
+    assert said(drive(engine(), session)) == [("applied", "ungated")]
+    assert len(Tree(root, desk.home).history()) == 1
 
 
 @pytest.mark.parametrize("step", range(1, 6))
@@ -186,8 +233,9 @@ def test_who_lost_the_lease_writes_nothing(
     with desk.sessions.leased(session.id) as lease:
         redis_client.hset("mulligan:{fleet}:edits:session:s1", "lease", "other 99999999999999")
         bench = desk._bench(session, lease, None)
+        begun = advance(bench, session)
         with pytest.raises(NotNow, match="taken over by another process"):
-            advance(bench, session)
+            advance(bench, begun)
     assert (root / "a.txt").read_text() == "start\n"
     assert Tree(root, desk.home).history() == []
 
@@ -203,6 +251,25 @@ def test_a_lease_is_one_process_s_until_it_expires(engine: Maker, root: Path) ->
         first.work("s1")
     second.sessions.drop_lease("s1", "two")
     assert not first.sessions.is_leased("s1")
+
+
+@pytest.mark.parametrize("phase", ["ready", "baseline", "measuring"])
+@pytest.mark.parametrize("edit_id", [None, "e1"])
+def test_a_session_that_was_killed_can_be_given_up_in_every_phase(
+    engine: Maker, root: Path, phase: str, edit_id: str | None
+) -> None:
+    desk = engine()
+    begin(desk, root, plan("good"))
+    advance_until(desk, "s1", phase)
+    if phase == "ready" and edit_id is not None:
+        with pytest.raises(BadInput, match="has not applied an edit 'e1'"):
+            desk.roll_back("s1", edit_id, by="ada")
+        return
+    done, text = engine().roll_back("s1", edit_id, by="ada")
+    assert ("rolled back" if phase == "measuring" else "applied") in text
+    assert done.outcomes[0].status == ("rejected_by_user" if phase == "ready" else "rolled_back")
+    assert (root / "a.txt").read_text() == "start\n"
+    assert drive(engine(), done).phase == "done"
 
 
 # -- two at once -----------------------------------------------------------------------------------
@@ -282,31 +349,82 @@ def test_hints_are_for_sessions_of_the_queue_that_nobody_works_on(
     assert take_steps(desk, "s1") in ("measuring", "done")
 
 
-def test_a_session_that_can_go_no_further_is_given_up_with_its_reason(
+def test_a_root_that_is_away_is_waited_for(engine: Maker, root: Path) -> None:
+    """e1 is in the tree and being measured: nobody can take it back, so nobody gives up."""
+    desk = engine()
+    begin(desk, root, plan("good", "unfair"), inline=False)
+    first = advance_until(desk, "s1", "measuring")
+    root.rename(root.parent / "away")
+    assert take_steps(desk, "s1") == "not now"
+    assert desk.sessions.get("s1").session == first
+    with pytest.raises(BadInput, match="is not a folder"):
+        desk.roll_back("s1", None, by="ada")
+    (root.parent / "away").rename(root)
+    while take_steps(desk, "s1") != "done":
+        pass
+    assert said(desk.sessions.get("s1").session) == [
+        ("applied", "kept"),
+        ("rejected_by_gate", "regression"),
+    ]
+    assert (root / "a.txt").read_text() == "good\n"
+
+
+def test_a_session_without_a_tree_can_be_ended_if_it_wrote_nothing(
     engine: Maker, root: Path
 ) -> None:
-    desk = engine()
+    desk, elsewhere = engine(), engine(host="elsewhere")
     begin(desk, root, plan("good"), inline=False)
-    root.rename(root.parent / "moved")
-    assert take_steps(desk, "s1") == "done"
-    (outcome,) = desk.sessions.get("s1").session.outcomes
-    assert (outcome.status, outcome.reason) == ("rejected_by_gate", "apply_error")
-    assert "is not a folder" in str(outcome.error)
-    elsewhere = engine(host="elsewhere")
-    begin(desk, root.parent / "moved", plan("good", session="s3"), inline=False)
-    assert take_steps(elsewhere, "s3") == "done"
-    assert "its tree is on" in str(desk.sessions.get("s3").session.outcomes[0].error)
+    assert take_steps(elsewhere, "s1") == "not now"
+    assert desk.sessions.get("s1").session.outcomes == []
+    done, text = elsewhere.roll_back("s1", None, by="ada", note="the host is gone")
+    assert "nothing was applied" in text
+    assert said(done) == [("rejected_by_user", "rejected")]
 
 
+def advance_until(desk: Engine, session_id: str, phase: str) -> Session:
+    """Steps of a worker until the session is in a phase, which is saved."""
+    with desk.sessions.leased(session_id) as lease:
+        found = desk.sessions.get(session_id)
+        while found.session.phase != phase:
+            bench = desk._bench(found.session, lease, None)
+            found = desk._saved(found, advance(bench, found.session))
+    return found.session
+
+
+@pytest.mark.parametrize("phase", ["ready", "baseline", "measuring"])
 def test_a_worker_runs_no_commands_of_a_suite_unless_it_is_allowed_to(
+    engine: Maker, root: Path, ledger: RedisLedger, settings: SettingsMaker, phase: str
+) -> None:
+    """What was begun elsewhere is taken back, and what was not touched waits for a person."""
+    desk = engine()
+    begin(desk, root, plan("good", "unfair"), inline=False)
+    advance_until(desk, "s1", phase)
+    worker = engine_of(settings(), ledger, None, commands=False)
+    while take_steps(worker, "s1") != "done":
+        pass
+    session = worker.sessions.get("s1").session
+    begun, untouched = session.outcomes
+    held = ("pending_review", "no_scorer")
+    wanted = held if phase == "ready" else ("rejected_by_gate", "apply_error")
+    assert (begun.status, begun.reason) == wanted
+    assert (untouched.status, untouched.reason) == held
+    for outcome in (begun, untouched):
+        assert "a suite may bring no commands here" in str(outcome.error)
+    assert (root / "a.txt").read_text() == "start\n"
+
+
+def test_what_was_measured_for_a_review_outlives_a_worker_that_gives_up(
     engine: Maker, root: Path, ledger: RedisLedger, settings: SettingsMaker
 ) -> None:
-    begin(engine(), root, plan("good"), inline=False)
+    desk = engine()
+    drive(desk, begin(desk, root, plan("good"), mode="manual"))
+    desk.approve("s1", "e1", by="ada", note=None)
     worker = engine_of(settings(), ledger, None, commands=False)
     assert take_steps(worker, "s1") == "done"
-    (outcome,) = worker.sessions.get("s1").session.outcomes
-    assert "a suite may bring no commands here" in str(outcome.error)
-    assert (root / "a.txt").read_text() == "start\n"
+    record = worker.sessions.get("s1").session.records[0]
+    assert record.outcome is not None
+    assert (record.outcome.reason, record.approved_by) == ("no_scorer", None)
+    assert record.outcome.cluster_deltas == {"main": 0.2, "rest": 0.0}
 
 
 # -- the edit queue --------------------------------------------------------------------------------

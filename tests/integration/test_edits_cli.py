@@ -84,7 +84,9 @@ def test_kept_rejected_reviewed_and_rolled_back(shell: Shell) -> None:
     assert document.keys() == {"session", "outcomes"}
     assert document["session"] == "story"
     fields = ["edit_id", "status", "reason", "benchmark_delta", "cluster_deltas", "error"]
-    assert [list(outcome) for outcome in document["outcomes"]] == [[*fields, "applied_at"]] * 3
+    assert [list(outcome) for outcome in document["outcomes"]] == [
+        [*fields, "notes", "applied_at"]
+    ] * 3
     assert [(o["edit_id"], o["status"], o["reason"]) for o in document["outcomes"]] == [
         ("k1", "applied", "kept"),
         ("k2", "rejected_by_gate", "regression"),
@@ -145,6 +147,8 @@ def test_rejecting_needs_a_reason_that_stays_on_record(shell: Shell) -> None:
     name = plan(shell, "no", edit("n1", "good"))
     run(shell, name, "--mode", "manual")
     shell.look("edits", "review", "reject", "n1", code=2)
+    told = shell.look("edits", "review", "reject", "n1", "--note", " ", code=2).output
+    assert "note: say why it is rejected" in told
     argv = ("edits", "review", "reject", "n1", "--note", "too broad", "--by", "ada", "--json")
     (outcome,) = json.loads(shell.look(*argv).stdout)["outcomes"]
     assert (outcome["status"], outcome["error"]) == ("rejected_by_user", "too broad")
@@ -160,6 +164,32 @@ def test_an_id_in_two_sessions_has_to_be_said_with_its_session(shell: Shell) -> 
     assert "say which, as in right/both" in told
     shell.look("edits", "review", "reject", "left/both", "--note", "no")
     assert "applied (kept)" in shell.look("edits", "review", "approve", "right/both").output
+
+
+def test_how_a_place_was_found_is_told_everywhere(shell: Shell) -> None:
+    """A diff with the wrong counts, and a search text that has other white space at line ends."""
+    root = shell.folder / "root"
+    (root / "b.txt").write_text("one  \ntwo\nthree\n")
+    diff = "--- a/a.txt\n+++ b/a.txt\n@@ -1,7 +1,9 @@\n-start\n+good\n"
+    edits = [
+        {"id": "f1", "op": "patch_file", "target": "a.txt", "payload": {"diff": diff}},
+        {
+            "id": "f2",
+            "op": "search_replace",
+            "target": "b.txt",
+            "payload": {"search": "one\ntwo\n", "replace": "1\n2\n"},
+        },
+    ]
+    name = plan(shell, "tolerant", edits[0])
+    told = run(shell, name).output
+    assert "note: a.txt: " in told
+    name = plan(shell, "loose", edits[1], benchmark={"policy": "allow"})
+    (outcome,) = json.loads(run(shell, name, "--json").stdout)["outcomes"]
+    assert outcome["status"] == "applied"
+    assert outcome["notes"][0].startswith("b.txt: ")
+    assert "note: b.txt: " in shell.look("edits", "review", "show", "loose/f2").output
+    assert "note: a.txt: " in shell.look("edits", "history", "--session", "tolerant").output
+    (root / "b.txt").unlink()
 
 
 # -- mistakes --------------------------------------------------------------------------------------
@@ -213,6 +243,11 @@ def test_an_operation_that_nobody_knows_is_skipped_with_a_hint(shell: Shell) -> 
     assert "there is no operation 'wirte_file'; did you mean 'write_file'?" in told
     assert "skipped (unsupported)" in told
     assert "op wirte_file not implemented in v1" in told
+    # By the order of the rules its tier comes first: it waits, and the reviewer is told.
+    told = run(shell, plan(shell, "typo2", wrong), "--mode", "tiered").output
+    assert "pending_review (review_tier)" in told
+    assert "note: op wirte_file not implemented in v1" in told
+    assert "skipped (unsupported)" in shell.look("edits", "review", "approve", "typo2/t1").output
 
 
 def test_a_suite_is_told_with_its_own_line(shell: Shell) -> None:
@@ -260,6 +295,47 @@ def test_a_plan_that_is_left_to_a_worker_is_not_worked_on_here(shell: Shell) -> 
         assert "rolled back" in shell.look("edits", "rollback", "queued", "--json").output
     finally:
         shell.environment = {}
+
+
+# -- without a ledger ------------------------------------------------------------------------------
+
+
+def test_a_tree_is_rolled_back_by_its_own_journal() -> None:
+    """What a program applied, in a directory where no command was ever run."""
+    from mulligan import execute_edits
+    from mulligan.policies.edit import Edit
+    from mulligan.workers.edits.loop import EditContext
+
+    with new_shell() as shell:
+        root = shell.folder / "tree"
+        root.mkdir()
+        (root / "a.txt").write_text("0\n")
+        home = shell.folder / ".mulligan"
+        for n in (1, 2, 3):
+            made = Edit.model_validate(edit(f"e{n}", str(n)))
+            ctx = EditContext(root=root, home=home, session=f"s{n}")
+            assert execute_edits(edits=[made], ctx=ctx, autonomy_mode="auto")[0].status == "applied"
+
+        def rolled(*argv: str, code: int = 0) -> str:
+            told = shell.look("edits", "rollback", "--root", "tree", *argv, code=code).output
+            return f"{(root / 'a.txt').read_text().strip()} {told}"
+
+        listed = rolled()
+        assert "1  " in listed
+        assert "edit s3/e3: applied  a.txt" in listed
+        assert rolled("e3").startswith("2 edit e3 of session s3: rolled back, 1 file")
+        assert "nothing to roll back" in rolled("s3/e3")
+        assert rolled("--to", "1").startswith("1 everything after checkpoint 1: rolled back")
+        assert rolled("s1", "--json").startswith("0 ")
+        checkpoints = json.loads(rolled("--json")[1:])["checkpoints"]
+        assert [point["kind"] for point in checkpoints] == ["edit"] * 3 + ["rollback"] * 3
+        assert "no edit nobody was applied" in rolled("nobody", code=2)
+        assert "there is no checkpoint 99" in rolled("--to", "99", code=2)
+        assert "leave out the name" in rolled("s1", "--to", "1", code=2)
+        assert "leave out --root" in rolled("s1", "--note", "x", code=2)
+    with new_shell() as shell:
+        assert "give --root" in shell.look("edits", "rollback", "--to", "1", code=2).output
+        assert "name an edit or a session" in shell.look("edits", "rollback", code=2).output
 
 
 # -- a process that is killed ----------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from web import ask, new_token
 
 from mulligan.console.http.edits import edit_engine
 from mulligan.console.http.site import Site, open_site
+from mulligan.workers.edits.engine import engine_of
 from mulligan.workers.settings import Settings
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "edits" / "config"
@@ -168,6 +170,32 @@ def test_a_session_that_a_command_left_is_handed_to_the_worker(
     assert (session.inline, session.phase) == (False, "ready")
 
 
+@pytest.mark.parametrize("host", [None, "elsewhere"])
+def test_what_only_a_command_may_measure_is_approved_by_a_command(
+    settings: Callable[..., Settings], tree: Path, tmp_path: Path, host: str | None
+) -> None:
+    """Its suite has commands, which a worker may not run here: nothing is lost by asking."""
+    from mulligan.policies.edit import AutonomyMode, EditPlan
+    from mulligan.policies.suite import Suite
+
+    chosen = settings(workspaces={"shop": tree}, home=tmp_path / "home")
+    strict = open_site(chosen)
+    engine = engine_of(chosen, strict.ledger, None, commands=True)
+    if host is not None:
+        engine = replace(engine, host=host)
+    made = EditPlan.model_validate(only_approval())
+    begun = engine.begin(
+        made, tree, AutonomyMode.TIERED, suite=Suite.model_validate(suite()), inline=True
+    )
+    waits = engine.drive(begun.id, watch=lambda: None)
+    assert waits.outcomes[0].benchmark_delta is not None
+    refused = post(ask(strict), f"/api/edits/{begun.id}/m5/approve", 409)["error"]
+    told = f"approve it with `mulligan edits review approve {begun.id}/m5`"
+    assert told in refused["message"]
+    assert "a suite may bring no commands here" in refused["details"][0]
+    assert engine.sessions.get(begun.id).session == waits
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 TWICE = {"edits": [plan()["edits"][0]] * 2}
@@ -314,3 +342,18 @@ def test_the_pages_show_it_and_hide_what_may_not_be_read(site: Site) -> None:
     assert admin.get("/edits/none").status_code == 404
     assert bound.get("/edits").status_code == 403
     assert 'href="/edits"' not in bound.get("/").text
+
+
+def test_a_note_is_shown_to_those_who_may_read_it(site: Site, tree: Path) -> None:
+    """An edit that waits, and that could not be applied as the tree is."""
+    admin = ask(site, new_token(site, role="admin"))
+    ops = ask(site, new_token(site, role="ops"))
+    edit = {"id": "gone", "op": "delete_file", "target": "nowhere.txt"}
+    session = submit(admin, plan={"edits": [edit]})["session"]
+    work(site, session)
+    outcome = get(admin, f"/api/edits/{session}")["records"][0]["outcome"]
+    assert "would be rejected_by_gate (apply_error): nowhere.txt" in outcome["notes"][0]
+    assert "would be rejected_by_gate (apply_error)" in admin.get(f"/edits/{session}/gone").text
+    hidden = get(ops, f"/api/edits/{session}")["records"][0]["outcome"]
+    assert hidden["notes"] == ["[redacted]"]
+    assert "nowhere.txt: " not in ops.get(f"/edits/{session}/gone").text

@@ -99,11 +99,30 @@ def test_what_a_command_scores(root: Path, code: str, values: dict[str, float], 
     assert bool(score.note) == bool(note)
 
 
-def test_a_command_that_takes_too_long_scores_0(root: Path) -> None:
+def test_a_command_that_takes_too_long_gives_no_verdict(root: Path) -> None:
     measurer = here()
     suite = suite_of(python("import time; time.sleep(60)", timeout=0.3))
     score = only(measured(measurer, suite, measurer.snapshot(root)))
     assert (score.values, score.note) == ({WHOLE: 0}, "stopped after 0.3 s")
+    assert not score.verdict
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(1, True), (2, False), (3, False)])
+def test_what_gives_no_verdict_is_run_once_more(
+    root: Path, tmp_path: Path, times: int, verdict: bool
+) -> None:
+    """It is killed so many times before it scores."""
+    log = tmp_path / "log"
+    code = (
+        f"import os; open({str(log)!r}, 'a').write('x')\n"
+        f"if len(open({str(log)!r}).read()) <= {times}: os.kill(os.getpid(), 9)"
+    )
+    measurer = here()
+    suite, state = suite_of(python(code)), measurer.snapshot(root)
+    score = only(measured(measurer, suite, state))
+    assert (score.verdict, score.mean) == (verdict, 1.0 if verdict else 0.0)
+    assert only(measured(measurer, suite, state)) == score
+    assert log.read_text() == "xx"
 
 
 def test_a_command_without_a_cluster_must_name_some(root: Path) -> None:
@@ -331,16 +350,20 @@ def test_a_job_that_the_tree_no_longer_makes_scores_0(root: Path, stack: LocalSt
     assert stack.ledger.jobs() == []
 
 
-def test_a_job_that_was_cancelled_scores_0(root: Path, stack: LocalStack) -> None:
+def test_a_job_that_was_cancelled_is_asked_once_more(root: Path, stack: LocalStack) -> None:
     suite = suite_of(job(), python("pass"))
     measurer = SuiteMeasurer(blobs=MemoryBlobs(), store=MemoryScores(), intake=stack.intake)
     stack.ledger.pause("task_type:benchmark")
     runs = measurer.start(suite, measurer.snapshot(root), session="s", repeat=0)
     assert measurer.poll(suite, runs) is None  # never waits for a job
     stack.ledger.cancel(runs.jobs["j"])
+    assert measurer.poll(suite, runs) is None
+    assert measurer.poll(suite, runs) is None
+    (second,) = {view.id for view in stack.ledger.jobs()} - set(runs.jobs.values())
+    stack.ledger.cancel(second)
     scores = measurer.poll(suite, runs)
     assert scores is not None
-    assert [score.mean for score in scores.runs[0]] == [0, 1]
+    assert [(score.mean, score.verdict) for score in scores.runs[0]] == [(0, False), (1, True)]
     assert "was cancelled" in scores.notes[0]
 
 

@@ -259,5 +259,40 @@ def test_the_function_is_public_and_brings_its_own_operations(ctx: EditContext) 
     assert (ctx.root / "a.txt").read_text() == "new\n"
 
 
+@pytest.mark.parametrize(
+    ("mode", "again", "status", "reason"),
+    [
+        ("auto", {"op": "write_file", "payload": {"content": "3"}}, "rejected_by_gate", "conflict"),
+        ("auto", {"op": "write_file", "payload": {"content": "2"}}, "rejected_by_gate", "conflict"),
+        ("auto", {"op": "wirte_file"}, "skipped", "unsupported"),
+        ("tiered", {"op": "delete_file"}, "pending_review", "review_tier"),
+        (
+            "manual",
+            {"op": "delete_file", "target": "../../etc/passwd"},
+            "pending_review",
+            "manual_mode",
+        ),
+    ],
+)
+def test_a_name_that_was_used_before_lets_nothing_through(
+    ctx: EditContext, mode: str, again: dict[str, Any], status: str, reason: str
+) -> None:
+    named = EditContext(root=ctx.root, home=ctx.home, session="tune")
+    first = {"id": "e1", "op": "write_file", "target": "a.txt", "payload": {"content": "2"}}
+    (done,) = mulligan.execute_edits(
+        edits=[Edit.model_validate(first)], ctx=named, autonomy_mode="auto"
+    )
+    assert done.status == "applied"
+    (outcome,) = mulligan.execute_edits(
+        edits=[Edit.model_validate({**first, "payload": {}, **again})],
+        ctx=named,
+        autonomy_mode=mode,
+    )
+    assert (outcome.status, outcome.reason) == (status, reason)
+    if reason == "conflict":
+        assert "session tune applied an edit e1 before" in str(outcome.error)
+    assert (ctx.root / "a.txt").read_text() == "2"
+
+
 def test_no_edits_have_no_outcomes(ctx: EditContext) -> None:
     assert run(ctx, "auto") == []

@@ -12,15 +12,9 @@ import pytest
 from mulligan.policies.edit import AutonomyMode, BenchmarkSpec, Edit, EditReason, EditRiskTier
 from mulligan.policies.edit_session import DIFF_CAP, Session, diff_of, records_of
 from mulligan.policies.suite import WHOLE, Runs, Scores, Suite, SuiteTask, TaskScore
+from mulligan.tasks.edit_deciding import approve, reject, roll_back
 from mulligan.tasks.edit_ports import ApplyContext, Change, EditConflict, EditRefused, Validation
-from mulligan.tasks.edit_session import (
-    EditBench,
-    NotNow,
-    advance,
-    approve,
-    reject,
-    roll_back,
-)
+from mulligan.tasks.edit_session import EditBench, NotNow, advance
 from mulligan.tasks.ports import BadInput
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,7 +44,9 @@ class Put:
                 raise ZeroDivisionError("division by zero")
             case text:
                 before = self._files.get(edit.target)
-                return [Change(path=edit.target, before=before, after=str(text).encode())]
+                note = "trailing white space" if "tolerant" in edit.references else ""
+                after = str(text).encode()
+                return [Change(path=edit.target, before=before, after=after, note=note)]
 
 
 class Appliers:
@@ -77,6 +73,9 @@ class FakeTree:
 
     def standing(self, session_id: str, edit_id: str) -> int | None:
         return self.numbers.get((session_id, edit_id))
+
+    def mode(self, path: str) -> int | None:
+        return 0o644 if path in self.files else None
 
     def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
         if self.busy:
@@ -111,7 +110,10 @@ class FakeTree:
 class FakeMeasurer:
     """Scores states of the files. ``slow``: each run is ready at the second look."""
 
-    def __init__(self, files: Files, judge: Judge, *, slow: bool = False) -> None:
+    def __init__(
+        self, files: Files, judge: Judge, *, slow: bool = False, noisy: bool = False
+    ) -> None:
+        self._noisy = noisy
         self._files = files
         self._judge = judge
         self._slow = slow
@@ -121,6 +123,9 @@ class FakeMeasurer:
         self.started: list[tuple[str, int]] = []
 
     def problems(self, suite: Suite, root: Path) -> list[str]:
+        return []
+
+    def forbidden(self, suite: Suite) -> list[str]:
         return []
 
     def snapshot(self, root: Path, changes: Sequence[Change] = ()) -> str:
@@ -145,8 +150,9 @@ class FakeMeasurer:
         if self._slow and self._looks[key] == 1:
             return None
         found = self._judge(self.states[runs.state])
+        note = f"{self.states[runs.state]['a.txt'].decode()} was slow" if self._noisy else ""
         run = tuple(
-            TaskScore(task=name, cluster=name, values={WHOLE: score})
+            TaskScore(task=name, cluster=name, values={WHOLE: score}, note=note)
             for name, score in found.items()
         )
         return Scores(runs=(run,))
@@ -175,7 +181,8 @@ class Scene:
         self.files: Files = {"a.txt": b"start"}
         self.tree = FakeTree(self.files)
         slow = changes.pop("slow", False)
-        self.measurer = FakeMeasurer(self.files, judge or by_table, slow=slow)
+        noisy = changes.pop("noisy", False)
+        self.measurer = FakeMeasurer(self.files, judge or by_table, slow=slow, noisy=noisy)
         tasks = tuple(
             SuiteTask(id=name, cluster=name, command=("score",)) for name in ("main", "rest")
         )
@@ -264,6 +271,17 @@ def test_undecided_is_a_reason_too() -> None:
     stage = Scene(put("good"), suite=suite, judge=lambda _: {"main": next(scores)})
     assert stage.run() == [("rejected_by_gate", "undecided")]
     assert stage.files["a.txt"] == b"start"
+
+
+def test_both_sides_notes_are_told_whatever_is_decided() -> None:
+    for text, status in (("good", "applied"), ("unfair", "rejected_by_gate")):
+        stage = Scene(put(text), noisy=True)
+        stage.run()
+        (outcome,) = stage.session.outcomes
+        assert outcome.status == status
+        told = "; ".join((outcome.error or "", *outcome.notes))
+        assert "before: main: start was slow" in told
+        assert f"after: main: {text} was slow" in told
 
 
 # -- what a gate must not do -----------------------------------------------------------------------
@@ -407,10 +425,28 @@ def test_a_rejected_edit_has_its_reason_and_is_never_applied() -> None:
     stage.session = reject(stage.session, "e1", by="ada", now=NOW, note="too broad")
     assert stage.run() == [("rejected_by_user", "rejected")]
     assert stage.session.outcomes[0].error == "too broad"
+    assert stage.session.outcomes[0].benchmark_delta == 0.1, "what was measured stays"
     assert stage.session.records[0].decided_by == "ada"
     assert stage.session.finished
     with pytest.raises(BadInput, match=r"rejected_by_user \(rejected\)"):
         approve(stage.session, "e1", by="ada", now=NOW)
+
+
+@pytest.mark.parametrize("note", ["", " \n"])
+def test_rejecting_without_a_reason_is_refused(note: str) -> None:
+    stage = Scene(put("good"), mode="manual")
+    stage.run()
+    with pytest.raises(BadInput, match="note: say why"):
+        reject(stage.session, "e1", by="ada", now=NOW, note=note)
+
+
+def test_rolling_a_session_back_keeps_what_was_measured_of_what_waited() -> None:
+    stage = Scene(put("good", "e1"), put("good", "e2"), mode="manual")
+    stage.run()
+    approved = approve(stage.session, "e1", by="ada", now=NOW)
+    ended, _ = roll_back(stage.bench, approved, None, by="ada")
+    assert [o.reason for o in ended.outcomes] == ["rejected", "rejected"]
+    assert [o.benchmark_delta for o in ended.outcomes] == [0.1, 0.1]
 
 
 def test_what_does_not_wait_cannot_be_decided() -> None:
@@ -431,6 +467,41 @@ def test_who_reviews_sees_what_an_edit_would_change() -> None:
     stage.run()
     assert "-start" in stage.session.records[0].diff
     assert "+good" in stage.session.records[0].diff
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (put("refuse"), "rejected_by_gate (apply_error): a.txt: expected 'x', there is 'y'"),
+        (put(None), "rejected_by_gate (validation): payload.text: is required"),
+        (put("start"), "skipped (no_op): it changes nothing"),
+        (put("good", expected_improvement="typo"), "the suite has no cluster 'typo'"),
+        (Edit(id="e1", op="fly", target="a.txt"), "op fly not implemented in v1"),
+    ],
+)
+def test_who_reviews_sees_why_an_edit_cannot_be_applied(edit: Edit, told: str) -> None:
+    stage = Scene(edit, mode="manual")
+    assert stage.run() == [("pending_review", "manual_mode")]
+    (outcome,) = stage.session.outcomes
+    assert told in "\n".join(outcome.notes)
+    assert outcome.error is None, "it was not tried: nothing is wrong yet"
+
+
+def test_how_the_place_was_found_is_told_with_the_outcome() -> None:
+    for mode, status in (("auto", "applied"), ("manual", "pending_review")):
+        stage = Scene(put("good", references=("tolerant",)), mode=mode)
+        stage.run()
+        (outcome,) = stage.session.outcomes
+        assert (outcome.status, outcome.notes) == (status, ("a.txt: trailing white space",))
+
+
+def test_notes_are_of_the_last_time_that_an_edit_was_computed() -> None:
+    stage = Scene(put("good", references=("tolerant",)), mode="manual")
+    stage.run()
+    stage.session = approve(stage.session, "e1", by="ada", now=NOW)
+    stage.files["a.txt"] = b"good"
+    assert stage.run() == [("skipped", "no_op")]
+    assert stage.session.outcomes[0].notes == ()
 
 
 # -- rolling back ----------------------------------------------------------------------------------
@@ -512,6 +583,27 @@ def test_a_diff_says_what_a_person_must_know() -> None:
     assert "--- /dev/null\n+++ b/x" in diff_of("x", None, b"a\n")
     assert "+++ /dev/null" in diff_of("x", b"a\n", None)
     assert diff_of("x", b"\xff\xfe", b"a").endswith("Binary files differ\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "modes", "shown"),
+    [
+        (b"a\n", b"a\n", {"old_mode": 0o644, "mode": 0o755}, "old mode 100644\nnew mode 100755\n"),
+        (None, b"", {"mode": 0o755}, "new file mode 100755\n"),
+        (None, b"", {}, "new file mode 100644\n"),
+        (b"", None, {"old_mode": 0o600}, "deleted file mode 100600\n"),
+    ],
+)
+def test_a_diff_shows_modes_as_git_does(
+    before: bytes | None, after: bytes | None, modes: dict[str, int], shown: str
+) -> None:
+    assert diff_of("x", before, after, **modes) == f"diff --git a/x b/x\n{shown}"
+
+
+def test_only_a_newline_ends_a_line_of_a_diff() -> None:
+    assert diff_of("x", b"one\x0ctwo\r\n", b"one\x0c2\r\n") == (
+        "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-one\x0ctwo\r\n+one\x0c2\r\n"
+    )
 
 
 def test_a_long_diff_is_cut_at_a_line_s_end() -> None:

@@ -224,9 +224,53 @@ def test_only_pairs_count(pairs: int) -> None:
     assert judged(Scores(runs=before.runs[:pairs]), after, deterministic=False).pairs == pairs
 
 
-def test_one_repeat_is_one_run() -> None:
-    before, after = paired([0.1])
-    assert judged(before, after, deterministic=False, repeats=1).decision == Keep()
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("delta", [0.1, -0.4])
+def test_fewer_than_three_pairs_tell_nothing_of_what_is_not_deterministic(
+    repeats: int, delta: float
+) -> None:
+    before, after = paired([delta] * repeats)
+    found = judged(before, after, deterministic=False, repeats=repeats)
+    assert found.decision == Reject("undecided")
+    assert "fewer than 3 repeats tell nothing" in found.text
+    # Who asks for the mean gets it.
+    by_mean = judged(before, after, deterministic=False, repeats=repeats, undecided="estimate")
+    assert by_mean.decision == (Keep() if delta > 0 else REGRESSION)
+
+
+# -- runs without a verdict -----------------------------------------------------------------------
+
+
+def unknown(found: Scores, task: str) -> Scores:
+    """As if the last run of a task had been stopped."""
+    last = tuple(
+        score.model_copy(update={"values": {WHOLE: 0.0}, "verdict": False, "note": "stopped"})
+        if score.task == task
+        else score
+        for score in found.runs[-1]
+    )
+    return Scores(runs=(*found.runs[:-1], last))
+
+
+def test_what_was_not_known_before_is_no_improvement() -> None:
+    before, after = scores({"a": [0.9], "b": [0.5]}), scores({"a": [0.9], "b": [0.9]})
+    assert judged(before, after, target="b").decision == Keep()
+    assert judged(unknown(before, "a0"), after, target="a").decision == Reject("undecided")
+    assert judged(unknown(before, "a0"), after, target="b").decision == Reject("undecided")
+
+
+def test_what_is_not_known_afterwards_counts_nothing_and_keeps_nothing() -> None:
+    before, after = scores({"a": [0.9], "b": [0.01]}), scores({"a": [1.0], "b": [0.01]})
+    assert judged(before, unknown(after, "a0")).decision == REGRESSION
+    # b may lose 0.01; but nobody knows what it is worth.
+    assert judged(before, unknown(after, "b0")).decision == Reject("undecided")
+
+
+def test_a_repeat_that_is_not_known_before_ends_the_measuring() -> None:
+    before, after = paired([0.3] * 2)
+    found = judged(unknown(before, "a0"), after, deterministic=False, repeats=5)
+    assert found.decision == Reject("undecided")
+    assert judged(before, after, deterministic=False, repeats=5).decision == More(2)
 
 
 #: From printed tables.

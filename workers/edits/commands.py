@@ -33,7 +33,8 @@ def run_command(
     limits: Limits | None = None,
     root: Path | None = None,
 ) -> TaskScore:
-    """Run a task's command in a copy of the tree that nobody else sees. Failing is a score of 0.
+    """Run a task's command in a copy of the tree that nobody else sees. Failing is a score of 0;
+    being stopped or killed, or not having started, is no verdict.
 
     It finds ``MULLIGAN_SEED`` (the same before and after an edit) and ``MULLIGAN_REPEAT`` in its
     environment. What it writes is thrown away.
@@ -55,7 +56,7 @@ def run_command(
                 limits=limits or Limits(),
             )
         except VerifierError as error:
-            return _nothing(task, str(error))
+            return _nothing(task, str(error), verdict=False)
     return read_score(task, completed)
 
 
@@ -79,9 +80,10 @@ def program_problem(argv: Sequence[str], root: Path) -> str | None:
 def read_score(task: SuiteTask, completed: Completed) -> TaskScore:
     """The score that a command printed last, whatever its exit code; else by its exit code."""
     if completed.timed_out:
-        return _nothing(task, f"stopped after {task.seconds:g} s")
+        return _nothing(task, f"stopped after {task.seconds:g} s", verdict=False)
     if completed.signal is not None:
-        return _nothing(task, f"ended by signal {completed.signal}{_said(completed)}")
+        note = f"ended by signal {completed.signal}{_said(completed)}"
+        return _nothing(task, note, verdict=False)
     printed = _printed(completed.stdout)
     if printed is not None:
         return _from_json(task, printed)
@@ -131,10 +133,10 @@ def _checked(task: SuiteTask, values: Mapping[str, Any], note: str) -> TaskScore
     return _nothing(task, f"printed {strange[0]!r}, which is no number from 0 to 1")
 
 
-def _nothing(task: SuiteTask, note: str) -> TaskScore:
+def _nothing(task: SuiteTask, note: str, *, verdict: bool = True) -> TaskScore:
     """No score at all. A cluster that is known still gets its 0."""
     values = {} if task.cluster is None else {WHOLE: 0.0}
-    return TaskScore(task=task.id, cluster=task.cluster, values=values, note=note)
+    return TaskScore(task=task.id, cluster=task.cluster, values=values, note=note, verdict=verdict)
 
 
 def _said(completed: Completed) -> str:

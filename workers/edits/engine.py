@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,20 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 
-from mulligan.policies.edit import AutonomyMode, EditOutcome, EditPlan, EditRiskTier
+from mulligan.policies.edit import AutonomyMode, EditPlan, EditRiskTier
 from mulligan.policies.edit_session import Delta, Session, records_of
 from mulligan.policies.suite import Suite
+from mulligan.tasks.edit_deciding import abandon, approve, give_up, reject, roll_back
 from mulligan.tasks.edit_measuring import Measurer
 from mulligan.tasks.edit_ports import ApplyContext, Change
-from mulligan.tasks.edit_session import (
-    Appliers,
-    EditBench,
-    NotNow,
-    advance,
-    approve,
-    reject,
-    roll_back,
-)
+from mulligan.tasks.edit_session import Appliers, EditBench, NotNow, advance
 from mulligan.tasks.ports import BadInput
 from mulligan.tasks.submit import Intake
 from mulligan.workers.blobs import blob_store
@@ -72,6 +66,12 @@ class TreeDesk:
             }
         return self._standing
 
+    def mode(self, path: str) -> int | None:
+        try:
+            return stat.S_IMODE((self._tree.root / path).lstat().st_mode)
+        except OSError:
+            return None
+
     def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
         known = self._known(session_id)
         with _not_now():
@@ -80,16 +80,29 @@ class TreeDesk:
         return made.number
 
     def rollback_edit(self, session_id: str, edit_id: str) -> str:
-        with _not_now():
+        with _not_now(), self._tree.held(session_id):
+            if not self._was_applied(session_id, edit_id):
+                return f"edit {edit_id} of session {session_id} was not applied yet"
             done = self._tree.rollback_edit(edit_id, session_id, check=self._check)
         self._standing = None
         return done.text
 
     def rollback_session(self, session_id: str) -> str:
-        with _not_now():
+        with _not_now(), self._tree.held(session_id):
+            if not self._was_applied(session_id):
+                return f"session {session_id}: nothing was applied yet, nothing to roll back"
             done = self._tree.rollback_session(session_id, check=self._check)
         self._standing = None
         return done.text
+
+    def _was_applied(self, session_id: str, edit_id: str | None = None) -> bool:
+        """Whether the tree ever had it, be it rolled back since or not."""
+        return any(
+            point.kind == "edit"
+            and point.session_id == session_id
+            and edit_id in (None, point.edit_id)
+            for point in self._tree.history()
+        )
 
 
 @contextmanager
@@ -167,11 +180,23 @@ class Engine:
         session = self.sessions.get(session_id).session
         if session.phase == "ready" and session.open is not None:
             self._refuse_suite(session.suite, self._tree(session).root)
+        elif session.phase != "done" and session.suite and self.measurer:
+            # The tree has an edit in it now: what that did to the suite is for the gate to say.
+            _refuse(self.measurer.forbidden(session.suite))
+
+    def check_approval(self, session_id: str) -> None:
+        """BadInput if a session's suite may not be run by a worker that is as this process. What
+        its tree makes of the suite can be told on its own host only."""
+        session = self.sessions.get(session_id).session
+        if session.suite is None or self.measurer is None:
+            return
+        if session.host == self.host:
+            self._refuse_suite(session.suite, self._tree(session).root)
+        else:
+            _refuse(self.measurer.forbidden(session.suite))
 
     def _refuse_suite(self, suite: Suite | None, root: Path) -> None:
-        problems = self.measurer.problems(suite, root) if suite and self.measurer else []
-        if problems:
-            raise BadInput(*(f"suite: {problem}" for problem in problems))
+        _refuse(self.measurer.problems(suite, root) if suite and self.measurer else [])
 
     # -- working ---------------------------------------------------------------------------------
 
@@ -236,7 +261,7 @@ class Engine:
                 continue
             self.sessions.note(
                 Delta(
-                    at=after.updated_at,
+                    at=done.applied_at or after.updated_at,
                     session=after.id,
                     edit_id=new.edit.id,
                     op=new.edit.op,
@@ -247,6 +272,7 @@ class Engine:
                     reason=done.reason,
                     benchmark_delta=done.benchmark_delta,
                     cluster_deltas=done.cluster_deltas,
+                    notes=done.notes,
                 )
             )
 
@@ -264,8 +290,10 @@ class Engine:
     def _changed(self, session_id: str, change: Callable[[Session], Session]) -> Session:
         while True:
             found = self.sessions.get(session_id)
-            saved = self.sessions.save(found, change(found.session))
+            moved = change(found.session)
+            saved = self.sessions.save(found, moved)
             if saved is not None:
+                self._note(found.session, moved)
                 return saved.session
 
     def roll_back(
@@ -273,7 +301,12 @@ class Engine:
     ) -> tuple[Session, str]:
         """Take an edit or a session back. NotNow while somebody works on the session."""
         found = self.sessions.get(session_id)
-        tree = self._tree(found.session)
+        try:
+            tree = self._tree(found.session)
+        except BadInput:
+            if edit_id is not None or not found.session.untouched:
+                raise
+            return self._abandoned(session_id, by=by, note=note)
         with (
             _not_now(),
             tree.held(session_id),
@@ -281,34 +314,39 @@ class Engine:
                 session_id, patience=self.patience, by_force=found.session.inline
             ) as lease,
         ):
-            while True:
-                found = self.sessions.get(session_id)
-                bench = self._bench(found.session, lease, tree)
-                moved, text = roll_back(bench, found.session, edit_id, by=by, note=note)
-                if self.sessions.save(found, moved) is not None:
-                    break
+            return self._ended(
+                session_id,
+                lambda s: roll_back(self._bench(s, lease, tree), s, edit_id, by=by, note=note),
+            )
+
+    def _abandoned(self, session_id: str, *, by: str, note: str | None) -> tuple[Session, str]:
+        """Its tree is gone or elsewhere, but nothing of the session is in it."""
+        with self.sessions.leased(session_id, patience=self.patience):
+            return self._ended(session_id, lambda s: abandon(s, by=by, now=self.now(), note=note))
+
+    def give_up(self, session_id: str, why: str) -> Session:
+        """End a session that can go no further here: its edit at work is taken back, the others
+        wait for a person. BadInput or NotNow if it cannot be taken back now: nothing changed."""
+        with self.sessions.leased(session_id, patience=self.patience) as lease:
+
+            def ended(session: Session) -> tuple[Session, str]:
+                return give_up(self._bench(session, lease, None), session, why), why
+
+            return self._ended(session_id, ended)[0]
+
+    def _ended(
+        self, session_id: str, end: Callable[[Session], tuple[Session, str]]
+    ) -> tuple[Session, str]:
+        """Save a change that also wrote to the tree; it does nothing twice."""
+        while True:
+            found = self.sessions.get(session_id)
+            moved, text = end(found.session)
+            self._note(found.session, moved)
+            if self.sessions.save(found, moved) is not None:
+                break
         if moved.phase == "done":
             self.sessions.let_go(moved)
         return moved, text
-
-    def give_up(self, session_id: str, why: str) -> Session:
-        """End a session that can go no further: what was still to be done is rejected."""
-
-        def ended(session: Session) -> Session:
-            for index, record in enumerate(session.records):
-                if record.outcome is None:
-                    outcome = EditOutcome(
-                        edit_id=record.edit.id,
-                        status="rejected_by_gate",
-                        reason="apply_error",
-                        error=why,
-                    )
-                    session = session.recorded(index, outcome=outcome)
-            return session.moved(phase="done", at=None, trial=None, updated_at=self.now())
-
-        session = self._changed(session_id, ended)
-        self.sessions.let_go(session)
-        return session
 
     # -- surroundings ----------------------------------------------------------------------------
 
@@ -335,6 +373,11 @@ class Engine:
         )
 
 
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        raise BadInput(*(f"suite: {problem}" for problem in problems))
+
+
 def take_steps(engine: Engine, session_id: str) -> str:
     """A worker's turn at a session; in which phase it is then. What cannot be done now is hinted
     at again, and what never can is on record."""
@@ -345,10 +388,21 @@ def take_steps(engine: Engine, session_id: str) -> str:
         log.info("session %s: %s", session_id, error)
         return "not now"
     except BadInput as error:
-        log.warning("session %s is given up: %s", session_id, error)
         if engine.sessions.find(session_id) is None:
             return "gone"
-        return engine.give_up(session_id, str(error)).phase
+        return _given_up(engine, session_id, str(error))
+
+
+def _given_up(engine: Engine, session_id: str, why: str) -> str:
+    """A root that is away, or on another host, may come back: until it does, nobody can tell what
+    is in the tree, and the session stays as it is."""
+    try:
+        phase = engine.give_up(session_id, why).phase
+    except (NotNow, BadInput) as error:
+        log.info("session %s: %s", session_id, error)
+        return "not now"
+    log.warning("session %s is given up: %s", session_id, why)
+    return phase
 
 
 def engine_of(

@@ -109,22 +109,23 @@ class SuiteMeasurer:
 
     def problems(self, suite: Suite, root: Path) -> list[str]:
         """Everything that keeps the suite from being run on this tree, as ``field: problem``."""
-        found: list[str] = []
+        found = self.forbidden(suite)
         tree = self._read(root)
         state = State(address="sha256:0", tree=tree, put=lambda _: "sha256:0")
         for index, task in enumerate(suite.tasks):
             if task.command is not None:
-                found += self._command_problems(index, task.command, root)
+                problem = program_problem(task.command, root) if self._commands else None
+                found += [f"tasks[{index}].command: {problem}"] if problem else []
             else:
                 found += [f"tasks[{index}].job.{p}" for p in self._job_problems(task, state)]
         return found
 
-    def _command_problems(self, index: int, argv: Sequence[str], root: Path) -> Iterator[str]:
-        field = f"tasks[{index}].command"
-        if not self._commands:
-            yield _NO_COMMANDS.format(index=index)
-        elif problem := program_problem(argv, root):
-            yield f"{field}: {problem}"
+    def forbidden(self, suite: Suite) -> list[str]:
+        """What of it may not be run here, whatever the tree holds, as ``field: problem``."""
+        if self._commands:
+            return []
+        tasks = enumerate(suite.tasks)
+        return [_NO_COMMANDS.format(index=i) for i, task in tasks if task.command is not None]
 
     def _job_problems(self, task: SuiteTask, state: State) -> list[str]:
         if self._intake is None:
@@ -174,9 +175,9 @@ class SuiteMeasurer:
         """Begin one repeat: submit its jobs. One that cannot be made from this state scores 0."""
         jobs: dict[str, Job] = {}
         failed: dict[str, str] = {}
-        for index, task in enumerate(suite.tasks):
-            if task.job is None and not self._commands:  # it may have begun elsewhere
-                raise BadInput(_NO_COMMANDS.format(index=index))
+        if forbidden := self.forbidden(suite):  # it may have begun elsewhere
+            raise BadInput(*forbidden)
+        for task in suite.tasks:
             if task.job is None:
                 continue
             try:
@@ -205,38 +206,48 @@ class SuiteMeasurer:
 
     def poll(self, suite: Suite, runs: Runs) -> Scores | None:
         """The scores of that one repeat, or None: not all of it has ended."""
-        jobs = {task: self._job_score(job_id) for task, job_id in runs.jobs.items()}
         commands = self._command_scores(suite, runs)
         found: list[TaskScore] = []
         for task in suite.tasks:
-            score = commands.get(task.id)
-            if task.job is not None:
-                note = runs.failed.get(task.id)
-                one = jobs.get(task.id) if note is None else (0.0, note)
-                score = one and TaskScore(
-                    task=task.id, cluster=task.cluster, values={WHOLE: one[0]}, note=one[1]
-                )
+            score = commands.get(task.id) if task.job is None else self._of_job(suite, task, runs)
             if score is None:
                 return None
             found.append(score)
         return Scores(runs=(tuple(found),))
 
-    def _job_score(self, job_id: str) -> tuple[float, str] | None:
+    def _of_job(self, suite: Suite, task: SuiteTask, runs: Runs) -> TaskScore | None:
+        """What a task's job scored; one that gave no verdict is submitted once more."""
+        if task.id in runs.failed:
+            return _score(task, 0.0, runs.failed[task.id])
+        first = self._job_score(task, runs.jobs[task.id])
+        if first is None or first.verdict or self._intake is None:
+            return first
+        seed = suite.seed_of(task.id, runs.repeat)
+        try:
+            job = self._job(task, runs.state, session=runs.session, repeat=runs.repeat, seed=seed)
+            again = job.model_copy(update={"idempotency_key": _again(str(job.idempotency_key))})
+            (accepted,) = submit_jobs(self._intake, [again])
+        except BadInput as error:
+            return first.model_copy(update={"note": f"{first.note}; {error}"})
+        return self._job_score(task, accepted.id)
+
+    def _job_score(self, task: SuiteTask, job_id: str) -> TaskScore | None:
         """What the first attempt scored, and a word about it; None: it has not ended."""
         if self._intake is None:
             raise BadInput("jobs need workers")
         view = self._intake.ledger.job(job_id)
         if view is None:
-            return 0.0, f"job {job_id} is no longer known"
+            return _score(task, 0.0, f"job {job_id} is no longer known", verdict=False)
         first = view.attempts[0] if view.attempts else None
         settled = first is not None and first.settled_at is not None
         score = first.verdict.get("score") if first is not None and settled else None
         if score is not None:
             self._close(view)
-            return min(1.0, max(0.0, float(score) / 100)), ""
+            return _score(task, min(1.0, max(0.0, float(score) / 100)))
         if view.state not in TERMINAL:
             return None
-        return 0.0, f"job {job_id} was {view.state}: {view.detail or view.reason or 'no score'}"
+        why = f"job {job_id} was {view.state}: {view.detail or view.reason or 'no score'}"
+        return _score(task, 0.0, why, verdict=False)
 
     def _close(self, view: JobView) -> None:
         """A low score is a measurement, not something that a person must look at."""
@@ -252,7 +263,7 @@ class SuiteMeasurer:
         for task in suite.tasks:
             if task.command is None:
                 continue
-            known = self._store.get(run_key(runs.session, task, runs.repeat, runs.state))
+            known = self._known(run_key(runs.session, task, runs.repeat, runs.state))
             if known is None:
                 left.append(task)
             else:
@@ -260,9 +271,17 @@ class SuiteMeasurer:
         if left:
             tree = self._state(runs.state).tree
             for task, score in self._run(suite, left, tree, runs.repeat):
-                self._store.put(run_key(runs.session, task, runs.repeat, runs.state), score)
-                scores[task.id] = score
+                key = run_key(runs.session, task, runs.repeat, runs.state)
+                self._store.put(key if self._store.get(key) is None else _again(key), score)
+                known = self._known(key)
+                if known is not None:
+                    scores[task.id] = known
         return scores
+
+    def _known(self, key: str) -> TaskScore | None:
+        """What a command scored; None: it is to be run, or once more because it gave no verdict."""
+        first = self._store.get(key)
+        return first if first is None or first.verdict else self._store.get(_again(key))
 
     def _run(
         self, suite: Suite, tasks: Sequence[SuiteTask], tree: Mapping[str, Node], repeat: int
@@ -284,6 +303,17 @@ class SuiteMeasurer:
                     yield running.pop(future), future.result()
                     if self._clock() < end and (task := next(rest, None)) is not None:
                         running[begin(task)] = task
+
+
+def _again(key: str) -> str:
+    """What the second run of what gave no verdict is known by."""
+    return f"{key}:again"
+
+
+def _score(task: SuiteTask, value: float, note: str = "", *, verdict: bool = True) -> TaskScore:
+    return TaskScore(
+        task=task.id, cluster=task.cluster, values={WHOLE: value}, note=note, verdict=verdict
+    )
 
 
 def suite_measurer(

@@ -146,13 +146,13 @@ class RedisSessions:
         self._calls.run("LTRIM", name, 0, DELTAS_CAP - 1)
 
     def deltas(self, *, limit: int = 1000) -> list[Delta]:
-        """The newest first, each edit once."""
+        """The newest first, each edit once: as it was measured last, with what became of it."""
         texts = self._calls.run("LRANGE", f"{self._fleet}edits:deltas", 0, -1)
         found: dict[tuple[str, str], Delta] = {}
         for text in texts:
             delta = Delta.model_validate_json(text)
             found.setdefault((delta.session, delta.edit_id), delta)
-        return list(found.values())[:limit]
+        return sorted(found.values(), key=lambda delta: delta.at, reverse=True)[:limit]
 
     # -- who works -------------------------------------------------------------------------------
 

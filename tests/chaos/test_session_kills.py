@@ -1,0 +1,136 @@
+"""A process is killed at every step of a session: apply, measure, keep or take back.
+
+The tree is then before or after a whole edit. Who goes on comes to the same end as if nothing had
+happened, and who gives the session up has the tree as it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from support import SettingsMaker
+from trees import die, in_child, snapshot, write
+
+from mulligan.policies.edit import AutonomyMode, EditPlan
+from mulligan.policies.edit_session import Session
+from mulligan.policies.suite import Suite
+from mulligan.workers.edits.engine import Engine, engine_of
+from mulligan.workers.edits.measuring import SuiteMeasurer
+from mulligan.workers.edits.sessions import RedisSessions
+from mulligan.workers.edits.tree import Tree
+from mulligan.workers.redis_ledger import RedisLedger
+
+pytestmark = pytest.mark.chaos
+
+#: The file's own words say how good it is.
+SCORE = b"""
+import json, pathlib
+main, rest = pathlib.Path("a.txt").read_text().split()
+print(json.dumps({"scores": {"main": float(main), "rest": float(rest)}}))
+"""
+SUITE = Suite.model_validate(
+    {"deterministic": True, "tasks": [{"id": "all", "command": [sys.executable, "score.py"]}]}
+)
+#: One edit that is kept and one that is rejected: what they write into a.txt.
+PLAN = {"e1": "0.7 0.5\n", "e2": "0.9 0.1\n"}
+#: Everything that a session does to the world, killed right before and right after each.
+DEEDS: list[tuple[type, str]] = [
+    (RedisSessions, "save"),
+    (RedisSessions, "note"),
+    (SuiteMeasurer, "snapshot"),
+    (SuiteMeasurer, "start"),
+    (SuiteMeasurer, "poll"),
+    (Tree, "apply"),
+    (Tree, "rollback_edit"),
+]
+KILLED = -9
+MakeEngine = Callable[[], Engine]
+
+
+@pytest.fixture
+def engine(redis_client: redis.Redis, settings: SettingsMaker) -> MakeEngine:
+    def make() -> Engine:
+        chosen = settings()
+        return engine_of(
+            chosen, RedisLedger(redis_client, chosen, patience=5.0), None, commands=True
+        )
+
+    return make
+
+
+def begun(engine: Engine, root: Path, name: str) -> Session:
+    write(root, {"a.txt": b"0.5 0.5\n", "score.py": SCORE})
+    edits = [
+        {"id": key, "op": "write_file", "target": "a.txt", "payload": {"content": text}}
+        for key, text in PLAN.items()
+    ]
+    plan = EditPlan.model_validate({"session": name, "edits": edits})
+    return engine.begin(plan, root, AutonomyMode.AUTO, suite=SUITE)
+
+
+def drive(engine: Engine, name: str) -> Session:
+    return engine.drive(name, watch=lambda: None)
+
+
+def killed_at(moment: int, engine: MakeEngine, name: str) -> int:
+    """How a child ended that drives the session and is killed at this moment."""
+
+    def run() -> None:
+        passed = 0
+
+        def counted() -> None:
+            nonlocal passed
+            passed += 1
+            if passed == moment:
+                die()
+
+        for owner, method in DEEDS:
+            setattr(owner, method, _watched(getattr(owner, method), counted))
+        drive(engine(), name)
+
+    return in_child(run)
+
+
+def _watched(real: Callable[..., Any], counted: Callable[[], None]) -> Callable[..., Any]:
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        counted()
+        answer = real(*arguments, **named)
+        counted()
+        return answer
+
+    return wrapper
+
+
+@pytest.mark.parametrize("way", ["resumed", "rolled back"])
+def test_killed_at_every_moment_of_a_session(tmp_path: Path, engine: MakeEngine, way: str) -> None:
+    whole = {b"0.5 0.5\n", *(text.encode() for text in PLAN.values())}
+    moment = 0
+    while True:
+        moment += 1
+        name, root = f"k{moment}", tmp_path / str(moment)
+        desk = engine()
+        begun(desk, root, name)
+        before = snapshot(root)
+        ended = killed_at(moment, engine, name)
+        if ended == 0:
+            break
+        assert ended == KILLED
+        assert (root / "a.txt").read_bytes() in whole
+        if way == "rolled back":
+            done, _ = desk.roll_back(name, None, by="ada")
+            assert (done.phase, snapshot(root)) == ("done", before), moment
+            assert not any(outcome.status == "applied" for outcome in done.outcomes)
+            continue
+        done = drive(desk, name)
+        assert [outcome.reason for outcome in done.outcomes] == ["kept", "regression"], moment
+        assert (root / "a.txt").read_text() == PLAN["e1"]
+        kinds = [point.kind for point in Tree(root, desk.home).history()]
+        assert kinds == ["edit", "edit", "rollback"], moment
+        effects = [delta for delta in desk.sessions.deltas() if delta.session == name]
+        assert len(effects) == 2, moment
+    assert moment > 40
