@@ -16,6 +16,7 @@ from mulligan.console.home import embedded_redis, is_up
 from mulligan.console.jobfile import FoundJob, check_jobs
 from mulligan.console.stopping import stop, unhurried
 from mulligan.policies.job import Job
+from mulligan.tasks.ports import BadInput
 from mulligan.tasks.submit import problems
 from mulligan.workers.app import create_app
 from mulligan.workers.compose import Shop, compose
@@ -62,11 +63,23 @@ def reach(settings: Settings) -> Station:
     # A person waits: for seconds, not for as long as a worker would.
     hasty = settings.model_copy(update={"worker_patience": settings.submit_patience})
     app = create_app(hasty)
+    _check_transport(app)
     shop = compose(hasty, app, patience=hasty.submit_patience, local_paths=True)
 
     publisher = Publisher(app, shop.ledger, on_away=_tell_away)
     intake = replace(shop.intake, publish=publisher.publish)
     return Station(settings=hasty, shop=replace(shop, intake=intake), app=app)
+
+
+def _check_transport(app: Celery) -> None:
+    """BadInput if the broker's client is not installed: before a job is accepted, not after."""
+    try:
+        _ = app.connection_for_write().transport
+    except Exception as error:  # each transport says in its own way what it lacks
+        raise BadInput(
+            f"broker_url: the client of this broker cannot be loaded ({error}); install it, or use"
+            " redis://… or amqp://…"
+        ) from None
 
 
 def _tell_away(error: Exception) -> None:
