@@ -12,7 +12,7 @@ from celery import Celery
 
 from mulligan.console import screen
 from mulligan.console.exits import NoBroker
-from mulligan.console.home import embedded_redis, is_up
+from mulligan.console.home import KeptRedis, embedded_redis, is_up
 from mulligan.console.jobfile import FoundJob, check_jobs
 from mulligan.console.stopping import stop, unhurried
 from mulligan.policies.job import Job
@@ -21,6 +21,7 @@ from mulligan.tasks.submit import problems
 from mulligan.workers.app import create_app
 from mulligan.workers.compose import Shop, compose
 from mulligan.workers.embedded import EmbeddedRedis
+from mulligan.workers.presence import fleet
 from mulligan.workers.publisher import Publisher
 from mulligan.workers.redis_ledger import RedisLedger
 from mulligan.workers.settings import Settings, load_settings
@@ -38,8 +39,12 @@ class Station:
     shop: Shop
     #: The Celery app, for what only the broker and the workers can tell.
     app: Celery
+    #: How long jobs under way are followed while the ledger is away, in seconds.
+    patience: float
     #: The children of this command; None if the workers are somebody else's.
     stack: Stack | None = None
+    #: The embedded Redis of this command.
+    redis: KeptRedis | None = None
 
     @property
     def ledger(self) -> RedisLedger:
@@ -51,8 +56,22 @@ class Station:
         return self.stack.home if self.stack and self.stack.home.name == _APART else None
 
     def watch(self) -> None:
+        """Start again what died of this command's own; call it now and then."""
+        if self.redis is not None:
+            self.redis.look()
         if self.stack is not None:
             self.stack.watch()
+
+    def who_is_missing(self) -> str | None:
+        """Why nobody will run a job that waits, and what to do; None if somebody will."""
+        if self.stack is not None:
+            return None
+        beats = fleet(self.ledger.calls, self.settings.key_prefix, self.ledger.now())
+        if not beats:
+            return "no worker answers: start `mulligan up`; the jobs wait in the ledger"
+        if not any("attempt" in beat.queues for beat in beats):
+            return "no worker serves the queue `attempt`: start `mulligan up`, or one that does"
+        return None
 
     def check(self, job: Job) -> list[str]:
         return problems(self.shop.intake, job)
@@ -68,7 +87,12 @@ def reach(settings: Settings) -> Station:
 
     publisher = Publisher(app, shop.ledger, on_away=_tell_away)
     intake = replace(shop.intake, publish=publisher.publish)
-    return Station(settings=hasty, shop=replace(shop, intake=intake), app=app)
+    return Station(
+        settings=hasty,
+        shop=replace(shop, intake=intake),
+        app=app,
+        patience=settings.worker_patience,
+    )
 
 
 def _check_transport(app: Celery) -> None:
@@ -141,7 +165,7 @@ def _own_stack(settings: Settings, found: Sequence[FoundJob]) -> Iterator[Statio
     with ExitStack() as leaving:
         if any(_is_local(settings, each.job) for each in found):
             leaving.enter_context(_local_model())
-        leaving.enter_context(embedded_redis(home))
+        server = leaving.enter_context(embedded_redis(home))
         environment = child_environment(
             own, broker_url=url, MULLIGAN_ALLOW_INLINE="true", MULLIGAN_TASK_EVENTS="false"
         )
@@ -149,7 +173,8 @@ def _own_stack(settings: Settings, found: Sequence[FoundJob]) -> Iterator[Statio
         leaving.callback(stop, stack)
         for pool in small_pools(own):
             stack.add(pool.name, pool.argv())
-        yield replace(station, stack=stack)
+        kept = KeptRedis(server, say=lambda told: screen.note(told, style="yellow"))
+        yield replace(station, stack=stack, redis=kept)
 
 
 def _unreachable(station: Station, job: Job) -> list[str]:

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
-from mulligan.tasks.ports import BadInput, LedgerUnavailable
+from mulligan.tasks.ports import BadInput, LedgerRefused, LedgerUnavailable
 
 T = TypeVar("T")
 #: Seconds after which a Redis that hangs without dying counts as away; no wait of ours is longer.
@@ -164,6 +164,6 @@ class RedisCalls:
                 if time.monotonic() - started + delay > self._patience:
                     raise LedgerUnavailable(f"the ledger is away: {error}") from error
             except RedisError as error:
-                raise LedgerUnavailable(f"the ledger refused: {error}") from error
+                raise LedgerRefused(f"the ledger refused: {error}") from error
             time.sleep(delay)
             delay = min(delay * 2, 2.0)
