@@ -18,8 +18,10 @@ class Figures:
     jobs: int
     first_try: int
     succeeded: int
-    #: Accepted jobs that did not reach a terminal state.
+    #: Accepted jobs that the ledger no longer has.
     lost: int
+    #: Jobs that have not ended: they stay in the ledger, and go on there.
+    unfinished: int
     #: From the settling of an attempt to the start of its immediate retry; None without any.
     retry_p50_ms: float | None
     #: None if no runner said what its answers cost.
@@ -28,14 +30,17 @@ class Figures:
     cycles: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, views: Sequence[JobView]) -> Figures:
+    def of(cls, views: Sequence[JobView], *, accepted: int | None = None) -> Figures:
+        """``accepted``: how many there should be; as many as there are if nobody counted."""
+        jobs = len(views) if accepted is None else accepted
         latencies = [seconds for view in views for seconds in retry_latencies(view)]
         attempts = [attempt for view in views for attempt in view.attempts]
         return cls(
-            jobs=len(views),
+            jobs=jobs,
             first_try=sum(first_try(view) for view in views),
             succeeded=sum(view.state == "succeeded" for view in views),
-            lost=sum(view.state not in TERMINAL for view in views),
+            lost=jobs - len(views),
+            unfinished=sum(view.state not in TERMINAL for view in views),
             retry_p50_ms=round(median(latencies) * 1000, 3) if latencies else None,
             tokens=_tokens(attempts),
             repair_tokens=_tokens([a for a in attempts if a.plan.number > 1], known=0),

@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from mulligan.policies.job import TERMINAL
 from mulligan.tasks.ledger import Event, JobView, Ledger
+from mulligan.tasks.ports import LedgerRefused, LedgerUnavailable
 
+T = TypeVar("T")
 #: How long one look at the stream waits for news.
 _BLOCK = 0.25
 #: After so much silence the jobs themselves are asked: an event may have been trimmed away.
 _SILENCE = 15.0
+#: After so much silence it is worth a question whether anybody is there to run them.
+_QUIET = 5.0
 
 
 @dataclass
@@ -110,32 +115,73 @@ def _other(_job: Followed, _data: Mapping[str, Any]) -> None:
     """Events of kinds that are not about the state of a job."""
 
 
+@dataclass(kw_only=True)
+class Patience:
+    """Repeats what reads the ledger while it is away, and has it looked after meanwhile."""
+
+    #: How long it may be away, in seconds, and the end of all waiting (monotonic).
+    seconds: float = 0.0
+    deadline: float | None = None
+    #: Starts again what died; called now and then.
+    watch: Callable[[], None] = lambda: None
+    #: Told once each time the ledger goes away.
+    on_away: Callable[[Exception], None] = lambda _: None
+
+    def __call__(self, read: Callable[[], T]) -> T:
+        """What ``read`` returns; LedgerUnavailable if the ledger stayed away too long."""
+        began = time.monotonic()
+        told = False
+        while True:
+            try:
+                return read()
+            except LedgerRefused:
+                raise
+            except LedgerUnavailable as error:
+                if self.is_over or time.monotonic() - began >= self.seconds:
+                    raise
+                if not told:
+                    self.on_away(error)
+                told = True
+            time.sleep(_BLOCK)
+            self.watch()
+
+    @property
+    def is_over(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+
 def follow(
     ledger: Ledger,
     following: Following,
     *,
     after: str,
-    watch: Callable[[], None] = lambda: None,
+    patience: Patience,
     show: Callable[[Followed, Event], None] = lambda *_: None,
-    deadline: float | None = None,
+    on_silence: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Follow until all have ended; False if the deadline (monotonic) came first."""
-    heard = time.monotonic()
+    """Follow until all have ended; False if the deadline came first."""
+    heard = asked = time.monotonic()
     while following.unfinished:
-        for event in ledger.events(after=after, block=_BLOCK):
+        for event in patience(partial(_news, ledger, after)):
             after = event.id
             job = following.feed(event)
             if job is not None:
-                heard = time.monotonic()
+                heard = asked = time.monotonic()
                 show(job, event)
-        watch()
-        now = time.monotonic()
-        if deadline is not None and now >= deadline:
+        patience.watch()
+        if patience.is_over:
             return not following.unfinished
-        if now - heard > _SILENCE:
-            heard = now
-            look_again(ledger, following)
+        if time.monotonic() - asked > _QUIET:
+            asked = time.monotonic()
+            patience(on_silence)
+        if time.monotonic() - heard > _SILENCE:
+            heard = time.monotonic()
+            patience(lambda: look_again(ledger, following))
     return True
+
+
+def _news(ledger: Ledger, after: str) -> list[Event]:
+    return list(ledger.events(after=after, block=_BLOCK))
 
 
 def look_again(ledger: Ledger, following: Following) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from mulligan.console.stopping import unhurried
@@ -12,6 +14,8 @@ from mulligan.tasks.ports import BadInput
 from mulligan.workers.embedded import EmbeddedRedis
 
 _LOCK = "up.lock"
+#: Seconds between two looks at the embedded Redis.
+_LOOK = 2.0
 
 
 def is_up(home: Path) -> bool:
@@ -56,3 +60,22 @@ def embedded_redis(home: Path) -> Iterator[EmbeddedRedis]:
     finally:
         with unhurried():
             server.stop()
+
+
+@dataclass
+class KeptRedis:
+    """An embedded Redis that is started again. It is nobody's child: it outlives its starter."""
+
+    server: EmbeddedRedis
+    #: Told before it is started again.
+    say: Callable[[str], None]
+    _looked: float = 0.0
+
+    def look(self) -> None:
+        """Start it again if it is gone; call it now and then."""
+        if time.monotonic() - self._looked < _LOOK:
+            return
+        self._looked = time.monotonic()
+        if not self.server.answers():
+            self.say("the embedded Redis is gone; starting it again")
+            self.server.start()

@@ -35,7 +35,7 @@ def run(
     """
     from mulligan.console.jobfile import find_jobs
     from mulligan.console.station import working
-    from mulligan.console.submission import exit_code, hand_in_and_wait, run_document
+    from mulligan.console.submission import hand_in_and_wait, run_document
     from mulligan.console.summary import print_summary
     from mulligan.workers.settings import load_settings
 
@@ -44,15 +44,20 @@ def run(
     settings = load_settings()
     deadline = None if timeout is None else time.monotonic() + timeout
     with working(settings, found) as station:
-        views, in_time = hand_in_and_wait(
+        outcome = hand_in_and_wait(
             station, found, quiet=json, wait_cycles=wait_cycles, deadline=deadline
         )
-        document = run_document(station, views) if json else None
+        document = run_document(station, outcome) if json else None
     if document is not None:
         screen.emit(document)
     else:
-        print_summary(views, show_repair=show_repair, home=station.home_to_name)
-    if not in_time:
+        print_summary(
+            outcome.views,
+            accepted=outcome.accepted,
+            show_repair=show_repair,
+            home=station.home_to_name,
+        )
+    if not outcome.in_time:
         screen.complain(f"not all was done within {timeout:g} s; what is left stays in the ledger")
-    code = ExitCode.OK if always_zero and in_time else exit_code(views)
+    code = ExitCode.OK if always_zero and outcome.in_time else outcome.exit_code
     raise typer.Exit(int(code))

@@ -12,14 +12,16 @@ from celery import Celery
 
 from mulligan.console import screen
 from mulligan.console.exits import NoBroker
-from mulligan.console.home import embedded_redis, is_up
+from mulligan.console.home import KeptRedis, embedded_redis, is_up
 from mulligan.console.jobfile import FoundJob, check_jobs
 from mulligan.console.stopping import stop, unhurried
 from mulligan.policies.job import Job
+from mulligan.tasks.ports import BadInput
 from mulligan.tasks.submit import problems
 from mulligan.workers.app import create_app
 from mulligan.workers.compose import Shop, compose
 from mulligan.workers.embedded import EmbeddedRedis
+from mulligan.workers.presence import fleet
 from mulligan.workers.publisher import Publisher
 from mulligan.workers.redis_ledger import RedisLedger
 from mulligan.workers.settings import Settings, load_settings
@@ -37,8 +39,12 @@ class Station:
     shop: Shop
     #: The Celery app, for what only the broker and the workers can tell.
     app: Celery
+    #: How long jobs under way are followed while the ledger is away, in seconds.
+    patience: float
     #: The children of this command; None if the workers are somebody else's.
     stack: Stack | None = None
+    #: The embedded Redis of this command.
+    redis: KeptRedis | None = None
 
     @property
     def ledger(self) -> RedisLedger:
@@ -50,8 +56,22 @@ class Station:
         return self.stack.home if self.stack and self.stack.home.name == _APART else None
 
     def watch(self) -> None:
+        """Start again what died of this command's own; call it now and then."""
+        if self.redis is not None:
+            self.redis.look()
         if self.stack is not None:
             self.stack.watch()
+
+    def who_is_missing(self) -> str | None:
+        """Why nobody will run a job that waits, and what to do; None if somebody will."""
+        if self.stack is not None:
+            return None
+        beats = fleet(self.ledger.calls, self.settings.key_prefix, self.ledger.now())
+        if not beats:
+            return "no worker answers: start `mulligan up`; the jobs wait in the ledger"
+        if not any("attempt" in beat.queues for beat in beats):
+            return "no worker serves the queue `attempt`: start `mulligan up`, or one that does"
+        return None
 
     def check(self, job: Job) -> list[str]:
         return problems(self.shop.intake, job)
@@ -62,11 +82,28 @@ def reach(settings: Settings) -> Station:
     # A person waits: for seconds, not for as long as a worker would.
     hasty = settings.model_copy(update={"worker_patience": settings.submit_patience})
     app = create_app(hasty)
+    _check_transport(app)
     shop = compose(hasty, app, patience=hasty.submit_patience, local_paths=True)
 
     publisher = Publisher(app, shop.ledger, on_away=_tell_away)
     intake = replace(shop.intake, publish=publisher.publish)
-    return Station(settings=hasty, shop=replace(shop, intake=intake), app=app)
+    return Station(
+        settings=hasty,
+        shop=replace(shop, intake=intake),
+        app=app,
+        patience=settings.worker_patience,
+    )
+
+
+def _check_transport(app: Celery) -> None:
+    """BadInput if the broker's client is not installed: before a job is accepted, not after."""
+    try:
+        _ = app.connection_for_write().transport
+    except Exception as error:  # each transport says in its own way what it lacks
+        raise BadInput(
+            f"broker_url: the client of this broker cannot be loaded ({error}); install it, or use"
+            " redis://… or amqp://…"
+        ) from None
 
 
 def _tell_away(error: Exception) -> None:
@@ -128,7 +165,7 @@ def _own_stack(settings: Settings, found: Sequence[FoundJob]) -> Iterator[Statio
     with ExitStack() as leaving:
         if any(_is_local(settings, each.job) for each in found):
             leaving.enter_context(_local_model())
-        leaving.enter_context(embedded_redis(home))
+        server = leaving.enter_context(embedded_redis(home))
         environment = child_environment(
             own, broker_url=url, MULLIGAN_ALLOW_INLINE="true", MULLIGAN_TASK_EVENTS="false"
         )
@@ -136,7 +173,8 @@ def _own_stack(settings: Settings, found: Sequence[FoundJob]) -> Iterator[Statio
         leaving.callback(stop, stack)
         for pool in small_pools(own):
             stack.add(pool.name, pool.argv())
-        yield replace(station, stack=stack)
+        kept = KeptRedis(server, say=lambda told: screen.note(told, style="yellow"))
+        yield replace(station, stack=stack, redis=kept)
 
 
 def _unreachable(station: Station, job: Job) -> list[str]:

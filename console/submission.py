@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from mulligan.console import screen
 from mulligan.console.exits import ExitCode
 from mulligan.console.figures import Figures
-from mulligan.console.following import Following, follow, here_and_now, look_again
+from mulligan.console.following import Following, Patience, follow, here_and_now, look_again
 from mulligan.console.job_document import job_document
 from mulligan.console.jobfile import FoundJob, check_jobs
 from mulligan.console.progress import progress
 from mulligan.console.station import Station
 from mulligan.policies.report import immediate_loop_report
 from mulligan.tasks.ledger import Accepted, JobView
-from mulligan.tasks.ports import BadInput
+from mulligan.tasks.ports import BadInput, LedgerUnavailable
 from mulligan.tasks.submit import submit_jobs
 
 _NUMBERED = re.compile(r"jobs\[(\d+)\]\.(.*)", re.DOTALL)
@@ -38,6 +40,23 @@ def _placed(line: str, found: Sequence[FoundJob]) -> str:
     return found[0].source.place(line) if len(found) == 1 else line
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of the jobs of one command."""
+
+    #: The jobs as the ledger has them in the end.
+    views: list[JobView]
+    #: How many were accepted.
+    accepted: int
+    #: Whether all was done before the deadline.
+    in_time: bool
+
+    @property
+    def exit_code(self) -> ExitCode:
+        succeeded = sum(view.state == "succeeded" for view in self.views)
+        return ExitCode.OK if succeeded == self.accepted else ExitCode.SOME_FAILED
+
+
 def hand_in_and_wait(
     station: Station,
     found: Sequence[FoundJob],
@@ -45,35 +64,65 @@ def hand_in_and_wait(
     quiet: bool,
     wait_cycles: bool = False,
     deadline: float | None = None,
-) -> tuple[list[JobView], bool]:
-    """Submit, show progress and wait; the jobs in the end, and whether all was done in time."""
+) -> Outcome:
+    """Submit, show progress and wait."""
     after = here_and_now(station.ledger)
     accepted = hand_in(station, found)
     labels = {answer.id: each.job.label for answer, each in zip(accepted, found, strict=True)}
     following = Following.of(labels, wait_cycles=wait_cycles)
-    if any(answer.status == "seen" for answer in accepted):
-        # Its events may be long past.
-        look_again(station.ledger, following)
-    in_time = _wait(station, following, after=after, quiet=quiet, deadline=deadline)
-    views = (station.ledger.job(job_id) for job_id in following.jobs)
-    return [view for view in views if view is not None], in_time
-
-
-def _wait(
-    station: Station, following: Following, *, after: str, quiet: bool, deadline: float | None
-) -> bool:
-    try:
+    patience = Patience(
+        seconds=station.patience,
+        deadline=deadline,
+        watch=station.watch,
+        on_away=lambda error: _tell_away(station, error),
+    )
+    with _telling_what_is_left(station, following):
+        if any(answer.status == "seen" for answer in accepted):
+            # Its events may be long past.
+            patience(lambda: look_again(station.ledger, following))
         with progress(following, quiet=quiet) as show:
-            return follow(
+            in_time = follow(
                 station.ledger,
                 following,
                 after=after,
-                watch=station.watch,
+                patience=patience,
                 show=show,
-                deadline=deadline,
+                on_silence=_telling_once(station.who_is_missing),
             )
+        found_again = patience(lambda: [station.ledger.job(job_id) for job_id in following.jobs])
+    views = [view for view in found_again if view is not None]
+    return Outcome(views=views, accepted=len(following.jobs), in_time=in_time)
+
+
+def _tell_away(station: Station, error: Exception) -> None:
+    screen.note(
+        f"{error}; waiting for it, up to {station.patience:g} s (worker_patience)", style="yellow"
+    )
+
+
+def _telling_once(ask: Callable[[], str | None]) -> Callable[[], None]:
+    """Asks until there is something to tell, and tells it."""
+    told: list[str] = []
+
+    def tell() -> None:
+        answer = None if told else ask()
+        if answer is not None:
+            told.append(answer)
+            screen.note(answer, style="yellow")
+
+    return tell
+
+
+@contextmanager
+def _telling_what_is_left(station: Station, following: Following) -> Iterator[None]:
+    """Whoever stops waiting, and why ever, is told where the jobs are."""
+    try:
+        yield
     except KeyboardInterrupt:
         screen.note(f"stopping (Ctrl-C again hurries it); {_left(station, following)}")
+        raise
+    except LedgerUnavailable:
+        screen.note(f"giving up; {_left(station, following)}")
         raise
 
 
@@ -87,16 +136,11 @@ def _left(station: Station, following: Following) -> str:
     return f"{jobs} in the ledger, and the next `mulligan run` here goes on with them"
 
 
-def run_document(station: Station, views: Sequence[JobView]) -> dict[str, Any]:
+def run_document(station: Station, outcome: Outcome) -> dict[str, Any]:
     """The one document of `--json`: the jobs, and the loop report over their own cycles."""
-    cycles = [cycle for view in views for cycle in view.cycles]
+    cycles = [cycle for view in outcome.views for cycle in view.cycles]
     return {
-        "jobs": [job_document(view) for view in views],
+        "jobs": [job_document(view) for view in outcome.views],
         "report": immediate_loop_report(cycles, now=station.ledger.now(), window_days=30),
-        "figures": Figures.of(views).as_dict(),
+        "figures": Figures.of(outcome.views, accepted=outcome.accepted).as_dict(),
     }
-
-
-def exit_code(views: Sequence[JobView]) -> ExitCode:
-    done = all(view.state == "succeeded" for view in views)
-    return ExitCode.OK if done else ExitCode.SOME_FAILED

@@ -54,15 +54,15 @@ def _hand_in(station: Station, found: Sequence[FoundJob], *, json: bool) -> None
 def _wait(
     station: Station, found: Sequence[FoundJob], *, json: bool, timeout: float | None
 ) -> None:
-    from mulligan.console.submission import exit_code, hand_in_and_wait, run_document
+    from mulligan.console.submission import hand_in_and_wait, run_document
     from mulligan.console.summary import print_summary
 
     deadline = None if timeout is None else time.monotonic() + timeout
-    views, in_time = hand_in_and_wait(station, found, quiet=json, deadline=deadline)
+    outcome = hand_in_and_wait(station, found, quiet=json, deadline=deadline)
     if json:
-        screen.emit(run_document(station, views))
+        screen.emit(run_document(station, outcome))
     else:
-        print_summary(views, show_repair=False)
-    if not in_time:
+        print_summary(outcome.views, accepted=outcome.accepted, show_repair=False)
+    if not outcome.in_time:
         screen.complain(f"not all was done within {timeout:g} s; the jobs stay in the queue")
-    raise typer.Exit(int(exit_code(views)))
+    raise typer.Exit(int(outcome.exit_code))

@@ -25,7 +25,9 @@ _MOST_ROWS = 60
 _STYLES = {"succeeded": None, "escalated": "yellow"}
 
 
-def print_summary(views: Sequence[JobView], *, show_repair: bool, home: Path | None = None) -> None:
+def print_summary(
+    views: Sequence[JobView], *, accepted: int, show_repair: bool, home: Path | None = None
+) -> None:
     """``home`` is named in the next step if it is not where the next command would look."""
     if show_repair:
         print_repair(views)
@@ -33,7 +35,7 @@ def print_summary(views: Sequence[JobView], *, show_repair: bool, home: Path | N
     screen.out().print(jobs_table(shown))
     if len(shown) < len(views):
         screen.say(f"… and {len(views) - len(shown):,} more; `mulligan jobs list` has them all")
-    for line in summary_lines(Figures.of(views)):
+    for line in summary_lines(Figures.of(views, accepted=accepted)):
         screen.say(line)
     if views:
         screen.say(next_line(views, home), style="dim")
@@ -79,7 +81,10 @@ def summary_lines(figures: Figures) -> list[str]:
         first.append(f"retry p50 {figures.retry_p50_ms:.3g} ms")
     if figures.tokens is not None:
         first.append(f"{figures.tokens:,} tokens, {figures.repair_tokens or 0:,} on repairs")
-    return [" · ".join(first), f"{_cycles(figures.cycles)} · lost {figures.lost}"]
+    second = [_cycles(figures.cycles), f"lost {figures.lost}"]
+    if figures.unfinished:
+        second.append(f"unfinished {figures.unfinished}")
+    return [" · ".join(first), " · ".join(second)]
 
 
 def _cycles(counts: dict[str, int]) -> str:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from mulligan.console.home import KeptRedis
     from mulligan.console.services import Service
-    from mulligan.workers.embedded import EmbeddedRedis
     from mulligan.workers.settings import Settings
     from mulligan.workers.stack import Stack
 
@@ -48,7 +48,7 @@ def up(
 
 
 def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: bool) -> None:
-    from mulligan.console.home import embedded_redis
+    from mulligan.console.home import KeptRedis, embedded_redis
     from mulligan.console.services import console_service, flower_service, worker_services
     from mulligan.console.station import reach
     from mulligan.console.stopping import stop
@@ -57,8 +57,9 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
 
     redis = None
     if settings.broker_url is None:
-        redis = leaving.enter_context(embedded_redis(settings.home))
-        settings = load_settings(broker_url=redis.url)
+        server = leaving.enter_context(embedded_redis(settings.home))
+        redis = KeptRedis(server, say=lambda told: screen.say(told, style="yellow"))
+        settings = load_settings(broker_url=server.url)
     station = reach(settings)
     station.ledger.now()  # a ledger that is away is told before anything is started
     services = worker_services(settings, station.app)
@@ -85,10 +86,9 @@ class Watch:
     """Keeps the children running, and says so when one had to be restarted."""
 
     stack: Stack
-    redis: EmbeddedRedis | None
+    redis: KeptRedis | None
     _down: set[str] = field(default_factory=set)
     _since: dict[str, float] = field(default_factory=dict)
-    _redis_looked: float = 0.0
 
     def died(self, name: str, code: int, delay: float) -> None:
         from mulligan.console.station import how_it_ended
@@ -101,7 +101,8 @@ class Watch:
         )
 
     def look(self) -> None:
-        self._keep_redis()
+        if self.redis is not None:
+            self.redis.look()
         self.stack.watch()
         now = time.monotonic()
         for child in self.stack.children:
@@ -112,15 +113,6 @@ class Watch:
                 screen.say(f"{child.name} is started again")
             elif now - self._since.setdefault(child.name, now) > _FORGIVEN_AFTER:
                 child.deaths = 0
-
-    def _keep_redis(self) -> None:
-        """The embedded Redis is nobody's child: it outlives whoever started it. Look after it."""
-        if self.redis is None or time.monotonic() - self._redis_looked < 2.0:
-            return
-        self._redis_looked = time.monotonic()
-        if not self.redis.answers():
-            screen.say("the embedded Redis is gone; starting it again", style="yellow")
-            self.redis.start()
 
 
 def wait_until_ready(services: Sequence[Service], watch: Watch) -> list[Service]:

@@ -82,6 +82,7 @@ class MulliganError(Exception):
     ├── VerifierError     a verifier could not reach a verdict; never blames the answer
     ├── MissingBlob       a stored snapshot or diff is gone
     └── LedgerUnavailable the ledger could not be reached
+        └── LedgerRefused it was reached and said no: no memory, no disk, no permission
     """
 
 
@@ -137,3 +138,7 @@ class MissingBlob(MulliganError):
 
 class LedgerUnavailable(MulliganError):
     """The ledger could not be reached."""
+
+
+class LedgerRefused(LedgerUnavailable):
+    """The ledger was reached and said no: waiting for it alone mends nothing."""

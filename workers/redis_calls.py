@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
-from mulligan.tasks.ports import LedgerUnavailable
+from mulligan.tasks.ports import BadInput, LedgerRefused, LedgerUnavailable
 
 T = TypeVar("T")
 #: Seconds after which a Redis that hangs without dying counts as away; no wait of ours is longer.
@@ -47,16 +47,22 @@ SCRIPTS = _load_scripts()
 
 
 def connect(url: str, *, text: bool = True) -> redis.Redis:
-    """A client that never retries by itself: patience is ours, and visible."""
+    """A client that never retries by itself: patience is ours, and visible.
+
+    BadInput if the address has something in it that redis-py cannot read.
+    """
     options: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True}
-    return redis.Redis.from_url(
-        url,
-        decode_responses=text,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-        socket_timeout=SOCKET_TIMEOUT,
-        **options,
-    )
+    try:
+        return redis.Redis.from_url(
+            url,
+            decode_responses=text,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            socket_timeout=SOCKET_TIMEOUT,
+            **options,
+        )
+    except ValueError as error:
+        raise BadInput(f"the ledger's address (ledger_url, else broker_url): {error}") from None
 
 
 class RedisCalls:
@@ -170,6 +176,6 @@ class RedisCalls:
                 if time.monotonic() - started + delay > self._patience:
                     raise LedgerUnavailable(f"the ledger is away: {error}") from error
             except RedisError as error:
-                raise LedgerUnavailable(f"the ledger refused: {error}") from error
+                raise LedgerRefused(f"the ledger refused: {error}") from error
             time.sleep(delay)
             delay = min(delay * 2, 2.0)

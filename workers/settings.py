@@ -6,9 +6,16 @@ import os
 import tomllib
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -20,6 +27,7 @@ from rapidfuzz import process
 from mulligan.policies.edit import EditRiskTier
 from mulligan.policies.job import Seconds
 from mulligan.tasks.ports import BadInput
+from mulligan.workers.addresses import check_broker, check_ledger
 
 CONFIG_VARIABLE = "MULLIGAN_CONFIG"
 #: Variables that are read elsewhere: they are no settings.
@@ -77,9 +85,9 @@ class Settings(BaseSettings):
     )
 
     #: Where messages go. None: `run` and `up` start an embedded Redis.
-    broker_url: str | None = None
+    broker_url: Annotated[str, AfterValidator(check_broker)] | None = None
     #: Where the truth is kept; the broker's Redis if it is one.
-    ledger_url: str | None = None
+    ledger_url: Annotated[str, AfterValidator(check_ledger)] | None = None
     #: Where the embedded stack keeps its data.
     home: Path = Path(".mulligan")
     key_prefix: str = Field(default="mulligan", pattern=r"^[\w.-]+$")
@@ -266,6 +274,9 @@ def load_settings(**overrides: Any) -> Settings:
 
 def _explain(item: Any) -> str:
     name = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "value_error":
+        # Our own words say what is wrong; an address may have a password in it.
+        return f"setting {name}: {item['msg'].removeprefix('Value error, ')}"
     if item["type"] != "extra_forbidden":
         return f"setting {name}: {item['msg']} (got {item['input']!r})"
     near = process.extractOne(name, list(Settings.model_fields), score_cutoff=60)

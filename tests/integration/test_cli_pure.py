@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from mulligan.console import verify
 from mulligan.console.cli import create_cli
+from mulligan.workers.redis_ledger import RedisLedger
+from mulligan.workers.settings import load_settings
 
 SCHEMA = {"type": "object", "required": ["age"], "properties": {"age": {"type": "integer"}}}
 
@@ -91,6 +93,59 @@ def test_a_broker_that_is_away_is_exit_code_3(
     monkeypatch.setenv("MULLIGAN_ALLOW_INLINE", "true")
     write("job.json", job())
     assert "the ledger is away" in mulligan(*argv, code=3).stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense://x", "there is no transport 'nonsense'; use redis://localhost:6379/0"),
+        ("nonsense", "it is no address; write it as redis://localhost:6379/0"),
+        ("redis://:s3cret@h:notaport/0", "its port must be a number"),
+        ("redis://:s3/cret@h:6379/0", "percent-encode what is special in a password"),
+        ("redis://h:6379/jobs", "its database must be a number"),
+        ("amqp://h:port//", "its port must be a number"),
+        ("qpid://localhost", "the client of this broker cannot be loaded"),
+    ],
+)
+def test_nothing_is_accepted_for_a_broker_that_cannot_be(
+    url: str, said: str, ledger: RedisLedger, redis_socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MULLIGAN_LEDGER_URL", f"unix://{redis_socket}")
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", url)
+    monkeypatch.setenv("MULLIGAN_ALLOW_INLINE", "true")
+    told = mulligan("submit", write("job.json", job()), code=2).stderr
+    assert "broker_url: " in told
+    assert said in told
+    assert "cret" not in told
+    assert ledger.jobs(limit=1) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("amqp://h", "ledger_url: the ledger is a Redis, not 'amqp'"),
+        ("redis://h:notaport/0", "ledger_url: its port must be a number"),
+        ("redis://h/0?socket_timeout=soon", "ledger_url, else broker_url): Invalid value"),
+    ],
+)
+def test_a_ledger_that_cannot_be_is_bad_input(
+    url: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MULLIGAN_LEDGER_URL", url)
+    assert said in mulligan("jobs", "list", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h", "rediss://:pa%2Fss@h:6380/3?ssl_cert_reqs=none", "redis+socket:///run/redis.sock",
+        "amqp://guest:guest@h:5672//", "amqp://a;amqp://b:5673/vhost", "memory://", "sqs://",
+        "sentinel://a:26379;sentinel://b:26379", "sqla+sqlite:///queue.db",
+        "azureservicebus://policy:a/key=@namespace", "redis://[::1]:6379/0",
+    ],
+)  # fmt: skip
+def test_every_way_celery_spells_a_broker_is_taken(url: str) -> None:
+    assert load_settings(broker_url=url).broker_url == url
 
 
 def test_bad_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
+import redis
 from cli_process import GOOD, WRONG_TYPE, Shell, job, new_shell, wait_for
 
+T = TypeVar("T")
 JOBS = [
     job({"text": WRONG_TYPE, "usage": {"total_tokens": 80}},
         {"text": GOOD, "usage": {"total_tokens": 120}}),
@@ -153,16 +156,54 @@ def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
         assert [each["state"] for each in listed["jobs"]] == ["succeeded"]
 
 
-def _running(shell: Shell) -> bool:
-    """Whether a worker has claimed the job: its log directory is there and Redis says so."""
-    import redis
+def test_a_run_starts_its_redis_again_and_goes_on() -> None:
+    with new_shell(MULLIGAN_SUBMIT_PATIENCE="0.5") as shell:
+        gate = shell.folder / "gate"
+        answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
+        shell.write("slow.json", job(runner={"kind": "command", "argv": ["sh", "-c", answer]}))
+        process = shell.start("run", "slow.json")
+        wait_for(lambda: _running(shell), "the job to run")
+        first = _redis_pid(shell)
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: _redis_pid(shell) not in (None, first), "another Redis")
+        gate.touch()
+        out, err = process.communicate(timeout=180)
+        assert process.returncode == 0, out + err
+        assert "the embedded Redis is gone; starting it again" in err
+        assert "lost 0" in out
+        assert shell.nothing_left()
 
+
+def test_nobody_to_run_the_jobs_is_told(redis_url: str) -> None:
+    with new_shell(MULLIGAN_BROKER_URL=redis_url, MULLIGAN_ALLOW_INLINE="true") as shell:
+        shell.write("job.json", job(GOOD))
+        process = shell.start("submit", "job.json", "--wait")
+        assert process.stderr is not None
+        assert "no worker answers: start `mulligan up`" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130, out + err
+        assert "1 unfinished job stays in the queue" in err
+
+
+def _running(shell: Shell) -> bool:
+    """Whether a worker has claimed the job."""
+    return bool(_ask(shell, lambda client: client.zcard("mulligan:{p00}:jobs:running")))
+
+
+def _redis_pid(shell: Shell) -> int | None:
+    return _ask(shell, lambda client: int(client.info("server")["process_id"]))
+
+
+def _ask(shell: Shell, question: Callable[[Any], T]) -> T | None:
+    """What the embedded Redis of a shell answers; None if there is none."""
     socket = shell.folder / ".mulligan" / "redis.sock"
     try:
         with redis.Redis(unix_socket_path=str(socket)) as client:
-            return bool(client.zcard("mulligan:{p00}:jobs:running"))
+            return question(client)
     except redis.RedisError:
-        return False
+        return None
 
 
 def test_a_timeout_is_told_and_cleans_up() -> None:
@@ -170,5 +211,5 @@ def test_a_timeout_is_told_and_cleans_up() -> None:
         shell.write("slow.json", job({"text": GOOD, "delay": 60}))
         told = shell.run("run", "slow.json", "--timeout", "1", code=1)
         assert "not all was done within 1 s" in told.stderr
-        assert "lost 1" in told.stdout
+        assert "lost 0 · unfinished 1" in told.stdout
         assert shell.nothing_left()
