@@ -29,6 +29,13 @@ def slow_verifiers(verifiers: Sequence[Verifier]) -> list[int]:
     return [i for i, verifier in enumerate(verifiers) if verifier.slow]
 
 
+def verification_time(verifier: Verifier) -> float:
+    """The seconds after which a verification is taken to be stuck; fast ones take no time."""
+    if not verifier.slow:
+        return 0.0
+    return float(getattr(verifier, "longest", _LONGEST))
+
+
 def candidate(claim: Claim, output: Output) -> Candidate:
     return Candidate(
         output=output,
@@ -76,7 +83,7 @@ def run_verification(bench: Workbench, entry: Entry) -> Outcome:
         verifier = bench.verifier(claim.job.verifiers[entry.index])
     except BadInput as error:
         return no_verdict(bench, claim, error)
-    with bench.holding(claim.lease, getattr(verifier, "longest", _LONGEST)):
+    with bench.holding(claim.lease, verification_time(verifier)):
         try:
             result = check_one(claim, claim.output, entry.index, verifier)
         except VerifierError as error:
