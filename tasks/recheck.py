@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mulligan.policies import score as scoring
 from mulligan.policies.backoff import backoff
+from mulligan.policies.classify import said_by
 from mulligan.policies.cycle import CycleStatus
 from mulligan.policies.delayed import reformulated
 from mulligan.policies.job import Output
@@ -89,7 +90,7 @@ def _ask_again(bench: Workbench, taken: CycleClaim) -> Outcome:
         )
         return _later(bench, taken.claim, delay, str(fault))
     except Exception as error:  # no answer is no proof: the cycle says so
-        return end_cycle(bench, taken.lease, None, f"delayed verification: {error}"[:200])
+        return end_cycle(bench, taken.lease, None, f"delayed verification: {said_by(error)}"[:200])
     bench.breakers.success(provider)
     if not bench.ledger.store_cycle_output(taken.lease, output):
         return Refused("lost")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from mulligan.policies.classify import said_by
 from mulligan.policies.failure import VerificationResult
 from mulligan.policies.job import Decoding, Job, Output
 from mulligan.tasks.bench import Workbench
@@ -54,7 +55,7 @@ def check_one(claim: Claim, output: Output, index: int, verifier: Verifier) -> V
     except VerifierError as error:
         raise VerifierError(f"{label}: {error}") from error
     except Exception as error:  # a plug-in's bug must not blame the answer
-        raise VerifierError(f"{label}: {type(error).__name__}: {error}") from error
+        raise VerifierError(f"{label}: {type(error).__name__}: {said_by(error)}") from error
 
 
 def check_all(
