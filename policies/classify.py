@@ -40,6 +40,8 @@ MAX_VALUE = 500
 #: Deeper evidence is kept as text.
 MAX_DEPTH = 20
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w-]*\Z", re.ASCII)
+#: Larger numbers are kept as text: neither every reader of JSON nor ``str`` takes all of them.
+MAX_BITS = 64
 #: Kinds that blame the answer. If it was cut off, that is the cause, whatever broke next.
 _OF_ANSWERS = frozenset(
     {FailureKind.JSON_INVALID, FailureKind.TEST_FAILED, FailureKind.REASONING_ERROR}
@@ -80,6 +82,7 @@ def classify_failure(
 ) -> FailureRecord:
     """Classify a failed verification, a failure value, an exception, a dict or a text.
 
+    Any exception can be classified, whatever its attributes are and however they fail.
     ``truncated`` says that the answer was cut off by its token cap. ValueError for a verification
     that did not fail, and for a dict whose ``kind`` does not exist.
     """
@@ -152,12 +155,13 @@ def _of_verification(result: VerificationResult) -> _Case:
     if kind is FailureKind.TEST_FAILED and timed_out:
         kind = FailureKind.COMMAND_FAILED
     first = result.errors[0].message if result.errors else f"{result.verifier_id} failed"
+    evidence = _with_signal(result.evidence)
     return _Case(
         kind,
-        causes.cause_of(kind, result.errors, result.evidence),
+        causes.cause_of(kind, result.errors, evidence),
         result.summary or first,
         result.errors,
-        result.evidence,
+        evidence,
         result.verifier_id,
     )
 
@@ -189,9 +193,9 @@ def _of_schema_failure(failure: SchemaFailure) -> _Case:
 
 
 def _of_exception(error: BaseException) -> _Case:
-    message = str(error) or type(error).__name__
-    if isinstance(error, ValidationError):
+    if isinstance(error, ValidationError) and error.error_count():
         return _of_pydantic(error)
+    message = said_by(error)
     evidence = _exception_evidence(error)
     if kind := _kind_or_none(evidence.get("kind")):
         cause = causes.cause_of(kind, (), evidence)
@@ -199,7 +203,7 @@ def _of_exception(error: BaseException) -> _Case:
     verdict = causes.by_structure(evidence) or _by_class(error)
     kind, cause = verdict or causes.by_phrase(message)
     if kind is FailureKind.JSON_INVALID:
-        decoder = decoder_class(getattr(error, "msg", "") or message)
+        decoder = decoder_class(causes.text_or_none(_attribute(error, "msg")) or message)
         evidence = {"decoder": decoder, "truncated": False, **evidence}
     finding = _exception_finding(error, cause, message)
     return _Case(kind, cause, message, (finding,) if finding else (), evidence)
@@ -217,10 +221,23 @@ def _by_class(error: BaseException) -> causes.Verdict | None:
     return None
 
 
+def said_by(error: BaseException) -> str:
+    """What an exception says, or its class where it says nothing or cannot."""
+    return _text(error) or type(error).__name__
+
+
+def _attribute(error: BaseException, name: str) -> Any:
+    """An attribute of an exception of whatever class; None if it has none or cannot tell."""
+    try:
+        return getattr(error, name, None)
+    except Exception:  # somebody's property: the failure it hides would be lost with it
+        return None
+
+
 def _exception_evidence(error: BaseException) -> dict[str, Json]:
     evidence: dict[str, Json] = {"exception": type(error).__name__}
     for name, attributes in _ATTRIBUTES.items():
-        found = (getattr(error, attribute, None) for attribute in attributes)
+        found = (_attribute(error, attribute) for attribute in attributes)
         value = next((value for value in found if value is not None), None)
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
@@ -230,23 +247,38 @@ def _exception_evidence(error: BaseException) -> dict[str, Json]:
                 evidence[name] = value[-MAX_TAIL:]
     if type(error).__name__ == "TimeoutExpired":
         evidence["timed_out"] = True
-    if (evidence.get("exit_code") or 0) < 0:
-        # subprocess reports a signal as a negative exit code.
-        evidence["signal"] = -evidence.pop("exit_code")
-    own = getattr(error, "evidence", None)
-    return {**evidence, **own} if isinstance(own, Mapping) else evidence
+    if isinstance(error, SystemExit):
+        evidence.pop("code", None)
+        evidence["exit_code"] = _status_of_exit(_attribute(error, "code"))
+    own = _attribute(error, "evidence")
+    # Plain before anything is asked of it: the values are of whatever class, too.
+    return _with_signal(_plain_dict({**evidence, **own} if isinstance(own, Mapping) else evidence))
+
+
+def _status_of_exit(code: object) -> int:
+    """The exit status of a process that raised SystemExit, as the interpreter has it."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _with_signal(evidence: Mapping[str, Json]) -> dict[str, Json]:
+    """The evidence, with a negative exit code as what it says: subprocess reports signals so."""
+    code = evidence.get("exit_code")
+    if not isinstance(code, int) or code >= 0:
+        return dict(evidence)
+    rest = {name: value for name, value in evidence.items() if name != "exit_code"}
+    return {**rest, "signal": -code if rest.get("signal") is None else rest["signal"]}
 
 
 def _exception_finding(error: BaseException, cause: str | None, message: str) -> Finding | None:
     """The exact place, where the class of the exception has one."""
     match error:
         case KeyError() if error.args:
-            return Finding(message=message, code=cause, path=str(error.args[0])[:200])
-        case ImportError() if error.name:
+            return Finding(message=message, code=cause, path=_text(error.args[0])[:200])
+        case ImportError() if causes.text_or_none(error.name):
             return Finding(message=message, code=cause, path=error.name)
-        case SyntaxError() if error.filename:
-            return Finding(message=message, code=cause, path=error.filename)
-        case OSError() if isinstance(error.filename, str):
+        case SyntaxError() | OSError() if causes.text_or_none(error.filename):
             return Finding(message=message, code=cause, path=error.filename)
         case AssertionError():
             return Finding(message=message, code="assertion")
@@ -325,7 +357,7 @@ def _mapping_evidence(payload: Mapping[str, Any]) -> dict[str, Json]:
     aliases |= {name: name for name in same}
     found = {aliases[k]: v for k, v in payload.items() if k in aliases and v is not None}
     own = payload.get("evidence")
-    return {**found, **own} if isinstance(own, Mapping) else found
+    return _with_signal({**found, **own} if isinstance(own, Mapping) else found)
 
 
 def _known_kind(value: object) -> FailureKind:
@@ -343,7 +375,7 @@ def _kind_or_none(value: object) -> FailureKind | None:
 
 
 def _plain_dict(value: Mapping[str, Json]) -> dict[str, Json]:
-    return {_storable(str(key), 200): _plain(item) for key, item in value.items()}
+    return {_storable(_text(key), 200): _plain(item) for key, item in value.items()}
 
 
 def _plain_finding(finding: Finding) -> Finding:
@@ -366,17 +398,27 @@ def _brief(value: Json) -> Json:
 def _plain(value: Json, depth: int = 0) -> Json:
     """What JSON can hold of a value, so that a record reads back as it was written."""
     match value:
-        case None | bool() | int():
+        case None | bool():
             return value
+        case int():
+            return value if value.bit_length() <= MAX_BITS else _text(value)
         case str():
             return _storable(value, MAX_TEXT)
         case float():
             return value if math.isfinite(value) else str(value)
         case Mapping() if depth < MAX_DEPTH:
-            return {_storable(str(k), 200): _plain(item, depth + 1) for k, item in value.items()}
+            return {_storable(_text(k), 200): _plain(item, depth + 1) for k, item in value.items()}
         case list() | tuple() | set() | frozenset() if depth < MAX_DEPTH:
             return [_plain(item, depth + 1) for item in value]
-    return _storable(str(value), MAX_TEXT)
+    return _storable(_text(value), MAX_TEXT)
+
+
+def _text(value: object) -> str:
+    """A value as text; empty if it has none: classes raise in their ``__str__``, too."""
+    try:
+        return str(value)
+    except Exception:  # there is nothing else that such a value could be asked
+        return ""
 
 
 def _storable(text: str, limit: int) -> str:

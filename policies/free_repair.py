@@ -89,16 +89,15 @@ def extract_json(text: str, *, truncated: bool) -> Extraction:
     return Extraction(text=text, shape=_shape(body, truncated), decoder_message=reason)
 
 
-def strip_code_fence(text: str) -> tuple[str, bool]:
-    """The largest fenced block of an answer that becomes a file, and whether there was one.
+def strip_code_fence(text: str) -> tuple[str, tuple[Coercion, ...]]:
+    """The largest fenced block of an answer that becomes a file, and what was taken off.
 
     The language tag goes with the fence; a text without a fence comes back unchanged.
     """
     blocks = list(_blocks(text))
     if not blocks:
-        return text, False
-    largest = max(blocks, key=lambda block: len(block.content))
-    return largest.content, True
+        return text, ()
+    return _largest(blocks)
 
 
 # -- strict JSON ----------------------------------------------------------------------------------
@@ -209,6 +208,11 @@ def _json_blocks(body: str) -> list[_Block]:
     if one_line := _ONE_LINE.match(body):
         return [_Block(one_line[1], alone=True)]
     return list(_blocks(body))
+
+
+def _largest(blocks: list[_Block]) -> tuple[str, tuple[Coercion, ...]]:
+    largest = max(blocks, key=lambda block: len(block.content))
+    return largest.content, ("fence",) if largest.alone else ("fence", "prose")
 
 
 def _in_fence(body: str) -> Extraction | None:
@@ -356,8 +360,8 @@ def _repaired(body: str) -> Extraction | None:
 def _candidate(body: str) -> tuple[str, tuple[Coercion, ...]]:
     """The part of the text that is meant to be JSON, and what was taken off to get it."""
     if blocks := _json_blocks(body):
-        largest = max(blocks, key=lambda block: len(block.content))
-        return largest.content.strip(), ("fence",) if largest.alone else ("fence", "prose")
+        content, coercions = _largest(blocks)
+        return content.strip(), coercions
     likely = {span.text for span in _spans(body) if _is_answer(span)}
     if len(likely) != 1:
         return "", ()

@@ -43,10 +43,16 @@ def build_corrected_prompt(
     instruction: RepairInstruction,
     worked_before: Sequence[str] = (),
     coercions: Sequence[str] = (),
+    becomes_file: bool = False,
 ) -> str:
-    """The prompt of the next attempt, from the task and from what the last attempt got wrong."""
+    """The prompt of the next attempt, from the task and from what the last attempt got wrong.
+
+    ``becomes_file``: the answer is no JSON to be read but what a file is to hold.
+    """
     shown = last_answer if instruction.show_last_answer and (last_answer or "").strip() else None
     errors = _errors(results)
+    words = wording.FILE_COERCIONS if becomes_file else wording.COERCIONS
+    reminders = [words[name] for name in dict.fromkeys(coercions) if name in words]
     parts = [
         task_text.strip(),
         _contract(contract),
@@ -55,7 +61,7 @@ def build_corrected_prompt(
         *_outputs(results),
         _listed(wording.KEEP, [f"- {item}" for item in _kept(results, shown)]),
         _listed(wording.WORKED_BEFORE, [f"- {item}" for item in _worked(worked_before)]),
-        _listed(wording.DO_NOW, _orders(instruction, coercions, more=len(errors) > 1)),
+        _listed(wording.DO_NOW, _orders(instruction, reminders, more=len(errors) > 1)),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -180,9 +186,6 @@ def _worked(techniques: Sequence[str]) -> list[str]:
     return list(known)[:MAX_WORKED]
 
 
-def _orders(instruction: RepairInstruction, coercions: Sequence[str], *, more: bool) -> list[str]:
-    reminders = [
-        wording.COERCIONS[name] for name in dict.fromkeys(coercions) if name in wording.COERCIONS
-    ]
+def _orders(instruction: RepairInstruction, reminders: Sequence[str], *, more: bool) -> list[str]:
     orders = [instruction.prompt_suffix, wording.DO_ALL if more else "", *reminders]
     return [order for order in orders if order]

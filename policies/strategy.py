@@ -50,6 +50,7 @@ def plan_next(
         instruction=instruction,
         worked_before=worked_before,
         coercions=verdict.coercions,
+        becomes_file=job.workspace is not None and job.workspace.output_file is not None,
     )
     return AttemptPlan(
         number=plan.number + 1,

@@ -398,6 +398,12 @@ COERCIONS: dict[str, str] = {
     "prose": "Write no words before or after the JSON.",
     "json_repair": "Write strictly valid JSON: double quotes, no trailing commas, no comments.",
 }
+#: The same of an answer that becomes a file.
+FILE_COERCIONS: dict[str, str] = {
+    **COERCIONS,
+    "fence": "Do not put ``` around the file.",
+    "prose": "Write no words before or after what stands in the file.",
+}
 
 #: A task once more, in other words: what a delayed verification asks without a model's help. It
 #: must share less than 88 % of its words with the task alone, for tasks of ordinary length.

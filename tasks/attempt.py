@@ -28,7 +28,7 @@ from mulligan.tasks.verify import (
 )
 
 #: What a claim may last beyond the runner's own deadline.
-_SLACK = 60.0
+SLACK = 60.0
 
 
 def run_attempt(bench: Workbench, entry: Entry) -> Outcome:
@@ -46,7 +46,7 @@ def run_attempt(bench: Workbench, entry: Entry) -> Outcome:
     asked = asked_with(claim, in_hand.decoding)
     if claim.output is None:
         return _run(bench, claim, in_hand, verifiers, asked)
-    with bench.holding(claim.lease, _SLACK):
+    with bench.holding(claim.lease, SLACK):
         return _check(bench, claim, claim.output, verifiers, asked)
 
 
@@ -61,7 +61,7 @@ def _run(
     stay = bench.breakers.wait(provider)
     if stay is not None:
         return _stay_away(bench, claim, provider, stay)
-    with bench.holding(claim.lease, in_hand.timeout + _SLACK):
+    with bench.holding(claim.lease, in_hand.timeout + SLACK):
         bench.step("asking", entry)
         try:
             output = in_hand.runner.answer(request_of(claim, in_hand, prompt=claim.plan.prompt))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mulligan.policies import score as scoring
 from mulligan.policies.backoff import backoff
+from mulligan.policies.classify import said_by
 from mulligan.policies.cycle import CycleStatus
 from mulligan.policies.delayed import reformulated
 from mulligan.policies.job import Output
-from mulligan.tasks.attempt import presentable, request_of
+from mulligan.tasks.attempt import SLACK, presentable, request_of
 from mulligan.tasks.bench import RunnerInHand, Workbench
 from mulligan.tasks.ledger import Claim, CycleClaim, Entry, Lease, Refused
 from mulligan.tasks.outcome import Outcome, Rechecked, Requeued
-from mulligan.tasks.ports import BadInput, TransportFault, VerifierError
-from mulligan.tasks.verify import build_verifiers, check_all, no_verdict
+from mulligan.tasks.ports import BadInput, TransportFault, Verifier, VerifierError
+from mulligan.tasks.verify import build_verifiers, check_all, no_verdict, verification_time
 
-_DEADLINE = 1800.0
+
+def recheck_time(verifiers: Sequence[Verifier], *, asking: float = 0.0) -> float:
+    """The seconds that a delayed verification may take: its claim holds all of it, in turn."""
+    return asking + sum(map(verification_time, verifiers))
 
 
 def run_recheck(bench: Workbench, entry: Entry) -> Outcome:
@@ -22,12 +28,28 @@ def run_recheck(bench: Workbench, entry: Entry) -> Outcome:
     taken = bench.ledger.claim_cycle(entry, worker=bench.worker)
     if isinstance(taken, Refused):
         return taken
-    with bench.holding(taken.lease, _DEADLINE):
+    try:
+        deadline = _deadline(bench, taken)
+    except BadInput as error:
+        return no_verdict(bench, taken.claim, error)
+    with bench.holding(taken.lease, deadline):
         if taken.claim.job.delayed_verification.mode == "reformulate":
             return _ask_again(bench, taken)
         if taken.claim.output is None:
             return end_cycle(bench, taken.lease, None, "no_answer")
         return judge_again(bench, taken, taken.claim.output)
+
+
+def _deadline(bench: Workbench, taken: CycleClaim) -> float:
+    """As long as the runner and the verifiers may take; BadInput if one of them is not to be had.
+
+    A process is replaced at the deadline, with whatever its other slots are doing: only one that
+    is really stuck may get there.
+    """
+    job, asking = taken.claim.job, 0.0
+    if job.delayed_verification.mode == "reformulate" and taken.output is None:
+        asking = bench.runner(job.runner).timeout
+    return SLACK + recheck_time(build_verifiers(bench, job), asking=asking)
 
 
 def judge_again(bench: Workbench, taken: CycleClaim, output: Output) -> Outcome:
@@ -68,7 +90,7 @@ def _ask_again(bench: Workbench, taken: CycleClaim) -> Outcome:
         )
         return _later(bench, taken.claim, delay, str(fault))
     except Exception as error:  # no answer is no proof: the cycle says so
-        return end_cycle(bench, taken.lease, None, f"delayed verification: {error}"[:200])
+        return end_cycle(bench, taken.lease, None, f"delayed verification: {said_by(error)}"[:200])
     bench.breakers.success(provider)
     if not bench.ledger.store_cycle_output(taken.lease, output):
         return Refused("lost")

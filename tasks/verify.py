@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from mulligan.policies.classify import said_by
 from mulligan.policies.failure import VerificationResult
 from mulligan.policies.job import Decoding, Job, Output
 from mulligan.tasks.bench import Workbench
@@ -29,6 +30,13 @@ def slow_verifiers(verifiers: Sequence[Verifier]) -> list[int]:
     return [i for i, verifier in enumerate(verifiers) if verifier.slow]
 
 
+def verification_time(verifier: Verifier) -> float:
+    """The seconds after which a verification is taken to be stuck; fast ones take no time."""
+    if not verifier.slow:
+        return 0.0
+    return float(getattr(verifier, "longest", _LONGEST))
+
+
 def candidate(claim: Claim, output: Output) -> Candidate:
     return Candidate(
         output=output,
@@ -47,7 +55,7 @@ def check_one(claim: Claim, output: Output, index: int, verifier: Verifier) -> V
     except VerifierError as error:
         raise VerifierError(f"{label}: {error}") from error
     except Exception as error:  # a plug-in's bug must not blame the answer
-        raise VerifierError(f"{label}: {type(error).__name__}: {error}") from error
+        raise VerifierError(f"{label}: {type(error).__name__}: {said_by(error)}") from error
 
 
 def check_all(
@@ -76,7 +84,7 @@ def run_verification(bench: Workbench, entry: Entry) -> Outcome:
         verifier = bench.verifier(claim.job.verifiers[entry.index])
     except BadInput as error:
         return no_verdict(bench, claim, error)
-    with bench.holding(claim.lease, getattr(verifier, "longest", _LONGEST)):
+    with bench.holding(claim.lease, verification_time(verifier)):
         try:
             result = check_one(claim, claim.output, entry.index, verifier)
         except VerifierError as error:

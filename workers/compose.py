@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mulligan.policies.guardrail import Guardrail
-from mulligan.policies.job import Decoding, RunnerSpec
+from mulligan.policies.job import Decoding, RunnerSpec, VerifierSpec
 from mulligan.tasks.bench import Breakers, RunnerInHand, Workbench
 from mulligan.tasks.ledger import Lease, Ledger, Publication
-from mulligan.tasks.ports import BlobStore
+from mulligan.tasks.ports import BadInput, BlobStore, Verifier
 from mulligan.tasks.submit import Intake
 from mulligan.workers import views
 from mulligan.workers.blobs import blob_store
 from mulligan.workers.breakers import RedisBreakers
+from mulligan.workers.claim_time import answer_time, verifier_problem
 from mulligan.workers.configured import Configured
 from mulligan.workers.contract_models import Models
 from mulligan.workers.intake import build_intake, check_job, resolve_command
@@ -134,7 +135,7 @@ def furnish(
     bench = Workbench(
         ledger=ledger,
         runner=lambda spec: _in_hand(runners, settings, spec),
-        verifier=lambda spec: verifiers.build(resolve_command(spec, settings), blobs=blobs),
+        verifier=lambda spec: _verifier(verifiers, settings, blobs, spec),
         publish=publish,
         holding=holding,
         breakers=breakers,
@@ -177,6 +178,15 @@ def _in_hand(runners: RunnerRegistry, settings: Settings, spec: RunnerSpec) -> R
     defaults = defaults_of(runner)
     return RunnerInHand(
         runner=runner,
-        timeout=defaults.timeout or settings.runner_timeout,
+        timeout=answer_time(spec, runner, runners=runners, settings=settings),
         decoding=Decoding(temperature=defaults.temperature, max_tokens=defaults.max_tokens),
     )
+
+
+def _verifier(
+    verifiers: VerifierRegistry, settings: Settings, blobs: BlobStore, spec: VerifierSpec
+) -> Verifier:
+    verifier = verifiers.build(resolve_command(spec, settings), blobs=blobs)
+    if problem := verifier_problem(verifier, settings=settings):
+        raise BadInput(f"{spec.label}: {problem}")
+    return verifier

@@ -68,9 +68,36 @@ def check_job(
             resolved.append(VerifierSpec(id="json.object"))
     found += verifiers.check(resolved, job.workspace)
     found += contract_problems(job, verifiers.models)
+    if not found:
+        found += _time_problems(job, resolved, settings, runners, verifiers)
     if job.workspace is not None:
         found += _check_workspace(job.workspace, settings, local_paths=local_paths)
     return found
+
+
+def _time_problems(
+    job: Job,
+    specs: Sequence[VerifierSpec],
+    settings: Settings,
+    runners: RunnerRegistry,
+    verifiers: VerifierRegistry,
+) -> list[str]:
+    """What cannot be done within one claim; asked of a job that is sound otherwise."""
+    from mulligan.workers import claim_time
+
+    found: list[str] = []
+    answer = 0.0
+    try:
+        runner = runners.resolve(job.runner, allow_inline=settings.allow_inline)
+        answer = claim_time.answer_time(job.runner, runner, runners=runners, settings=settings)
+    except BadInput as error:
+        found += error.problems
+    built = [verifiers.build(spec) for spec in specs]
+    for index, verifier in enumerate(built):
+        if problem := claim_time.verifier_problem(verifier, settings=settings):
+            found.append(f"verifiers[{index}].{problem}")
+    whole = claim_time.recheck_problem(job, built, answer=answer, settings=settings)
+    return [whole] if whole and not found else found
 
 
 def _check_workspace(workspace: Workspace, settings: Settings, *, local_paths: bool) -> list[str]:

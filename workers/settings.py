@@ -95,7 +95,7 @@ class Settings(BaseSettings):
 
     #: A worker that says nothing for this long has lost its attempt.
     lease: Seconds = Field(default=30.0, gt=0)
-    #: The longest any claim may last, renewals included.
+    #: The longest any claim may last, renewals included; what cannot fit is refused.
     hard_limit: Seconds = Field(default=3600.0, gt=0)
     #: After this many lost workers an attempt is escalated.
     max_claims: int = Field(default=3, ge=1)

@@ -52,6 +52,15 @@ def test_the_exit_code_decides() -> None:
     assert "reason" in failed.errors[0].message
 
 
+@pytest.mark.parametrize("code", ["pass", "raise SystemExit(1)"])
+def test_a_fence_taken_off_the_answer_s_file_is_told(workspace: Workspace, code: str) -> None:
+    result = python(code, text="Sure!\n```\nx\n```\n", workspace=workspace)
+    assert result.evidence["coercions"] == ["fence", "prose"]
+    assert result.warnings == ("coerced: fence", "coerced: prose")
+    assert "coercions" not in python(code, text="x", workspace=workspace).evidence
+    assert "coercions" not in python(code, text="```\nx\n```").evidence, "it has no file"
+
+
 def test_another_exit_code_may_be_wanted() -> None:
     assert python("raise SystemExit(3)", expect_exit=3).status is PASS
     assert python("pass", expect_exit=3).status is FAIL

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from mulligan.policies import score as scoring
 from mulligan.policies.failure import VerificationResult, VerificationStatus
-from mulligan.policies.job import Output, Workspace
+from mulligan.policies.job import Output, VerifierSpec, Workspace
 from mulligan.tasks.ports import BadInput, Candidate, MissingBlob, VerifierError
 from mulligan.workers.sandbox.process import Limits
 from mulligan.workers.sandbox.workspace import content_address, make_diff, pack
@@ -108,7 +109,7 @@ def codes(result: VerificationResult) -> list[str | None]:
 
 
 def test_a_right_answer_passes(project: Project) -> None:
-    result = project.verify(f"```python\n{RIGHT}```")
+    result = project.verify(RIGHT)
     assert result.status is PASS
     assert result.score == 100
     assert result.errors == ()
@@ -119,6 +120,25 @@ def test_a_right_answer_passes(project: Project) -> None:
         "collected": 4,
         "failed": [],
     }
+
+
+@pytest.mark.parametrize(
+    ("answer", "coercions", "total"),
+    [
+        (f"```python\n{RIGHT}```", ["fence"], 95),
+        (f"Sure!\n```python\n{RIGHT}```\nBye", ["fence", "prose"], 90),
+    ],
+)
+def test_a_right_answer_in_a_fence_passes_and_is_penalised(
+    project: Project, answer: str, coercions: list[str], total: float
+) -> None:
+    result = project.verify(answer)
+    assert (result.status, result.score) == (PASS, 100)
+    assert result.evidence["coercions"] == coercions
+    assert result.warnings == tuple(f"coerced: {coercion}" for coercion in coercions)
+    specs = [VerifierSpec(id="pytest.subprocess")]
+    assert scoring.score(specs, [result]) == total
+    assert scoring.succeeded(specs, [result], total)
 
 
 def test_a_partly_right_answer_gets_partial_credit(project: Project) -> None:

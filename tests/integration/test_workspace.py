@@ -224,15 +224,15 @@ def test_a_snapshot_that_is_gone_is_no_verdict(source: Path) -> None:
 
 def test_the_answer_becomes_its_file_without_fences(source: Path) -> None:
     workspace = Workspace(path=str(source), output_file="new/deep/answer.py")
-    assert place_answer(source, workspace, "```python\nx = 2\n```") is True
+    assert place_answer(source, workspace, "```python\nx = 2\n```") == ("fence",)
     assert (source / "new" / "deep" / "answer.py").read_text().strip() == "x = 2"
-    assert place_answer(source, workspace, "x = 3\n") is False
+    assert place_answer(source, workspace, "x = 3\n") == ()
     assert (source / "new" / "deep" / "answer.py").read_text() == "x = 3\n"
 
 
 def test_without_an_output_file_nothing_is_written(source: Path) -> None:
     before = read_tree(source)
-    assert place_answer(source, Workspace(path=str(source)), "text") is False
+    assert place_answer(source, Workspace(path=str(source)), "text") == ()
     assert read_tree(source) == before
 
 

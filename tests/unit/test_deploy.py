@@ -144,7 +144,7 @@ def test_every_pool_has_a_deployment_with_the_command_of_the_stack(settings: Set
 def test_no_attempt_is_cut_short(settings: Settings) -> None:
     """A claim lasts hard_limit at most; an attempt its runner's timeout and some slack."""
     profiles = [parse_duration(r["timeout"]) for r in settings.runners.values() if "timeout" in r]
-    longest = max([settings.runner_timeout, *profiles]) + attempt_task._SLACK
+    longest = max([settings.runner_timeout, *profiles]) + attempt_task.SLACK
     assert longest <= settings.hard_limit
     for name in SCALED:
         assert pod(name)["terminationGracePeriodSeconds"] > settings.hard_limit
@@ -289,7 +289,7 @@ def test_probes_look_where_the_worker_signs(settings: Settings) -> None:
 def test_pools_of_compose_can_be_scaled_and_are_not_cut_short() -> None:
     (data,) = documents(ROOT / "docker-compose.yml")
     services = data["services"]
-    longest = Settings().runner_timeout + attempt_task._SLACK
+    longest = Settings().runner_timeout + attempt_task.SLACK
     for name in SCALED:
         assert "container_name" not in services[name]
         assert "ports" not in services[name], "two could not share one"

@@ -212,30 +212,30 @@ def test_a_repaired_text_can_be_stored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "stripped"),
+    ("text", "code", "coercions"),
     [
-        ("x = 1\n", "x = 1\n", False),
-        ("", "", False),
-        ("```python\nx = 1\n```", "x = 1\n", True),
-        ("Here:\n```py\nx = 1\n```\nDone", "x = 1\n", True),
+        ("x = 1\n", "x = 1\n", ()),
+        ("", "", ()),
+        ("```python\nx = 1\n```", "x = 1\n", ("fence",)),
+        ("Here:\n```py\nx = 1\n```\nDone", "x = 1\n", ("fence", "prose")),
         # the largest block is the file, the others are remarks
         ("```\npip install x\n```\n```python\ndef f():\n    return 1\n```\n",
-         "def f():\n    return 1\n", True),
+         "def f():\n    return 1\n", ("fence", "prose")),
         # never closed, or closed on the last line of code
-        ("```python\nx = 1\n", "x = 1\n", True),
-        ("```python\nx = 1```", "x = 1\n", True),
+        ("```python\nx = 1\n", "x = 1\n", ("fence",)),
+        ("```python\nx = 1```", "x = 1\n", ("fence",)),
         # a longer fence may hold a shorter one
-        ("````md\n```\na\n```\n````", "```\na\n```\n", True),
+        ("````md\n```\na\n```\n````", "```\na\n```\n", ("fence",)),
         # inline code is not a block
-        ("use ```x``` here", "use ```x``` here", False),
-        ("```\n```", "", True),
+        ("use ```x``` here", "use ```x``` here", ()),
+        ("```\n```", "", ("fence",)),
     ],
 )  # fmt: skip
-def test_code_comes_out_of_its_fence(text: str, code: str, stripped: bool) -> None:
-    assert strip_code_fence(text) == (code, stripped)
+def test_code_comes_out_of_its_fence(text: str, code: str, coercions: tuple[str, ...]) -> None:
+    assert strip_code_fence(text) == (code, coercions)
 
 
 @given(st.text())
 def test_text_without_a_fence_is_unchanged(text: str) -> None:
     plain = text.replace("`", "").replace("~", "")
-    assert strip_code_fence(plain) == (plain, False)
+    assert strip_code_fence(plain) == (plain, ())

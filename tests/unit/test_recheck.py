@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
-from support import FakeRunner, Stage, StageMaker, bench_of, make_job
+from support import FakeRunner, Stage, StageMaker, bench_of, make_job, passed
 
 from mulligan.policies.cycle import CycleStatus
 from mulligan.policies.delayed import SAME_FORMULATION, similarity
+from mulligan.policies.failure import VerificationResult
 from mulligan.policies.job import Output, Usage
-from mulligan.tasks.attempt import run_attempt
+from mulligan.tasks.attempt import SLACK, run_attempt
 from mulligan.tasks.bench import Stay
-from mulligan.tasks.ledger import Entry, Publication, Refused
+from mulligan.tasks.ledger import Entry, Lease, Publication, Refused
 from mulligan.tasks.outcome import Rechecked, Requeued
 from mulligan.tasks.ports import RunnerError, TransportFault, VerifierError
 from mulligan.tasks.recheck import run_recheck
@@ -50,6 +52,31 @@ def test_a_stored_answer_is_checked_and_nobody_is_asked(play: Stage) -> None:
     told = run_recheck(bench_of(play, runner), entry)
     assert told == Rechecked(entry=entry, score=100, status="completed")
     assert runner.asked == []
+
+
+class Slow:
+    """A slow verifier that says how long it may take."""
+
+    slow = True
+    longest = 5000.0
+
+    def verify(self, candidate: object) -> VerificationResult:
+        return passed()
+
+
+@pytest.mark.parametrize(("mode", "least"), [("recheck", 5000.0), ("reformulate", 5007.0)])
+def test_it_is_held_for_as_long_as_its_parts_may_take(play: Stage, mode: str, least: float) -> None:
+    """At the deadline the process is replaced, with whatever its other slots are doing."""
+    entry = repaired(play, mode)
+    held: list[float] = []
+
+    def holding(_lease: Lease, deadline: float) -> AbstractContextManager[None]:
+        held.append(deadline)
+        return nullcontext()
+
+    bench = bench_of(play, verifier=lambda _: Slow(), holding=holding)
+    assert isinstance(run_recheck(bench, entry), Rechecked)
+    assert held == [least + SLACK]
 
 
 def test_in_other_words_the_runner_is_asked_once(play: Stage) -> None:

@@ -169,3 +169,19 @@ def test_only_techniques_that_mostly_worked_are_passed_on(
 def test_a_job_without_a_contract_has_none() -> None:
     assert contract_of(job(verifiers=["json.object"])) is None
     assert contract_of(job()) == SCHEMA
+
+
+def test_a_fence_around_a_file_is_told_as_one() -> None:
+    failed = VerificationResult(
+        status=VerificationStatus.FAIL,
+        verifier_id="pytest.subprocess",
+        evidence={"coercions": ["fence", "prose"]},
+        errors=(Finding(message="1 != 2", code="assertion", path="t.py::test_it"),),
+    )
+    exercise = job(
+        verifiers=["pytest.subprocess"], workspace={"snapshot": "-", "output_file": "a.py"}
+    )
+    plan = next_plan(judge(exercise, AttemptPlan(), [failed], RetryMemory()), of=exercise)
+    assert plan.prompt is not None
+    assert "Do not put ``` around the file." in plan.prompt
+    assert "JSON" not in plan.prompt

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mulligan.policies.free_repair import Coercion
+from mulligan.policies.value import Json
 from mulligan.tasks.ports import BlobStore, Candidate, VerifierError
 from mulligan.workers.sandbox.process import Limits
 from mulligan.workers.sandbox.workspace import (
@@ -30,7 +32,18 @@ class LaidOut:
     touched: tuple[str, ...] = ()
     #: Protected files that had to be put back or removed.
     restored: tuple[str, ...] = ()
-    fenced: bool = False
+    #: What was taken off the answer to make its file: free repairs, which the score penalises.
+    coercions: tuple[Coercion, ...] = ()
+
+    @property
+    def evidence(self) -> dict[str, Json]:
+        """What every verifier of the copy has to tell: the free repairs, if there were any."""
+        return {"coercions": list(self.coercions)} if self.coercions else {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One for each free repair."""
+        return tuple(f"coerced: {coercion}" for coercion in self.coercions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +69,9 @@ class Bench:
             snapshot = snapshot_of(workspace, self.blobs)
             unpack(snapshot, work)
             edited = self._apply_diff(work, candidate)
-            fenced = False
+            coercions: tuple[Coercion, ...] = ()
             if workspace.output_file not in edited:
-                fenced = place_answer(work, workspace, candidate.text)
+                coercions = place_answer(work, workspace, candidate.text)
             restored = tuple(restore_protected(work, workspace, snapshot))
             touched = sorted({*edited, *filter(None, [workspace.output_file])})
             yield LaidOut(
@@ -66,7 +79,7 @@ class Bench:
                 snapshot=snapshot,
                 touched=tuple(touched),
                 restored=restored,
-                fenced=fenced,
+                coercions=coercions,
             )
 
     def _apply_diff(self, work: Path, candidate: Candidate) -> tuple[str, ...]:

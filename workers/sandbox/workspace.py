@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mulligan.policies.free_repair import strip_code_fence
+from mulligan.policies.free_repair import Coercion, strip_code_fence
 from mulligan.policies.job import Workspace
 from mulligan.tasks.ports import BadInput, BlobStore, VerifierError
 from mulligan.workers.sandbox.diff import apply_diff, make_diff
@@ -112,23 +112,23 @@ def _force(remove: Callable[..., Any], path: str, _error: Any) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def place_answer(directory: Path, workspace: Workspace, text: str) -> bool:
-    """Write the answer to the output file, code fences stripped; says whether there were any.
+def place_answer(directory: Path, workspace: Workspace, text: str) -> tuple[Coercion, ...]:
+    """Write the answer to the output file, code fences stripped; says what was taken off.
 
     BadInput if the path leaves the directory, by its text or through a link.
     """
     if workspace.output_file is None:
-        return False
+        return ()
     root = directory.resolve()
     target = (root / workspace.output_file).resolve()
     if not target.is_relative_to(root) or target == root:
         raise BadInput(f"workspace.output_file: {workspace.output_file} leaves the workspace")
     if target.is_dir():
         raise BadInput(f"workspace.output_file: {workspace.output_file} is a directory")
-    code, fenced = strip_code_fence(text)
+    code, coercions = strip_code_fence(text)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(code.encode("utf-8", "replace"))
-    return fenced
+    return coercions
 
 
 def restore_protected(directory: Path, workspace: Workspace, snapshot: bytes) -> list[str]:

@@ -12,7 +12,7 @@ from mulligan.policies.failure import Finding, VerificationResult, VerificationS
 from mulligan.policies.job import Seconds
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports import BlobStore, Candidate
-from mulligan.workers.sandbox.bench import Bench
+from mulligan.workers.sandbox.bench import Bench, LaidOut
 from mulligan.workers.sandbox.process import Completed, Limits, clean_environment, run
 
 _TAIL_CHARACTERS = 2_000
@@ -22,7 +22,8 @@ class CommandSubprocess:
     """Runs argv in a private copy of the workspace, with the answer on stdin.
 
     Without a workspace the directory is empty. Evidence: ``argv``, ``exit_code``, ``signal``,
-    ``timed_out``, ``stderr_tail``, ``stdout_tail``. Codes: ``exit_code``, ``signal``, ``timeout``.
+    ``timed_out``, ``stderr_tail``, ``stdout_tail`` and, where there were any, ``coercions``.
+    Codes: ``exit_code``, ``signal``, ``timeout``.
     """
 
     id: ClassVar[str] = "command.subprocess"
@@ -68,16 +69,17 @@ class CommandSubprocess:
                 limits=self._bench.limits,
                 stdin=candidate.text,
             )
-        return self._result(completed)
+        return self._result(completed, laid)
 
-    def _result(self, completed: Completed) -> VerificationResult:
+    def _result(self, completed: Completed, laid: LaidOut) -> VerificationResult:
         finding = self._finding(completed)
         return VerificationResult(
             status=VerificationStatus.FAIL if finding else VerificationStatus.PASS,
             verifier_id=self.id,
             summary=finding.message if finding else f"{self.options.argv[0]} accepts the answer",
-            evidence=self._evidence(completed),
+            evidence=self._evidence(completed) | laid.evidence,
             errors=(finding,) if finding else (),
+            warnings=laid.warnings,
             elapsed_seconds=completed.elapsed,
         )
 

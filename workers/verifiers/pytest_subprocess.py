@@ -39,7 +39,8 @@ class PytestSubprocess:
     """Runs pytest on a private copy with the answer in it; partial credit is passed / collected.
 
     Evidence: ``exit_code``, ``timed_out``, ``passed``, ``collected``, ``failed`` (node id,
-    exception, frame, assertion) and ``reason`` (``conftest_broken``, ``early_exit``). Codes:
+    exception, frame, assertion), ``reason`` (``conftest_broken``, ``early_exit``) and, where there
+    were any, ``coercions``. Codes:
     ``assertion``, ``exception``, ``import_error``, ``syntax_error``, ``collection_error``,
     ``timeout``, ``early_exit``, ``forged``, ``no_tests``.
     """
@@ -92,7 +93,13 @@ class PytestSubprocess:
                 timeout=self.options.timeout,
                 limits=self._bench.limits,
             )
-        return judge(run, expected, touched=laid.touched, restored=laid.restored)
+        result = judge(run, expected, touched=laid.touched, restored=laid.restored)
+        return result.model_copy(
+            update={
+                "evidence": result.evidence | laid.evidence,
+                "warnings": result.warnings + laid.warnings,
+            }
+        )
 
     def _expected(self, laid: LaidOut) -> Expected:
         """The tests without the answer, listed once per snapshot, arguments and answered files."""
