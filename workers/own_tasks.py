@@ -23,6 +23,7 @@ from mulligan.tasks.own import (
     Before,
     Delivery,
     Ran,
+    Scored,
     answer_of,
     correct,
     run_own,
@@ -135,7 +136,6 @@ class RepairingTask(StateTask):
 
     def _bench(self, shop: Shop) -> Workbench:
         """The workbench with this task's own verifiers; run inline, nothing is published."""
-
         checks = self._checks()
 
         def verifier(spec: VerifierSpec) -> Verifier:
@@ -152,7 +152,8 @@ class RepairingTask(StateTask):
         """
         ran = run_own(bench, delivery)
         if ran.outcome != OBSERVED:
-            return delivery.call(None)
+            value = delivery.call(None)
+            return value.output if isinstance(value, Scored) else value
         if ran.error is not None:
             raise ran.error
         return ran.value

@@ -13,7 +13,8 @@ from celery import Celery
 from celery.exceptions import MaxRetriesExceededError, Retry
 from pydantic import BaseModel
 
-from mulligan import RepairingTask, install
+from mulligan import RepairingTask, Scored, install
+from mulligan.policies.failure import VerificationResult, VerificationStatus
 from mulligan.tasks.ledger import JobView
 from mulligan.tasks.ports import BadInput
 from mulligan.workers import keys
@@ -250,9 +251,10 @@ def test_an_observed_task_runs_as_often_as_the_app_sends_it(
     """A message that comes again, or one whose task type is paused, is the app's own business."""
     ran = []
 
-    def count() -> int:
+    def count() -> Scored:
         ran.append(1)
-        return len(ran)
+        passed = VerificationResult(status=VerificationStatus.PASS, verifier_id="counted")
+        return Scored(len(ran), [passed])
 
     task = app.task(base=RepairingTask, shared=False, mode="observe", task_type="counted")(count)
     assert task.apply(task_id="one").get() == 1
