@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -79,4 +82,16 @@ def create_cli() -> typer.Typer:
 
 
 def main() -> None:
+    _find_users_modules()
     create_cli()(prog_name="mulligan")
+
+
+def _find_users_modules() -> None:
+    """Let contracts name models of the user's project, as workers that are started there can.
+
+    Last on the path: nothing of the project takes the place of an installed package.
+    """
+    named = os.environ.get("MULLIGAN_CONFIG")
+    here = ""  # the current directory, even if it is gone
+    folders = [str(Path(named).parent.absolute()), here] if named else [here]
+    sys.path += [folder for folder in folders if folder not in sys.path]

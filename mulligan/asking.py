@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from pydantic import BaseModel
+
 from mulligan.form import with_form
 from mulligan.policies.job import Job
 from mulligan.tasks.ports import BadInput
 from mulligan.tasks.submit import read_job
-from mulligan.workers.contract_models import CONTRACT, Models, reference_of, schema_of
+from mulligan.workers.contract_models import (
+    CONTRACT,
+    Models,
+    is_model,
+    reference_of,
+    schema_of,
+)
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from mulligan.policies.job import (
         Budget,
         DelayedVerification,
@@ -87,7 +93,10 @@ def build_jobs(asks: Sequence[tuple[Ask, Mapping[str, Any]]], asked: Asked) -> l
 def _build(ask: Ask, options: Mapping[str, Any], asked: Asked) -> Job:
     raw, contract = _fields(ask), asked.contract
     raw.update({name: value for name, value in options.items() if value is not None})
-    raw["verifiers"] = [*_contract_verifiers(contract), *raw.get("verifiers", ())]
+    given = raw.get("verifiers", ())
+    if not isinstance(given, list | tuple):
+        raise BadInput('verifiers: must be a list, such as ["json.object"]')
+    raw["verifiers"] = [*_contract_verifiers(contract), *given]
     if contract is not None and isinstance(raw.get("prompt"), str):
         # The first attempt is told too: asking blindly would waste it.
         raw["prompt"] = with_form(raw["prompt"], contract["schema"])
@@ -124,22 +133,37 @@ def _contract_verifiers(contract: Mapping[str, Any] | None) -> list[Mapping[str,
     return [{"id": "json.object"}, spec] if is_object else [spec]
 
 
-def title_of(returns: type[BaseModel] | Mapping[str, Any] | None) -> str | None:
+def check_returns(returns: Any) -> None:
+    """BadInput unless it is a JSON Schema or something that an answer can be read as."""
+    if isinstance(returns, Mapping):
+        return
+    if returns is str:
+        raise BadInput("returns: text is what comes back without it: give verifiers=[…] instead")
+    if isinstance(returns, BaseModel):
+        raise BadInput(f"returns: give the class {type(returns).__name__}, not an instance of it")
+    try:
+        schema_of(returns)
+    except Exception as error:  # what pydantic raises for what is no type is its own affair
+        if is_model(returns):
+            raise
+        told = "a pydantic model, a type such as list[Person] or a dataclass, or a JSON Schema"
+        raise BadInput(f"returns: must be {told}, not {returns!r}") from error
+
+
+def title_of(returns: Any) -> str | None:
     """What a job for this is called, unless it is told."""
     if isinstance(returns, type):
         return returns.__name__
-    title = returns.get("title") if returns is not None else None
+    title = returns.get("title") if isinstance(returns, Mapping) else None
     return title if isinstance(title, str) else None
 
 
-def contract_by_reference(
-    returns: type[BaseModel] | Mapping[str, Any], models: Models
-) -> dict[str, Any]:
+def contract_by_reference(returns: Any, models: Models) -> dict[str, Any]:
     """The contract for workers elsewhere: the schema, and a model that they may import by name."""
-    if not isinstance(returns, type):
+    if isinstance(returns, Mapping):
         return {"id": CONTRACT, "schema": dict(returns)}
     spec: dict[str, Any] = {"id": CONTRACT, "schema": schema_of(returns)}
-    if models.allows(returns.__module__) and "<" not in returns.__qualname__:
+    if is_model(returns) and models.allows(returns.__module__) and "<" not in returns.__qualname__:
         spec["model"] = reference_of(returns)
     return spec
 

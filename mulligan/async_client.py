@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from typing import Unpack
 
-    from pydantic import BaseModel
-
     from mulligan.asking import Ask, JobOptions
     from mulligan.desks import Desk
     from mulligan.result import Handle, Result
     from mulligan.tasks.ledger import Event
 
-M = TypeVar("M", bound="BaseModel")
+M = TypeVar("M")
 T = TypeVar("T")
 #: Round trips happen on these threads; none of them waits for a job.
 _THREADS = 4

@@ -18,16 +18,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Unpack
 
-    from pydantic import BaseModel
-
-    from mulligan.asking import Ask, JobOptions
+    from mulligan.asking import Ask, Asked, JobOptions
     from mulligan.desks import Desk
     from mulligan.ends import Ends
     from mulligan.policies.job import Job
     from mulligan.result import Handle, Result
     from mulligan.tasks.ledger import Accepted, Event
 
-M = TypeVar("M", bound="BaseModel")
+M = TypeVar("M")
 T = TypeVar("T")
 
 
@@ -48,6 +46,10 @@ class Client:
         workers: int = 4,
         **settings: Any,
     ) -> None:
+        if workers < 1:
+            from mulligan.tasks.ports import BadInput
+
+            raise BadInput("workers: 1 or more: these threads do the work if there is no broker")
         self._console = url if url and url.startswith(("http://", "https://")) else None
         if self._console is None:
             if token is not None:
@@ -88,10 +90,13 @@ class Client:
     def submit(self, ask: Ask, *, returns: Any = None, **options: Any) -> Handle[Any]:
         """Hand one job in: a prompt, a Job or its fields. It is in the ledger when this returns.
 
-        ``returns`` is a pydantic model (its schema is the contract, and its validators are
-        verifiers) or a JSON Schema. BadInput names every problem, and then nothing is stored.
+        ``returns`` is a pydantic model or another type that pydantic reads, such as list[Person]
+        (its schema is the contract, and its validators are verifiers), or a JSON Schema. BadInput
+        names every problem, and then nothing is stored.
         """
-        return self._submit(self._jobs([(ask, options)], returns), returns)[0]
+        from mulligan.asking import build_jobs
+
+        return self._submit(build_jobs([(ask, options)], self._asked(returns)), returns)[0]
 
     @overload
     def submit_many(
@@ -123,15 +128,18 @@ class Client:
         stored when a problem shows late: because another program takes a key at this very moment,
         or over HTTP in a later request (each has up to a thousand jobs).
         """
-        from mulligan.asking import placed
+        from mulligan.asking import build_jobs, placed
         from mulligan.progress import bar
         from mulligan.result import NotAllStored
         from mulligan.tasks.ports import BadInput
 
+        if isinstance(asks, str | Mapping):
+            raise BadInput("asks: a list of prompts or jobs; for a single one there is submit()")
         key = options.pop("idempotency_key", None)
         own = ({"idempotency_key": f"{key}-{i}"} if key else {} for i in count())
+        asked = self._asked(returns)
         try:
-            jobs = self._jobs([(ask, {**options, **next(own)}) for ask in asks], returns)
+            jobs = build_jobs([(ask, {**options, **next(own)}) for ask in asks], asked)
             with bar("submitting", len(jobs), wanted=progress) as advance:
                 return self._submit(jobs, returns, advance)
         except NotAllStored as error:
@@ -224,7 +232,7 @@ class Client:
         from mulligan.result import Handle
 
         if returns is not None:
-            self._desk.contract(returns)
+            self._contract(returns)
         return Handle(id=job_id, returns=returns)
 
     def close(self) -> None:
@@ -274,13 +282,17 @@ class Client:
     def _desk(self) -> Desk:
         return self._opened()[0]
 
-    def _jobs(self, asks: Sequence[tuple[Ask, Mapping[str, Any]]], returns: Any) -> list[Job]:
-        from mulligan.asking import Asked, build_jobs, title_of
+    def _asked(self, returns: Any) -> Asked:
+        from mulligan.asking import Asked, title_of
 
-        desk = self._desk
-        contract = desk.contract(returns) if returns is not None else None
-        asked = Asked(contract=contract, title=title_of(returns), runner=desk.runner)
-        return build_jobs(asks, asked)
+        contract = self._contract(returns) if returns is not None else None
+        return Asked(contract=contract, title=title_of(returns), runner=self._desk.runner)
+
+    def _contract(self, returns: Any) -> dict[str, Any]:
+        from mulligan.asking import check_returns
+
+        check_returns(returns)
+        return self._desk.contract(returns)
 
     def _submit(
         self,

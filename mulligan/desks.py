@@ -19,8 +19,6 @@ from mulligan.workers.contract_models import CONTRACT, Models
 from mulligan.workers.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from mulligan.workers.embedded import EmbeddedRedis
     from mulligan.workers.local_stack import LocalStack
 
@@ -41,7 +39,7 @@ class Desk(Protocol):
     #: Who answers a job that does not say; None if it must.
     runner: Any
 
-    def contract(self, returns: type[BaseModel] | Mapping[str, Any]) -> dict[str, Any]:
+    def contract(self, returns: Any) -> dict[str, Any]:
         """The verifier spec that makes an answer what the caller wants back."""
 
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
@@ -126,7 +124,7 @@ class BrokerDesk(LedgerDesk):
         super().__init__(ledger, producer_intake(settings, ledger, models=self._models))
         self.runner: Any = settings.default_runner
 
-    def contract(self, returns: type[BaseModel] | Mapping[str, Any]) -> dict[str, Any]:
+    def contract(self, returns: Any) -> dict[str, Any]:
         """A model of an allow-listed module by its name too; the workers check its validators."""
         return contract_by_reference(returns, self._models)
 
@@ -147,9 +145,9 @@ class StackDesk(LedgerDesk):
         self._stack = stack
         self.runner: Any = stack.settings.default_runner
 
-    def contract(self, returns: type[BaseModel] | Mapping[str, Any]) -> dict[str, Any]:
+    def contract(self, returns: Any) -> dict[str, Any]:
         """The schema, and by which key the workers of this process know the model itself."""
-        if not isinstance(returns, type):
+        if isinstance(returns, Mapping):
             return {"id": CONTRACT, "schema": dict(returns)}
         return self._stack.models.contract(returns)
 

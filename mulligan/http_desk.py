@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 from weakref import WeakSet
@@ -22,9 +22,6 @@ from mulligan.tasks.ledger import Accepted, Event, JobView
 from mulligan.tasks.ports import BadInput
 from mulligan.workers.contract_models import Models
 from mulligan.workers.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 #: Jobs, and bytes of them, per request: the console has caps.
 _JOBS, _BYTES = 1000, 4_000_000
@@ -50,7 +47,7 @@ class HttpDesk:
         self._streams: WeakSet[Stream] = WeakSet()
         self.runner: Any = settings.default_runner
 
-    def contract(self, returns: type[BaseModel] | Mapping[str, Any]) -> dict[str, Any]:
+    def contract(self, returns: Any) -> dict[str, Any]:
         """A model of an allow-listed module by its name too; the workers check its validators."""
         return contract_by_reference(returns, self._models)
 

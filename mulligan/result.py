@@ -135,19 +135,21 @@ class Result(Generic[T]):
             return cast(T, text)
         truncated = bool(self.best and self.best.output and self.best.output.truncated)
         found = extract_json(text, truncated=truncated)
-        if not isinstance(self.returns, type):
+        if self.returns is None or isinstance(self.returns, Mapping):
             return cast(T, found.value)
         return cast(T, self._model_of(self.returns, found.value))
 
     def _model_of(self, model: Any, value: Any) -> Any:
         from pydantic import ValidationError
 
+        from mulligan.workers.contract_models import read_as
+
         try:
-            return model.model_validate_json(json.dumps(value))
+            return read_as(model, json.dumps(value))
         except ValidationError as error:
             raise BadValue(
                 f"the job {self.view.job.label} ({self.id}) succeeded, but its answer is no"
-                f" {model.__name__}: {error}"
+                f" {getattr(model, '__name__', model)}: {error}"
             ) from error
 
     def raise_for_state(self) -> Result[T]:

@@ -78,12 +78,14 @@ def compose(
     """Wire everything for one process. Nothing is contacted yet."""
     from mulligan.workers.publisher import Publisher
 
-    live, blobs = Live(settings), blob_store(settings)
+    live = Live(settings)
+    # First, because it says best what is wrong with the addresses.
     ledger = open_ledger(
         settings,
         patience=settings.worker_patience if patience is None else patience,
         live=live.current,
     )
+    blobs = blob_store(settings)
     publisher = Publisher(app, ledger, step=step)
     leases = LeaseKeeper(ledger, interval=settings.lease / 3)
     furniture = furnish(

@@ -1,4 +1,5 @@
-"""pydantic models as contracts: imported from allow-listed modules, or taught by this process.
+"""pydantic models, and types that pydantic reads, as contracts: imported from allow-listed modules,
+or taught by this process.
 
 Importing a module runs its code, so a job may only name a model of a module that the settings
 allow. A model that the process itself was given (a client's ``returns=Person``) needs no import:
@@ -11,33 +12,55 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
+from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeGuard
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
 from mulligan.policies.job import Job, VerifierSpec
 from mulligan.tasks.ports import BadInput
 
 CONTRACT = "contract.schema"
-Model = type[BaseModel]
+#: A pydantic model, or any other type that pydantic has a JSON Schema of: ``list[Person]``, a
+#: dataclass, a TypedDict.
+Model = Any
 #: A program may make a model for every job: keep the latest. The jobs of older ones are checked by
 #: their JSON Schema alone.
 _REMEMBERED = 1024
 
 
+def is_model(found: Any) -> TypeGuard[type[BaseModel]]:
+    """Whether this is a class of a pydantic model: what a job can name."""
+    return isinstance(found, type) and issubclass(found, BaseModel)
+
+
 def schema_of(model: Model) -> dict[str, Any]:
     """The JSON Schema of what a model accepts, or BadInput if it has none."""
     try:
-        return model.model_json_schema()
+        return model.model_json_schema() if is_model(model) else _adapter(model).json_schema()
     except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
-        raise BadInput(f"model: {model.__name__} has no JSON Schema: {error.message}") from error
+        name = getattr(model, "__name__", model)
+        raise BadInput(f"model: {name} has no JSON Schema: {error.message}") from error
+
+
+def read_as(model: Model, text: str) -> Any:
+    """The JSON text as an instance of the model; pydantic's ValidationError if it is none."""
+    # As JSON, which is what the answer is: strict models read dates from text in it.
+    if is_model(model):
+        return model.model_validate_json(text)
+    return _adapter(model).validate_json(text)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _adapter(model: Model) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
 
 
 def reference_of(model: Model) -> str:
     """How a job names a model: ``package.module:Person``."""
-    return f"{model.__module__}:{model.__qualname__}"
+    return f"{model.__module__}:{model.__qualname__}" if isinstance(model, type) else str(model)
 
 
 def digest_of(schema: Any) -> str:
@@ -67,7 +90,7 @@ class Models:
         """
         schema = schema_of(model)
         with self._lock:
-            key = next((key for key, (known, _) in self._taught.items() if known is model), None)
+            key = next((key for key, (known, _) in self._taught.items() if known == model), None)
             if key is None:
                 name = reference_of(model)
                 number = self._namesakes[name] = self._namesakes.get(name, 0) + 1
@@ -92,7 +115,7 @@ class Models:
         """Whether a module is allow-listed, itself or by a package above it."""
         return any(module == name or module.startswith(f"{name}.") for name in self._allowed)
 
-    def load(self, reference: str) -> Model:
+    def load(self, reference: str) -> type[BaseModel]:
         """The model that a job names, or BadInput; nothing that is not allowed is imported."""
         module, _, name = reference.partition(":")
         if not module or not name:
@@ -110,7 +133,7 @@ class Models:
             raise BadInput(
                 f"model: {reference} cannot be imported: {type(error).__name__}: {error}"
             ) from error
-        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+        if not is_model(found):
             raise BadInput(f"model: {reference} is not a pydantic model")
         return found
 

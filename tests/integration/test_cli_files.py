@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +44,51 @@ def job(**changes: Any) -> dict[str, Any]:
         "verifiers": ["json.object", CONTRACT],
         **changes,
     }
+
+
+_MODELS = """
+from pydantic import BaseModel, field_validator
+
+class Person(BaseModel):
+    age: int
+
+    @field_validator("age")
+    @classmethod
+    def _adult(cls, age):
+        if age < 18:
+            raise ValueError("must be an adult")
+        return age
+"""
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "named by MULLIGAN_CONFIG"])
+def test_a_model_of_the_users_own_project_is_found(tmp_path: Path, elsewhere: bool) -> None:
+    """As the installed command sees it: without the current directory on Python's path."""
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "models.py").write_text(_MODELS)
+    (tmp_path / "mulligan.toml").write_text('model_modules = ["pkg"]\nallow_inline = true\n')
+    folder = tmp_path / "jobs" if elsewhere else tmp_path
+    folder.mkdir(exist_ok=True)
+    named = [{"id": "contract.schema", "model": "pkg.models:Person"}]
+    runner = {"kind": "scripted", "answers": ['{"age": 3}', '{"age": 31}']}
+    (folder / "job.json").write_text(json.dumps(job(runner=runner, verifiers=named)))
+
+    def command(*argv: str) -> str:
+        config = {"MULLIGAN_CONFIG": str(tmp_path / "mulligan.toml")} if elsewhere else {}
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "mulligan.console", *argv, "job.json"],
+            cwd=folder,
+            env={**os.environ, **config},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    command("jobs", "lint")
+    if not elsewhere:  # workers import from where they are started
+        assert "after repair 1/1" in command("run")
 
 
 def lint(*argv: str, code: int = 0) -> list[str]:

@@ -6,8 +6,11 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -163,6 +166,29 @@ def test_the_result_has_the_job_as_it_was_handed_in(client: Client) -> None:
     ]
 
 
+@dataclass
+class Pet:
+    name: str
+    born: date
+
+
+@pytest.mark.parametrize(
+    ("returns", "answer", "value"),
+    [
+        (list[Person], f"[{LOUD}]", [Person(name="ALICE", age=31)]),
+        (dict[str, int], '{"a": 1}', {"a": 1}),
+        (Pet, '{"name": "Rex", "born": "2020-02-01"}', Pet("Rex", date(2020, 2, 1))),
+        (Person | None, "null", None),
+        (int, "31", 31),
+    ],
+)
+def test_a_value_is_any_type_that_pydantic_reads(
+    client: Client, returns: Any, answer: str, value: Any
+) -> None:
+    result = client.run("x", returns=returns, runner=scripted("what?", answer))
+    assert (result.value, len(result.attempts)) == (value, 2)
+
+
 # -- handing in ------------------------------------------------------------------------------------
 
 
@@ -232,6 +258,12 @@ def test_every_problem_of_many_is_named_by_its_place(client: Client) -> None:
         ({"runner": scripted(GOOD)}, "give returns=Model or verifiers"),
         ({"runner": scripted(GOOD), "budjet": {}, **CHECKED}, "did you mean 'budget'"),
         ({"runner": {}, **CHECKED}, "name a profile of mulligan.toml or a kind"),
+        ({"runner": scripted(GOOD), "verifiers": "json.object"}, "^verifiers: must be a list"),
+        ({"returns": str}, "^returns: text is what comes back without it"),
+        ({"returns": Person(name="A", age=1)}, "^returns: give the class Person"),
+        ({"returns": "Person"}, r"^returns: must be a pydantic model, a type such as list\[Person"),
+        ({"returns": 31}, "^returns: must be a pydantic model"),
+        ({"returns": threading.Event}, "^returns: .*Event"),
     ],
 )
 def test_a_bad_job_is_refused_by_name(client: Client, fields: Any, said: str) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+from celery import Celery
 
 import mulligan
 from mulligan import Client
 from mulligan.tasks.ports import BadInput
+from mulligan.workers.compose import compose
+from mulligan.workers.settings import Settings
 
 #: CPU seconds; a quiet computer needs a fifth of it.
 _BUDGET = 0.3
@@ -19,6 +23,7 @@ _BUDGET = 0.3
 def test_importing_and_making_a_client_loads_nothing_heavy() -> None:
     code = """
 import sys
+from typing import Any
 from mulligan import AsyncClient, Client
 Client(); AsyncClient(); Client("redis://nowhere"); Client("http://nowhere", token="t")
 heavy = {"celery", "kombu", "openai", "redis", "pydantic", "rich", "flower", "httpx2"}
@@ -45,6 +50,7 @@ def test_it_starts_within_its_budget() -> None:
 def test_an_embedded_client_never_loads_celery_or_a_model_client() -> None:
     code = """
 import sys
+from typing import Any
 from mulligan import Client
 with Client() as client:
     runner = {"kind": "scripted", "answers": ["no", "{}"]}
@@ -58,6 +64,7 @@ print([m for m in sys.modules if m.partition(".")[0] in ("celery", "kombu", "ope
 def test_a_client_of_a_console_never_loads_celery_or_redis() -> None:
     code = """
 import sys
+from typing import Any
 from mulligan import Client
 try:
     Client("http://127.0.0.1:9", submit_patience=0).cancel("p00-x")
@@ -77,6 +84,32 @@ def test_a_broker_without_a_default_runner_wants_one_named() -> None:
             client.submit("x", verifiers=["json.object"])
         with pytest.raises(BadInput, match="setting lease"):
             Client(lease="soon").submit("x")
+
+
+def test_what_can_never_work_is_refused_at_once() -> None:
+    with pytest.raises(BadInput, match=r"^workers: 1 or more"):
+        Client(workers=0)
+    with Client() as client:
+        for one in ("abc", {"prompt": "abc"}):
+            with pytest.raises(BadInput, match=r"^asks: a list .* there is submit\(\)"):
+                client.submit_many(one, verifiers=["json.object"])
+
+
+@pytest.mark.parametrize(
+    ("urls", "said"),
+    [
+        ({"broker_url": "redis://localhost:secret"}, "^broker_url: is no Redis URL, such as"),
+        ({"broker_url": "redis://a", "ledger_url": "redis://b:-1"}, "^ledger_url: is no Redis URL"),
+        ({"broker_url": "amqp://a"}, "^ledger_url: the broker is amqp: name a Redis"),
+        ({"broker_url": "amqp://a", "ledger_url": "amqp://b"}, "^ledger_url: must be a Redis URL"),
+    ],
+)
+def test_a_bad_address_is_named_by_its_setting(urls: dict[str, Any], said: str) -> None:
+    with Client(**urls) as client, pytest.raises(BadInput, match=said) as refused:
+        client.cancel("p00-x")
+    assert "secret" not in str(refused.value)
+    with pytest.raises(BadInput, match=said):
+        compose(Settings(**urls), Celery("mine", set_as_current=False))
 
 
 def test_a_closed_client_says_so() -> None:

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 import jsonschema_rs
 from jsonschema_rs import ValidationErrorKind
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from mulligan.policies.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports import BadInput, Candidate, VerifierError
-from mulligan.workers.contract_models import Models, schema_of
+from mulligan.workers.contract_models import Model, Models, schema_of
 from mulligan.workers.verifiers.json_text import (
     coercion_warnings,
     extraction_of,
@@ -160,7 +160,7 @@ class ContractSchema:
         )
 
     @property
-    def _validating(self) -> type[BaseModel] | None:
+    def _validating(self) -> Model | None:
         """The model that is named, or the one that this process was taught."""
         return self._model or self._models.taught(self._contract.digest, self.options.taught)
 

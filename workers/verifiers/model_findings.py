@@ -6,25 +6,23 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mulligan.policies.causes import pydantic_keyword
 from mulligan.policies.failure import Finding
 from mulligan.policies.value import Json
+from mulligan.workers.contract_models import Model, read_as
 from mulligan.workers.verifiers.schema_findings import brief, json_path
 
 #: How pydantic announces what a validator raised.
 _PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
-def model_findings(
-    model: type[BaseModel], value: Json, *, told: Collection[str] = ()
-) -> list[Finding]:
+def model_findings(model: Model, value: Json, *, told: Collection[str] = ()) -> list[Finding]:
     """What a model's validators find wrong in a JSON value, but for the places already told."""
     try:
-        # As JSON, which is what the answer is: strict models read dates from text in it.
-        model.model_validate_json(json.dumps(value))
+        read_as(model, json.dumps(value))
     except ValidationError as error:
         found = [_finding(item) for item in error.errors(include_url=False)]
         return [finding for finding in found if not _covered(finding.path or "$", told)]
