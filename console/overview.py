@@ -28,7 +28,7 @@ from mulligan.console.overview_values import (
     Technique,
     Why,
 )
-from mulligan.policies import ranking
+from mulligan.policies import ranking, trend
 from mulligan.workers.configured import Configured
 from mulligan.workers.figures import Figures, parse_window
 
@@ -86,6 +86,7 @@ def overview(
         outcomes=outcomes_of(buckets, tenant=tenant),
         queues=lanes_of(now),
         running=running(now),
+        task_types=tuple(sorted(trend.task_types(rows, tenant=tenant))),
         why=why,
         why_more=more,
         heat=ranking.heat(rows, tenant=tenant),
@@ -94,6 +95,7 @@ def overview(
             for name, each in ranking.techniques(rows, tenant=tenant).items()
         ),
         paused=now.paused,
+        behind_breakers=str(now.behind) if now.behind.jobs else "",
         changes=Configured(site.ledger.calls, settings.key_prefix).changes(since=now.at - seconds),
         tenants=tenants_of(rows, tenant=tenant),
     )

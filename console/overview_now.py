@@ -29,6 +29,20 @@ _NEEDED = ("repair", "attempt", "verify", "control")
 #: Of several queues, the one that a worker is there for. `repair` is everybody's and seldom full.
 _MAIN = ("attempt", "verify", "edit", "loop", "repair", "control")
 _GROUPS = 20
+#: So many jobs of a partition that wait are asked what for.
+_LOOKED_AT = 2000
+
+
+@dataclass(frozen=True)
+class Behind:
+    """How many wait; ``more``: not all that wait were looked at."""
+
+    jobs: int
+    more: bool = False
+
+    def __str__(self) -> str:
+        noun = "job" if self.jobs == 1 and not self.more else "jobs"
+        return f"{'more than ' if self.more else ''}{self.jobs:,} {noun}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +55,8 @@ class Now:
     queues: Mapping[str, Waiting] | None = None
     paused: tuple[str, ...] = ()
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
+    #: Jobs that wait for a breaker to let them through.
+    behind: Behind = field(default_factory=lambda: Behind(0))
     groups: Sequence[EscalationGroup] = ()
     dead_webhooks: int = 0
     sweep_age: float | None = None
@@ -64,12 +80,16 @@ def look(site: Site, figures: Figures, *, tenant: str | None, bound: bool) -> No
     deliveries = Deliveries(
         ledger.calls, prefix=settings.key_prefix, partitions=settings.partitions
     )
+    breakers = visible_breakers(site, tenant if bound else None)
     return Now(
         at=now,
         beats=fleet(ledger.calls, settings.key_prefix, now),
         queues=_queues(site),
         paused=tuple(visible_pauses(site, tenant if bound else None)),
-        breakers=visible_breakers(site, tenant if bound else None),
+        breakers=breakers,
+        behind=_behind(site)
+        if any(one.state != "closed" for one in breakers.values())
+        else Behind(0),
         groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
         dead_webhooks=0 if bound else deliveries.counts()["dead"],
         sweep_age=sweep_age(site),
@@ -83,6 +103,17 @@ def _queues(site: Site) -> Mapping[str, Waiting] | None:
         return waiting(site.app, QUEUES)
     except LedgerUnavailable:
         return None  # the page says so, and shows what the ledger knows
+
+
+def _behind(site: Site) -> Behind:
+    """Of the jobs that came to wait last, those that wait for a breaker. Two round trips."""
+    calls, found, waiting = site.ledger.calls, 0, 0
+    for prefix in keys.partition_prefixes(site.settings.key_prefix, site.settings.partitions):
+        ids = calls.run("ZREVRANGE", f"{prefix}jobs:waiting", 0, _LOOKED_AT)
+        names = [f"{prefix}job:{job_id}" for job_id in ids[:_LOOKED_AT]]
+        found += calls.fields(names, "waiting_for").count("breaker")
+        waiting += len(ids) > _LOOKED_AT
+    return Behind(found, more=waiting > 0 and found > 0)
 
 
 def _spent(site: Site, now: float, tenant: str | None) -> dict[str, int]:
@@ -203,17 +234,21 @@ def _need(group: EscalationGroup, now: float, tenant: str | None) -> Need:
 
 def _open_breakers(now: Now) -> list[Need]:
     found = []
+    several = sum(breaker.state != "closed" for breaker in now.breakers.values()) > 1
     for name, breaker in sorted(now.breakers.items()):
         if breaker.state == "closed":
             continue
         since = breaker.first_fault_at
         lasting = f" {_ago(now.at - since)}" if since is not None else ""
         probing = "probing" if breaker.state == "half_open" else "waiting before the next probe"
+        behind = f", {now.behind} waiting" if now.behind.jobs else ""
+        if now.behind.jobs and several:
+            behind += " for these breakers together"
         found.append(
             Need(
                 kind="breaker",
                 title=f"{name} {breaker.state.replace('_', ' ')}{lasting}",
-                detail=f"{probing}, {breaker.faults} faults in a row",
+                detail=f"{probing}{behind}, {breaker.faults} faults in a row",
                 count=breaker.faults,
                 key=name,
                 since=since,

@@ -156,6 +156,10 @@ class Overview:
     techniques: tuple[Technique, ...] = ()
     #: What is paused, as `ledger.paused()` names it.
     paused: tuple[str, ...] = ()
+    #: How many jobs wait for a breaker, in words; empty if none does.
+    behind_breakers: str = ""
+    #: Of the jobs that were accepted or ended in the window.
+    task_types: tuple[str, ...] = ()
     #: When the configuration changed.
     changes: tuple[float, ...] = ()
     #: Tenants seen in the window: what the page offers to choose from.

@@ -63,6 +63,7 @@ def needs(*roles: Role) -> Callable[[Request], Caller]:
 
     def check(request: Request) -> Caller:
         caller = authenticate(request)
+        request.state.caller = caller  # an error page, too, is for somebody
         if caller.role != "admin" and caller.role not in roles:
             wanted = " or ".join(dict.fromkeys((*roles, "admin")))
             raise Problem(403, "forbidden", f"this needs the role {wanted}, not {caller.role}")

@@ -22,8 +22,8 @@ from mulligan.workers.figures import Figures
 
 #: Without a sweep for this long, nothing that waits is let go.
 SWEEP_AGE = 30.0
-#: How far back a tenant's task types are looked for, in seconds: as long as jobs are kept.
-_REMEMBERED = 7 * 86400
+#: How far back a tenant's task types are looked for, in seconds.
+_REMEMBERED = 86400
 Ops = Annotated[Caller, Depends(needs("ops"))]
 What = Annotated[
     str,
@@ -150,7 +150,7 @@ def visible_breakers(site: Site, tenant: str | None) -> dict[str, Breaker]:
 
 def visible_pauses(site: Site, tenant: str | None) -> list[str]:
     """What is paused, as far as somebody bound to a tenant may know: queues are everybody's, task
-    types are told of that the tenant had jobs of while the ledger remembers them."""
+    types are told of that the tenant had jobs of lately."""
     paused = site.ledger.paused()
     if tenant is None:
         return paused

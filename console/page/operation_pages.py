@@ -11,21 +11,23 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.ops import visible_breakers
 from mulligan.console.http.site import Site
-from mulligan.console.overview import overview
+from mulligan.console.overview import Overview, overview
 from mulligan.console.page.render import page
 from mulligan.console.queues import PAUSABLE
 
 Reader = Annotated[Caller, Depends(needs("ops"))]
+#: Task types of jobs of this window are listed.
+_SEEN = "24h"
 
 
 def add(router: APIRouter, site: Site) -> None:
     @router.get("/operations")
     def operations(request: Request, caller: Reader) -> HTMLResponse:
-        figures = overview(site, tenant=caller.tenant, bound=caller.tenant is not None)
+        bound = caller.tenant is not None
+        figures = overview(site, window=_SEEN, tenant=caller.tenant, bound=bound)
         breakers = visible_breakers(site, caller.tenant)
-        providers = sorted(
-            {*breakers, *(w.partition(":")[2] for w in figures.paused if w.startswith("provider:"))}
-        )
+        configured = [] if bound else site.shop.runners.providers()
+        providers = sorted({*breakers, *configured, *_paused(figures, "provider")})
         return page(
             request,
             "operations.html",
@@ -33,12 +35,16 @@ def add(router: APIRouter, site: Site) -> None:
             breakers=[(name, breakers.get(name)) for name in providers],
             now=figures.at,
             o=figures,
-            others=[what for what in figures.paused if what.startswith("task_type:")],
             pausable=PAUSABLE,
-            task_types=sorted({name for row in figures.heat.values() for name in row}),
+            task_types=sorted({*figures.task_types, *_paused(figures, "task_type")}),
         )
 
     @router.get("/breakers")
     @router.get("/queues")
     def moved(request: Request) -> RedirectResponse:
         return RedirectResponse(f"/operations#{request.url.path.strip('/')}", 307)
+
+
+def _paused(figures: Overview, kind: str) -> list[str]:
+    names = (what.partition(":") for what in figures.paused)
+    return [name for found, _, name in names if found == kind]

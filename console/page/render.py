@@ -128,7 +128,8 @@ def page(
         fragment=FRAGMENT_HEADER in request.headers,
         here="/" + request.url.path.strip("/").partition("/")[0],
         may_act=ops,
-        may_pause=ops and caller is not None and caller.tenant is None,  # it is everybody's
+        # Pauses and metrics are everybody's.
+        for_all=ops and caller is not None and caller.tenant is None,
         pages=[
             each
             for each in PAGES

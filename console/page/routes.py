@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from mulligan.console.http.access import authenticate
+from mulligan.console.http.access import Caller, authenticate
 from mulligan.console.http.errors import Problem, not_found
 from mulligan.console.http.site import Site
 from mulligan.console.page import (
@@ -76,6 +76,18 @@ def error_page(request: Request, problem: Problem) -> Response:
     if request.url.path == "/login" and problem.code == "unknown_token":
         to = getattr(request.state, "wanted", "/")
         return page(request, "login.html", caller=None, to=to, said=problem.message, status=403)
-    answer = page(request, "error.html", caller=None, problem=problem, status=problem.status)
+    caller = _caller(request, problem)
+    answer = page(request, "error.html", caller=caller, problem=problem, status=problem.status)
     answer.headers.update(problem.headers)
     return answer
+
+
+def _caller(request: Request, problem: Problem) -> Caller | None:
+    """Who gets an error page: its frame is theirs. None: nobody who was let in, or nobody knows."""
+    known: Caller | None = getattr(request.state, "caller", None)
+    if known is not None or problem.status != 404:
+        return known
+    try:
+        return authenticate(request)  # nothing is at this address, so nobody has asked yet
+    except (Problem, LedgerUnavailable):
+        return None

@@ -158,6 +158,17 @@ def test_a_provider_is_paused_on_the_operations_page(scene: Set, tab: Tab) -> No
     told(page, "openai-eu goes on")
 
 
+def test_what_is_not_listed_is_paused_by_its_name(scene: Set, tab: Tab) -> None:
+    page = tab(f"{scene.url}/operations")
+    page.get_by_label("Name").fill("not/yet seen")
+    page.get_by_label("Name").press("Enter")
+    told(page, "not/yet seen is paused")
+    row = page.get_by_role("row", name="not/yet seen")
+    expect(row).to_contain_text("paused")
+    row.get_by_role("button", name="Resume").click()
+    expect(row).to_have_count(0)
+
+
 def test_an_escalation_is_requeued_with_another_prompt(scene: Set, tab: Tab) -> None:
     (job,) = scene.submit(stage.reply(900, "No."))
     page = tab(f"{scene.url}/jobs/{job}")

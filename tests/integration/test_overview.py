@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from figure_stories import jobs_ran
 from fleet import GOOD, WRONG_TYPE, scripted
-from support import SettingsMaker
+from support import SettingsMaker, Stage
 from web import ask, new_token
 
 from mulligan.console.http.site import Site, open_site
@@ -130,6 +130,37 @@ def test_nobody_is_offered_a_pause_that_would_be_refused(shared: Site) -> None:
     for path in ("/", "/operations"):
         assert "/api/pauses/" not in acme.get(path, headers=html).text
         assert "/api/pauses/" in ops.get(path, headers=html).text
+
+
+def test_what_works_well_can_be_paused_on_the_page_too(settings: SettingsMaker) -> None:
+    runners = {"small": {"kind": "openai", "base_url": "http://models.example/v1", "model": "m"},
+               "odd": {"kind": "unheard of"}}  # fmt: skip
+    site = open_site(settings(allow_inline=True, runners=runners))
+    jobs_ran(site, scripted(GOOD, task_type="never_failed"))
+    Fold(site.ledger.calls, site.settings).run()
+    html = {"Accept": "text/html"}
+    text = ask(site).get("/operations", headers=html).text
+    assert 'data-call="/api/pauses/provider%3Amodels.example"' in text
+    assert 'data-call="/api/pauses/task_type%3Anever_failed"' in text
+    assert 'id="pause-form"' in text
+    acme = ask(site, new_token(site, role="ops", tenant="acme"))
+    bound = acme.get("/operations", headers=html).text
+    for hidden in ("models.example", "never_failed", 'id="pause-form"'):
+        assert hidden not in bound
+    site.close()
+
+
+def test_a_broken_provider_says_how_many_wait_for_it(site: Site) -> None:
+    stage = Stage(site.ledger, site.settings, lambda _: None)
+    for waiting_for in ("breaker", "breaker", "delay"):
+        claim = stage.take(stage.submit())
+        site.ledger.requeue(claim.lease, delay=600, detail="away", waiting_for=waiting_for)
+    for _ in range(5):
+        site.shop.bench.breakers.fault(TransportFault("away", "openai-eu"))
+    (need,) = [need for need in overview(site).needs_you if need.kind == "breaker"]
+    assert need.detail.startswith("waiting before the next probe, 2 jobs waiting, 5 faults")
+    text = ask(site).get("/operations", headers={"Accept": "text/html"}).text
+    assert "2 jobs wait for an open one" in text
 
 
 # -- why -------------------------------------------------------------------------------------------

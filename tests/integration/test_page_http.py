@@ -144,6 +144,14 @@ def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(site: Site, st
     assert 'href="/jobs?label=tenant%3Anobody%26co"' in nothing
 
 
+def test_an_empty_window_says_whose_it_is(site: Site) -> None:
+    client = ask(site)
+    assert "mulligan init" in page(client, "/")
+    chosen = page(client, "/?tenant=beta&window=24h")
+    assert "beta had none in the last 24h" in chosen
+    assert "mulligan init" not in chosen
+
+
 def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
     site: Site, stage: Stage
 ) -> None:
@@ -212,6 +220,35 @@ def test_a_producer_is_offered_only_what_it_may_open(site: Site) -> None:
     refused = producer.get("/operations", headers=HTML)
     assert refused.status_code == 403
     assert "this needs the role ops" in refused.text.lower()
+
+
+def test_an_error_page_keeps_the_navigation_of_who_is_let_in(site: Site) -> None:
+    new_token(site, role="admin")
+    producer = ask(site, new_token(site, role="producer"))
+    for path, status in (("/jobs/p00-gone", 404), ("/nowhere", 404), ("/operations", 403),
+                         ("/jobs?state=odd", 422)):  # fmt: skip
+        told = producer.get(path, headers=HTML)
+        assert told.status_code == status
+        assert '<nav aria-label="Pages">' in told.text, path
+    nobody = ask(site).get("/nowhere", headers=HTML)
+    assert nobody.status_code == 404
+    assert "<nav" not in nobody.text
+
+
+@pytest.mark.parametrize(
+    ("token", "offered"),
+    [
+        ({"role": "ops"}, True),
+        ({"role": "ops", "tenant": "acme"}, False),
+        ({"role": "producer"}, False),
+    ],
+)
+def test_metrics_are_offered_to_who_may_read_them(
+    site: Site, token: dict[str, Any], offered: bool
+) -> None:
+    client = ask(site, new_token(site, **token))
+    assert ('href="/metrics"' in page(client, "/")) is offered
+    assert (client.get("/metrics").status_code == 200) is offered
 
 
 def test_without_a_session_every_page_leads_to_the_login(site: Site) -> None:

@@ -88,6 +88,17 @@ class RunnerRegistry:
             for problem in self.check(RunnerSpec(profile=name), allow_inline=False)
         ]
 
+    def providers(self) -> list[str]:
+        """The providers of the profiles, as breakers and pauses name them; a profile that cannot
+        be built here, for want of a key, say, has none."""
+        found = set()
+        for name in self.profiles:
+            try:
+                found.add(self.resolve(RunnerSpec(profile=name), allow_inline=False).provider)
+            except BadInput:
+                continue
+        return sorted(found)
+
     def kinds(self) -> list[str]:
         """The built-in kinds and those of plug-ins, whether or not the plug-ins load."""
         return sorted({*self._built_in(), *_plug_ins()})

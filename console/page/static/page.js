@@ -483,9 +483,25 @@ function openForm(button) {
   dialog.showModal();
 }
 
+async function pauseNamed(form) {
+  const name = form.elements.name.value.trim(), what = `${form.elements.kind.value}:${name}`;
+  if (!name) return;
+  await busy(all("button", form), async () => {
+    try {
+      await call(`/api/pauses/${encodeURIComponent(what)}`, {}, "PUT");
+      form.elements.name.value = "";
+      tell(`${name} is paused; what runs will end`);
+      await refresh();
+    } catch (error) {
+      tell(error.message, true);
+    }
+  });
+}
+
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.id === "group-form") { event.preventDefault(); group(form, one("[data-go]", form).hidden); }
+  else if (form.id === "pause-form") { event.preventDefault(); pauseNamed(form); }
   else if (form.dataset.url) { event.preventDefault(); submit(form, form.dataset.url); }
 });
 
