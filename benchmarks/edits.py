@@ -1,10 +1,17 @@
-"""Applying 1,000 edits: our operations and writer against plain ``git apply``.
+"""Applying 1,000 edits: plain ``git apply`` against our operations, without and with their history.
 
     python -m benchmarks.edits [--edits 1000]
 
-Every side changes one line in each of 1,000 files of 200 lines. ``git apply`` is run once for each
-diff in the tree itself, as a script would, and syncs nothing. Ours computes the change on a private
-copy, checks what it was computed from, syncs the file and its folder, and can be undone.
+Every side changes one line in each of 1,000 files of 200 lines.
+
+- ``git apply`` is run once for each diff in the tree itself, as a script would. It syncs nothing,
+  and nothing can be undone. "and commit" makes a commit of each, which can be reverted.
+- "files only": ours computes the change on a private copy, checks what it was computed from, and
+  syncs the file and its folder. Nothing can be undone.
+- "with history": the same as a session does it, under the tree's lock, with the contents and the
+  journal synced and a checkpoint for each edit. It can be undone, also after a crash. The session
+  grows to all edits; its commits are made at the end of each round. "one by one" takes the lock and
+  makes the commit for each edit by itself, as a queue with many sessions would.
 """
 
 from __future__ import annotations
@@ -14,63 +21,104 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from mulligan.policies.edit import Edit
-from mulligan.tasks.edit_ports import ApplyContext, EditApplier
+from mulligan.tasks.edit_ports import ApplyContext, Change, EditApplier
 from mulligan.workers.edits.code_ops import PatchFile, SearchReplace
+from mulligan.workers.edits.tree import Tree
 from mulligan.workers.edits.writing import perform
 
 #: Edits a round: the sides alternate, so that a busy machine is busy for all of them.
 ROUND = 50
 PLAIN = "git apply"
 LINES = [f"line {number}\n" for number in range(200)]
-_ENV = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+_CLEAN = {
+    "PATH": os.environ["PATH"],
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    **{f"GIT_{who}_NAME": "bench" for who in ("AUTHOR", "COMMITTER")},
+    **{f"GIT_{who}_EMAIL": "bench@localhost" for who in ("AUTHOR", "COMMITTER")},
+}
 
-Apply = Callable[[Path, str], None]
+#: Applies the edit of one file.
+Apply = Callable[[str], object]
+#: What a file's edit changes.
+Compute = Callable[[Path, str], Sequence[Change]]
+#: A side at work on a root; what it does at the beginning and the end of a round counts too.
+Side = Callable[[Path], AbstractContextManager[Apply]]
 
 
 def main() -> None:
-    """Print a table of both sides."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print a table of all sides."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--edits", type=int, default=1000)
     edits = parser.parse_args().edits
-    sides: dict[str, Apply] = {
-        PLAIN: git_apply,
-        "patch_file (git accepts it)": lambda root, name: ours(root, PatchFile(), name, diff(name)),
-        "patch_file (ladder)": lambda root, name: ours(root, PatchFile(), name, sloppy(name)),
-        "search_replace": replace,
-    }
     rounds = max(1, edits // ROUND)
-    spent: dict[str, list[float]] = {label: [] for label in sides}
-    for _ in range(rounds):
-        for label, apply in sides.items():
-            spent[label].append(measured(apply, min(edits, ROUND)))
-    print(f"{edits:,} edits of one line, one file each, in {rounds} alternating rounds\n")
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        spent = measured(Path(folder).resolve(), sides(), rounds)
+    print(f"{rounds * ROUND:,} edits of one line, one file each, in {rounds} alternating rounds;")
+    print(f"{os.cpu_count()} cores, load {load:.1f} at the start\n")
     print("| side | seconds | ms an edit (median round) | against git apply |\n|---|---|---|---|")
     for label, times in spent.items():
-        middle = 1000 * median(times) / min(edits, ROUND)
+        middle = 1000 * median(times) / ROUND
         ratios = [ours / plain for ours, plain in zip(times, spent[PLAIN], strict=True)]
         print(f"| {label} | {sum(times):.2f} | {middle:.2f} | {median(ratios):.2f} |")
 
 
-def measured(apply: Apply, edits: int) -> float:
-    """Seconds that one side takes for all edits; every file is checked afterwards."""
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name).resolve()
-        names = [f"d{number % 20}/f{number}.txt" for number in range(edits)]
-        for file in names:
-            (root / file).parent.mkdir(exist_ok=True)
-            (root / file).write_text("".join(LINES))
-        started = time.perf_counter()
-        for file in names:
-            apply(root, file)
-        spent = time.perf_counter() - started
-        wanted = "".join(LINES).replace("line 100\n", "changed\n")
-        assert all((root / file).read_text() == wanted for file in names)
+def sides() -> dict[str, Side]:
+    patch = partial(computed, PatchFile(), lambda name: {"diff": diff(name)})
+    ladder = partial(computed, PatchFile(), lambda name: {"diff": sloppy(name)})
+    replaced = {"search": "line 100\n", "replace": "changed\n"}
+    search = partial(computed, SearchReplace(), lambda _: replaced)
+    return {
+        PLAIN: lambda root: nullcontext(partial(git_apply, root)),
+        "git apply and commit": lambda root: nullcontext(partial(git_commit, root)),
+        "patch_file, files only": partial(files_only, patch),
+        "patch_file, with history": partial(with_history, patch),
+        "patch_file, with history, one by one": partial(one_by_one, patch),
+        "patch_file (ladder), files only": partial(files_only, ladder),
+        "patch_file (ladder), with history": partial(with_history, ladder),
+        "search_replace, files only": partial(files_only, search),
+        "search_replace, with history": partial(with_history, search),
+    }
+
+
+def measured(folder: Path, every: dict[str, Side], rounds: int) -> dict[str, list[float]]:
+    """The seconds that each side takes for each round; every file is checked afterwards."""
+    spent: dict[str, list[float]] = {label: [] for label in every}
+    for number in range(rounds):
+        for place, (label, side) in enumerate(every.items()):
+            root = folder / str(place) / "root"
+            names = planted(root, number)
+            started = time.perf_counter()
+            with side(root) as apply:
+                for name in names:
+                    apply(name)
+            spent[label].append(time.perf_counter() - started)
+            wanted = "".join(LINES).replace("line 100\n", "changed\n")
+            if any((root / name).read_text() != wanted for name in names):
+                raise SystemExit(f"{label}: a file is not as it should be")
     return spent
+
+
+def planted(root: Path, number: int) -> list[str]:
+    """The files of a round, in a tree that is also a repository."""
+    if not root.exists():
+        root.mkdir(parents=True)
+        git(root, "init", "-q")
+    names = [f"d{n % 20}/f{n}.txt" for n in range(number * ROUND, (number + 1) * ROUND)]
+    for name in names:
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("".join(LINES))
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "planted")
+    return names
 
 
 def diff(name: str) -> str:
@@ -86,21 +134,45 @@ def sloppy(name: str) -> str:
     return diff(name).replace("-98,7 +98,7", "-1,3 +1,4")
 
 
+def git(root: Path, *arguments: str, given: str = "") -> None:
+    subprocess.run(["git", *arguments], cwd=root, env=_CLEAN, input=given.encode(), check=True)
+
+
 def git_apply(root: Path, name: str) -> None:
-    env = _ENV | {"GIT_CEILING_DIRECTORIES": str(root.parent)}
-    argv = ["git", "apply", "-"]
-    subprocess.run(argv, cwd=root, env=env, input=diff(name).encode(), check=True)
+    git(root, "apply", "-", given=diff(name))
 
 
-def ours(root: Path, applier: EditApplier, name: str, text: str) -> None:
-    edit = Edit(id="e", op=applier.op, target=name, payload={"diff": text})
-    perform(root, applier.changes(edit, ApplyContext(root=root)))
+def git_commit(root: Path, name: str) -> None:
+    git(root, "apply", "--index", "-", given=diff(name))
+    git(root, "commit", "-qm", name)
 
 
-def replace(root: Path, name: str) -> None:
-    payload = {"search": "line 100\n", "replace": "changed\n"}
-    edit = Edit(id="e", op="search_replace", target=name, payload=payload)
-    perform(root, SearchReplace().changes(edit, ApplyContext(root=root)))
+def computed(
+    applier: EditApplier, payload: Callable[[str], dict[str, str]], root: Path, name: str
+) -> Sequence[Change]:
+    edit = Edit(id="e", op=applier.op, target=name, payload={**payload(name)})
+    return applier.changes(edit, ApplyContext(root=root))
+
+
+def files_only(compute: Compute, root: Path) -> AbstractContextManager[Apply]:
+    return nullcontext(lambda name: perform(root, compute(root, name)))
+
+
+@contextmanager
+def with_history(compute: Compute, root: Path) -> Iterator[Apply]:
+    tree = tree_of(root)
+    with tree.held("bench"):
+        yield lambda name: tree.apply(Path(name).stem, "bench", "auto", compute(root, name))
+
+
+@contextmanager
+def one_by_one(compute: Compute, root: Path) -> Iterator[Apply]:
+    tree = tree_of(root)
+    yield lambda name: tree.apply(Path(name).stem, "bench", "auto", compute(root, name))
+
+
+def tree_of(root: Path) -> Tree:
+    return Tree(root, root.parent / "home")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,8 +64,8 @@ def _parsed(diff: str, target: str) -> Diff:
         raise EditRefused(f"{'the diff' if target == '.' else target}: {error}") from None
 
 
-def _as_read(changes: Iterable[Change], read: Diff) -> bool:
-    """Whether git made of a diff what we read in it, no more files touched and none deleted."""
+def _as_read(changes: Sequence[Change], read: Diff) -> bool:
+    """Whether git touched no other files, and deleted none, than those of which we read that."""
     touched = {change.path for change in changes}
     gone = {change.path for change in changes if change.after is None}
     return touched <= read.names and gone <= read.vanishing
@@ -86,8 +86,8 @@ def _refuse_unfit(diff: str, target: str, max_bytes: int) -> None:
 
 
 def _readings(root: Path, read: Diff) -> list[int | None]:
-    """How many leading folders git shall take off names: its own way first (None). None at all if
-    a hunk header miscounts: where it states too little, git drops the rest and says nothing.
+    """How many leading folders git shall take off names: its own way first (None). git is not asked
+    if a hunk header miscounts: where it states too little, git drops the rest and says nothing.
 
     A diff that only creates files and names them without a/ and b/ fits in either reading; where
     the first folder exists, git's own would put the file beside it instead of into it."""

@@ -80,7 +80,7 @@ def taken_back(
     """The files of these operations, the oldest first, as they have to become. Raises
     RollbackConflict. ``later``: the edits that stand, stay, and came after the first of these."""
     taken, kept = _by_path(operations), _by_path(later)
-    used = [step for path, steps in taken.items() for _, step in (*steps, *kept.get(path, ()))]
+    used = [s for path, steps in taken.items() for s in _read_for(steps, kept.get(path, ()))]
     images = (image for step in used for image in (step.before, step.after))
     files = _Files(repository, repository.contents(i.blob for i in images if i is not None))
     wanted: dict[str, Seen | None] = {}
@@ -129,8 +129,8 @@ class _Files:
             return  # somebody else's lines are in the way of the later edits, now as before
         try:
             left = self._backwards(kept, wanted)
-        except _InTheWay as way:
-            raise _InTheWay("later edits build on it", way.lines) from None
+        except _InTheWay:
+            raise _InTheWay("later edits build on it") from None
         if left != promised:
             raise _InTheWay("later edits build on it")
 
@@ -146,6 +146,12 @@ def _by_path(operations: Iterable[Operation]) -> dict[str, list[_Step]]:
         for step in operation.files:
             steps.setdefault(step.path, []).append((operation.number, step))
     return steps
+
+
+def _read_for(taken: Sequence[_Step], kept: Sequence[_Step]) -> list[FileStep]:
+    """The steps whose contents are needed: what lies inside of a run only if it is looked into."""
+    steps = [step for _, step in (*taken, *kept)]
+    return steps if kept else collapsed(steps)
 
 
 def _named(operation: Operation) -> str:
