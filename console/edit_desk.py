@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mulligan.console import screen
 from mulligan.console.exits import NoBroker
 from mulligan.console.home import embedded_redis, is_up
 from mulligan.console.ledgers import located
+from mulligan.policies.edit_session import Session
 from mulligan.policies.suite import Suite
 from mulligan.tasks.submit import Intake
 from mulligan.workers.edits.engine import Engine, engine_of
@@ -61,6 +63,17 @@ def working(settings: Settings, suite: Suite | None, *, queued: bool = False) ->
             intake = _own_workers(settings, ledger, leaving) if own else _their_workers(settings)
         commands = settings.allow_inline or not queued
         yield _desk(settings, ledger, intake, commands=commands)
+
+
+def corrected(desk: EditDesk, session: Session) -> Session:
+    """Ask the author of a finished session's plan again, if something of it failed."""
+    if session.author is None or not session.finished or session.correction is not None:
+        return session
+    engine = replace(desk.engine, intake=_their_workers(desk.settings))
+    asked = engine.correct(session)
+    if asked.correction is not None:
+        screen.note(f"job {session.author} wrote the plan: job {asked.correction} corrects it")
+    return asked
 
 
 def _own_workers(settings: Settings, ledger: RedisLedger, leaving: ExitStack) -> Intake:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.console import screen
-from mulligan.tasks.edit_session import NotNow
 from mulligan.tasks.ports import BadInput
 from mulligan.workers.edits.tree import Checkpoint, Rollback, Tree
-from mulligan.workers.edits.tree_lock import LockLost, TreeBusy
+from mulligan.workers.edits.tree_desk import not_now
 from mulligan.workers.settings import load_settings
 
 #: As many files as a line shows.
@@ -25,10 +24,8 @@ def journal_rollback(root: Path, name: str | None, to: int | None, *, json: bool
     if name is None and to is None:
         _list(tree, json=json)
         return
-    try:
+    with not_now():
         done = tree.rollback_to(to) if to is not None else _named(tree, name or "")
-    except (TreeBusy, LockLost) as error:
-        raise NotNow(str(error)) from error
     if json:
         made = done.checkpoint.number if done.checkpoint else None
         screen.emit({"root": str(tree.root), "checkpoint": made, "paths": list(done.paths)})

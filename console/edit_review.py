@@ -126,19 +126,20 @@ def approve(
 
 def reject(
     edit: Name,
-    note: Annotated[str, typer.Option("--note", help="Why: its author reads it.")],
+    note: Annotated[str, typer.Option("--note", help="Why; it stays on record.")],
     by: By = None,
     json: Json = False,
 ) -> None:
     """Decide that an edit is not applied."""
-    from mulligan.console.edit_desk import looking
+    from mulligan.console.edit_desk import corrected, looking
     from mulligan.console.edit_screen import document
     from mulligan.console.ending import who
     from mulligan.workers.settings import load_settings
 
     session_id, edit_id = _waiting(edit)
     with looking(load_settings()) as desk:
-        session = desk.engine.reject(session_id, edit_id, by=by or who(), note=note)
+        rejected = desk.engine.reject(session_id, edit_id, by=by or who(), note=note)
+        session = corrected(desk, rejected)
     if json:
         screen.emit(document(session))
     else:

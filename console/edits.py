@@ -112,9 +112,11 @@ def _begun(
 
 def work_on(desk: EditDesk, session: Session, *, quiet: bool) -> Session:
     """Drive a session to its end from here, telling of each edit."""
+    from mulligan.console.edit_desk import corrected
     from mulligan.console.edit_screen import Progress
 
-    return desk.engine.drive(session.id, told=Progress(session, quiet=quiet), watch=desk.watch)
+    told = Progress(session, quiet=quiet)
+    return corrected(desk, desk.engine.drive(session.id, told=told, watch=desk.watch))
 
 
 def _tell(session: Session, *, json: bool, queued: bool = False) -> None:

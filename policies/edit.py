@@ -111,6 +111,8 @@ class EditPlan(Value):
     """An ordered list of edits, and how they are measured."""
 
     session: EditId | None = None
+    #: The job whose answer it is: told in a corrected prompt what failed.
+    author: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     benchmark: BenchmarkSpec = BenchmarkSpec()
     edits: tuple[Edit, ...] = Field(min_length=1, max_length=1000)
 

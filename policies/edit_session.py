@@ -38,6 +38,9 @@ _DIFF_LEAST = 1_000
 #: Texts longer than this are not compared: it would take minutes.
 _DIFFED = 1_000_000
 
+#: The words about what still waited when its session was rolled back.
+WITHDRAWN = "the session was rolled back"
+
 Phase = Literal["ready", "baseline", "measuring", "done"]
 #: Reasons of which a person may still think otherwise.
 _REVIEWABLE = ("pending_review", "skipped")
@@ -109,6 +112,9 @@ class Session(Value):
     created_at: datetime
     updated_at: datetime
     by: str | None = None
+    #: The job whose answer the plan is, and the one that corrects it.
+    author: str | None = None
+    correction: str | None = None
 
     @property
     def open(self) -> int | None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from mulligan.policies.edit import EditOutcome, EditReason, EditStatus
-from mulligan.policies.edit_session import EditRecord, Session
+from mulligan.policies.edit_session import WITHDRAWN, EditRecord, Session
 from mulligan.tasks.edit_session import EditBench, outcome_of, taken_back
 from mulligan.tasks.ports import BadInput
 
@@ -94,8 +94,7 @@ def _all_undone(session: Session, decided: dict[str, Any]) -> Session:
         if _is_written(session, index):
             ended = _undone(ended, index, decided)
         elif record.outcome is None or record.reviewable:
-            text = "the session was rolled back"
-            outcome = _ended(record, "rejected_by_user", "rejected", text)
+            outcome = _ended(record, "rejected_by_user", "rejected", WITHDRAWN)
             ended = ended.recorded(index, outcome=outcome, **decided)
     return ended.moved(phase="done", at=None, trial=None, updated_at=decided["decided_at"])
 
@@ -121,7 +120,7 @@ def give_up(bench: EditBench, session: Session, why: str) -> Session:
     person with what was measured of them. Raises what keeps the edit from being taken back."""
     at = session.written
     if at is not None:
-        stuck = outcome_of(session.records[at].edit, "rejected_by_gate", "apply_error", why)
+        stuck = outcome_of(session.records[at].edit, "rejected_by_gate", "no_scorer", why)
         session = taken_back(bench, session, at, stuck)
     for index, record in enumerate(session.records):
         if record.outcome is None:

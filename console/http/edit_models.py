@@ -56,7 +56,7 @@ class Note(BaseModel):
 
 
 class Reason(BaseModel):
-    """Why an edit is not applied. Its author reads it."""
+    """Why an edit is not applied. A model that wrote the plan is told."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -108,6 +108,9 @@ class SessionDocument(SessionRow):
     benchmark: BenchmarkSpec
     #: Whether there is anything to measure by.
     measured: bool
+    #: The job whose answer the plan is, and the one that corrects it.
+    author: str | None
+    correction: str | None
     records: list[EditDocument]
 
 
@@ -155,6 +158,8 @@ def document(session: Session, workspace: str | None, *, texts: bool) -> Session
         **dict(row(session, workspace)),
         benchmark=session.benchmark,
         measured=session.suite is not None,
+        author=session.author,
+        correction=session.correction,
         records=[edit_document(session, record, texts=texts) for record in session.records],
     )
 

@@ -405,7 +405,7 @@ def test_a_worker_runs_no_commands_of_a_suite_unless_it_is_allowed_to(
     session = worker.sessions.get("s1").session
     begun, untouched = session.outcomes
     held = ("pending_review", "no_scorer")
-    wanted = held if phase == "ready" else ("rejected_by_gate", "apply_error")
+    wanted = held if phase == "ready" else ("rejected_by_gate", "no_scorer")
     assert (begun.status, begun.reason) == wanted
     assert (untouched.status, untouched.reason) == held
     for outcome in (begun, untouched):

@@ -391,3 +391,27 @@ def test_a_suite_of_jobs_is_run_by_the_command_s_own_workers(shell: Shell) -> No
     assert "j1  write_file a.txt: applied (kept)  overall +1.000, asked +1.000" in told
     assert "j2  write_file a.txt: rejected_by_gate (regression)  overall -1.000" in told
     assert text(shell) == "good"
+
+
+def test_the_job_that_wrote_a_plan_is_asked_again(shell: Shell) -> None:
+    from mulligan.workers.embedded import EmbeddedRedis
+
+    runner = {"kind": "scripted", "answers": ['{"edits": []}']}
+    job = {
+        "task_type": "tune",
+        "prompt": "Write a plan.",
+        "runner": runner,
+        "verifiers": ["json.object"],
+    }
+    shell.write("author.json", job)
+    redis = EmbeddedRedis(shell.folder / ".mulligan")
+    shell.environment = {"MULLIGAN_BROKER_URL": redis.url, "MULLIGAN_ALLOW_INLINE": "true"}
+    try:
+        (sent,) = json.loads(shell.look("submit", "author.json", "--json").stdout)["jobs"]
+        name = plan(shell, "written", edit("w1", "bad"), author=sent["id"])
+        told = run(shell, name, code=1).output
+        assert f"job {sent['id']} wrote the plan: job " in told
+        asked = told.partition("wrote the plan: job ")[2].split()[0]
+        assert "rejected_by_gate (regression)" in shell.look("jobs", "show", asked, "--json").output
+    finally:
+        shell.environment = {}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
-import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +14,10 @@ from secrets import token_hex
 from mulligan.policies.edit import AutonomyMode, EditPlan, EditRiskTier
 from mulligan.policies.edit_session import Delta, Session, records_of
 from mulligan.policies.suite import Suite
+from mulligan.tasks.edit_correcting import correct_author
 from mulligan.tasks.edit_deciding import abandon, approve, give_up, reject, roll_back
 from mulligan.tasks.edit_measuring import Measurer
-from mulligan.tasks.edit_ports import ApplyContext, Change
+from mulligan.tasks.edit_ports import ApplyContext
 from mulligan.tasks.edit_session import Appliers, EditBench, NotNow, advance
 from mulligan.tasks.ports import BadInput
 from mulligan.tasks.submit import Intake
@@ -26,8 +25,8 @@ from mulligan.workers.blobs import blob_store
 from mulligan.workers.edits.measuring import RedisScores, SuiteMeasurer
 from mulligan.workers.edits.registry import default_registry
 from mulligan.workers.edits.sessions import Found, Lease, RedisSessions
-from mulligan.workers.edits.tree import Check, Tree
-from mulligan.workers.edits.tree_lock import LockLost, TreeBusy
+from mulligan.workers.edits.tree import Tree
+from mulligan.workers.edits.tree_desk import TreeDesk, not_now
 from mulligan.workers.redis_ledger import RedisLedger
 from mulligan.workers.settings import Settings
 
@@ -42,78 +41,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class TreeDesk:
-    """See tasks.edit_session.EditTree for what each method promises."""
-
-    def __init__(self, tree: Tree, check: Check | None = None) -> None:
-        """``check`` is called right before anything is written, inside the tree's lock."""
-        self._tree = tree
-        self._check = check
-        #: What stands in the tree; only who has the session's lease changes what it has there.
-        self._standing: dict[tuple[str, str], int] | None = None
-
-    def standing(self, session_id: str, edit_id: str) -> int | None:
-        return self._known(session_id).get((session_id, edit_id))
-
-    def _known(self, session_id: str) -> dict[tuple[str, str], int]:
-        if self._standing is None:
-            with _not_now(), self._tree.held(session_id):  # settles what a dead process left
-                points = self._tree.history()
-            self._standing = {
-                (str(point.session_id), str(point.edit_id)): point.number
-                for point in points
-                if point.kind == "edit" and point.state == "applied"
-            }
-        return self._standing
-
-    def mode(self, path: str) -> int | None:
-        try:
-            return stat.S_IMODE((self._tree.root / path).lstat().st_mode)
-        except OSError:
-            return None
-
-    def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
-        known = self._known(session_id)
-        with _not_now():
-            made = self._tree.apply(edit_id, session_id, tier, changes, check=self._check)
-        known[session_id, edit_id] = made.number
-        return made.number
-
-    def rollback_edit(self, session_id: str, edit_id: str) -> str:
-        with _not_now(), self._tree.held(session_id):
-            if not self._was_applied(session_id, edit_id):
-                return f"edit {edit_id} of session {session_id} was not applied yet"
-            done = self._tree.rollback_edit(edit_id, session_id, check=self._check)
-        self._standing = None
-        return done.text
-
-    def rollback_session(self, session_id: str) -> str:
-        with _not_now(), self._tree.held(session_id):
-            if not self._was_applied(session_id):
-                return f"session {session_id}: nothing was applied yet, nothing to roll back"
-            done = self._tree.rollback_session(session_id, check=self._check)
-        self._standing = None
-        return done.text
-
-    def _was_applied(self, session_id: str, edit_id: str | None = None) -> bool:
-        """Whether the tree ever had it, be it rolled back since or not."""
-        return any(
-            point.kind == "edit"
-            and point.session_id == session_id
-            and edit_id in (None, point.edit_id)
-            for point in self._tree.history()
-        )
-
-
-@contextmanager
-def _not_now() -> Iterator[None]:
-    """Another process has the tree: that says nothing about the edit."""
-    try:
-        yield
-    except (TreeBusy, LockLost) as error:
-        raise NotNow(str(error)) from error
-
-
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """What a process needs to work on sessions."""
@@ -123,6 +50,8 @@ class Engine:
     home: Path
     #: None: no suite can be measured here.
     measurer: Measurer | None = None
+    #: Takes the jobs that correct plans; None: no author is asked again from here.
+    intake: Intake | None = None
     appliers: Appliers = field(default_factory=default_registry)
     #: Overrides of the table of tiers, by operation; formatters by name.
     tiers: Mapping[str, EditRiskTier] = field(default_factory=dict)
@@ -161,6 +90,7 @@ class Engine:
             created_at=self.now(),
             updated_at=self.now(),
             by=by,
+            author=plan.author,
         )
         if self.sessions.create(session):
             return session
@@ -217,7 +147,8 @@ class Engine:
                 if moved is found.session:
                     return moved
                 lease.check()
-                found = self._saved(found, moved)
+                # Before it is saved: nobody looks at a session again that is done.
+                found = self._saved(found, self._corrected(moved))
                 if told is not None:
                     told(found.session)
             self.sessions.let_go(found.session)
@@ -230,7 +161,7 @@ class Engine:
         called between looks at what is measured."""
         session = self.sessions.get(session_id).session
         tree = self._tree(session)
-        with _not_now(), tree.held(session_id):
+        with not_now(), tree.held(session_id):
             while True:
                 session = self.work(session_id, tree=tree, told=told)
                 if session.phase == "done":
@@ -243,6 +174,24 @@ class Engine:
         is taken again, which does nothing twice."""
         self._note(found.session, moved)
         return self.sessions.save(found, moved) or self.sessions.get(moved.id)
+
+    def _corrected(self, session: Session) -> Session:
+        """With the job that asks the plan's author again, once all of it is decided."""
+        if self.intake is None or session.correction is not None:
+            return session
+        try:
+            job_id = correct_author(self.intake, session)
+        except BadInput as error:
+            log.warning("session %s: its author is not asked again: %s", session.id, error)
+            return session
+        return session if job_id is None else session.moved(correction=job_id)
+
+    def correct(self, session: Session) -> Session:
+        """Let the author of a finished session's plan correct what failed; again is harmless."""
+        asked = self._corrected(session)
+        if asked is session:
+            return session
+        return self._changed(session.id, lambda s: s.moved(correction=asked.correction))
 
     def _own_tree(self, session: Session) -> None:
         owner = self.sessions.take_tree(session)
@@ -285,7 +234,10 @@ class Engine:
 
     def reject(self, session_id: str, edit_id: str, *, by: str, note: str) -> Session:
         now = self.now()
-        return self._changed(session_id, lambda s: reject(s, edit_id, by=by, now=now, note=note))
+        rejected = self._changed(
+            session_id, lambda s: reject(s, edit_id, by=by, now=now, note=note)
+        )
+        return self.correct(rejected)
 
     def _changed(self, session_id: str, change: Callable[[Session], Session]) -> Session:
         while True:
@@ -308,7 +260,7 @@ class Engine:
                 raise
             return self._abandoned(session_id, by=by, note=note)
         with (
-            _not_now(),
+            not_now(),
             tree.held(session_id),
             self.sessions.leased(
                 session_id, patience=self.patience, by_force=found.session.inline
@@ -413,6 +365,7 @@ def engine_of(
     return Engine(
         sessions=RedisSessions(calls, prefix=prefix, retention=settings.cycle_retention),
         home=settings.home,
+        intake=intake,
         tiers=settings.edit_tiers,
         formatters=settings.formatters,
         measurer=SuiteMeasurer(

@@ -19,9 +19,10 @@ from mulligan.tasks.edit_measuring import Measurer
 from mulligan.tasks.edit_ports import ApplyContext
 from mulligan.tasks.edit_session import Appliers, EditBench, advance
 from mulligan.tasks.ports import BadInput
-from mulligan.workers.edits.engine import TreeDesk, utc_now
+from mulligan.workers.edits.engine import utc_now
 from mulligan.workers.edits.registry import default_registry
 from mulligan.workers.edits.tree import Tree
+from mulligan.workers.edits.tree_desk import TreeDesk
 from mulligan.workers.settings import load_settings
 
 _POLL = 0.05
