@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from mulligan.policies.free_repair import strip_code_fence
 from mulligan.policies.job import Workspace
 from mulligan.tasks.ports import BadInput, BlobStore, VerifierError
 from mulligan.workers.sandbox.diff import apply_diff, make_diff
+from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.protection import Protection
 from mulligan.workers.sandbox.tree import decode_tree, encode_tree, read_tree, write_tree
 
@@ -73,23 +70,6 @@ def snapshot_of(workspace: Workspace, blobs: BlobStore | None) -> bytes:
 
 
 @contextlib.contextmanager
-def private_directory(root: Path | None = None) -> Iterator[Path]:
-    """An empty directory for one attempt, removed afterwards, whatever happens.
-
-    Its parent is private too: home and temporary files go there (``clean_environment``).
-    """
-    if root is not None:
-        root.mkdir(parents=True, exist_ok=True)
-    private = Path(tempfile.mkdtemp(prefix="mulligan-", dir=root)).resolve()
-    try:
-        work = private / "work"
-        work.mkdir()
-        yield work
-    finally:
-        shutil.rmtree(private, onerror=_force)
-
-
-@contextlib.contextmanager
 def private_copy(
     workspace: Workspace, blobs: BlobStore | None, *, root: Path | None = None
 ) -> Iterator[Path]:
@@ -98,18 +78,6 @@ def private_copy(
     with private_directory(root) as work:
         unpack(data, work)
         yield work
-
-
-def _force(remove: Callable[..., Any], path: str, _error: Any) -> None:
-    """Make a directory writable that a program closed, and try once more."""
-    with contextlib.suppress(OSError):
-        Path(path).parent.chmod(0o700)
-        if not os.path.islink(path):  # noqa: PTH114 - rmtree's callback deals in strings
-            Path(path).chmod(0o700)
-        if remove in (os.unlink, os.rmdir):
-            remove(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def place_answer(directory: Path, workspace: Workspace, text: str) -> bool:
