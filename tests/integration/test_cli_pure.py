@@ -181,6 +181,23 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("src", "workspace.output_file: src is a directory; name a file in it"),
+        ("it.py/x.py", "workspace.output_file: it.py/x.py: it.py is a file, not a directory"),
+        ("out/x.py", "workspace.output_file: out/x.py leaves the workspace"),
+    ],
+)
+def test_an_answer_that_cannot_become_its_file_is_not_asked_for(name: str, said: str) -> None:
+    Path("w/src").mkdir(parents=True)
+    Path("w/it.py").touch()
+    Path("w/out").symlink_to(Path.cwd())
+    file = write("job.json", job(workspace={"path": "w", "output_file": name}))
+    assert said in mulligan("run", file, code=2).stderr
+    assert not Path(".mulligan").exists()
+
+
 # -- the ledger is away ---------------------------------------------------------------------------
 
 

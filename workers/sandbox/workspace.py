@@ -24,6 +24,7 @@ __all__ = [
     "apply_diff",
     "content_address",
     "make_diff",
+    "output_path",
     "pack",
     "place_answer",
     "private_copy",
@@ -80,19 +81,34 @@ def private_copy(
         yield work
 
 
+def output_path(directory: Path, workspace: Workspace) -> Path | None:
+    """Where the answer goes, if it becomes a file.
+
+    BadInput if the path leaves the directory, by its text or through a link, or is no file's.
+    """
+    name = workspace.output_file
+    if name is None:
+        return None
+    root = directory.resolve()
+    target = (root / name).resolve()
+    if not target.is_relative_to(root) or target == root:
+        raise BadInput(f"workspace.output_file: {name} leaves the workspace")
+    if target.is_dir():
+        raise BadInput(f"workspace.output_file: {name} is a directory; name a file in it")
+    for above in target.relative_to(root).parents:
+        if (root / above).exists() and not (root / above).is_dir():
+            raise BadInput(f"workspace.output_file: {name}: {above} is a file, not a directory")
+    return target
+
+
 def place_answer(directory: Path, workspace: Workspace, text: str) -> bool:
     """Write the answer to the output file, code fences stripped; says whether there were any.
 
-    BadInput if the path leaves the directory, by its text or through a link.
+    BadInput if it cannot be (``output_path``).
     """
-    if workspace.output_file is None:
+    target = output_path(directory, workspace)
+    if target is None:
         return False
-    root = directory.resolve()
-    target = (root / workspace.output_file).resolve()
-    if not target.is_relative_to(root) or target == root:
-        raise BadInput(f"workspace.output_file: {workspace.output_file} leaves the workspace")
-    if target.is_dir():
-        raise BadInput(f"workspace.output_file: {workspace.output_file} is a directory")
     code, fenced = strip_code_fence(text)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(code.encode("utf-8", "replace"))
