@@ -198,6 +198,19 @@ def test_an_answer_that_cannot_become_its_file_is_not_asked_for(name: str, said:
     assert not Path(".mulligan").exists()
 
 
+def test_what_every_verifier_has_is_suggested_too() -> None:
+    file = write("job.json", job(verifiers=[{"id": "json.object", "weigth": 3, "zzz": 1}]))
+    told = mulligan("run", file, code=2).stderr
+    assert "verifiers[0].weigth: unknown option 'weigth'; did you mean 'weight'?" in told
+    assert "verifiers[0].zzz: unknown option 'zzz'; there are: name, weight, required" in told
+
+
+def test_a_list_that_is_none_is_told_in_words_of_job_files() -> None:
+    verifiers = [{"id": "command.subprocess", "argv": "ls -l"}]
+    told = mulligan("run", write("job.json", job(verifiers=verifiers)), code=2).stderr
+    assert "verifiers[0].argv: must be a list, such as [ls, -l]" in told
+
+
 # -- the ledger is away ---------------------------------------------------------------------------
 
 
@@ -332,6 +345,9 @@ def test_a_record_is_explained_as_it_is() -> None:
         ('{"kind": "no_such_kind"}', "no_such_kind"),
         (json.dumps({**FAILED, "status": "pass"}), "pass"),
         (json.dumps({**FAILED, "score": 101}), "score: input should be less than or equal to 100"),
+        ('{"errors": [1, 2]}', "-: errors[0]: must be a mapping, such as {message: what is wrong}"),
+        ('{"findings": [{"message": "m"}, {}]}', "-: findings[1].message: is required"),
+        (json.dumps({**FAILED, "errors": [1]}), "-: errors[0]: must be a mapping"),
     ],
 )
 def test_classify_with_bad_input(text: str, said: str) -> None:
