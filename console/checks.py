@@ -17,7 +17,6 @@ from rapidfuzz import process
 
 from mulligan.tasks.ports import BadInput, MulliganError
 from mulligan.workers import keys
-from mulligan.workers.app import QUEUES, SUBMIT_QUEUE
 from mulligan.workers.embedded import find_server
 from mulligan.workers.redis_ledger import RedisLedger
 from mulligan.workers.runners.local_state import model_path
@@ -225,6 +224,9 @@ def _outbox(ledger: RedisLedger, settings: Settings) -> Check:
 
 def check_workers(app: Celery, *, expected: bool) -> Iterator[Check]:
     """``expected``: whether somebody should be answering, or `run` would start its own."""
+    # Importing the app reads the settings: bad ones must be a check that fails before that.
+    from mulligan.workers.app import QUEUES, SUBMIT_QUEUE
+
     served = app.control.inspect(timeout=1.5).active_queues() or {}
     if not served:
         if expected:

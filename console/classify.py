@@ -56,6 +56,7 @@ def _record(text: str, file: str, attempt: int) -> Any:
 
     from mulligan.policies.classify import classify_failure
     from mulligan.policies.failure import FailureRecord, VerificationResult
+    from mulligan.tasks.explaining import explain
     from mulligan.tasks.ports import BadInput
 
     if not text.strip():
@@ -72,13 +73,24 @@ def _record(text: str, file: str, attempt: int) -> Any:
         if {"status", "verifier_id"} <= payload.keys():
             result = VerificationResult.model_validate(payload)
             return classify_failure(result, source="verify", attempt=attempt)
+        _check_findings(payload)
         return classify_failure(payload, source="task", attempt=attempt)
     except ValidationError as error:
-        from mulligan.tasks.submit import explain
-
-        raise BadInput(*(f"{file}: {explain(item)}" for item in error.errors())) from None
+        problems = (explain(item, whole="failure") for item in error.errors())
+        raise BadInput(*(f"{file}: {problem}" for problem in problems)) from None
     except (ValueError, TypeError) as error:
         raise BadInput(f"{file}: {error}") from None
+
+
+def _check_findings(payload: dict[str, Any]) -> None:
+    """Raise ValidationError with the place of each finding that is none."""
+    from pydantic import TypeAdapter
+
+    from mulligan.policies.failure import Finding
+
+    for name in ("findings", "errors"):
+        if isinstance(payload.get(name), list):
+            TypeAdapter(dict[str, list[Finding]]).validate_python({name: payload[name]})
 
 
 def _changes(instruction: Any) -> list[str]:

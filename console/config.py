@@ -44,7 +44,7 @@ def show(json: Json = False) -> None:
 
     settings, path = load_settings(), config_path()
     rows = {
-        name: {"value": value, "from": _origins(name, path), "read_again": name in LIVE}
+        name: {"value": value, "from": origins(name, path), "read_again": name in LIVE}
         for name, value in shown(settings).items()
     }
     if json:
@@ -86,7 +86,7 @@ def _without_path(url: str) -> str:
     return f"{parts.scheme}://{host}/{_MASK}" if parts.path.strip("/") or parts.query else url
 
 
-def _origins(name: str, path: Path | None) -> list[str]:
+def origins(name: str, path: Path | None) -> list[str]:
     """Where a value comes from; a table may be put together from several places."""
     from mulligan.workers.settings import read_file
 

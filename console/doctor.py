@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from mulligan.console import screen
-from mulligan.console.exits import ExitCode, NoBroker
+from mulligan.console.exits import ExitCode, NoBroker, advice
 from mulligan.console.run import Json
 
 if TYPE_CHECKING:
     from mulligan.console.checks import Check
     from mulligan.workers.settings import Settings
 
+_MEND = "mend it in mulligan.toml or in the environment"
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -47,7 +48,7 @@ def _examine() -> Iterator[Check]:
         settings = load_settings()
     except BadInput as error:
         for problem in error.problems:
-            yield fail("settings", problem, "mend it in mulligan.toml or in the environment")
+            yield fail("settings", problem, _MEND)
         return
     yield from check_host(settings)
     yield from _examine_fleet(settings)
@@ -60,7 +61,7 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
     from mulligan.console.ledgers import located
     from mulligan.console.station import broker_errors, reach
     from mulligan.console.up import without_password
-    from mulligan.tasks.ports import LedgerUnavailable
+    from mulligan.tasks.ports import BadInput, LedgerUnavailable
 
     expected = settings.broker_url is not None or is_up(settings.home)
     try:
@@ -73,9 +74,12 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
                 connection.ensure_connection(max_retries=1, timeout=3)
             yield ok("broker", without_password(found.broker_url or ""))
             yield from check_workers(station.app, expected=expected)
+    except BadInput as error:
+        for problem in error.problems:
+            yield fail("settings", problem, _MEND)
     except NoBroker:
         yield ok("broker", "none configured; `mulligan run` and `mulligan up` start their own")
     except LedgerUnavailable as error:
-        yield fail("ledger", str(error), "start Redis, or mend MULLIGAN_LEDGER_URL")
+        yield fail("ledger", str(error), advice(error))
     except broker_errors() as error:
         yield fail("broker", f"is away: {error}", "start it, or mend MULLIGAN_BROKER_URL")

@@ -12,9 +12,10 @@ from pydantic_core import ErrorDetails
 from rapidfuzz import process
 
 from mulligan.console.documents import Document, read_document
-from mulligan.console.jobfile import Source, spelled
+from mulligan.console.jobfile import Source
 from mulligan.policies.edit import BenchmarkSpec, Edit, EditPlan
 from mulligan.policies.suite import Suite, SuiteTask
+from mulligan.tasks.explaining import spelled
 from mulligan.tasks.ports import BadInput
 from mulligan.workers.edits.registry import default_registry
 from mulligan.workers.edits.suite_jobs import shape_problems

@@ -14,12 +14,15 @@ from __future__ import annotations
 import os
 import signal
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Exit
 from typer.core import TyperGroup
 
 from mulligan.console import screen
+
+if TYPE_CHECKING:
+    from mulligan.tasks.ports import LedgerUnavailable
 
 
 class ExitCode(IntEnum):
@@ -64,7 +67,7 @@ def report(error: Exception) -> ExitCode:
             screen.complain(str(error))
             return ExitCode.NO_BROKER
         case ports.LedgerUnavailable():
-            screen.complain(f"{error}; is Redis running, and is MULLIGAN_LEDGER_URL right?")
+            screen.complain(f"{error}; {advice(error)}")
             return ExitCode.NO_BROKER
         case ports.RunnerError():
             screen.complain(str(error))
@@ -87,6 +90,43 @@ def report(error: Exception) -> ExitCode:
         "run it again with MULLIGAN_DEBUG=1 to see where",
     )
     return ExitCode.SOME_FAILED
+
+
+def advice(error: LedgerUnavailable) -> str:
+    """What to do about a ledger that is away or says no."""
+    from mulligan.tasks.ports import LedgerRefused
+
+    return _about_refusal(str(error)) if isinstance(error, LedgerRefused) else _about_ledger()
+
+
+def _about_refusal(said: str) -> str:
+    """What to do about a Redis that answers and says no."""
+    if "OOM" in said:
+        return "Redis has no memory left: raise its maxmemory, and see the runbook, Redis is away"
+    if "MISCONF" in said:
+        return "Redis cannot write: make room on its disk, and see the runbook, Redis is away"
+    return "its log and the runbook (Redis is away) say more"
+
+
+def _about_ledger() -> str:
+    """What to look at when the ledger is away: the setting in force, or the embedded Redis."""
+    from mulligan.console.config import origins
+    from mulligan.tasks.ports import BadInput
+    from mulligan.workers.settings import config_path, load_settings
+
+    try:
+        settings, path = load_settings(), config_path()
+    except (BadInput, OSError):  # whoever got this far had settings of its own
+        return "is Redis running?"
+    for name in ("ledger_url", "broker_url"):
+        if getattr(settings, name) is not None:
+            (origin,) = origins(name, path)
+            told = origin if origin.upper().startswith("MULLIGAN_") else f"{name} in {origin}"
+            return f"is Redis running, and is {told} right?"
+    return (
+        f"it is the embedded Redis of {settings.home}: {settings.home / 'redis.log'} says more,"
+        " and the same command starts it again"
+    )
 
 
 def _of_broker(error: Exception) -> bool:

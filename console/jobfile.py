@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
-from rapidfuzz import process
 
 from mulligan.console.documents import Document, line_of, read_document
 from mulligan.console.prompt_file import expand_prompt_file
 from mulligan.policies.job import Budget, DelayedVerification, Job, Message, PolicySpec, Workspace
+from mulligan.tasks.explaining import did_you_mean, explain, spelled, without_echoes
 from mulligan.tasks.ports import BadInput
 
 #: What a file may say besides the fields of a job.
@@ -149,7 +148,7 @@ def _some(jobs: list[Any], whole: Source, field: str) -> list[Any]:
 def _only(data: Raw, known: Sequence[str], whole: Source) -> None:
     unknown = [name for name in data if name not in known]
     if unknown:
-        hints = {name: _did_you_mean(name, known) for name in unknown}
+        hints = {name: did_you_mean(name, known) for name in unknown}
         raise BadInput(
             *(
                 whole.place(
@@ -217,7 +216,8 @@ def read_job(raw: Any, source: Source) -> tuple[Job | None, list[str]]:
     try:
         return Job.model_validate(raw), problems
     except ValidationError as error:
-        return None, problems + _explained(error.errors(include_url=False))
+        wrong = without_echoes(error.errors(include_url=False))
+        return None, problems + [explain(item, known=_fields_beside, got=True) for item in wrong]
 
 
 def prepared(raw: Raw, source: Source) -> tuple[Raw, list[str]]:
@@ -238,43 +238,8 @@ def _own(source: Source) -> Raw:
     return found if isinstance(found, dict) else {}
 
 
-def _explained(errors: list[ErrorDetails]) -> list[str]:
-    """One line per error. A list is not also too short because an item of it is wrong."""
-    inside = {item["loc"][:-2] for item in errors} | {item["loc"][:-1] for item in errors}
-    return [
-        _explain(item)
-        for item in errors
-        if item["type"] != "too_short" or item["loc"] not in inside
-    ]
-
-
-def _explain(item: ErrorDetails) -> str:
-    field = spelled(item["loc"])
-    if item["type"] == "too_short":
-        return f"{field}: give at least {item.get('ctx', {}).get('min_length', 1)}"
-    if item["type"] == "extra_forbidden":
-        hint = _did_you_mean(str(item["loc"][-1]), _fields_beside(item["loc"]))
-        return f"{field}: there is no such field{hint}"
-    if item["type"] == "missing":
-        return f"{field}: is required"
-    message = item["msg"].removeprefix("Value error, ")
-    given = f" (got {item['input']!r})" if isinstance(item["input"], str | int | float) else ""
-    told = message[0].lower() + message[1:]
-    return f"{field or 'job'}: {told}{given if len(given) < 80 and 'not a' not in told else ''}"
-
-
 def _fields_beside(loc: tuple[str | int, ...]) -> list[str]:
     if len(loc) == 1:
         return [*Job.model_fields, *_FILE_FIELDS]
     model = _NESTED.get(str(loc[0]))
     return list(model.model_fields) if model else []
-
-
-def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    near = process.extractOne(name, known, score_cutoff=65)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def spelled(path: Sequence[str | int]) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.lstrip(".")

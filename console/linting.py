@@ -21,11 +21,11 @@ from mulligan.console.jobfile import (
     entries,
     prepared,
     read_job,
-    spelled,
     split_problem,
 )
 from mulligan.console.suspicions import repeated_keys, suspicions
 from mulligan.policies.job import Job, RunnerSpec
+from mulligan.tasks.explaining import spelled
 from mulligan.tasks.ports import BadInput
 from mulligan.tasks.submit import Intake, problems
 from mulligan.workers.contract_models import Models

@@ -35,9 +35,15 @@ def unhurried() -> contextlib.AbstractContextManager[None]:
 
 
 def stop(stack: Stack) -> None:
-    """Stop every child, gently; Ctrl-C meanwhile ends the gentleness. None is left."""
+    """Stop every child, gently; Ctrl-C meanwhile ends the gentleness. None is left.
+
+    Nor are the private copies of those that had to be killed.
+    """
+    from mulligan.workers.sandbox.private import remove_abandoned
+
     with answering(lambda: _kill(stack)):
         stack.stop()
+        remove_abandoned()
 
 
 def _kill(stack: Stack) -> None:

@@ -11,8 +11,9 @@ from pydantic_core import ErrorDetails
 from rapidfuzz import process
 
 from mulligan.console.documents import read_document
-from mulligan.console.jobfile import Source, spelled
+from mulligan.console.jobfile import Source
 from mulligan.policies.suite import Suite, SuiteTask
+from mulligan.tasks.explaining import spelled
 from mulligan.tasks.ports import BadInput
 from mulligan.workers.edits.suite_jobs import shape_problems
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-from rapidfuzz import process
 
 from mulligan.policies.delayed import reformulation_problem
 from mulligan.policies.job import GIVEN_SCORE, Job, Workspace
+from mulligan.tasks.explaining import explain, without_echoes
 from mulligan.tasks.ledger import Accepted, Conflict, Ledger, Publication, Submission
 from mulligan.tasks.ports import BadInput
+
+__all__ = ["Intake", "explain", "problems", "read_job", "submit_jobs"]
 
 #: Jobs per round trip.
 _BATCH = 100
@@ -44,7 +44,8 @@ def read_job(raw: Any) -> Job:
     try:
         return Job.model_validate(raw)
     except ValidationError as error:
-        raise BadInput(*(explain(item) for item in error.errors(include_url=False))) from None
+        wrong = without_echoes(error.errors(include_url=False))
+        raise BadInput(*(explain(item) for item in wrong)) from None
 
 
 def problems(intake: Intake, job: Job) -> list[str]:
@@ -146,27 +147,6 @@ def _packed(intake: Intake, job: Job) -> Job:
 
 def _placed(count: int, index: int, line: str) -> str:
     return line if count == 1 else f"jobs[{index}].{line}"
-
-
-def explain(item: ErrorDetails) -> str:
-    """One validation error as ``field: what is wrong``, with a suggestion for a typo."""
-    place = ""
-    for part in item["loc"]:
-        place += f"[{part}]" if isinstance(part, int) else f".{part}"
-    place = place.lstrip(".") or "job"
-    if item["type"] == "extra_forbidden":
-        name = str(item["loc"][-1])
-        near = process.extractOne(name, list(Job.model_fields), score_cutoff=65)
-        hint = f"; did you mean {near[0]!r}?" if near and len(item["loc"]) == 1 else ""
-        return f"{place}: there is no such field{hint}"
-    if item["type"] == "missing":
-        return f"{place}: is required"
-    message = item["msg"].removeprefix("Value error, ")
-    if item["type"] == "enum":
-        # An enum's aliases are named twice.
-        choices = dict.fromkeys(re.findall(r"'([^']*)'", message))
-        message = f"must be one of {', '.join(choices)}"
-    return f"{place}: {message[0].lower()}{message[1:]}"
 
 
 def _a(value: Any) -> str:

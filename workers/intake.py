@@ -110,8 +110,21 @@ def _check_workspace(workspace: Workspace, settings: Settings, *, local_paths: b
             " `profile:` with a name from [workspaces] of mulligan.toml"
         ]
     path = workspace_path(workspace, settings)
-    if path is not None and not path.is_dir():
+    if path is None:
+        return []
+    if not path.is_dir():
         return [f"workspace.path: there is no directory {path}"]
+    return _check_output(path, workspace)
+
+
+def _check_output(path: Path, workspace: Workspace) -> list[str]:
+    """What would keep an answer from becoming its file: better told before it is paid for."""
+    from mulligan.workers.sandbox.workspace import output_path
+
+    try:
+        output_path(path, workspace)
+    except BadInput as error:
+        return list(error.problems)
     return []
 
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from celery import Celery
 
 from mulligan.workers.compose import Shop, compose
+from mulligan.workers.sandbox.private import tidy_once
 from mulligan.workers.settings import Settings
 
 _RELEASE_SECONDS = 3.0
@@ -43,7 +44,11 @@ class Process:
             return self._shop[1]
 
     def warm_up(self, *, slots: int = 1) -> None:
-        """Open the connections before the first jobs need them: they are the worst latency."""
+        """Open the connections before the first jobs need them: they are the worst latency.
+
+        And remove the private copies of workers that were killed: there is time for it now.
+        """
+        tidy_once()
         self.shop.ledger.now()
         with ExitStack() as opened:
             for _ in range(min(slots, self._app.conf.broker_pool_limit or 1)):

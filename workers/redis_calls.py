@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,13 @@ T = TypeVar("T")
 #: Seconds after which a Redis that hangs without dying counts as away; no wait of ours is longer.
 #: An address may say otherwise: `?socket_timeout=5`.
 SOCKET_TIMEOUT = 30.0
+#: What redis-py and Redis add to an error of a script: they tell a person nothing.
+_NOISE = re.compile(
+    r"^(?:Command # \d+ \(.*\) of pipeline caused error: )?"
+    r"(?:Error running script \(call to f_\w+\): )?(?:@\w+: ?\d+: )*(?:-(?=[A-Z]))?"
+    r"|\s*script: [0-9a-f]{40}, on @\w+:\d+\.?",
+    re.DOTALL,
+)
 _AWAY = (redis.ConnectionError, redis.TimeoutError, BusyLoadingError, ReadOnlyError)
 
 
@@ -176,6 +184,11 @@ class RedisCalls:
                 if time.monotonic() - started + delay > self._patience:
                     raise LedgerUnavailable(f"the ledger is away: {error}") from error
             except RedisError as error:
-                raise LedgerRefused(f"the ledger refused: {error}") from error
+                raise LedgerRefused(f"the ledger refused: {_said(error)}") from error
             time.sleep(delay)
             delay = min(delay * 2, 2.0)
+
+
+def _said(error: RedisError) -> str:
+    """What Redis said, without which command it said it to."""
+    return _NOISE.sub("", str(error)).rstrip(".")

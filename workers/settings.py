@@ -26,6 +26,7 @@ from rapidfuzz import process
 
 from mulligan.policies.edit import EditRiskTier
 from mulligan.policies.job import Seconds
+from mulligan.tasks.explaining import meaning
 from mulligan.tasks.ports import BadInput
 from mulligan.workers.addresses import check_broker, check_ledger
 
@@ -276,9 +277,9 @@ def _explain(item: Any) -> str:
     name = ".".join(str(part) for part in item["loc"])
     if item["type"] == "value_error":
         # Our own words say what is wrong; an address may have a password in it.
-        return f"setting {name}: {item['msg'].removeprefix('Value error, ')}"
+        return f"setting {name}: {meaning(item)}"
     if item["type"] != "extra_forbidden":
-        return f"setting {name}: {item['msg']} (got {item['input']!r})"
+        return f"setting {name}: {meaning(item)} (got {item['input']!r})"
     near = process.extractOne(name, list(Settings.model_fields), score_cutoff=60)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"setting {name}: there is no such setting{hint}"

@@ -218,7 +218,7 @@ def test_every_problem_of_every_file_in_one_go() -> None:
     write("broken.yaml", BROKEN)
     shown = lint("broken.yaml", write("b.yaml", "a: [\n"), "none.yaml", code=2)
     assert shown == [
-        "broken.yaml:2: error: defaults.runner.answers: Field required",
+        "broken.yaml:2: error: defaults.runner.answers: is required",
         "broken.yaml:2: error: defaults.runner.answer: unknown option; did you mean 'answers'?",
         "broken.yaml:3: error: defaults.polcy: there is no such field; did you mean 'policy'?",
         "broken.yaml:6: error: jobs[0].promt: there is no such field; did you mean 'prompt'?",

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from typer.testing import CliRunner
 
 from mulligan.console import verify
 from mulligan.console.cli import create_cli
+from mulligan.console.exits import ExitCode, report
+from mulligan.tasks.ports import LedgerUnavailable
 from mulligan.workers.redis_ledger import RedisLedger
 from mulligan.workers.settings import load_settings
 
@@ -178,6 +181,75 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("src", "workspace.output_file: src is a directory; name a file in it"),
+        ("it.py/x.py", "workspace.output_file: it.py/x.py: it.py is a file, not a directory"),
+        ("out/x.py", "workspace.output_file: out/x.py leaves the workspace"),
+    ],
+)
+def test_an_answer_that_cannot_become_its_file_is_not_asked_for(name: str, said: str) -> None:
+    Path("w/src").mkdir(parents=True)
+    Path("w/it.py").touch()
+    Path("w/out").symlink_to(Path.cwd())
+    file = write("job.json", job(workspace={"path": "w", "output_file": name}))
+    assert said in mulligan("run", file, code=2).stderr
+    assert not Path(".mulligan").exists()
+
+
+def test_what_every_verifier_has_is_suggested_too() -> None:
+    file = write("job.json", job(verifiers=[{"id": "json.object", "weigth": 3, "zzz": 1}]))
+    told = mulligan("run", file, code=2).stderr
+    assert "verifiers[0].weigth: unknown option 'weigth'; did you mean 'weight'?" in told
+    assert "verifiers[0].zzz: unknown option 'zzz'; there are: name, weight, required" in told
+
+
+def test_a_list_that_is_none_is_told_in_words_of_job_files() -> None:
+    verifiers = [{"id": "command.subprocess", "argv": "ls -l"}]
+    told = mulligan("run", write("job.json", job(verifiers=verifiers)), code=2).stderr
+    assert "verifiers[0].argv: must be a list, such as [ls, -l]" in told
+
+
+# -- the ledger is away ---------------------------------------------------------------------------
+
+
+def test_the_setting_in_force_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULLIGAN_SUBMIT_PATIENCE", "0")
+    write("mulligan.toml", 'broker_url = "redis://127.0.0.1:1/0"\n')
+    told = mulligan("jobs", "list", code=3).stderr
+    assert "is Redis running, and is broker_url in mulligan.toml right?" in told
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", "redis://127.0.0.1:1/0")
+    told = mulligan("jobs", "list", code=3).stderr
+    assert "is MULLIGAN_BROKER_URL right?" in told
+    monkeypatch.setenv("MULLIGAN_LEDGER_URL", "redis://127.0.0.1:1/0")
+    assert "is MULLIGAN_LEDGER_URL right?" in mulligan("jobs", "list", code=3).stderr
+
+
+def test_the_embedded_redis_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(LedgerUnavailable("the ledger is away: gone")) == ExitCode.NO_BROKER
+    told = capsys.readouterr().err
+    assert "it is the embedded Redis of .mulligan: .mulligan/redis.log says more" in told
+    assert "URL" not in told
+
+
+def test_a_redis_without_memory_is_told_in_its_own_words(
+    redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
+    monkeypatch.setenv("MULLIGAN_ALLOW_INLINE", "true")
+    redis_client.config_set("maxmemory", "1")
+    try:
+        told = mulligan("submit", write("job.json", job()), code=3).stderr
+    finally:
+        redis_client.config_set("maxmemory", "0")
+    assert "the ledger refused: OOM" in told
+    assert "Redis has no memory left: raise its maxmemory" in told
+    assert "EVALSHA" not in told
+    assert "script:" not in told
+    assert "URL" not in told
+
+
 # -- verify ---------------------------------------------------------------------------------------
 
 
@@ -273,6 +345,9 @@ def test_a_record_is_explained_as_it_is() -> None:
         ('{"kind": "no_such_kind"}', "no_such_kind"),
         (json.dumps({**FAILED, "status": "pass"}), "pass"),
         (json.dumps({**FAILED, "score": 101}), "score: input should be less than or equal to 100"),
+        ('{"errors": [1, 2]}', "-: errors[0]: must be a mapping, such as {message: what is wrong}"),
+        ('{"findings": [{"message": "m"}, {}]}', "-: findings[1].message: is required"),
+        (json.dumps({**FAILED, "errors": [1]}), "-: errors[0]: must be a mapping"),
     ],
 )
 def test_classify_with_bad_input(text: str, said: str) -> None:
@@ -318,9 +393,20 @@ def test_doctor_says_which_webhook_could_not_be_signed(monkeypatch: pytest.Monke
 
 def test_doctor_survives_bad_settings() -> None:
     write("mulligan.toml", "lease = 'soon'\n")
-    told = json.loads(mulligan("doctor", "--json", code=1).stdout)
+    # As a process of its own: in this one, what reads the settings is imported already.
+    argv = [sys.executable, "-m", "mulligan.console", "doctor", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
     assert told["checks"][0]["status"] == "fail"
     assert "lease" in told["checks"][0]["said"]
+
+
+def test_doctor_tells_settings_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", "amqp://localhost")
+    told = json.loads(mulligan("doctor", "--json", code=1).stdout)
+    failed = [check["said"] for check in told["checks"] if check["status"] == "fail"]
+    assert any("ledger_url" in said for said in failed)
 
 
 def test_colours_only_on_a_terminal_and_never_with_no_color() -> None:

@@ -137,6 +137,9 @@ def test_nothing_is_started_for_bad_input(content: dict[str, Any], said: str) ->
 @pytest.mark.real_models("command")
 def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
     with new_shell(MULLIGAN_LEASE="2") as shell:
+        copies = shell.folder / "tmp"
+        copies.mkdir()
+        shell.environment["TMPDIR"] = str(copies)
         gate = shell.folder / "gate"
         answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
         runner = {"kind": "command", "argv": ["sh", "-c", answer]}
@@ -149,6 +152,7 @@ def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
         assert process.returncode == 130, out + err
         assert "1 unfinished job stays in the ledger" in err
         assert shell.nothing_left()
+        assert list(copies.glob("mulligan-*")) == []
         gate.touch()
         # The key finds the job again, and it is not run from the start by another id.
         shell.run("run", "slow.json", "--always-zero", timeout=120)

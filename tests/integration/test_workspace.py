@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from mulligan.policies.job import Output, Workspace
 from mulligan.tasks.ports import BadInput, Candidate, MissingBlob, VerifierError
 from mulligan.workers.sandbox.bench import Bench
 from mulligan.workers.sandbox.diff import read_diff
+from mulligan.workers.sandbox.private import private_directory, remove_abandoned
 from mulligan.workers.sandbox.process import Limits
 from mulligan.workers.sandbox.protection import Protection
 from mulligan.workers.sandbox.tree import Node, decode_tree, encode_tree, read_tree, write_tree
@@ -209,6 +212,53 @@ def test_a_private_copy_is_gone_after_an_error(source: Path, tmp_path: Path) -> 
     ):
         raise RuntimeError
     assert list(root.iterdir()) == []
+
+
+_HOLDER = """
+import sys, time
+from pathlib import Path
+from mulligan.workers.sandbox.private import private_directory
+with private_directory(Path(sys.argv[1])) as work:
+    (work / "secret.txt").write_text("x")
+    (work / "closed").mkdir(mode=0o500)
+    print(work.parent, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_private_copy_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
+    root = tmp_path / "copies"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(root)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        private = Path(holder.stdout.readline().strip())
+        assert remove_abandoned(root) == 0, "its owner is at work"
+        assert private.is_dir()
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert private.is_dir()
+    with private_directory(root):
+        assert not private.exists()
+    assert list(root.iterdir()) == []
+
+
+def test_what_is_not_known_to_be_abandoned_stays(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "copies", tmp_path / "elsewhere"
+    for folder in (root / "mulligan-made-just-now", root / "other", elsewhere):
+        folder.mkdir(parents=True)
+    (root / "other" / "owner.lock").touch()
+    (elsewhere / "owner.lock").touch()
+    (root / "mulligan-link").symlink_to(elsewhere)
+    with private_directory(root) as work:
+        assert remove_abandoned(root) == 0
+        assert work.is_dir()
+    assert {path.name for path in root.iterdir()} == {
+        "mulligan-made-just-now", "other", "mulligan-link"
+    }  # fmt: skip
+    assert (elsewhere / "owner.lock").exists()
 
 
 def test_a_snapshot_that_is_gone_is_no_verdict(source: Path) -> None:

@@ -75,7 +75,7 @@ class TestScripted:
     @pytest.mark.parametrize(
         ("options", "problem"),
         [
-            ({}, "answers: Field required"),
+            ({}, "answers: is required"),
             ({"answers": []}, "answers: "),
             ({"answers": [{"txt": "x"}]}, "answers.0.txt: unknown option"),
             ({"answers": [{"text": "x", "delay": 3600}]}, "answers.0.delay: "),
@@ -133,7 +133,7 @@ class TestProfiles:
         [
             ("smal", "did you mean 'small'?"),
             ("zzz", "(broken, kindless, small)"),
-            ("broken", "[runners.broken] of mulligan.toml: model: Field required"),
+            ("broken", "[runners.broken] of mulligan.toml: model: is required"),
             ("kindless", "[runners.kindless] of mulligan.toml: kind: is missing"),
         ],
     )
@@ -181,7 +181,7 @@ class TestInline:
     @pytest.mark.parametrize(
         ("options", "problem"),
         [
-            ({}, "runner.model: Field required"),
+            ({}, "runner.model: is required"),
             ({"base_url": "ftp://x"}, "runner.base_url: must be a URL"),
             ({"base_url": "http://u:p@host/v1"}, "runner.base_url: must not contain credentials"),
             ({"base_url": "http://host:99999"}, "runner.base_url: Port out of range"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support import make_job
 
+from mulligan.policies.failure import FailureKind
 from mulligan.policies.job import Decoding, Job, Output, Usage
 from mulligan.policies.wording import WORKED_BEFORE
 from mulligan.tasks.attempt import run_attempt
@@ -270,16 +271,23 @@ RAW: dict[str, Any] = {
     [
         ({"promt": "x"}, ["promt: there is no such field; did you mean 'prompt'?"]),
         ({"task_type": None}, ["task_type: input should be a valid string"]),
-        ({"verifiers": []}, ["verifiers: tuple should have at least 1 item"]),
+        ({"verifiers": []}, ["verifiers: give at least 1"]),
         ({"runner": {"temperature": 1}}, ["runner: name a profile of mulligan.toml or a kind"]),
         ({"policy": {"max_attempts": 0}}, ["policy.max_attempts: input should be greater than"]),
         ({"budget": {"seconds": "soon"}}, ["budget.seconds: 'soon' is not a duration"]),
         ({"prompt": None}, ["job: give either a prompt or messages"]),
+        ({"verifiers": "json.object"}, ["verifiers: must be a list, such as [json.object]"]),
+        ({"verifiers": [3]}, ["verifiers[0]: must be a mapping, such as {id: json.object}"]),
+        ({"runner": None}, ["runner: must be a mapping, such as {kind: openai, model: name}, or"]),
+        (
+            {"policy": {"escalate_on": ["odd"]}},
+            [f"policy.escalate_on[0]: must be one of {', '.join(FailureKind)}"],
+        ),
         (
             {"workspace": {"path": "w", "output_file": "../x"}},
             ["workspace: output_file '../x' must stay inside the workspace"],
         ),
-        ({"priority": 10, "labels": 3}, ["labels: input should be", "priority: input should be"]),
+        ({"priority": 10, "labels": 3}, ["labels: must be a mapping", "priority: input should be"]),
     ],
 )
 def test_a_bad_job_names_every_field(changes: dict[str, Any], lines: list[str]) -> None:

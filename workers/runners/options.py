@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 from rapidfuzz import process
 
 from mulligan.policies.value import Json
+from mulligan.tasks.explaining import meaning
 from mulligan.tasks.ports import BadInput, Runner
 
 Options = TypeVar("Options", bound=BaseModel)
@@ -54,7 +55,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def _line(detail: ErrorDetails, fields: Iterable[str]) -> str:
     place = ".".join(str(part) for part in detail["loc"]) or "options"
     if detail["type"] != "extra_forbidden":
-        return f"{place}: {detail['msg'].removeprefix('Value error, ')}"
+        return f"{place}: {meaning(detail)}"
     name = str(detail["loc"][-1])
     if name == "api_key":
         return f"{place}: {_KEYS_ARE_NAMED}"

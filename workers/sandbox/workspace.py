@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from mulligan.policies.free_repair import Coercion, strip_code_fence
 from mulligan.policies.job import Workspace
 from mulligan.tasks.ports import BadInput, BlobStore, VerifierError
 from mulligan.workers.sandbox.diff import apply_diff, make_diff
+from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.protection import Protection
 from mulligan.workers.sandbox.tree import decode_tree, encode_tree, read_tree, write_tree
 
@@ -27,6 +24,7 @@ __all__ = [
     "apply_diff",
     "content_address",
     "make_diff",
+    "output_path",
     "pack",
     "place_answer",
     "private_copy",
@@ -73,23 +71,6 @@ def snapshot_of(workspace: Workspace, blobs: BlobStore | None) -> bytes:
 
 
 @contextlib.contextmanager
-def private_directory(root: Path | None = None) -> Iterator[Path]:
-    """An empty directory for one attempt, removed afterwards, whatever happens.
-
-    Its parent is private too: home and temporary files go there (``clean_environment``).
-    """
-    if root is not None:
-        root.mkdir(parents=True, exist_ok=True)
-    private = Path(tempfile.mkdtemp(prefix="mulligan-", dir=root)).resolve()
-    try:
-        work = private / "work"
-        work.mkdir()
-        yield work
-    finally:
-        shutil.rmtree(private, onerror=_force)
-
-
-@contextlib.contextmanager
 def private_copy(
     workspace: Workspace, blobs: BlobStore | None, *, root: Path | None = None
 ) -> Iterator[Path]:
@@ -100,31 +81,34 @@ def private_copy(
         yield work
 
 
-def _force(remove: Callable[..., Any], path: str, _error: Any) -> None:
-    """Make a directory writable that a program closed, and try once more."""
-    with contextlib.suppress(OSError):
-        Path(path).parent.chmod(0o700)
-        if not os.path.islink(path):  # noqa: PTH114 - rmtree's callback deals in strings
-            Path(path).chmod(0o700)
-        if remove in (os.unlink, os.rmdir):
-            remove(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+def output_path(directory: Path, workspace: Workspace) -> Path | None:
+    """Where the answer goes, if it becomes a file.
+
+    BadInput if the path leaves the directory, by its text or through a link, or is no file's.
+    """
+    name = workspace.output_file
+    if name is None:
+        return None
+    root = directory.resolve()
+    target = (root / name).resolve()
+    if not target.is_relative_to(root) or target == root:
+        raise BadInput(f"workspace.output_file: {name} leaves the workspace")
+    if target.is_dir():
+        raise BadInput(f"workspace.output_file: {name} is a directory; name a file in it")
+    for above in target.relative_to(root).parents:
+        if (root / above).exists() and not (root / above).is_dir():
+            raise BadInput(f"workspace.output_file: {name}: {above} is a file, not a directory")
+    return target
 
 
 def place_answer(directory: Path, workspace: Workspace, text: str) -> tuple[Coercion, ...]:
     """Write the answer to the output file, code fences stripped; says what was taken off.
 
-    BadInput if the path leaves the directory, by its text or through a link.
+    BadInput if it cannot be (``output_path``).
     """
-    if workspace.output_file is None:
+    target = output_path(directory, workspace)
+    if target is None:
         return ()
-    root = directory.resolve()
-    target = (root / workspace.output_file).resolve()
-    if not target.is_relative_to(root) or target == root:
-        raise BadInput(f"workspace.output_file: {workspace.output_file} leaves the workspace")
-    if target.is_dir():
-        raise BadInput(f"workspace.output_file: {workspace.output_file} is a directory")
     code, coercions = strip_code_fence(text)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(code.encode("utf-8", "replace"))

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from rapidfuzz import process as fuzzy
 
 from mulligan.policies.job import VerifierSpec, Workspace
+from mulligan.tasks.explaining import meaning
 from mulligan.tasks.ports import BadInput, BlobStore, Verifier
 from mulligan.workers.contract_models import Models
 from mulligan.workers.sandbox.process import Limits
@@ -174,7 +175,9 @@ def _options(cls: VerifierClass, options: dict[str, Any]) -> BaseModel:
     try:
         return cls.Options.model_validate(options)
     except ValidationError as error:
-        known = [field.alias or name for name, field in cls.Options.model_fields.items()]
+        own = [field.alias or name for name, field in cls.Options.model_fields.items()]
+        # What every verifier has is told too: a misspelt one of those is found here as well.
+        known = own + [name for name in VerifierSpec.model_fields if name != "id"]
         raise BadInput(*(_told(problem, known) for problem in error.errors())) from error
 
 
@@ -183,7 +186,7 @@ def _told(problem: Any, known: list[str]) -> str:
     place = ".".join(str(part) for part in problem["loc"]) or "options"
     if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
         return f"{place}: {_unknown(place, known, 'option')}"
-    return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
+    return f"{place}: {meaning(problem)}"
 
 
 def _unknown(name: str, known: list[str], what: str) -> str:
