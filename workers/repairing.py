@@ -1,7 +1,8 @@
 """StateTask: the base of every task, and the one place where an outcome becomes a state.
 
 What Flower shows is true: an attempt that will be corrected is RETRY with the reason, an escalated
-one FAILURE, and only a success is SUCCESS. Nothing here publishes: retries are outbox entries.
+one FAILURE with kind, place and count, and only a success is SUCCESS. Nothing here publishes:
+retries are outbox entries.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
                 reason = f"{_describe(verdict.failure)} → {then.plan.mode} {then.plan.number}"
                 self._retried(entry, outcome, f"score {_score(verdict.score)}: {reason}")
             case Settled(then=Finish(state="escalated", reason=reason), verdict=verdict):
-                self._failed(entry, outcome, f"{reason}: {_describe(verdict.failure)}")
+                told = f"{reason}: {_describe(verdict.failure)}{_times(outcome.seen)}"
+                self._failed(entry, outcome, told)
             case Settled(verdict=verdict):
                 return self._succeeded(entry, outcome, f"score {_score(verdict.score)}")
             case Requeued(delay=delay, reason=reason):
@@ -92,6 +94,12 @@ def _named(outcome: Settled, text: str) -> str:
 
 def _score(score: float | None) -> str:
     return "–" if score is None else f"{score:g}"
+
+
+def _times(seen: int) -> str:
+    if seen == 0:
+        return ""
+    return ", seen once" if seen == 1 else f", seen {seen} times"
 
 
 def _describe(failure: FailureRecord | None) -> str:

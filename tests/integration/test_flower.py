@@ -131,6 +131,8 @@ def test_flower_shows_the_lineage_of_a_repaired_job(flower: Flower) -> None:
     assert [shown[f"{handed}-{n}"] for n in (1, 2)] == ["RETRY", "SUCCESS"]
     failures = [n for n, s in shown.items() if s == "FAILURE" and "-c" not in n]
     assert failures == [f"{escalated}-3"], "FAILURE is the list of escalations"
+    told = flower.get(f"/api/task/info/{escalated}-3")["exception"]
+    assert "repeated_failure: schema_invalid (type) $.age, seen 3 times" in told
     for number in (2, 3):
         task = flower.get(f"/api/task/info/{escalated}-{number}")
         assert task["root_id"] == f"{escalated}-1"
