@@ -25,6 +25,11 @@ def contract_of(job: Job) -> Mapping[str, Any] | None:
     return None
 
 
+def wants_json(job: Job) -> bool:
+    """Whether the answer can be constrained: to its contract or, without one, to any object."""
+    return contract_of(job) is not None or any(s.id == "json.object" for s in job.verifiers)
+
+
 def plan_next(
     job: Job,
     plan: AttemptPlan,
@@ -74,9 +79,9 @@ def _decoding(
     cap = asked_with.max_tokens
     if cap is not None:
         cap = math.ceil(cap * instruction.token_cap_factor)
-    has_contract = contract_of(job) is not None
+    constrain = (instruction.constrained or fresh) and wants_json(job)
     return Decoding(
-        constrained=asked_with.constrained or (has_contract and (instruction.constrained or fresh)),
+        constrained=asked_with.constrained or constrain,
         temperature=temperature,
         max_tokens=cap,
         fallback=asked_with.fallback + (1 if fresh else 0),

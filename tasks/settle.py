@@ -40,6 +40,8 @@ class Settled:
     task_type: str
     verdict: Verdict
     then: NextAttempt | Finish
+    #: How often the failure that decided has been seen in its memory's scope, this one included.
+    seen: int = 0
 
 
 def settle_answer(
@@ -150,7 +152,14 @@ def _record(
         task_type=claim.job.task_type,
         verdict=verdict,
         then=settlement.then,
+        seen=_seen(claim, verdict),
     )
+
+
+def _seen(claim: Claim, verdict: Verdict) -> int:
+    if verdict.failure is None:
+        return 0
+    return claim.memory.count(verdict.failure.classification_signature) + 1
 
 
 def _settlement(

@@ -1,7 +1,8 @@
 """StateTask: the base of every task, and the one place where an outcome becomes a state.
 
 What Flower shows is true: an attempt that will be corrected is RETRY with the reason, an escalated
-one FAILURE, and only a success is SUCCESS. Nothing here publishes: retries are outbox entries.
+one FAILURE with kind, place and count, and only a success is SUCCESS. Nothing here publishes:
+retries are outbox entries.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
                 text = f"score {_score(verdict.score)}: {reason}"
                 return self._settled(entry, outcome, "task-retried", text)
             case Settled(then=Finish(state="escalated", reason=reason), verdict=verdict):
-                text = f"{reason}: {_describe(verdict.failure)}"
+                text = f"{reason}: {_describe(verdict.failure)}{_times(outcome.seen)}"
                 return self._settled(entry, outcome, "task-failed", text)
             case Settled(verdict=verdict):
                 text = f"score {_score(verdict.score)}"
@@ -114,6 +115,12 @@ def _checked(result: VerificationResult) -> str:
     """Which verifier said what; its summary may quote the answer."""
     score = "" if result.score is None else f", score {result.score:g}"
     return f"{result.verifier_id}: {result.status.value}{score}"
+
+
+def _times(seen: int) -> str:
+    if seen == 0:
+        return ""
+    return ", seen once" if seen == 1 else f", seen {seen} times"
 
 
 def _describe(failure: FailureRecord | None) -> str:

@@ -145,6 +145,8 @@ def test_flower_shows_the_lineage_of_a_repaired_job(flower: Flower) -> None:
         "Flower to show both verifications",
     )
     assert slow_ones == ["SUCCESS", "RETRY"], "each says whether it passed"
+    told = flower.get(f"/api/task/info/{escalated}-3")["exception"]
+    assert "repeated_failure: schema_invalid (type) $.age, seen 3 times" in told
     for number in (2, 3):
         task = flower.get(f"/api/task/info/{escalated}-{number}")
         assert task["root_id"] == f"{escalated}-1"

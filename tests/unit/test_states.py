@@ -10,10 +10,12 @@ from support import FakeRunner, Stage, StageMaker, bench_of, intake_of
 from mulligan.policies.cycle import CycleStatus
 from mulligan.tasks.attempt import run_attempt
 from mulligan.tasks.bench import Stay
-from mulligan.tasks.ledger import Entry
+from mulligan.tasks.ledger import Entry, Finish
 from mulligan.tasks.ports import TransportFault
 from mulligan.tasks.recheck import run_recheck
+from mulligan.tasks.settle import Settled
 from mulligan.tasks.submit import read_job, submit_jobs
+from mulligan.workers.repairing import Escalated, StateTask
 
 AFTER = 601
 #: Fails first, then does it right.
@@ -89,6 +91,35 @@ def test_every_status_of_a_cycle_is_reached(memory_stage: StageMaker, status: Cy
     assert cycle.open is (cycle.ended_at is None)
     told = [event.data for event in play.ledger.events() if event.type == "cycle"]
     assert told[-1]["status"] == status.value
+
+
+# -- what Flower is told of an escalation ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason", "count"),
+    [
+        (["no JSON"], "repeated_failure: json_invalid (prose) $", "seen 3 times"),
+        # another failure each time, until none is left
+        (["no JSON", "", "[]", '{"a": }'], "max_attempts: json_invalid (syntax) $", "seen once"),
+    ],
+)
+def test_an_escalation_is_told_with_kind_place_and_count(
+    memory_stage: StageMaker, answers: list[str], reason: str, count: str
+) -> None:
+    play = memory_stage()
+    job_id = submit(play)
+    bench = bench_of(play, FakeRunner(answers))
+    entries = [Entry("attempt", job_id, number) for number in (1, 2, 3, 4)]
+    told = [(entry, run_attempt(bench, entry)) for entry in entries]
+    entry, last = next(
+        (entry, outcome)
+        for entry, outcome in told
+        if isinstance(outcome, Settled) and isinstance(outcome.then, Finish)
+    )
+    with pytest.raises(Escalated) as caught:
+        StateTask().report(entry, last)
+    assert str(caught.value) == f"extract attempt {entry.attempt}: {reason}, {count}"
 
 
 # -- what a job can wait for -----------------------------------------------------------------------

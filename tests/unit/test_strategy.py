@@ -12,6 +12,7 @@ from mulligan.policies.memory import RetryMemory
 from mulligan.policies.retry import ChangeStrategy, Escalate, Retry
 from mulligan.policies.strategy import best_techniques, contract_of, plan_next
 from mulligan.policies.verdict import Verdict, judge, judge_error, verdict_to_dict
+from mulligan.workers.runners.openai import response_format
 
 SCHEMA = {"type": "object", "required": ["age"], "properties": {"age": {"type": "integer"}}}
 
@@ -185,3 +186,40 @@ def test_a_fence_around_a_file_is_told_as_one() -> None:
     assert plan.prompt is not None
     assert "Do not put ``` around the file." in plan.prompt
     assert "JSON" not in plan.prompt
+
+
+PROSE = VerificationResult(
+    status=VerificationStatus.FAIL,
+    verifier_id="json.object",
+    evidence={"shape": "prose"},
+    errors=(Finding(message="prose", code="prose"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("verifiers", "format_asked"),
+    [
+        (["json.object"], "json_object"),
+        (["json.object", {"id": "contract.schema", "schema": SCHEMA}], "json_schema"),
+        (["text.match"], None),  # nothing says that the answer is JSON
+    ],
+)
+def test_an_answer_that_should_be_json_is_constrained(
+    verifiers: list[Any], format_asked: str | None
+) -> None:
+    of = job(verifiers=verifiers)
+    failed = [PROSE.model_copy(update={"verifier_id": spec.id}) for spec in of.verifiers]
+    plan = next_plan(judge(of, AttemptPlan(), failed, RetryMemory()), of=of)
+    asked = response_format("json_schema", plan.decoding, contract_of(of))
+    assert (asked and asked["type"]) == format_asked
+    assert plan.technique is not None
+    assert plan.technique.endswith("+constrained") is (format_asked is not None)
+
+
+def test_a_changed_strategy_constrains_without_a_schema_too() -> None:
+    of = job(verifiers=["json.object"])
+    first = judge(of, AttemptPlan(), [TRUNCATED], RetryMemory())
+    memory = RetryMemory().record(first.failures[0])
+    plan = AttemptPlan(number=2, mode="immediate_retry")
+    after = next_plan(judge(of, plan, [TRUNCATED], memory), of=of)
+    assert (after.decoding.fallback, after.decoding.constrained) == (1, True)
