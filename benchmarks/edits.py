@@ -101,8 +101,7 @@ def measured(folder: Path, every: dict[str, Side], rounds: int) -> dict[str, lis
                 for name in names:
                     apply(name)
             spent[label].append(time.perf_counter() - started)
-            wanted = "".join(LINES).replace("line 100\n", "changed\n")
-            if any((root / name).read_text() != wanted for name in names):
+            if any((root / name).read_text() != changed(name) for name in names):
                 raise SystemExit(f"{label}: a file is not as it should be")
     return spent
 
@@ -115,10 +114,19 @@ def planted(root: Path, number: int) -> list[str]:
     names = [f"d{n % 20}/f{n}.txt" for n in range(number * ROUND, (number + 1) * ROUND)]
     for name in names:
         (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text("".join(LINES))
+        (root / name).write_text(text(name))
     git(root, "add", "-A")
     git(root, "commit", "-qm", "planted")
     return names
+
+
+def text(name: str) -> str:
+    """A file's content. No two are alike, or a history would have to store only one of them."""
+    return "".join([f"{name}\n", *LINES[1:]])
+
+
+def changed(name: str) -> str:
+    return text(name).replace("line 100\n", "changed\n")
 
 
 def diff(name: str) -> str:
