@@ -6,8 +6,8 @@ by content. So a process that died between a step and its saving costs nothing b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -72,6 +72,9 @@ class EditBench:
     #: None: there is nobody to measure, and no session has a suite.
     measurer: Measurer | None
     now: Callable[[], datetime]
+    #: What the last step computed for the next one, by edit: an edit without a suite is written
+    #: at once, and need not be computed twice. The writer compares the files all the same.
+    prepared: dict[str, Prepared] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,16 @@ class Prepared:
     """An edit that may be applied, and changes something."""
 
     changes: Sequence[Change]
-    #: As people read it.
-    diff: str
+    #: The permission bits of the files as they are.
+    modes: Mapping[str, int | None]
+
+    @property
+    def diff(self) -> str:
+        return "".join(
+            diff_of(c.path, c.before, c.after, old_mode=self.modes.get(c.path), mode=c.mode)
+            for c in self.changes
+            if not c.unchanged
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -143,12 +154,7 @@ def _computed(bench: EditBench, edit: Edit) -> Prepared | EditOutcome:
         notes = dict.fromkeys(change.note for change in changes if change.note)
         told = "; ".join(notes) or "it changes nothing"
         return outcome_of(edit, "skipped", "no_op", told)
-    diffs = (
-        diff_of(c.path, c.before, c.after, old_mode=bench.tree.mode(c.path), mode=c.mode)
-        for c in changes
-        if not c.unchanged
-    )
-    return Prepared(changes, "".join(diffs))
+    return Prepared(changes, {c.path: bench.tree.mode(c.path) for c in changes})
 
 
 def _refused(edit: Edit, error: Exception) -> EditOutcome:
@@ -186,6 +192,7 @@ def _begun(bench: EditBench, session: Session, at: int) -> Session:
     if session.suite is None:
         if session.benchmark.policy == "require" and record.approved_by is None:
             return shown.decided(at, outcome_of(edit, "pending_review", "no_scorer", _NO_SUITE))
+        bench.prepared[edit.id] = found
         return shown.moved(phase="baseline", at=at)
     problem = target_problem(edit.expected_improvement, session.suite)
     if problem is not None:
@@ -256,7 +263,7 @@ def _applied(bench: EditBench, session: Session) -> Session:
     record = session.records[at]
     made = bench.tree.standing(session.id, record.edit.id)
     if made is None:
-        found = _computed(bench, record.edit)
+        found = bench.prepared.pop(record.edit.id, None) or _computed(bench, record.edit)
         if isinstance(found, EditOutcome):  # the tree changed since the last step
             return session.decided(at, found).moved(updated_at=bench.now())
         session = session.recorded(at, notes=found.notes)
