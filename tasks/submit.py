@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from rapidfuzz import process
 
 from mulligan.policies.delayed import reformulation_problem
 from mulligan.policies.job import GIVEN_SCORE, Job, Workspace
@@ -156,6 +155,8 @@ def explain(item: ErrorDetails) -> str:
     place = place.lstrip(".") or "job"
     if item["type"] == "extra_forbidden":
         name = str(item["loc"][-1])
+        from rapidfuzz import process  # only for a typo: a producer starts without it
+
         near = process.extractOne(name, list(Job.model_fields), score_cutoff=65)
         hint = f"; did you mean {near[0]!r}?" if near and len(item["loc"]) == 1 else ""
         return f"{place}: there is no such field{hint}"
