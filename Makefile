@@ -50,6 +50,7 @@ browser:
 
 bench: setup
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.client_start
 	$(BIN)/python -m benchmarks.repair_cost
 	$(BIN)/python -m benchmarks.reports
 	$(BIN)/python -m benchmarks.listeners

@@ -6,8 +6,6 @@ from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rapidfuzz import process
-
 from mulligan.policies.job import Job, VerifierSpec, Workspace
 from mulligan.tasks.ledger import Ledger, Publication
 from mulligan.tasks.ports import BadInput, BlobStore
@@ -43,6 +41,8 @@ def resolve_command(spec: VerifierSpec, settings: Settings) -> VerifierSpec:
 
 
 def _hint(name: str, known: dict[str, Any]) -> str:
+    from rapidfuzz import process  # only for a typo: a producer starts without it
+
     near = process.extractOne(name, list(known), score_cutoff=65)
     if near:
         return f"; did you mean {near[0]!r}?"

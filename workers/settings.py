@@ -22,7 +22,6 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
-from rapidfuzz import process
 
 from mulligan.policies.edit import EditRiskTier
 from mulligan.policies.job import Seconds
@@ -280,6 +279,8 @@ def _explain(item: Any) -> str:
         return f"setting {name}: {meaning(item)}"
     if item["type"] != "extra_forbidden":
         return f"setting {name}: {meaning(item)} (got {item['input']!r})"
+    from rapidfuzz import process  # only for a typo: a producer starts without it
+
     near = process.extractOne(name, list(Settings.model_fields), score_cutoff=60)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"setting {name}: there is no such setting{hint}"

@@ -47,5 +47,10 @@ async def main() -> None:
         await asyncio.gather(*(classify(client, text) for text in REVIEWS))
 
 
-# %% In a notebook, write `await main()`: its event loop is running already
-asyncio.run(main())
+# %% A notebook's event loop is running already: there, the answers appear below as they come
+try:
+    loop = asyncio.get_running_loop()
+except RuntimeError:
+    asyncio.run(main())
+else:
+    asking = [loop.create_task(main())]

@@ -165,6 +165,25 @@ def test_02_notebook(gallery: Path, tmp_path: Path) -> None:
     assert len(said.splitlines()) == 3
 
 
+_CELLS = """
+import asyncio, pathlib, sys
+
+async def kernel():
+    cells = pathlib.Path(sys.argv[1]).read_text().split("\\n# %%")
+    scope = {"__name__": "__main__"}
+    for number, cell in enumerate(cells):
+        exec(compile(cell if not number else "#" + cell, f"cell {number}", "exec"), scope)
+    await asyncio.gather(*scope["asking"])
+
+asyncio.run(kernel())
+"""
+
+
+def test_02_notebook_cell_by_cell_in_a_running_loop(gallery: Path, tmp_path: Path) -> None:
+    said = run("-c", _CELLS, gallery / "02_notebook.py", cwd=tmp_path)
+    assert "positive  attempt 2  Five stars, would buy again." in said
+
+
 def test_03_own_celery_app(gallery: Path, own_app: str) -> None:
     said = run(
         "producer.py", cwd=gallery / "03_own_celery_app", environment={"BROKER_URL": own_app}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from typing import Any
@@ -15,9 +14,6 @@ from mulligan import Client
 from mulligan.tasks.ports import BadInput
 from mulligan.workers.compose import compose
 from mulligan.workers.settings import Settings
-
-#: CPU seconds; a quiet computer needs a fifth of it.
-_BUDGET = 0.3
 
 
 def test_importing_and_making_a_client_loads_nothing_heavy() -> None:
@@ -34,17 +30,22 @@ print([name for name in sys.modules if name.startswith(("mulligan.workers", "mul
     assert done.stdout.split() == ["[]", "[]"]
 
 
-def test_it_starts_within_its_budget() -> None:
-    """The best of three: other processes may be in the way, but not of all."""
-
-    def seconds() -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        code = "from mulligan import Client; Client()"
-        subprocess.run([sys.executable, "-c", code], check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert min(seconds() for _ in range(3)) < _BUDGET
+def test_a_client_of_a_broker_is_ready_without_what_only_workers_need() -> None:
+    """What it costs in seconds is told by `python -m benchmarks.client_start`."""
+    code = """
+import sys
+from mulligan import Client
+try:
+    Client("redis://127.0.0.1:9", submit_patience=0).cancel("p00-x")
+except Exception as error:
+    print(type(error).__name__)
+heavy = {"celery", "kombu", "openai", "rich", "rapidfuzz", "jsonschema_rs", "fastapi", "httpx2"}
+print(sorted(heavy & {name.partition(".")[0] for name in sys.modules}))
+ours = ("mulligan.console", "mulligan.workers.runners", "mulligan.workers.verifiers")
+print([name for name in sys.modules if name.startswith(ours)])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["LedgerUnavailable", "[]", "[]"], done.stderr
 
 
 def test_an_embedded_client_never_loads_celery_or_a_model_client() -> None:
