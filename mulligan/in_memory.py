@@ -54,13 +54,13 @@ class OwnShop:
 
 def install_in_memory(app: Celery, stack: LocalStack) -> Callable[[], None]:
     """Have the app's repairing tasks run inline over this stack; how to undo that."""
-    from mulligan.workers.process import Process
+    from mulligan.workers.own_app import Installed
 
     shop: Any = OwnShop(stack.settings, stack.ledger, stack.workers.bench, stack.verifiers)
     holder: Any = app
     before, eager = getattr(app, "mulligan", None), app.conf.task_always_eager
     # Where install(app) leaves it.
-    holder.mulligan = Process(stack.settings, app, make=lambda _settings, _app: shop)
+    holder.mulligan = Installed(app, {}, make=lambda _settings, _app: shop)
     app.conf.task_always_eager = True
 
     def undo() -> None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 
 from pydantic_core import ErrorDetails
-from rapidfuzz import process
 
 from mulligan.policies.job import Job
 
@@ -84,6 +83,8 @@ def spelled(path: Sequence[str | int]) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
+    from rapidfuzz import process  # only for a typo: a producer starts without it
+
     near = process.extractOne(name, known, score_cutoff=65)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -14,6 +14,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import redis
 
@@ -28,6 +29,13 @@ from mulligan.workers.memory_ledger import MemoryLedger
 from mulligan.workers.redis_calls import Script, connect
 from mulligan.workers.redis_ledger import RedisLedger
 from mulligan.workers.settings import Settings
+
+# No test is judged by the clock: a busy computer is no defect. (In CI this is the default.)
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+if not os.environ.get("CI"):
+    hypothesis.settings.load_profile("patient")
 
 #: Times of the ledger's stories, in seconds; far apart, so that a slow computer changes nothing.
 STORY: dict[str, Any] = {

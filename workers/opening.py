@@ -21,12 +21,5 @@ def open_ledger(
         raise BadInput("no ledger: set MULLIGAN_LEDGER_URL or MULLIGAN_BROKER_URL")
     if not settings.ledger.startswith(("redis://", "rediss://", "unix://")):
         scheme = settings.ledger.partition(":")[0]
-        if settings.ledger_url is None:
-            raise BadInput(f"ledger_url: the broker is {scheme}: name a Redis for the ledger, too")
-        raise BadInput(f"ledger_url: must be a Redis URL, not {scheme}")
-    try:
-        client = connect(settings.ledger)
-    except ValueError:  # not quoted: what it could not read may be part of a password
-        name = "broker_url" if settings.ledger_url is None else "ledger_url"
-        raise BadInput(f"{name}: is no Redis URL, such as redis://host:6379/0") from None
-    return RedisLedger(client, settings, patience=patience, live=live)
+        raise BadInput(f"ledger_url: the broker is {scheme}: name a Redis for the ledger, too")
+    return RedisLedger(connect(settings.ledger), settings, patience=patience, live=live)

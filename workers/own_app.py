@@ -6,7 +6,7 @@ configuration is added when a worker or beat starts, and its broker is read when
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
@@ -14,6 +14,7 @@ from celery import Celery, signals
 
 from mulligan.tasks.ports import BadInput
 from mulligan.tasks.sweep import run_sweep
+from mulligan.workers.compose import Shop, compose
 from mulligan.workers.depth import empty_queues
 from mulligan.workers.own_messages import LANE
 from mulligan.workers.process import Process
@@ -26,9 +27,15 @@ _ATTRIBUTE = "mulligan"
 class Installed(Process):
     """What an app was given by `install`."""
 
-    def __init__(self, app: Celery, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        given: Mapping[str, Any],
+        *,
+        make: Callable[[Settings, Celery], Shop] = compose,
+    ) -> None:
         """BadInput if a setting is not one."""
-        super().__init__(load_settings(**given), app)
+        super().__init__(load_settings(**given), app, make=make)
         self._given = given
 
     @property

@@ -48,6 +48,7 @@ def test_a_retry_overtakes_every_job_that_waits(tmp_path: Path) -> None:
             assert len(overtaken) <= 8, f"{len(overtaken)} jobs went first"
 
 
+@pytest.mark.real_models("command")
 def test_a_worker_told_to_quit_gives_its_attempt_back_at_once(tmp_path: Path) -> None:
     """Given a lease of ten minutes and an answer that does not come, when its worker is told to
     quit, then another one has the attempt, and none is held against it."""

@@ -19,6 +19,8 @@ from mulligan.workers.runners.registry import RunnerRegistry
 from mulligan.workers.settings import Settings
 from mulligan.workers.verifiers.registry import VerifierRegistry
 
+#: Nothing is run: what a command may take is looked at.
+pytestmark = pytest.mark.real_models("command")
 RUNNERS = {
     "small": {"kind": "command", "argv": ["agent"], "timeout": "30s"},
     "usual": {"kind": "command", "argv": ["agent"]},
