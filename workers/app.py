@@ -55,6 +55,25 @@ def _queues(*, hints: bool) -> list[Any]:
     return [make(name, no_ack=hints) for name in QUEUES] + [make(SUBMIT_QUEUE)]
 
 
+def _schedule(settings: Settings) -> dict[str, Any]:
+    """What `control` does again and again; messages that nobody served in time do not pile up."""
+    every = {
+        "sweep": settings.sweep_interval,
+        "fold": FOLD_INTERVAL,
+        "bulk": BULK_INTERVAL,
+        "edits": EDITS_INTERVAL,
+        "webhooks": WEBHOOKS_INTERVAL,
+    }
+    return {
+        name: {
+            "task": f"mulligan.{name}",
+            "schedule": seconds,
+            "options": {"queue": "control", "expires": max(5.0, 2 * seconds)},
+        }
+        for name, seconds in every.items()
+    }
+
+
 def configuration(settings: Settings) -> dict[str, Any]:
     """Celery's settings. docs/decisions/0003 says which of them cost throughput and why."""
     broker = settings.broker_url or "memory://"
@@ -89,33 +108,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         # In force with --autoscale only.
         "worker_autoscaler": autoscaler(settings),
-        "beat_schedule": {
-            "sweep": {
-                "task": "mulligan.sweep",
-                "schedule": settings.sweep_interval,
-                "options": {"queue": "control", "expires": max(5.0, 2 * settings.sweep_interval)},
-            },
-            "fold": {
-                "task": "mulligan.fold",
-                "schedule": FOLD_INTERVAL,
-                "options": {"queue": "control", "expires": 5 * FOLD_INTERVAL},
-            },
-            "bulk": {
-                "task": "mulligan.bulk",
-                "schedule": BULK_INTERVAL,
-                "options": {"queue": "control", "expires": 5 * BULK_INTERVAL},
-            },
-            "edits": {
-                "task": "mulligan.edits",
-                "schedule": EDITS_INTERVAL,
-                "options": {"queue": "control", "expires": 5 * EDITS_INTERVAL},
-            },
-            "webhooks": {
-                "task": "mulligan.webhooks",
-                "schedule": WEBHOOKS_INTERVAL,
-                "options": {"queue": "control", "expires": 5 * WEBHOOKS_INTERVAL},
-            },
-        },
+        "beat_schedule": _schedule(settings),
     }
 
 
@@ -126,6 +119,7 @@ def create_app(settings: Settings) -> Celery:
     app.conf.update(configuration(settings))
     process = Process(settings, app)
     _register(app, process)
+    _register_periodic(app, process)
     _follow(process, Attendance(settings, app))
     return app
 
@@ -180,6 +174,29 @@ def _register(app: Celery, process: Process) -> None:
         parsed = Entry.parse(entry)
         return self.report(parsed, run_recheck(process.shop.bench, parsed))
 
+    def edit(session: str) -> str:
+        return work_on_session(process.shop, session)
+
+    def submit_job(self: StateTask, **job: Any) -> str:
+        # The message's own id is the key otherwise: a redelivery makes no second job.
+        key = job.get("idempotency_key") or self.request.id
+        read = read_job({**job, "idempotency_key": key})
+        try:
+            return submit_jobs(process.shop.intake, [read])[0].id
+        except LedgerUnavailable as error:
+            # The message is the only copy of the job, so it goes back; not in a hurry.
+            log.error("a job stays on %s, which is tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - no trace: it is no bug
+            time.sleep(RESUBMIT_SECONDS)
+            raise Reject(error, requeue=True) from error
+
+    for name, function in (("attempt", attempt), ("verify", verify), ("recheck", recheck)):
+        app.task(name=f"mulligan.{name}", bind=True, base=StateTask, shared=False)(function)
+    redacted = {"bind": True, "base": StateTask, "shared": False, "Request": REDACTED}
+    app.task(name="mulligan.submit", **redacted)(submit_job)
+    app.task(name="mulligan.edit", ignore_result=True, shared=False)(edit)
+
+
+def _register_periodic(app: Celery, process: Process) -> None:
     def sweep() -> int:
         shop = process.shop
         return run_sweep(
@@ -201,29 +218,9 @@ def _register(app: Celery, process: Process) -> None:
     def webhooks() -> int:
         return process.shop.webhooks.tick()
 
-    def edit(session: str) -> str:
-        return work_on_session(process.shop, session)
-
     def edits() -> int:
         return hint_at_sessions(process.shop, app)
 
-    def submit_job(self: StateTask, **job: Any) -> str:
-        # The message's own id is the key otherwise: a redelivery makes no second job.
-        key = job.get("idempotency_key") or self.request.id
-        read = read_job({**job, "idempotency_key": key})
-        try:
-            return submit_jobs(process.shop.intake, [read])[0].id
-        except LedgerUnavailable as error:
-            # The message is the only copy of the job, so it goes back; not in a hurry.
-            log.error("a job stays on %s, which is tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - no trace: it is no bug
-            time.sleep(RESUBMIT_SECONDS)
-            raise Reject(error, requeue=True) from error
-
-    for name, function in (("attempt", attempt), ("verify", verify), ("recheck", recheck)):
-        app.task(name=f"mulligan.{name}", bind=True, base=StateTask, shared=False)(function)
-    redacted = {"bind": True, "base": StateTask, "shared": False, "Request": REDACTED}
-    app.task(name="mulligan.submit", **redacted)(submit_job)
-    app.task(name="mulligan.edit", ignore_result=True, shared=False)(edit)
     # Several a second, day and night: their events would push the jobs out of Flower's list.
     silent = {"ignore_result": True, "send_events": False, "shared": False}
     app.task(name="mulligan.sweep", **silent)(sweep)
