@@ -160,6 +160,7 @@ def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
         assert [each["state"] for each in listed["jobs"]] == ["succeeded"]
 
 
+@pytest.mark.real_models("command")
 def test_a_run_starts_its_redis_again_and_goes_on() -> None:
     with new_shell(MULLIGAN_SUBMIT_PATIENCE="0.5") as shell:
         gate = shell.folder / "gate"
