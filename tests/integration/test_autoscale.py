@@ -43,8 +43,14 @@ def processes(fleet: Fleet) -> int:
     """The processes of the prefork pool, without their parent and what they run."""
     parent = child(fleet, "attempt").process
     assert parent is not None
-    found = psutil.Process(parent.pid).children()
-    return sum(one.status() != psutil.STATUS_ZOMBIE for one in found)
+    return sum(_lives(one) for one in psutil.Process(parent.pid).children())
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it went while we looked
+        return False
 
 
 def is_running(fleet: Fleet, job_id: str) -> Callable[[], bool]:
