@@ -1,10 +1,12 @@
 """Keep a server alive while anybody uses it: `python -I keeper.py LOCK argv…`. Stdlib only.
 
 Every user holds a shared lock on LOCK. The kernel drops a user's lock however it dies; when the
-keeper can take the lock for itself, nobody is left, and it stops the server and itself.
+keeper can take the lock for itself, nobody is left, and it stops the server and itself. However
+the keeper dies, the server goes with it.
 """
 
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +16,8 @@ import time
 def main() -> None:
     lock, argv = sys.argv[1], sys.argv[2:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    leash = os.path.join(os.path.dirname(__file__), "leash.py")  # noqa: PTH118, PTH120 - as below
+    server = subprocess.Popen([sys.executable, "-I", leash, *argv], stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: server.terminate())
     with open(lock) as file:  # noqa: PTH123 - this script imports nothing it can do without
         while server.poll() is None:

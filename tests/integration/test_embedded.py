@@ -93,6 +93,18 @@ def test_a_user_killed_with_9_leaves_no_server_behind(home: Path) -> None:
     until(lambda: not running(pid) and not running(keeper.pid))
 
 
+def test_a_keeper_killed_with_9_takes_its_server_along(users: list[EmbeddedRedis]) -> None:
+    first, second = users
+    first.start()
+    pid = server_pid(first)
+    keeper = psutil.Process(pid).parent()
+    assert keeper is not None
+    keeper.kill()
+    until(lambda: not running(pid))
+    second.start()  # whoever comes next has a server again, with a keeper of its own
+    assert server_pid(second) != pid
+
+
 def test_data_survives_a_restart(users: list[EmbeddedRedis]) -> None:
     first, second = users
     first.start()
