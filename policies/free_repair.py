@@ -89,13 +89,14 @@ def extract_json(text: str, *, truncated: bool) -> Extraction:
     return Extraction(text=text, shape=_shape(body, truncated), decoder_message=reason)
 
 
-def strip_code_fence(text: str) -> tuple[str, tuple[Coercion, ...]]:
+def strip_code_fence(text: str, *, markdown: bool = False) -> tuple[str, tuple[Coercion, ...]]:
     """The largest fenced block of an answer that becomes a file, and what was taken off.
 
-    The language tag goes with the fence; a text without a fence comes back unchanged.
+    The language tag goes with the fence; a text without a fence comes back unchanged. Fences are a
+    part of Markdown: of such a file, only one around the whole of it is taken off.
     """
     blocks = list(_blocks(text))
-    if not blocks:
+    if not blocks or (markdown and not blocks[0].alone):
         return text, ()
     return _largest(blocks)
 

@@ -277,6 +277,9 @@ def test_the_answer_becomes_its_file_without_fences(source: Path) -> None:
     assert place_answer(source, workspace, "```python\nx = 2\n```") == ("fence",)
     assert (source / "new" / "deep" / "answer.py").read_text().strip() == "x = 2"
     assert place_answer(source, workspace, "x = 3\n") == ()
+    text = "Run it:\n```sh\nmake\n```\n"
+    assert place_answer(source, Workspace(path=str(source), output_file="README.MD"), text) == ()
+    assert (source / "README.MD").read_text() == text
     assert (source / "new" / "deep" / "answer.py").read_text() == "x = 3\n"
 
 

@@ -235,6 +235,19 @@ def test_code_comes_out_of_its_fence(text: str, code: str, coercions: tuple[str,
     assert strip_code_fence(text) == (code, coercions)
 
 
+@pytest.mark.parametrize(
+    ("text", "file", "coercions"),
+    [
+        ("# Use\n```sh\nmake\n```\nDone\n", "# Use\n```sh\nmake\n```\nDone\n", ()),
+        ("```sh\nmake\n```\n```sh\nmake test\n```\n",
+         "```sh\nmake\n```\n```sh\nmake test\n```\n", ()),
+        ("````md\n# Use\n```sh\nmake\n```\n````", "# Use\n```sh\nmake\n```\n", ("fence",)),
+    ],
+)  # fmt: skip
+def test_markdown_keeps_its_own_fences(text: str, file: str, coercions: tuple[str, ...]) -> None:
+    assert strip_code_fence(text, markdown=True) == (file, coercions)
+
+
 @given(st.text())
 def test_text_without_a_fence_is_unchanged(text: str) -> None:
     plain = text.replace("`", "").replace("~", "")

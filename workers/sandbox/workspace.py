@@ -19,6 +19,8 @@ from mulligan.workers.sandbox.tree import decode_tree, encode_tree, read_tree, w
 DEFAULT_MAX_BYTES = 20 << 20
 #: Files may hold this many times the packed cap before they are packed.
 _UNPACKED_FACTOR = 10
+#: Files in which a fence is no wrapping.
+_MARKDOWN = frozenset({".md", ".markdown", ".mdx", ".qmd"})
 
 __all__ = [
     "apply_diff",
@@ -109,7 +111,7 @@ def place_answer(directory: Path, workspace: Workspace, text: str) -> tuple[Coer
     target = output_path(directory, workspace)
     if target is None:
         return ()
-    code, coercions = strip_code_fence(text)
+    code, coercions = strip_code_fence(text, markdown=target.suffix.lower() in _MARKDOWN)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(code.encode("utf-8", "replace"))
     return coercions
