@@ -12,13 +12,6 @@ from mulligan.policies.value import Value
 
 AlertEvent = Literal["escalated", "breaker_opened", "budget_exhausted", "job_finished", "test"]
 
-#: Reasons of escalations that mean a budget or a guardrail is used up.
-BUDGET_REASONS = (
-    "budget_tokens",
-    "budget_seconds",
-    "per_skill_loop_cap",
-    "session_time_share_cap",
-)
 SIGNATURE_HEADER = "X-Mulligan-Signature"
 DELIVERY_HEADER = "X-Mulligan-Delivery"
 #: How old a signature may be before a receiver takes it for a replay.
@@ -49,11 +42,6 @@ class Alert(Value):
     count: int
     #: What the ledger knows: of a group of escalations, of a breaker, of a finished job.
     about: dict[str, Any]
-
-
-def is_budget(reason: str) -> bool:
-    """Whether an escalation is told as `budget_exhausted`, too."""
-    return reason in BUDGET_REASONS
 
 
 def hook_name(url: str, secret_env: str | None) -> str:

@@ -22,7 +22,7 @@ INVALID_REASONS = (
     "missing_prompt_context",
     STALE,
 )
-#: Why a cycle was born escalated: a guardrail or a budget left no room for its retry.
+#: A guardrail or a budget is used up: why a cycle was born escalated, without its retry.
 BUDGET_REASONS = (
     "per_skill_loop_cap",
     "session_time_share_cap",

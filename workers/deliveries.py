@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mulligan.policies.alerts import BUDGET_REASONS, Alert, hook_name
+from mulligan.policies.alerts import Alert, hook_name
+from mulligan.policies.report import BUDGET_REASONS
 from mulligan.workers import keys
 from mulligan.workers.redis_calls import RedisCalls
 from mulligan.workers.settings import Webhook

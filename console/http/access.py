@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from fastapi import Depends
 from starlette.requests import Request
 
 from mulligan.console.http.errors import Problem, too_many
@@ -70,10 +69,6 @@ def needs(*roles: Role) -> Callable[[Request], Caller]:
         return caller
 
     return check
-
-
-#: For routes that anybody who was let in may use.
-ANYBODY = Depends(needs("producer", "ops"))
 
 
 def authenticate(request: Request) -> Caller:

@@ -15,7 +15,6 @@ from mulligan.policies.alerts import (
     alert_text,
     delivery_delay,
     hook_name,
-    is_budget,
     runbook_link,
     sign,
     verify_signature,
@@ -90,11 +89,6 @@ def test_a_body_says_what_and_how_often() -> None:
     body = alert_body(alert("escalated", 7, **GROUP), HERE)
     told = {name: body[name] for name in ("id", "event", "at", "count", *GROUP)}
     assert told == {"id": "p00-1-1", "event": "escalated", "at": 1000.5, "count": 7, **GROUP}
-
-
-def test_budgets_and_guardrails_are_budgets() -> None:
-    reasons = ("budget_tokens", "budget_seconds", "per_skill_loop_cap", "session_time_share_cap")
-    assert [is_budget(reason) for reason in (*reasons, "deadline")] == [True] * 4 + [False]
 
 
 def test_a_webhook_s_name_has_its_host_and_nothing_of_its_path() -> None:

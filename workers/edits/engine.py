@@ -21,8 +21,7 @@ from mulligan.tasks.edit_ports import ApplyContext
 from mulligan.tasks.edit_session import Appliers, EditBench, NotNow, advance
 from mulligan.tasks.ports import BadInput
 from mulligan.tasks.submit import Intake
-from mulligan.workers.blobs import blob_store
-from mulligan.workers.edits.measuring import RedisScores, SuiteMeasurer
+from mulligan.workers.edits.measuring import suite_measurer
 from mulligan.workers.edits.registry import default_registry
 from mulligan.workers.edits.sessions import Found, Lease, RedisSessions
 from mulligan.workers.edits.tree import Tree
@@ -361,19 +360,14 @@ def engine_of(
     settings: Settings, ledger: RedisLedger, intake: Intake | None, *, commands: bool
 ) -> Engine:
     """The engine of these settings. ``commands``: whether a suite may bring programs."""
-    calls, prefix = ledger.calls, settings.key_prefix
+    sessions = RedisSessions(
+        ledger.calls, prefix=settings.key_prefix, retention=settings.cycle_retention
+    )
     return Engine(
-        sessions=RedisSessions(calls, prefix=prefix, retention=settings.cycle_retention),
+        sessions=sessions,
         home=settings.home,
         intake=intake,
         tiers=settings.edit_tiers,
         formatters=settings.formatters,
-        measurer=SuiteMeasurer(
-            blobs=blob_store(settings),
-            store=RedisScores(calls, prefix=prefix, retention=settings.retention),
-            intake=intake,
-            commands=commands,
-            home=settings.home,
-            cap=settings.workspace_cap,
-        ),
+        measurer=suite_measurer(settings, ledger, intake, commands=commands),
     )

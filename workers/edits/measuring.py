@@ -317,15 +317,14 @@ def _score(task: SuiteTask, value: float, note: str = "", *, verdict: bool = Tru
 
 
 def suite_measurer(
-    settings: Settings, ledger: RedisLedger, intake: Intake, *, commands: bool | None = None
+    settings: Settings, ledger: RedisLedger, intake: Intake | None, *, commands: bool
 ) -> SuiteMeasurer:
-    """The measurer of an installation. ``commands``: by default, a suite may bring programs where
-    jobs may (allow_inline); a person's own command line may say yes."""
+    """The measurer of an installation. ``commands``: whether a suite may bring programs."""
     return SuiteMeasurer(
         blobs=blob_store(settings),
         store=RedisScores(ledger.calls, prefix=settings.key_prefix, retention=settings.retention),
         intake=intake,
-        commands=settings.allow_inline if commands is None else commands,
+        commands=commands,
         home=settings.home,
         cap=settings.workspace_cap,
     )
