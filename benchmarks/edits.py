@@ -27,11 +27,11 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from mulligan.policies.edit import Edit
-from mulligan.tasks.edit_ports import ApplyContext, Change, EditApplier
-from mulligan.workers.edits.code_ops import PatchFile, SearchReplace
-from mulligan.workers.edits.tree import Tree
-from mulligan.workers.edits.writing import perform
+from mulligan.policies.edits.edit import Edit
+from mulligan.tasks.ports.appliers import ApplyContext, Change, EditApplier
+from mulligan.workers.edits.operations.file_operations import PatchFile, SearchReplace
+from mulligan.workers.edits.tree.edited_tree import Tree
+from mulligan.workers.edits.tree.write_changes import perform
 
 #: Edits a round: the sides alternate, so that a busy machine is busy for all of them.
 ROUND = 50

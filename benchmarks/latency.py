@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.plain import RETRIES
 from benchmarks.rig import GOOD, SCHEMA, WRONG, Rig, rig, wait_until
-from mulligan.tasks.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.submit import read_job, submit_jobs
 
 PROBES = 200
 WARM_UP = 20
@@ -38,7 +38,7 @@ def mulligan(folder: Path, waiting: int) -> list[float]:
 
 
 def _waited(ledger: object, job_id: str) -> float:
-    from mulligan.workers.redis_ledger import RedisLedger
+    from mulligan.workers.ledger.redis_ledger import RedisLedger
 
     assert isinstance(ledger, RedisLedger)
     times: list[float] = []

@@ -21,11 +21,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mulligan.policies.job import TERMINAL
-from mulligan.tasks.submit import read_job, submit_jobs
-from mulligan.workers.local_stack import local_stack
-from mulligan.workers.memory_ledger import MemoryLedger
-from mulligan.workers.settings import Settings
+from mulligan.policies.jobs.job import TERMINAL
+from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
+from mulligan.workers.local.local_stack import local_stack
+from mulligan.workers.settings.model import Settings
 
 VERSION = "1.17.0"
 WRONG, RIGHT = '{"name": "Alice", "age": "thirty-one"}', '{"name": "Alice", "age": 31}'

@@ -24,12 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rig import rig, wait_until
+from mulligan.console.http.context import open_site
 from mulligan.console.http.server import ConsoleServer, listen
-from mulligan.console.http.site import open_site
-from mulligan.policies.figures import name
-from mulligan.workers.compose import Shop
-from mulligan.workers.fold import Fold
-from mulligan.workers.settings import Settings
+from mulligan.policies.figures.facts import name
+from mulligan.workers.figures.fold import Fold
+from mulligan.workers.services import Shop
+from mulligan.workers.settings.model import Settings
 
 console = Console(width=110)
 

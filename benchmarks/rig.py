@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import redis
 
-from mulligan.workers.app import create_app
-from mulligan.workers.compose import Shop, compose
-from mulligan.workers.embedded import find_server
-from mulligan.workers.settings import Settings
+from mulligan.workers.celery.factory import create_app
+from mulligan.workers.local.embedded_redis import find_server
+from mulligan.workers.services import Shop, compose
+from mulligan.workers.settings.model import Settings
 
 _QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 SCHEMA = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.rig import GOOD, SCHEMA, Rig, rig, wait_until
-from mulligan.tasks.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.submit import read_job, submit_jobs
 
 PAYLOAD = "x" * 1000
 
@@ -88,8 +88,8 @@ def _measure(made: Rig, tasks: int, done: Callable[[], int]) -> Rate:
 
 def round_trips(folder: Path) -> float:
     """Ledger round trips of one attempt on the happy path, counted in process."""
-    from mulligan.tasks.attempt import run_attempt
-    from mulligan.tasks.ledger import Entry
+    from mulligan.tasks.jobs.attempt import run_attempt
+    from mulligan.tasks.ports.ledger import Entry
 
     with rig(folder) as made:
         shop = made.shop()

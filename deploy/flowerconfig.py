@@ -1,3 +1,3 @@
 """Flower's configuration for Procfile and docker-compose.yml: what is not shown."""
 
-from mulligan.workers.flower_format import format_task  # noqa: F401 - Flower looks for the name
+from mulligan.workers.celery.flower_format import format_task  # noqa: F401 - Flower looks for the name

@@ -9,10 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mulligan.async_client import AsyncClient
-    from mulligan.client import Client
-    from mulligan.policies.job import Job
-    from mulligan.result import (
+    from mulligan.client.async_client import AsyncClient
+    from mulligan.client.result import (
         BadValue,
         Handle,
         JobFailed,
@@ -20,25 +18,27 @@ if TYPE_CHECKING:
         Result,
         WaitTimeout,
     )
-    from mulligan.tasks.own import Repair, Scored
-    from mulligan.workers.edits.loop import execute_edits
-    from mulligan.workers.own_tasks import RepairingTask, install
+    from mulligan.client.sync_client import Client
+    from mulligan.policies.jobs.job import Job
+    from mulligan.tasks.user_tasks.user_task import Repair, Scored
+    from mulligan.workers.edits.execute_edits import execute_edits
+    from mulligan.workers.user_tasks.repairing_task import RepairingTask, install
 
 _HOMES = {
-    "AsyncClient": "mulligan.async_client",
-    "BadValue": "mulligan.result",
-    "Client": "mulligan.client",
-    "Handle": "mulligan.result",
-    "Job": "mulligan.policies.job",
-    "JobFailed": "mulligan.result",
-    "NotAllStored": "mulligan.result",
-    "Repair": "mulligan.tasks.own",
-    "RepairingTask": "mulligan.workers.own_tasks",
-    "Result": "mulligan.result",
-    "Scored": "mulligan.tasks.own",
-    "WaitTimeout": "mulligan.result",
-    "execute_edits": "mulligan.workers.edits.loop",
-    "install": "mulligan.workers.own_tasks",
+    "AsyncClient": "mulligan.client.async_client",
+    "BadValue": "mulligan.client.result",
+    "Client": "mulligan.client.sync_client",
+    "Handle": "mulligan.client.result",
+    "Job": "mulligan.policies.jobs.job",
+    "JobFailed": "mulligan.client.result",
+    "NotAllStored": "mulligan.client.result",
+    "Repair": "mulligan.tasks.user_tasks.user_task",
+    "RepairingTask": "mulligan.workers.user_tasks.repairing_task",
+    "Result": "mulligan.client.result",
+    "Scored": "mulligan.tasks.user_tasks.user_task",
+    "WaitTimeout": "mulligan.client.result",
+    "execute_edits": "mulligan.workers.edits.execute_edits",
+    "install": "mulligan.workers.user_tasks.repairing_task",
 }
 
 __all__ = [

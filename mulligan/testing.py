@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from mulligan.async_client import AsyncClient
-    from mulligan.client import Client
-    from mulligan.in_memory import Answers
-    from mulligan.policies.edit import Edit
-    from mulligan.policies.failure import VerificationResult
-    from mulligan.policies.job import Output
-    from mulligan.result import Result
-    from mulligan.tasks.edit_ports import Change, EditApplier
-    from mulligan.tasks.ledger import JobView
-    from mulligan.tasks.ports import Runner, Verifier
-    from mulligan.workers.local_stack import LocalStack
+    from mulligan.client.async_client import AsyncClient
+    from mulligan.client.in_memory import Answers
+    from mulligan.client.result import Result
+    from mulligan.client.sync_client import Client
+    from mulligan.policies.edits.edit import Edit
+    from mulligan.policies.failures.failure import VerificationResult
+    from mulligan.policies.jobs.job import Output
+    from mulligan.tasks.ports.appliers import Change, EditApplier
+    from mulligan.tasks.ports.ledger import JobView
+    from mulligan.tasks.ports.world import Runner, Verifier
+    from mulligan.workers.local.local_stack import LocalStack
 
 T = TypeVar("T")
 #: While this variable is set, only scripts answer jobs: also in workers that a test starts.
@@ -104,7 +104,7 @@ class InMemoryStack:
         The rest is as for ``Client.run``. With neither ``returns`` nor verifiers, any JSON object
         is good.
         """
-        from mulligan.result import WaitTimeout
+        from mulligan.client.result import WaitTimeout
 
         fields: dict[str, Any] = {"prompt": job} if isinstance(job, str) else dict(job)
         if returns is None:
@@ -121,22 +121,22 @@ class InMemoryStack:
         With ``answers``, its jobs are answered by these whatever runner they name: a list by
         attempt, whose last repeats, or a function from the prompt to such a list.
         """
-        from mulligan.client import Client
-        from mulligan.in_memory import ScriptedDesk
+        from mulligan.client.in_memory import ScriptedDesk
+        from mulligan.client.sync_client import Client
 
         return Client.at(ScriptedDesk(self._stack, answers))
 
     def async_client(self, *, answers: Answers = ()) -> AsyncClient:
         """As ``client``, for asyncio."""
-        from mulligan.async_client import AsyncClient
-        from mulligan.in_memory import ScriptedDesk
+        from mulligan.client.async_client import AsyncClient
+        from mulligan.client.in_memory import ScriptedDesk
 
         return AsyncClient.at(ScriptedDesk(self._stack, answers))
 
     def install(self, app: Celery) -> None:
         """In place of ``mulligan.install(app)``, until the test has ended: the app's repairing
         tasks run inline, with all their attempts, and neither a broker nor Redis is asked."""
-        from mulligan.in_memory import install_in_memory
+        from mulligan.client.in_memory import install_in_memory
 
         self._undo.append(install_in_memory(app, self._stack))
 
@@ -155,9 +155,9 @@ class InMemoryStack:
 @pytest.fixture
 def mulligan_stack() -> Iterator[InMemoryStack]:
     """An in-memory stack of your own for one test."""
-    from mulligan.workers.local_stack import local_stack
-    from mulligan.workers.memory_ledger import MemoryLedger
-    from mulligan.workers.settings import Settings
+    from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
+    from mulligan.workers.local.local_stack import local_stack
+    from mulligan.workers.settings.model import Settings
 
     settings = Settings(allow_inline=True, sweep_interval=0.05)
     with local_stack(settings, MemoryLedger(settings), grace=1.0) as stack:
@@ -172,7 +172,7 @@ def assert_repaired(
     job: Result[Any] | JobView, *, by: str | None = None, attempts: int | None = None
 ) -> None:
     """The job failed at first and succeeded in the end; ``by`` is part of the technique's name."""
-    from mulligan.result import Result
+    from mulligan.client.result import Result
 
     view = job.view if isinstance(job, Result) else job
     count = len(view.attempts)
@@ -188,8 +188,8 @@ def assert_repaired(
 
 def check_verifier(verifier: Verifier, *, good: str, bad: str) -> None:
     """The contract of a verifier: it tells good from bad, the same each time, as plain JSON."""
-    from mulligan.policies.classify import classify_failure
-    from mulligan.policies.failure import VerificationStatus
+    from mulligan.policies.failures.classify import classify_failure
+    from mulligan.policies.failures.failure import VerificationStatus
 
     assert isinstance(verifier.slow, bool), "a verifier says whether it is slow"
     passed, failed = _verify(verifier, good), _verify(verifier, bad)
@@ -206,16 +206,16 @@ def check_verifier(verifier: Verifier, *, good: str, bad: str) -> None:
 
 
 def _verify(verifier: Verifier, text: str) -> VerificationResult:
-    from mulligan.policies.job import Output
-    from mulligan.tasks.ports import Candidate
+    from mulligan.policies.jobs.job import Output
+    from mulligan.tasks.ports.world import Candidate
 
     return verifier.verify(Candidate(output=Output(text=text), text=text))
 
 
 def check_runner(runner: Runner, *, prompt: str = "Say something.") -> Output:
     """The contract of a runner: a named provider, and an answer that survives being stored."""
-    from mulligan.policies.job import Message, Output
-    from mulligan.tasks.ports import Request
+    from mulligan.policies.jobs.job import Message, Output
+    from mulligan.tasks.ports.world import Request
 
     assert runner.provider, "a runner names its provider: breakers are kept by it"
     output = runner.answer(Request(messages=(Message(role="user", content=prompt),), timeout=30.0))
@@ -230,9 +230,9 @@ def check_applier(
     """The contract of an edit's operation: it computes changes and writes nothing, says truly what
     is there, and done twice it changes nothing. ``expect`` is each file afterwards; None: deleted.
     """
-    from mulligan.tasks.edit_ports import ApplyContext, EditRefused
-    from mulligan.workers.edits.confine import normal
-    from mulligan.workers.edits.writing import perform
+    from mulligan.tasks.ports.appliers import ApplyContext, EditRefused
+    from mulligan.workers.edits.tree.confined_paths import normal
+    from mulligan.workers.edits.tree.write_changes import perform
 
     ctx = ApplyContext(root=root)
     assert applier.op == edit.op, f"it is for {applier.op}, the edit is {edit.op}"

@@ -21,14 +21,15 @@ import redis
 # With --import-mode=importlib nothing is put on the path by itself: `from support import …`.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support import SettingsMaker, Stage, StageMaker, TwinsMaker, until
+from support.ledger_stage import SettingsMaker, Stage, StageMaker, TwinsMaker, until
 
-from mulligan.workers import leash, redis_calls
-from mulligan.workers.embedded import find_server
-from mulligan.workers.memory_ledger import MemoryLedger
-from mulligan.workers.redis_calls import Script, connect
-from mulligan.workers.redis_ledger import RedisLedger
-from mulligan.workers.settings import Settings
+from mulligan.workers.ledger import calls as redis_calls
+from mulligan.workers.ledger.calls import Script, connect
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
+from mulligan.workers.local import die_with_parent as leash
+from mulligan.workers.local.embedded_redis import find_server
+from mulligan.workers.settings.model import Settings
 
 # No test is judged by the clock: a busy computer is no defect. (In CI this is the default.)
 hypothesis.settings.register_profile(

@@ -19,8 +19,8 @@ from typing import Any, TypeGuard
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
-from mulligan.policies.job import Job, VerifierSpec
-from mulligan.tasks.ports import BadInput
+from mulligan.policies.jobs.job import Job, VerifierSpec
+from mulligan.tasks.ports.world import BadInput
 
 CONTRACT = "contract.schema"
 #: A pydantic model, or any other type that pydantic has a JSON Schema of: ``list[Person]``, a

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from mulligan.console.http.errors import Problem, too_many
-from mulligan.tasks.ports import LedgerUnavailable
-from mulligan.workers.tokens import Role, Token
+from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.workers.ledger.tokens import Role, Token
 
 if TYPE_CHECKING:
-    from mulligan.console.http.site import Site
+    from mulligan.console.http.context import Site
 
 COOKIE = "mulligan_session"
 CSRF_HEADER = "X-CSRF-Token"

@@ -11,23 +11,21 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from mulligan.console.http import (
-    cost,
-    edits,
-    elsewhere,
-    errors,
-    escalations,
-    events,
-    failures,
-    jobs,
-    metrics,
-    ops,
-    quality,
-    scale,
-    sessions,
-)
-from mulligan.console.http.gate import Gate
-from mulligan.console.http.site import Site
+from mulligan.console.http import errors
+from mulligan.console.http.context import Site
+from mulligan.console.http.middleware import Gate
+from mulligan.console.http.routes import cost_routes as cost
+from mulligan.console.http.routes import edit_routes as edits
+from mulligan.console.http.routes import escalation_routes as escalations
+from mulligan.console.http.routes import event_routes as events
+from mulligan.console.http.routes import external_routes as elsewhere
+from mulligan.console.http.routes import failure_routes as failures
+from mulligan.console.http.routes import job_routes as jobs
+from mulligan.console.http.routes import login_routes as sessions
+from mulligan.console.http.routes import metrics_routes as metrics
+from mulligan.console.http.routes import ops_routes as ops
+from mulligan.console.http.routes import quality_routes as quality
+from mulligan.console.http.routes import scale_routes as scale
 from mulligan.console.page import routes
 
 #: Every module with a ``create_router(site)``.

@@ -19,10 +19,10 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from mulligan.console.http.errors import Problem, invalid
-from mulligan.tasks.ports import LedgerUnavailable
-from mulligan.workers import keys
-from mulligan.workers.redis_ledger import RedisLedger
-from mulligan.workers.settings import Settings
+from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.settings.model import Settings
 
 _LOG = logging.getLogger("mulligan.console")
 #: Nothing is as good as a comment now and then to find out that a listener has gone.

@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from mulligan.console.http.doors import login_for
-from mulligan.tasks.ports import BadInput, LedgerUnavailable
-from mulligan.tasks.submit import explain
+from mulligan.console.http.login_redirect import login_for
+from mulligan.tasks.jobs.submit import explain
+from mulligan.tasks.ports.world import BadInput, LedgerUnavailable
 
 _LOG = logging.getLogger("mulligan.console")
 #: What a caller is told to wait while the ledger or the broker is away.

@@ -9,8 +9,8 @@ import sys
 import uvicorn
 
 from mulligan.console.http.app import create_console
-from mulligan.console.http.site import Site
-from mulligan.tasks.ports import BadInput
+from mulligan.console.http.context import Site
+from mulligan.tasks.ports.world import BadInput
 
 #: How long requests under way may take when the server stops.
 _GRACE = 5

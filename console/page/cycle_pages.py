@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.site import Site
+from mulligan.console.http.context import Site
 from mulligan.console.page.render import page
-from mulligan.policies.cycle import CycleStatus, SelfRepairCycle
-from mulligan.policies.report import immediate_loop_report
-from mulligan.workers import keys
-from mulligan.workers.cycle_rows import CycleRows
+from mulligan.policies.cycles.cycle import CycleStatus, SelfRepairCycle
+from mulligan.policies.cycles.report import immediate_loop_report
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.cycle_rows import CycleRows
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 _DAYS = 7

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Caller
-from mulligan.console.http.edits import (
+from mulligan.console.http.context import Site
+from mulligan.console.http.routes.edit_routes import (
     edit_engine,
     edit_named,
     session_named,
@@ -21,11 +22,10 @@ from mulligan.console.http.edits import (
     waiting,
     workspace_of,
 )
-from mulligan.console.http.site import Site
+from mulligan.console.page.job_story_page import DiffLine
 from mulligan.console.page.render import page
-from mulligan.console.page.story import DiffLine
-from mulligan.policies.edit import EditOutcome
-from mulligan.policies.edit_session import Delta, EditRecord, Session
+from mulligan.policies.edits.edit import EditOutcome
+from mulligan.policies.edits.session import Delta, EditRecord, Session
 
 Reader = Annotated[Caller, Depends(unbound("producer", "ops"))]
 _SESSIONS = 50

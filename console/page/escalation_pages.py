@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.context import Site
 from mulligan.console.http.errors import not_found
-from mulligan.console.http.site import Site
 from mulligan.console.page.render import only, page
-from mulligan.tasks.escalations import find_group, list_groups
+from mulligan.tasks.escalations.end_escalations import find_group, list_groups
 
 Reader = Annotated[Caller, Depends(needs("ops"))]
 Show = Annotated[str, Query(max_length=10)]

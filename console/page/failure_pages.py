@@ -11,15 +11,15 @@ from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from mulligan.console.failure_report import failure_report
 from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.context import Site
 from mulligan.console.http.errors import not_found
-from mulligan.console.http.site import Site
-from mulligan.console.overview import WINDOWS, overview
 from mulligan.console.page.overview_page import why_place
 from mulligan.console.page.render import only, page
 from mulligan.console.page.svg import shade
-from mulligan.workers.figures import Figures
+from mulligan.console.reports.failure_report import failure_report
+from mulligan.console.reports.overview import WINDOWS, overview
+from mulligan.workers.figures.windows import Figures
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Window = Annotated[str, Query(max_length=10)]

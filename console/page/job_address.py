@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from mulligan.console.http.access import Caller
-from mulligan.console.http.site import Site
-from mulligan.workers import keys
-from mulligan.workers.job_pages import find_jobs
+from mulligan.console.http.context import Site
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.job_pages import find_jobs
 
 #: `<job>`, `<job>-<n>`, `<job>-<n>-v<i>`, `<job>-<n>-c<loop>` and `<job>-done`.
 _OURS = re.compile(r"^(p\d{2,}-[0-9a-z]+)(?:-(\d{1,9})(?:-[vc]\d{1,9})?|-done)?$", re.ASCII)

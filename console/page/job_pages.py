@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.context import Site
 from mulligan.console.http.errors import Problem, invalid
-from mulligan.console.http.jobs import visible_job
-from mulligan.console.http.site import Site
-from mulligan.console.page import story
+from mulligan.console.http.routes.job_routes import visible_job
+from mulligan.console.page import job_story_page as story
 from mulligan.console.page.job_address import address_of
 from mulligan.console.page.render import page
-from mulligan.workers.job_pages import JobFilter, page_jobs
+from mulligan.workers.ledger.job_pages import JobFilter, page_jobs
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Text = Annotated[str, Query(max_length=200)]

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from mulligan.console.cli.commands.queue import PAUSABLE
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.ops import visible_breakers
-from mulligan.console.http.site import Site
-from mulligan.console.overview import Overview, overview
+from mulligan.console.http.context import Site
+from mulligan.console.http.routes.ops_routes import visible_breakers
 from mulligan.console.page.render import page
-from mulligan.console.queues import PAUSABLE
+from mulligan.console.reports.overview import Overview, overview
 
 Reader = Annotated[Caller, Depends(needs("ops"))]
 #: Task types of jobs of this window are listed.

@@ -10,12 +10,13 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from mulligan.console.cli.commands.queue import PAUSABLE
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.site import Site
-from mulligan.console.overview import WINDOWS, Overview, Why, overview
-from mulligan.console.page import live, svg
+from mulligan.console.http.context import Site
+from mulligan.console.page import live_list as live
+from mulligan.console.page import svg
 from mulligan.console.page.render import FRAGMENT_HEADER, address, only, page
-from mulligan.console.queues import PAUSABLE
+from mulligan.console.reports.overview import WINDOWS, Overview, Why, overview
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Window = Annotated[str, Query(max_length=10)]

@@ -14,8 +14,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Caller, csrf_token
-from mulligan.console.page import shown, svg
-from mulligan.workers.settings import Settings
+from mulligan.console.page import format as shown
+from mulligan.console.page import svg
+from mulligan.workers.settings.model import Settings
 
 #: The one navigation: path and name.
 PAGES = (

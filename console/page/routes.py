@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from mulligan.console.http.access import Caller, authenticate
+from mulligan.console.http.context import Site
 from mulligan.console.http.errors import Problem, not_found
-from mulligan.console.http.site import Site
 from mulligan.console.page import (
     cycle_pages,
     edit_pages,
@@ -19,10 +19,10 @@ from mulligan.console.page import (
     job_pages,
     operation_pages,
     overview_page,
-    runbook,
 )
+from mulligan.console.page import runbook_page as runbook
 from mulligan.console.page.render import STATIC, VERSION, page
-from mulligan.tasks.ports import LedgerUnavailable
+from mulligan.tasks.ports.world import LedgerUnavailable
 
 __all__ = ["create_router", "error_page"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import stage
-from fleet import Fleet
 from playwright.sync_api import Page
-from web import Served
+from support.fleet import Fleet
+from support.web import Served
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",

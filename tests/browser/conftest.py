@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import running_fleet
 from playwright.sync_api import (
     Browser,
     BrowserContext,
@@ -18,7 +17,8 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
-from web import served
+from support.fleet import running_fleet
+from support.web import served
 
 sys.path.insert(0, str(Path(__file__).parent))
 

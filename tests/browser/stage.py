@@ -20,15 +20,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fleet import Fleet, running_fleet, wait_for
-from web import served
+from support.fleet import Fleet, running_fleet, wait_for
+from support.web import served
 
-from mulligan.console.exits import stop_on_signals
-from mulligan.tasks.ports import TransportFault
-from mulligan.workers import keys
-from mulligan.workers.compose import redis_breakers
-from mulligan.workers.fold import Fold
-from mulligan.workers.settings import Settings
+from mulligan.console.cli.exit_codes import stop_on_signals
+from mulligan.tasks.ports.world import TransportFault
+from mulligan.workers.figures.fold import Fold
+from mulligan.workers.ledger import keys
+from mulligan.workers.services import redis_breakers
+from mulligan.workers.settings.model import Settings
 
 INVOICE = {
     "type": "object",

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import pytest
 from browsing import ARTIFACTS, Tab
-from fleet import Server
 from playwright.sync_api import Browser, Page, expect
 from ruamel.yaml import YAML
-from web import Served, served
+from support.fleet import Server
+from support.web import Served, served
 
-from mulligan.console.http.edits import edit_engine
-from mulligan.workers.settings import Settings
+from mulligan.console.http.routes.edit_routes import edit_engine
+from mulligan.workers.settings.model import Settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "edits"
 LOOKS: tuple[tuple[int, Literal["light", "dark"]], ...] = (

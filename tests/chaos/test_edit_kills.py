@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trees import Snapshot, change, die, dying_before, git, in_child, snapshot, write
+from support.trees import Snapshot, change, die, dying_before, git, in_child, snapshot, write
 
-from mulligan.tasks.edit_ports import Change
-from mulligan.workers.edits.operating import STEPS
-from mulligan.workers.edits.tree import Tree
+from mulligan.tasks.ports.appliers import Change
+from mulligan.workers.edits.tree.edited_tree import Tree
+from mulligan.workers.edits.tree.operator import STEPS
 
 pytestmark = pytest.mark.chaos
 

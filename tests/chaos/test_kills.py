@@ -11,12 +11,21 @@ from typing import Any
 
 import psutil
 import pytest
-from fleet import CONTROL, GOOD, MISSING, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
+from support.fleet import (
+    CONTROL,
+    GOOD,
+    MISSING,
+    WRONG_TYPE,
+    Fleet,
+    running_fleet,
+    scripted,
+    wait_for,
+)
 
-from mulligan.policies.retry import PASSING_SCORE
-from mulligan.tasks.ledger import JobView
-from mulligan.workers.stack import Pool
-from mulligan.workers.steps import STEPS
+from mulligan.policies.repair.retry import PASSING_SCORE
+from mulligan.tasks.ports.ledger import JobView
+from mulligan.workers.crash_points import STEPS
+from mulligan.workers.local.supervisor import Pool
 
 pytestmark = pytest.mark.chaos
 

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 import redis
-from support import SettingsMaker
-from trees import die, in_child, snapshot, write
+from support.ledger_stage import SettingsMaker
+from support.trees import die, in_child, snapshot, write
 
-from mulligan.policies.edit import AutonomyMode, EditPlan
-from mulligan.policies.edit_session import Session
-from mulligan.policies.suite import Suite
-from mulligan.workers.edits.engine import Engine, engine_of
-from mulligan.workers.edits.measuring import SuiteMeasurer
-from mulligan.workers.edits.sessions import RedisSessions
-from mulligan.workers.edits.tree import Tree
-from mulligan.workers.redis_ledger import RedisLedger
+from mulligan.policies.edits.edit import AutonomyMode, EditPlan
+from mulligan.policies.edits.session import Session
+from mulligan.policies.edits.suite import Suite
+from mulligan.workers.edits.sessions.engine import Engine, engine_of
+from mulligan.workers.edits.sessions.session_store import RedisSessions
+from mulligan.workers.edits.sessions.suite_measurer import SuiteMeasurer
+from mulligan.workers.edits.tree.edited_tree import Tree
+from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 pytestmark = pytest.mark.chaos
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from mulligan.policies.job import EXTERNAL, Output
-from mulligan.tasks.ports import Request, RunnerError
+from mulligan.policies.jobs.job import EXTERNAL, Output
+from mulligan.tasks.ports.world import Request, RunnerError
 
 NO_MODELS = "MULLIGAN_NO_MODELS"
 #: ``except:command,echo`` blocks all kinds of runners but these.

@@ -15,12 +15,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mulligan.policies.job import Message, Output, Seconds
+from mulligan.policies.jobs.job import Message, Output, Seconds
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports import BadInput, BlobStore, Request, RunnerError
-from mulligan.workers.runners.options import RunnerDefaults, read_options
+from mulligan.tasks.ports.world import BadInput, BlobStore, Request, RunnerError
+from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 from mulligan.workers.sandbox.diff import read_diff
-from mulligan.workers.sandbox.process import (
+from mulligan.workers.sandbox.subprocesses import (
     Completed,
     Limits,
     ProgramMissing,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mulligan.policies.job import EXTERNAL, Output
+from mulligan.policies.jobs.job import EXTERNAL, Output
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports import Request, RunnerError
-from mulligan.workers.runners.options import read_options
+from mulligan.tasks.ports.world import Request, RunnerError
+from mulligan.workers.runners.runner_options import read_options
 
 
 class ExternalOptions(Value):

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mulligan.policies.job import Output, Seconds
+from mulligan.policies.jobs.job import Output, Seconds
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports import Request, TransportFault
+from mulligan.tasks.ports.world import Request, TransportFault
 from mulligan.workers.runners.blocking import blocked, refusal
 from mulligan.workers.runners.local_server import MODEL
 from mulligan.workers.runners.local_state import (
@@ -19,7 +19,7 @@ from mulligan.workers.runners.local_state import (
     stop_local_server,
 )
 from mulligan.workers.runners.openai import OpenAIOptions, OpenAIRunner
-from mulligan.workers.runners.options import RunnerDefaults, read_options
+from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 
 __all__ = ["LocalRunner", "ensure_local_server", "stop_local_server"]
 

@@ -13,13 +13,13 @@ from urllib.request import getproxies
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from mulligan.policies.job import Decoding, Output, Seconds, Usage
+from mulligan.policies.jobs.job import Decoding, Output, Seconds, Usage
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports import BadInput, Request, TransportFault
+from mulligan.tasks.ports.world import BadInput, Request, TransportFault
 from mulligan.workers.runners import openai_client
 from mulligan.workers.runners.blocking import blocked, refusal
 from mulligan.workers.runners.openai_faults import Caller, Refusal, refused, runner_error
-from mulligan.workers.runners.options import RunnerDefaults, read_options
+from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"

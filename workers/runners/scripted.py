@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from mulligan.policies.job import Output, Seconds, Usage
+from mulligan.policies.jobs.job import Output, Seconds, Usage
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports import Request, TransportFault
-from mulligan.workers.runners.options import read_options
+from mulligan.tasks.ports.world import Request, TransportFault
+from mulligan.workers.runners.runner_options import read_options
 
 PROVIDER = "scripted"
 #: No script may hold a worker's slot for longer.

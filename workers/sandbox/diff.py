@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from mulligan.tasks.ports import BadInput
-from mulligan.workers.sandbox.tree import (
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.sandbox.file_tree import (
     Node,
     confined,
     decode_tree,

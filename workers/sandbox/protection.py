@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from mulligan.workers.sandbox.tree import Tree, remove, write_tree
+from mulligan.workers.sandbox.file_tree import Tree, remove, write_tree
 
 #: What pytest or Python would pick up by itself, whatever the job says about protection.
 ALWAYS = (

@@ -7,13 +7,13 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from mulligan.policies.free_repair import Coercion, strip_code_fence
-from mulligan.policies.job import Workspace
-from mulligan.tasks.ports import BadInput, BlobStore, VerifierError
+from mulligan.policies.jobs.job import Workspace
+from mulligan.policies.repair.free_repair import Coercion, strip_code_fence
+from mulligan.tasks.ports.world import BadInput, BlobStore, VerifierError
 from mulligan.workers.sandbox.diff import apply_diff, make_diff
+from mulligan.workers.sandbox.file_tree import decode_tree, encode_tree, read_tree, write_tree
 from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.protection import Protection
-from mulligan.workers.sandbox.tree import decode_tree, encode_tree, read_tree, write_tree
 
 #: A snapshot of a path that was never submitted (``mulligan verify``) may have this many bytes.
 DEFAULT_MAX_BYTES = 20 << 20

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mulligan.policies.failure import Finding, VerificationResult, VerificationStatus
-from mulligan.policies.job import Seconds
+from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.jobs.job import Seconds
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports import BlobStore, Candidate
-from mulligan.workers.sandbox.bench import Bench, LaidOut
-from mulligan.workers.sandbox.process import Completed, Limits, clean_environment, run
+from mulligan.tasks.ports.world import BlobStore, Candidate
+from mulligan.workers.sandbox.layout import Bench, LaidOut
+from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
 
 _TAIL_CHARACTERS = 2_000
 

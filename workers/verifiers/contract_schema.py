@@ -14,9 +14,9 @@ import jsonschema_rs
 from jsonschema_rs import ValidationErrorKind
 from pydantic import ConfigDict, Field
 
-from mulligan.policies.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports import BadInput, Candidate, VerifierError
+from mulligan.tasks.ports.world import BadInput, Candidate, VerifierError
 from mulligan.workers.contract_models import Model, Models, schema_of
 from mulligan.workers.verifiers.json_text import (
     coercion_warnings,

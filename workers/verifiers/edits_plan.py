@@ -15,13 +15,18 @@ from pydantic import Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from mulligan.policies.edit import Edit, EditPlan
-from mulligan.policies.failure import FailureKind, Finding, VerificationResult, VerificationStatus
-from mulligan.policies.job import escapes
+from mulligan.policies.edits.edit import Edit, EditPlan
+from mulligan.policies.failures.failure import (
+    FailureKind,
+    Finding,
+    VerificationResult,
+    VerificationStatus,
+)
+from mulligan.policies.jobs.job import escapes
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.edit_ports import ApplyContext, EditRefused
-from mulligan.tasks.ports import BadInput, BlobStore, Candidate
-from mulligan.workers.sandbox.process import Limits
+from mulligan.tasks.ports.appliers import ApplyContext, EditRefused
+from mulligan.tasks.ports.world import BadInput, BlobStore, Candidate
+from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import private_directory, snapshot_of, unpack
 from mulligan.workers.verifiers.json_text import coercion_warnings, extraction_of
 
@@ -89,7 +94,7 @@ class EditsPlan:
 
     def _tried(self, plan: EditPlan, work: Path) -> list[Finding]:
         # Imported here: no other verifier needs libcst, tomlkit and git.
-        from mulligan.workers.edits.registry import default_registry
+        from mulligan.workers.edits.applier_registry import default_registry
 
         if len(plan.edits) > self.options.max_edits:
             told = f"has {len(plan.edits)} edits; at most {self.options.max_edits} are taken"
@@ -100,7 +105,7 @@ class EditsPlan:
         return [finding for finding in found if finding is not None]
 
     def _one(self, registry: Any, index: int, edit: Edit, ctx: ApplyContext) -> Finding | None:
-        from mulligan.workers.edits import writing
+        from mulligan.workers.edits.tree import write_changes as writing
 
         allowed = self.options.operations or tuple(registry.names())
         if edit.op not in allowed or not registry.is_supported(edit.op):

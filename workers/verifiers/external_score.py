@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, NoReturn
 
-from mulligan.policies.job import GIVEN_SCORE
+from mulligan.policies.jobs.job import GIVEN_SCORE
 from mulligan.policies.value import Value
-from mulligan.tasks.ports import Candidate, VerifierError
+from mulligan.tasks.ports.world import Candidate, VerifierError
 
 
 class ExternalScore:

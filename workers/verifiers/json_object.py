@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import perf_counter
 from typing import ClassVar
 
-from mulligan.policies.failure import VerificationResult, VerificationStatus
+from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.value import Value
-from mulligan.tasks.ports import Candidate
+from mulligan.tasks.ports.world import Candidate
 from mulligan.workers.verifiers.json_text import (
     coercion_warnings,
     extraction_of,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from mulligan.policies.failure import Finding
-from mulligan.policies.free_repair import Extraction, extract_json
+from mulligan.policies.failures.failure import Finding
+from mulligan.policies.repair.free_repair import Extraction, extract_json
 from mulligan.policies.value import Json
-from mulligan.tasks.ports import Candidate
+from mulligan.tasks.ports.world import Candidate
 
 #: Longer texts are parsed again by each verifier rather than kept in memory.
 _CACHED_CHARACTERS = 65_536

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mulligan.policies.causes import pydantic_keyword
-from mulligan.policies.failure import Finding
+from mulligan.policies.failures.causes import pydantic_keyword
+from mulligan.policies.failures.failure import Finding
 from mulligan.policies.value import Json
 from mulligan.workers.contract_models import Model, read_as
 from mulligan.workers.verifiers.schema_findings import brief, json_path

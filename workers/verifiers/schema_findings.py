@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
-from mulligan.policies.failure import Finding
+from mulligan.policies.failures.failure import Finding
 from mulligan.policies.value import Json
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from mulligan.policies.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Value
-from mulligan.tasks.ports import BadInput, Candidate
+from mulligan.tasks.ports.world import BadInput, Candidate
 from mulligan.workers.verifiers.bounded_regex import BoundedRegex
 
 #: A longer text fails instead of being searched in part, where something forbidden could hide.

@@ -9,8 +9,8 @@ This one answers from a small phrase book instead of a model.
 from collections.abc import Mapping
 from typing import Any
 
-from mulligan.policies.job import Output
-from mulligan.tasks.ports import BadInput, Request, RunnerError
+from mulligan.policies.jobs.job import Output
+from mulligan.tasks.ports.world import BadInput, Request, RunnerError
 
 GREETINGS = {"en": "Good morning", "fr": "Bonjour", "de": "Guten Morgen"}
 

@@ -1,0 +1,110 @@
+"""`mulligan classify`: what a failure is, why it has its signature, and how it is repaired."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.output import screen
+
+
+def classify(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A failure as JSON, or as text; - is stdin.")
+    ],
+    attempt: Annotated[int, typer.Option(help="Which attempt failed.", min=1)] = 1,
+    json: Json = False,
+) -> None:
+    """Classify a failure.
+
+    It may be a VerificationResult, a record, {"kind": …}, {"exit_code": …} or plain text.
+    """
+    from mulligan.console.jobfiles.source_document import read_text
+    from mulligan.policies.failures.failure import failure_record_to_dict
+    from mulligan.policies.failures.signature import explain_signature
+    from mulligan.policies.repair.instruction import (
+        reduce_failure_to_repair,
+        repair_instruction_to_dict,
+    )
+
+    text = read_text(file, "<stdin>" if file == "-" else file)
+    record = _record(text, file, attempt)
+    instruction, signature = reduce_failure_to_repair(record), explain_signature(record)
+    if json:
+        screen.emit(
+            {
+                "record": failure_record_to_dict(record),
+                "signature": signature.as_dict(),
+                "instruction": repair_instruction_to_dict(instruction),
+            }
+        )
+        return
+    screen.say(f"{record.kind}{f' ({record.cause})' if record.cause else ''}", style="bold")
+    screen.say(record.message)
+    screen.say()
+    screen.say(signature.as_text())
+    screen.say()
+    screen.say(f"{instruction.action}: {instruction.prompt_suffix}")
+    for change in _changes(instruction):
+        screen.say(f"  {change}", style="dim")
+
+
+def _record(text: str, file: str, attempt: int) -> Any:
+    """The classified failure of a payload, or BadInput."""
+    import json
+
+    from pydantic import ValidationError
+
+    from mulligan.policies.failures.classify import classify_failure
+    from mulligan.policies.failures.failure import FailureRecord, VerificationResult
+    from mulligan.tasks.jobs.validation_errors import explain
+    from mulligan.tasks.ports.world import BadInput
+
+    if not text.strip():
+        raise BadInput(f"{file}: is empty")
+    try:
+        payload = json.loads(text)
+    except ValueError:
+        payload = text
+    try:
+        if not isinstance(payload, dict):
+            return classify_failure(text.strip(), source="task", attempt=attempt)
+        if "classification_signature" in payload:
+            return FailureRecord.model_validate(payload)
+        if {"status", "verifier_id"} <= payload.keys():
+            result = VerificationResult.model_validate(payload)
+            return classify_failure(result, source="verify", attempt=attempt)
+        _check_findings(payload)
+        return classify_failure(payload, source="task", attempt=attempt)
+    except ValidationError as error:
+        problems = (explain(item, whole="failure") for item in error.errors())
+        raise BadInput(*(f"{file}: {problem}" for problem in problems)) from None
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{file}: {error}") from None
+
+
+def _check_findings(payload: dict[str, Any]) -> None:
+    """Raise ValidationError with the place of each finding that is none."""
+    from pydantic import TypeAdapter
+
+    from mulligan.policies.failures.failure import Finding
+
+    for name in ("findings", "errors"):
+        if isinstance(payload.get(name), list):
+            TypeAdapter(dict[str, list[Finding]]).validate_python({name: payload[name]})
+
+
+def _changes(instruction: Any) -> list[str]:
+    """What the next attempt changes in decoding."""
+    changes = []
+    if instruction.constrained:
+        changes.append("constrained to the contract where the runner can")
+    if instruction.temperature_factor != 1.0:
+        changes.append(f"temperature × {instruction.temperature_factor:g}")
+    if instruction.token_cap_factor != 1.0:
+        changes.append(f"token cap × {instruction.token_cap_factor:g}")
+    if not instruction.show_last_answer:
+        changes.append("without the last answer")
+    return changes

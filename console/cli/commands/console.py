@@ -1,0 +1,56 @@
+"""`mulligan console`: the HTTP API and the page, in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from mulligan.workers.settings.model import Settings
+
+
+def console(
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on (console_host).")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The port; 0 is any (console_port).", min=0, max=65535)
+    ] = None,
+) -> None:
+    """Serve the HTTP API and the page until Ctrl-C."""
+    from mulligan.console.cli.open_ledgers import located
+    from mulligan.workers.settings.model import load_settings
+
+    given: dict[str, Any] = {"console_host": host, "console_port": port}
+    overrides = {name: value for name, value in given.items() if value is not None}
+    with located(load_settings(**overrides)) as found:
+        # A home directory's own Redis is known only now.
+        _serve(load_settings(**overrides, broker_url=found.broker_url))
+
+
+def _serve(settings: Settings) -> None:
+    from mulligan.console.http.access import LOOPBACK
+    from mulligan.console.http.context import open_site
+    from mulligan.console.http.server import ConsoleServer, listen
+
+    listening = listen(settings.console_host, settings.console_port)
+    site = open_site(settings)
+    site.ledger.now()  # a ledger that is away is told before anything is served
+    tokens = site.tokens.any()
+    port = listening.getsockname()[1]
+    screen.say(f"console  {url_of(settings.console_host, port)}")
+    if not tokens and settings.console_host not in LOOPBACK:
+        screen.note(
+            "there is no token yet, so nobody gets in: `mulligan token create --role admin`",
+            style="yellow",
+        )
+    ConsoleServer(site).run(sockets=[listening])
+
+
+def url_of(host: str, port: int) -> str:
+    """How people reach it from this host."""
+    name = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host  # noqa: S104 - only compared
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"

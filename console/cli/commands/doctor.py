@@ -1,0 +1,85 @@
+"""`mulligan doctor`: is everything as it should be, and if not, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.exit_codes import ExitCode, NoBroker, advice
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from mulligan.console.cli.doctor_checks import Check
+    from mulligan.workers.settings.model import Settings
+
+_MEND = "mend it in mulligan.toml or in the environment"
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def doctor(json: Json = False) -> None:
+    """Check this host, the broker, the ledger and the workers."""
+    checks = list(_examine())
+    failed = any(check.status == "fail" for check in checks)
+    if json:
+        screen.emit({"ok": not failed, "checks": [check.as_dict() for check in checks]})
+    else:
+        _print(checks)
+    raise typer.Exit(int(ExitCode.SOME_FAILED if failed else ExitCode.OK))
+
+
+def _print(checks: list[Check]) -> None:
+    console = screen.out()
+    for check in checks:
+        console.print(f"{check.status:<5}", style=_STYLES[check.status], end="")
+        console.print(f"{check.name:<14} {check.said}", soft_wrap=True)
+        if check.fix:
+            console.print(f"{'':<19} fix: {check.fix}", soft_wrap=True)
+
+
+def _examine() -> Iterator[Check]:
+    from mulligan.console.cli.doctor_checks import check_host, fail
+    from mulligan.tasks.ports.world import BadInput
+    from mulligan.workers.settings.model import load_settings
+
+    try:
+        settings = load_settings()
+    except BadInput as error:
+        for problem in error.problems:
+            yield fail("settings", problem, _MEND)
+        return
+    yield from check_host(settings)
+    yield from _examine_fleet(settings)
+
+
+def _examine_fleet(settings: Settings) -> Iterator[Check]:
+    """The broker, the ledger and the workers, as far as there are any."""
+    from mulligan.console.cli.backend import broker_errors, reach
+    from mulligan.console.cli.commands.up import without_password
+    from mulligan.console.cli.doctor_checks import check_ledger, check_workers, fail, ok
+    from mulligan.console.cli.home import is_up
+    from mulligan.console.cli.open_ledgers import located
+    from mulligan.tasks.ports.world import BadInput, LedgerUnavailable
+
+    expected = settings.broker_url is not None or is_up(settings.home)
+    try:
+        with located(settings) as found:
+            station = reach(found)
+            station.ledger.now()
+            yield ok("ledger", without_password(found.ledger or ""))
+            yield from check_ledger(station.ledger, found, expected=expected)
+            with station.app.connection_for_read() as connection:
+                connection.ensure_connection(max_retries=1, timeout=3)
+            yield ok("broker", without_password(found.broker_url or ""))
+            yield from check_workers(station.app, expected=expected)
+    except BadInput as error:
+        for problem in error.problems:
+            yield fail("settings", problem, _MEND)
+    except NoBroker:
+        yield ok("broker", "none configured; `mulligan run` and `mulligan up` start their own")
+    except LedgerUnavailable as error:
+        yield fail("ledger", str(error), advice(error))
+    except broker_errors() as error:
+        yield fail("broker", f"is away: {error}", "start it, or mend MULLIGAN_BROKER_URL")

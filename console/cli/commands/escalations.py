@@ -1,0 +1,373 @@
+"""`mulligan escalations`: what needs a person, alike ones as one row, and ending them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from mulligan.tasks.escalations.end_escalations import Which
+    from mulligan.tasks.ports.ledger import Escalation, EscalationGroup
+
+#: How much of a group's detail the list shows.
+_DETAIL = 100
+Signature = Annotated[str, typer.Argument(metavar="SIGNATURE", help="As `list` shows it.")]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")]
+OfSignature = Annotated[
+    str | None, typer.Option("--signature", metavar="SIGNATURE", help="A whole group.")
+]
+Ids = Annotated[
+    list[str] | None, typer.Option("--id", metavar="ID", help="One escalation; may be repeated.")
+]
+TaskType = Annotated[str | None, typer.Option("--task-type", help="Only of this task type.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Only escalated for this reason.")]
+Older = Annotated[
+    str | None, typer.Option("--older-than", metavar="AGE", help="At least this old: 20s, 10m, 1h.")
+]
+Newer = Annotated[str | None, typer.Option("--newer-than", metavar="AGE", help="At most this old.")]
+Note = Annotated[str, typer.Option("--note", help="For the record: what it was, what was done.")]
+By = Annotated[str | None, typer.Option("--by", help="Who does it; you at this host otherwise.")]
+PerSecond = Annotated[
+    float, typer.Option("--per-second", help="At most so many a second.", min=0.1, max=1000)
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what it would do, and change nothing.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def create_cli() -> typer.Typer:
+    cli = typer.Typer(
+        help="What needs a person: look, resolve, requeue, cancel, mute.", no_args_is_help=True
+    )
+    cli.command("list")(list_escalations)
+    cli.command("show")(show)
+    cli.command("resolve")(resolve)
+    cli.command("requeue")(requeue)
+    cli.command("cancel")(cancel)
+    cli.command("mute")(mute)
+    return cli
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def list_escalations(
+    all_: Annotated[bool, typer.Option("--all", help="Groups with nothing open, too.")] = False,
+    tenant: Tenant = None,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=5000)] = 50,
+    json: Json = False,
+) -> None:
+    """List escalations, alike ones as one row, the newest first."""
+    from mulligan.console.cli.open_ledgers import reading
+    from mulligan.console.reports.escalation_document import group_document
+    from mulligan.policies.escalations.alerts import runbook_link
+    from mulligan.tasks.escalations.end_escalations import list_groups
+    from mulligan.workers.alerts.webhooks import places
+    from mulligan.workers.settings.model import load_settings
+
+    settings = load_settings()
+    with reading(settings) as ledger:
+        groups = list_groups(ledger, only_open=not all_, tenant=tenant, limit=limit)
+        now = ledger.now()
+    if json:
+        url = runbook_link("escalated", places(settings))
+        screen.emit({"groups": [group_document(group, runbook_url=url) for group in groups]})
+    elif groups:
+        _print_groups(groups, now)
+        screen.say("`mulligan escalations show SIGNATURE` tells more", style="dim")
+    else:
+        screen.say("no escalations on record" if all_ else "nothing is escalated: all is well")
+
+
+def _print_groups(groups: Sequence[EscalationGroup], now: float) -> None:
+    """Two lines each: a table would cut the signature, which people copy, on a narrow terminal."""
+    from mulligan.console.cli.end_escalations import shares
+
+    counts = [f"{group.open:,} open" for group in groups]
+    wide = max(len(count) for count in counts)
+    longest = max(len(group.signature) for group in groups)
+    for group, count in zip(groups, counts, strict=True):
+        muted = group.muted_until is not None and group.muted_until > now
+        told = [_why(group), f"{_ago(now - group.last_at)} ago"]
+        told += [f"{group.total:,} in all"] if group.total != group.open else []
+        told += ["muted"] if muted else []
+        screen.say(f"{count:>{wide}}  {group.signature:<{longest}}  {', '.join(told)}")
+        detail = " ".join(group.detail.split())[:_DETAIL]
+        about = " · ".join(text for text in (shares(group.task_types), detail) if text)
+        if about:
+            screen.say(f"{'':>{wide}}  {about}", style="dim")
+
+
+def show(
+    signature: Signature,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 20,
+    only_open: Annotated[bool, typer.Option("--open", help="Without those that ended.")] = False,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Show a group and its newest escalations: what they were, and who ended them."""
+    from mulligan.console.cli.open_ledgers import reading
+    from mulligan.console.reports.escalation_document import escalation_document, group_document
+    from mulligan.policies.escalations.alerts import runbook_link
+    from mulligan.tasks.escalations.end_escalations import find_group
+    from mulligan.workers.alerts.webhooks import places
+    from mulligan.workers.settings.model import load_settings
+
+    settings = load_settings()
+    with reading(settings) as ledger:
+        group = find_group(ledger, signature, tenant=tenant)
+        if group is None:
+            raise _unknown(signature)
+        rows = ledger.escalations(
+            signature=signature, only_open=only_open, tenant=tenant, limit=limit
+        )
+        now = ledger.now()
+    url = runbook_link("escalated", places(settings))
+    if json:
+        found = [escalation_document(row) for row in rows]
+        screen.emit({"group": group_document(group, runbook_url=url), "escalations": found})
+        return
+    _print_group(group, now, url)
+    for row in rows:
+        _print_row(row, now)
+    if group.open:
+        screen.say(f"mulligan escalations requeue --signature {signature} --dry-run", style="dim")
+
+
+def _print_group(group: EscalationGroup, now: float, runbook: str) -> None:
+    screen.say(f"{group.signature}  {_why(group)}", style="bold")
+    screen.say(f"{group.open:,} open of {group.total:,}, the last {_ago(now - group.last_at)} ago")
+    if group.detail:
+        screen.say(group.detail)
+    if group.muted_until is not None and group.muted_until > now:
+        screen.say(f"muted for another {_ago(group.muted_until - now)}")
+    screen.say(f"example  mulligan jobs show {group.example}")
+    screen.say(f"runbook  {runbook}")
+
+
+def _print_row(row: Escalation, now: float) -> None:
+    line = f"{row.id}  {row.task_type}  {_ago(now - row.at)} ago  {row.state}"
+    if row.state != "open":
+        line += f" by {row.ended_by}, {_ago(now - (row.ended_at or now))} ago"
+        line += f": {row.note}" if row.note else ""
+    screen.say(line, style=None if row.state == "open" else "dim")
+
+
+def _why(group: EscalationGroup) -> str:
+    return group.reason if group.kind in (None, group.reason) else f"{group.kind}: {group.reason}"
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
+
+
+def _unknown(signature: str) -> Exception:
+    from mulligan.tasks.ports.world import BadInput
+
+    return BadInput(
+        f"{signature}: no escalation has this signature; `mulligan escalations list --all`"
+        " shows those there are"
+    )
+
+
+# -- ending ----------------------------------------------------------------------------------------
+
+
+def resolve(
+    signature: OfSignature = None,
+    ids: Ids = None,
+    task_type: TaskType = None,
+    reason: Reason = None,
+    tenant: Tenant = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+    note: Note = "",
+    by: By = None,
+    per_second: PerSecond = 50,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Resolve escalations: they are dealt with, their jobs stay as they are."""
+    from mulligan.console.cli.end_escalations import Wish, end
+    from mulligan.tasks.escalations.end_escalations import Action
+
+    which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
+    action = Action(how="resolved", by=_by(by), note=note)
+    end(
+        Wish(which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json)
+    )
+
+
+def requeue(
+    signature: OfSignature = None,
+    ids: Ids = None,
+    task_type: TaskType = None,
+    reason: Reason = None,
+    tenant: Tenant = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+    prompt_file: Annotated[
+        Path | None,
+        typer.Option("--prompt-file", metavar="FILE", help="Ask with this text instead."),
+    ] = None,
+    fallback: Annotated[
+        int, typer.Option("--fallback", help="The runner's Nth fallback.", min=0, max=100)
+    ] = 0,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Another temperature.", min=0, max=2)
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", help="Another cap on the answer.", min=1)
+    ] = None,
+    constrained: Annotated[
+        bool, typer.Option("--constrained", help="Constrain the answer to the job's schema.")
+    ] = False,
+    note: Note = "",
+    by: By = None,
+    per_second: PerSecond = 50,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Queue jobs again, as a new context: earlier failures are no longer counted."""
+    from mulligan.console.cli.end_escalations import Wish, end
+    from mulligan.policies.jobs.job import Decoding
+    from mulligan.tasks.escalations.end_escalations import Action
+
+    which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
+    decoding = Decoding(
+        fallback=fallback, temperature=temperature, max_tokens=max_tokens, constrained=constrained
+    )
+    action = Action(
+        how="requeued",
+        by=_by(by),
+        note=note,
+        prompt=_prompt(prompt_file),
+        decoding=None if decoding == Decoding() else decoding,
+    )
+    end(
+        Wish(which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json)
+    )
+
+
+def cancel(
+    signature: OfSignature = None,
+    ids: Ids = None,
+    task_type: TaskType = None,
+    reason: Reason = None,
+    tenant: Tenant = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+    note: Note = "",
+    by: By = None,
+    per_second: PerSecond = 50,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Give jobs up: they end as cancelled."""
+    from mulligan.console.cli.end_escalations import Wish, end
+    from mulligan.tasks.escalations.end_escalations import Action
+
+    which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
+    action = Action(how="cancelled", by=_by(by), note=note)
+    end(
+        Wish(which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json)
+    )
+
+
+def _which(
+    signature: str | None,
+    ids: Sequence[str] | None,
+    task_type: str | None,
+    reason: str | None,
+    tenant: str | None,
+    older_than: str | None,
+    newer_than: str | None,
+) -> Which:
+    from mulligan.tasks.escalations.end_escalations import Which
+    from mulligan.tasks.ports.world import BadInput
+
+    which = Which(
+        signature=signature,
+        ids=tuple(ids or ()),
+        task_type=task_type,
+        reason=reason,
+        tenant=tenant,
+        older_than=_age("--older-than", older_than),
+        newer_than=_age("--newer-than", newer_than),
+    )
+    if which.is_everything:
+        raise BadInput(
+            "say which: --signature S, --id ID, or a filter such as --task-type T, --reason R or"
+            " --older-than 1h"
+        )
+    return which
+
+
+def _age(option: str, text: str | None) -> float | None:
+    from mulligan.policies.jobs.job import parse_duration
+    from mulligan.tasks.ports.world import BadInput
+
+    if text is None:
+        return None
+    try:
+        return float(parse_duration(text))
+    except ValueError as error:
+        raise BadInput(f"{option}: {error}") from None
+
+
+def _prompt(file: Path | None) -> str | None:
+    from mulligan.tasks.ports.world import BadInput
+
+    if file is None:
+        return None
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "is not UTF-8"
+        raise BadInput(f"--prompt-file: {file}: {why}") from None
+    if not text.strip():
+        raise BadInput(f"--prompt-file: {file} is empty; leave it out to ask as before")
+    return text
+
+
+def _by(given: str | None) -> str:
+    from mulligan.console.cli.end_escalations import who
+
+    return given or who()
+
+
+# -- muting ----------------------------------------------------------------------------------------
+
+
+def mute(
+    signature: Signature,
+    for_: Annotated[str, typer.Option("--for", metavar="AGE", help="How long: 30m, 4h.")] = "4h",
+    off: Annotated[bool, typer.Option("--off", help="Lift the mute.")] = False,
+    json: Json = False,
+) -> None:
+    """No alerts of a group for a while; it is counted and listed as before."""
+    from mulligan.console.cli.open_ledgers import reading
+    from mulligan.workers.settings.model import load_settings
+
+    seconds = _age("--for", for_) or 0.0
+    with reading(load_settings()) as ledger:
+        until = None if off else ledger.now() + seconds
+        if not ledger.mute(signature, until=until):
+            raise _unknown(signature)
+    if json:
+        screen.emit({"signature": signature, "muted_until": until})
+    else:
+        screen.say(f"{signature} alerts again" if off else f"{signature} is muted for {for_}")

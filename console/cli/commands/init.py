@@ -1,0 +1,85 @@
+"""`mulligan init`: two files to start from, and the schemas that help an editor with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mulligan.console.cli.output import screen
+
+_CONFIG, _JOBS = "mulligan.toml", "jobs.yaml"
+#: As the headers of the two files name it.
+_SCHEMAS = ".mulligan"
+
+
+def init(
+    folder: Annotated[
+        str, typer.Argument(metavar="[DIR]", help="Where to write; made if it is missing.")
+    ] = ".",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace mulligan.toml and jobs.yaml.")
+    ] = False,
+) -> None:
+    """Write mulligan.toml and jobs.yaml to start from, with schemas for editors."""
+    from mulligan.console.jobfiles.starter_files import config_file, job_file
+
+    target = Path(folder)
+    local = _local_model()
+    texts = {_CONFIG: config_file(local=local), _JOBS: job_file()}
+    if not force:
+        _refuse_existing(target)
+    target.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (target / name).write_text(text, encoding="utf-8")
+    _write_schemas(target / _SCHEMAS)
+    answered = "the local model answers" if local else "scripted answers; see mulligan.toml"
+    screen.say(f"wrote {target / _CONFIG}, {target / _JOBS} ({answered}) and schemas for editors")
+    there = "" if target.resolve() == Path.cwd().resolve() else f"cd {_quoted(folder)} && "
+    screen.say(f"next: {there}mulligan run {_JOBS}")
+    screen.say("      mulligan jobs show extract_person --diff")
+
+
+def _refuse_existing(target: Path) -> None:
+    """All or nothing: half of two files that belong together would not work."""
+    from mulligan.tasks.ports.world import BadInput
+
+    if target.exists() and not target.is_dir():
+        raise BadInput(f"{target}: is a file; name a directory")
+    there = [target / name for name in (_CONFIG, _JOBS) if (target / name).exists()]
+    if there:
+        raise BadInput(
+            *(f"{path}: exists already and was left alone" for path in there),
+            "nothing was written; name another directory, or replace it with --force",
+        )
+
+
+def _local_model() -> bool:
+    from mulligan.tasks.ports.world import MulliganError
+    from mulligan.workers.runners.local_state import model_path
+
+    try:
+        model_path()
+    except MulliganError:
+        return False
+    return True
+
+
+def _write_schemas(folder: Path) -> None:
+    """Made anew each time: nobody edits them, and they follow the installed version."""
+    import json
+
+    from mulligan.console.cli.commands.schema import Kind, schema_for
+
+    folder.mkdir(exist_ok=True)
+    kinds: tuple[Kind, ...] = ("job", "config")
+    for kind in kinds:
+        text = json.dumps(schema_for(kind), indent=2, ensure_ascii=False)
+        (folder / f"{kind}.schema.json").write_text(f"{text}\n", encoding="utf-8")
+
+
+def _quoted(folder: str) -> str:
+    import shlex
+
+    return shlex.quote(folder)

@@ -1,0 +1,173 @@
+"""`mulligan jobs`: check files, look at jobs, follow them, cancel them."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from mulligan.console.cli.commands.lint import lint
+from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mulligan.tasks.ports.ledger import Event, JobView, Ledger
+
+State = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
+Ref = Annotated[
+    str,
+    typer.Argument(metavar="REF", help="Id, its beginning, idempotency key, name or task type."),
+]
+
+
+def create_cli() -> typer.Typer:
+    about = "Check job files; look at jobs, follow them, cancel them."
+    cli = typer.Typer(help=about, no_args_is_help=True)
+    cli.command("lint")(lint)
+    cli.command("list")(list_jobs)
+    cli.command("show")(show)
+    cli.command("watch")(watch)
+    cli.command("cancel")(cancel)
+    return cli
+
+
+def list_jobs(
+    state: Annotated[State | None, typer.Option(help="Only jobs in this state.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 50,
+    json: Json = False,
+) -> None:
+    """List the newest jobs."""
+    from mulligan.console.cli.open_ledgers import reading
+    from mulligan.console.reports.job_document import job_summary
+    from mulligan.workers.settings.model import load_settings
+
+    with reading(load_settings()) as ledger:
+        views = ledger.jobs(state=state, limit=limit)
+    if json:
+        screen.emit({"jobs": [job_summary(view) for view in views]})
+    elif views:
+        _print_table(views)
+    else:
+        screen.say(f"no jobs{f' are {state}' if state else ''}")
+
+
+def _print_table(views: Sequence[JobView]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from mulligan.console.cli.output.job_story import STATE_STYLES, clock
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("id", "job", "state", "reason", "tokens", "created"):
+        table.add_column(name, no_wrap=True, justify="right" if name == "tokens" else "left")
+    for view in views:
+        table.add_row(
+            view.id,
+            view.job.label,
+            Text(view.state, style=STATE_STYLES.get(view.state, "")),
+            view.reason or view.waiting_for or "",
+            "–" if view.tokens is None else f"{view.tokens:,}",
+            clock(view.created_at),
+        )
+    screen.out().print(table)
+
+
+def show(
+    ref: Ref,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show how each prompt differs from the one before.")
+    ] = False,
+    attempt: Annotated[int | None, typer.Option(help="Only this attempt, in full.", min=1)] = None,
+    json: Json = False,
+) -> None:
+    """Tell the story of one job."""
+    from mulligan.console.cli.find_job import find_job
+    from mulligan.console.cli.open_ledgers import reading
+    from mulligan.console.cli.output.job_story import print_story
+    from mulligan.console.reports.job_document import job_document
+    from mulligan.tasks.ports.world import BadInput
+    from mulligan.workers.settings.model import load_settings
+
+    settings = load_settings()
+    with reading(settings) as ledger:
+        view = find_job(ledger, ref, partitions=settings.partitions)
+    if attempt is not None and attempt > len(view.attempts):
+        raise BadInput(f"--attempt: the job has {len(view.attempts)} attempts")
+    if json:
+        screen.emit(job_document(view))
+    else:
+        print_story(view, diff=diff, attempt=attempt)
+
+
+def watch(
+    ref: Annotated[str | None, typer.Argument(metavar="[REF]", help="Only this job.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """Follow what happens, until Ctrl-C or until the job has ended."""
+    from mulligan.console.cli.find_job import find_job
+    from mulligan.console.cli.open_ledgers import reading
+    from mulligan.policies.jobs.job import TERMINAL
+    from mulligan.workers.settings.model import load_settings
+
+    settings = load_settings()
+    with reading(settings) as ledger:
+        view = find_job(ledger, ref, partitions=settings.partitions) if ref else None
+        if view is not None and view.state in TERMINAL:
+            screen.note(f"{view.job.label} has ended: {view.state}")
+            return
+        _follow(ledger, only=view.id if view else None, json=json)
+
+
+def _follow(ledger: Ledger, *, only: str | None, json: bool) -> None:
+    from mulligan.console.cli.follow_jobs import Following, here_and_now
+    from mulligan.console.cli.output.live_progress import told
+
+    after = here_and_now(ledger)
+    seen = Following({})
+    while True:
+        for event in ledger.events(after=after, block=1.0):
+            after = event.id
+            if only not in (None, event.job_id):
+                continue
+            job = seen.meet(event, lambda job_id: _label(ledger, job_id))
+            if json:
+                _print_event(event)
+            elif line := told(job, event):
+                screen.say(line)
+            if only and job.ended:
+                return
+
+
+def _label(ledger: Ledger, job_id: str) -> str:
+    view = ledger.job(job_id)
+    return view.job.label if view else job_id
+
+
+def _print_event(event: Event) -> None:
+    line = {"id": event.id, "job_id": event.job_id, **event.data}
+    sys.stdout.write(jsonlib.dumps(line, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def cancel(ref: Ref, json: Json = False) -> None:
+    """Cancel a job that has not ended."""
+    from mulligan.console.cli.find_job import find_job
+    from mulligan.console.cli.open_ledgers import reading
+    from mulligan.workers.settings.model import load_settings
+
+    settings = load_settings()
+    with reading(settings) as ledger:
+        view = find_job(ledger, ref, partitions=settings.partitions)
+        state = ledger.cancel(view.id, detail="by a person, from the command line")
+    if json:
+        screen.emit({"id": view.id, "state": state})
+    elif state == "cancelled":
+        screen.say(f"{view.job.label} ({view.id}) is cancelled")
+    else:
+        screen.complain(f"{view.job.label} ({view.id}) has already ended: {state}")
+    raise typer.Exit(int(ExitCode.OK if state == "cancelled" else ExitCode.SOME_FAILED))

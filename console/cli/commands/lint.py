@@ -1,0 +1,66 @@
+"""`mulligan jobs lint`: is this file all right? Nothing is run, and no Redis is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mulligan.console.cli.commands.run import Files, Json
+from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from mulligan.console.jobfiles.linter import Findings
+
+_STYLES = {"error": "red", "warning": "yellow"}
+
+
+def lint(
+    files: Files,
+    allow_inline: Annotated[
+        bool, typer.Option(help="Whether jobs may define runners and commands themselves.")
+    ] = True,
+    json: Json = False,
+) -> None:
+    """Check job files without running them."""
+    from mulligan.console.jobfiles.linter import lint_files
+
+    found = lint_files(files, allow_inline=allow_inline)
+    errors = found.count("error")
+    if json:
+        screen.emit(
+            {
+                "ok": not errors,
+                "files": found.files,
+                "jobs": found.jobs,
+                "errors": errors,
+                "warnings": found.count("warning"),
+                "findings": [each.as_dict() for each in found.all],
+            }
+        )
+    else:
+        _print(found)
+    raise typer.Exit(int(ExitCode.BAD_INPUT if errors else ExitCode.OK))
+
+
+def _print(found: Findings) -> None:
+    console = screen.out()
+    for each in found.all:
+        before, word, after = str(each).partition(f" {each.severity}: ")
+        console.print(before, end="", soft_wrap=True)
+        console.print(word, end="", style=_STYLES[each.severity])
+        console.print(after, soft_wrap=True)
+    errors, warnings = found.count("error"), found.count("warning")
+    looked_at = f"{_some(found.jobs, 'job')} in {_some(found.files, 'file')}"
+    if errors or warnings:
+        verdict = ", ".join(
+            _some(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n
+        )
+        screen.say(f"{verdict}; {looked_at}", style="bold")
+    else:
+        screen.say(f"all right: {looked_at}", style="green")
+
+
+def _some(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count:,} {word}s"

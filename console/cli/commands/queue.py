@@ -1,0 +1,102 @@
+"""`mulligan queue`: how much waits, and pausing. A pause lets running attempts end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from mulligan.console.cli.backend import Station
+
+#: The queues that claims look up a pause for.
+PAUSABLE = ("repair", "attempt", "verify")
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help=f"queue:NAME ({', '.join(PAUSABLE)}), task_type:NAME or provider:NAME.",
+    ),
+]
+
+
+def create_cli() -> typer.Typer:
+    cli = typer.Typer(help="See how much waits; pause and resume.", no_args_is_help=True)
+    cli.command("list")(list_queues)
+    cli.command("pause")(pause)
+    cli.command("resume")(resume)
+    return cli
+
+
+def list_queues(json: Json = False) -> None:
+    """List the queues, how much waits in each, and what is paused."""
+    from mulligan.workers.celery.factory import QUEUES
+    from mulligan.workers.celery.queue_depth import depths
+
+    with _station() as station:
+        paused = station.ledger.paused()
+        waiting = depths(station.app, QUEUES)
+    if json:
+        screen.emit({"queues": waiting, "paused": paused})
+        return
+    for name, depth in waiting.items():
+        mark = "  paused" if f"queue:{name}" in paused else ""
+        screen.say(f"{name:<8} {depth:>7,}{mark}")
+    for what in paused:
+        if not what.startswith("queue:"):
+            screen.say(f"paused: {what}")
+
+
+def pause(what: What, json: Json = False) -> None:
+    """Start nothing more of this kind until it is resumed."""
+    name = _known(what)
+    with _station() as station:
+        station.ledger.pause(name)
+        _tell(f"{name} is paused; `mulligan queue resume {name}` lets it go on", station, json)
+
+
+def resume(what: What, json: Json = False) -> None:
+    """Lift a pause."""
+    name = _known(what)
+    with _station() as station:
+        was = name in station.ledger.paused()
+        station.ledger.resume(name)
+        _tell(f"{name} {'goes on' if was else 'was not paused'}", station, json)
+
+
+@contextmanager
+def _station() -> Iterator[Station]:
+    from mulligan.console.cli.backend import reach
+    from mulligan.console.cli.open_ledgers import located
+    from mulligan.workers.settings.model import load_settings
+
+    with located(load_settings()) as settings:
+        yield reach(settings)
+
+
+def _known(what: str) -> str:
+    from mulligan.tasks.ports.world import BadInput
+
+    kind, _, name = what.partition(":")
+    if kind in ("task_type", "provider") and name:
+        return what
+    if kind == "queue" and name in PAUSABLE:
+        return what
+    if kind in PAUSABLE and not name:
+        return f"queue:{kind}"
+    raise BadInput(
+        f"{what!r}: name queue:{', queue:'.join(PAUSABLE)}, task_type:NAME or provider:NAME"
+    )
+
+
+def _tell(text: str, station: Station, json: bool) -> None:
+    if json:
+        document: dict[str, Any] = {"paused": station.ledger.paused()}
+        screen.emit(document)
+    else:
+        screen.say(text)

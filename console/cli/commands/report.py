@@ -1,0 +1,256 @@
+"""`mulligan report`: figures over the ledger, as text, JSON, Markdown or an HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mulligan.console.cli.commands import observe as observed
+from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from mulligan.console.reports.report_view import Day, View
+    from mulligan.policies.cycles.report import CycleRow
+    from mulligan.workers.figures.windows import Figures
+    from mulligan.workers.ledger.redis_ledger import RedisLedger
+    from mulligan.workers.settings.model import Settings
+
+WindowDays = Annotated[int, typer.Option(help="So many days back.", min=1, max=365)]
+Limit = Annotated[int, typer.Option(help="At most so many cycles.", min=10, max=50_000)]
+Output = Annotated[
+    Path | None, typer.Option(help="Write the report there, as JSON or with --markdown so.")
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="As Markdown.")]
+Html = Annotated[Path | None, typer.Option(help="Write a page with plots there.")]
+Window = Annotated[str, typer.Option(help="How far back: 1h, 24h, 7d…")]
+
+
+def create_cli() -> typer.Typer:
+    cli = typer.Typer(help="Figures over the ledger.", no_args_is_help=True)
+
+    cli.command("immediate-loop")(immediate_loop)
+    cli.command("delayed-verification")(delayed_verification)
+    cli.command("budget")(budget)
+    cli.command("failures")(failures)
+    cli.command("cost")(cost)
+    cli.command("observe")(observed.observe)
+    return cli
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How somebody wants to have a report."""
+
+    json: bool
+    markdown: bool
+    output: Path | None
+    html: Path | None
+
+
+# -- over cycles -----------------------------------------------------------------------------------
+
+
+def immediate_loop(
+    window_days: WindowDays = 30,
+    limit: Limit = 5000,
+    output: Output = None,
+    json: Json = False,
+    markdown: Markdown = False,
+    html: Html = None,
+) -> None:
+    """How many low scores got their immediate retry, how soon, and what became of them."""
+    from mulligan.console.reports.report_view import immediate_loop_view
+    from mulligan.policies.cycles.report import immediate_loop_report
+
+    form = Form(json=json, markdown=markdown, output=output, html=html)
+    _over_cycles(
+        immediate_loop_report,
+        immediate_loop_view,
+        lambda row: row.retried,
+        form,
+        window_days,
+        limit,
+    )
+
+
+def delayed_verification(
+    window_days: WindowDays = 30,
+    limit: Limit = 5000,
+    output: Output = None,
+    json: Json = False,
+    markdown: Markdown = False,
+    html: Html = None,
+) -> None:
+    """Which delayed verifications counted, which did not and why, and which are stale."""
+    from mulligan.console.reports.report_view import delayed_verification_view
+    from mulligan.policies.cycles.report import delayed_verification_report, verified
+
+    form = Form(json=json, markdown=markdown, output=output, html=html)
+    _over_cycles(
+        delayed_verification_report, delayed_verification_view, verified, form, window_days, limit
+    )
+
+
+def budget(
+    window_days: WindowDays = 30,
+    limit: Limit = 5000,
+    output: Output = None,
+    json: Json = False,
+    markdown: Markdown = False,
+    html: Html = None,
+) -> None:
+    """How often a budget or a guardrail left no room for a retry, by reason."""
+    from mulligan.console.reports.report_view import budget_view
+    from mulligan.policies.cycles.report import budget_report, exhausted
+
+    form = Form(json=json, markdown=markdown, output=output, html=html)
+    _over_cycles(budget_report, budget_view, exhausted, form, window_days, limit)
+
+
+def _over_cycles(
+    report: Callable[..., dict[str, Any]],
+    view: Callable[[Mapping[str, Any], Sequence[Day]], View],
+    chosen: Callable[[CycleRow], bool],
+    form: Form,
+    window_days: int,
+    limit: int,
+) -> None:
+    from mulligan.workers.ledger.cycle_rows import CycleRows
+
+    with _opened() as (settings, ledger):
+        now = ledger.now()
+        since = now - window_days * 86400
+        rows = CycleRows(ledger.calls, settings).since(since, limit=limit)
+    made = report(rows, now=now, window_days=window_days, limit=limit)
+    _tell(made, view(made, _by_day(rows, since, now, chosen)), form)
+
+
+def _by_day(
+    rows: Sequence[CycleRow], since: float, now: float, chosen: Callable[[CycleRow], bool]
+) -> list[Day]:
+    """Cycles by the day they were created: those that are chosen, and the others."""
+    from datetime import UTC, datetime
+
+    first, last = int(since // 86400), int(now // 86400)
+    days = {day: [0.0, 0.0] for day in range(first, last + 1)}
+    for row in rows:
+        day = min(last, max(first, int(row.created_at // 86400)))
+        days[day][0 if chosen(row) else 1] += 1
+    return [
+        (datetime.fromtimestamp(day * 86400, UTC).strftime("%Y-%m-%d"), (yes, no))
+        for day, (yes, no) in days.items()
+    ]
+
+
+# -- over events -----------------------------------------------------------------------------------
+
+
+def failures(
+    window: Window = "24h",
+    kind: Annotated[str | None, typer.Option(help="Only failures of this kind.")] = None,
+    task_type: Annotated[str | None, typer.Option(help="Only of this task type.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many signatures.", min=1, max=500)] = 50,
+    output: Output = None,
+    json: Json = False,
+    markdown: Markdown = False,
+    html: Html = None,
+) -> None:
+    """The most frequent failures by signature, how it goes, and what repaired them."""
+    from mulligan.console.reports.failure_report import failures_report
+    from mulligan.console.reports.report_view import failures_view
+    from mulligan.policies.figures.failure_ranking import Choice
+
+    choice = Choice(kind=kind, task_type=task_type, model=model, tenant=tenant)
+    with _opened() as (settings, ledger):
+        figures = _folded(ledger, settings)
+        now = ledger.now()
+        report = failures_report(figures, window=window, now=now, choice=choice, limit=limit)
+    form = Form(json=json, markdown=markdown, output=output, html=html)
+    _tell(report, failures_view(report), form)
+
+
+def cost(
+    by: Annotated[
+        str,
+        typer.Option(
+            help="Groups: task_type, runner, model, tenant, label, label:NAME; by commas."
+        ),
+    ] = "task_type,model",
+    window: Window = "7d",
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    output: Output = None,
+    json: Json = False,
+    markdown: Markdown = False,
+    html: Html = None,
+) -> None:
+    """What work cost, in tokens and in money, repairs apart from first attempts."""
+    from mulligan.console.reports.cost_report import cost_report
+    from mulligan.console.reports.report_view import cost_view
+
+    with _opened() as (settings, ledger):
+        figures = _folded(ledger, settings)
+        now = ledger.now()
+        report = cost_report(figures, settings, by=by, window=window, now=now, tenant=tenant)
+    form = Form(json=json, markdown=markdown, output=output, html=html)
+    _tell(report, cost_view(report), form)
+
+
+def _folded(ledger: RedisLedger, settings: Settings) -> Figures:
+    """Figures up to now: a ledger whose workers are gone has nobody else to add them up."""
+    from mulligan.workers.figures.fold import Fold
+    from mulligan.workers.figures.windows import Figures
+
+    fold = Fold(ledger.calls, settings)
+    while fold.run():
+        pass
+    return Figures(ledger.calls, settings)
+
+
+# -- telling ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened() -> Iterator[tuple[Settings, RedisLedger]]:
+    from mulligan.console.cli.open_ledgers import reading
+    from mulligan.workers.settings.model import load_settings
+
+    settings = load_settings()
+    with reading(settings) as ledger:
+        yield settings, ledger
+
+
+def _tell(report: Mapping[str, Any], view: View, form: Form) -> None:
+    """Files first. Nothing is printed beside them unless somebody asked for it."""
+    import json
+
+    from mulligan.console.reports.html_report import html
+    from mulligan.console.reports.markdown_report import markdown, plain
+
+    if form.html is not None:
+        _write(form.html, html(view))
+    if form.output is not None:
+        as_json = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+        _write(form.output, markdown(view) if form.markdown else as_json)
+    if form.json:
+        screen.emit(report)
+    elif form.markdown and form.output is None:
+        screen.say(markdown(view).rstrip())
+    elif form.output is None and form.html is None:
+        screen.say(plain(view))
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: a reader never sees half a report."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+    screen.note(f"wrote {path}")

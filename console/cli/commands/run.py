@@ -1,0 +1,63 @@
+"""`mulligan run`: one shot. Boot what is needed, run the jobs, show and stop everything."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from mulligan.console.cli.exit_codes import ExitCode, stop_on_signals
+from mulligan.console.cli.output import screen
+
+Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Job files; - is stdin.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Timeout = Annotated[float | None, typer.Option(help="Stop waiting after so many seconds.", min=0.1)]
+
+
+def run(
+    files: Files,
+    json: Json = False,
+    show_repair: Annotated[
+        bool, typer.Option("--show-repair", help="Print one corrected prompt as a diff.")
+    ] = False,
+    wait_cycles: Annotated[
+        bool, typer.Option("--wait-cycles", help="Wait for delayed verifications, too.")
+    ] = False,
+    always_zero: Annotated[
+        bool, typer.Option("--always-zero", help="Exit 0 even if jobs were escalated.")
+    ] = False,
+    timeout: Timeout = None,
+) -> None:
+    """Run jobs and wait for them.
+
+    Without a configured broker it starts a Redis and workers of its own and stops them at the end.
+    """
+    from mulligan.console.cli.backend import working
+    from mulligan.console.cli.output.summary import print_summary
+    from mulligan.console.cli.submission import hand_in_and_wait, run_document
+    from mulligan.console.jobfiles.job_file import find_jobs
+    from mulligan.workers.settings.model import load_settings
+
+    stop_on_signals()
+    found = find_jobs(files)
+    settings = load_settings()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with working(settings, found) as station:
+        outcome = hand_in_and_wait(
+            station, found, quiet=json, wait_cycles=wait_cycles, deadline=deadline
+        )
+        document = run_document(station, outcome) if json else None
+    if document is not None:
+        screen.emit(document)
+    else:
+        print_summary(
+            outcome.views,
+            accepted=outcome.accepted,
+            show_repair=show_repair,
+            home=station.home_to_name,
+        )
+    if not outcome.in_time:
+        screen.complain(f"not all was done within {timeout:g} s; what is left stays in the ledger")
+    code = ExitCode.OK if always_zero and outcome.in_time else outcome.exit_code
+    raise typer.Exit(int(code))

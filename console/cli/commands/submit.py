@@ -1,0 +1,68 @@
+"""`mulligan submit`: hand jobs to the queue. What it accepted is in the ledger when it returns."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mulligan.console.cli.commands.run import Files, Json, Timeout
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mulligan.console.cli.backend import Station
+    from mulligan.console.jobfiles.job_file import FoundJob
+
+
+def submit(
+    files: Files,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the jobs have ended.")] = False,
+    json: Json = False,
+    timeout: Timeout = None,
+) -> None:
+    """Hand jobs to the queue and print their ids."""
+    from mulligan.console.cli.backend import existing
+    from mulligan.console.jobfiles.job_file import find_jobs
+    from mulligan.workers.settings.model import load_settings
+
+    found = find_jobs(files)
+    with existing(load_settings()) as station:
+        if wait:
+            _wait(station, found, json=json, timeout=timeout)
+        else:
+            _hand_in(station, found, json=json)
+
+
+def _hand_in(station: Station, found: Sequence[FoundJob], *, json: bool) -> None:
+    from mulligan.console.cli.submission import hand_in
+
+    accepted = hand_in(station, found)
+    named = [(answer, each.job.label) for answer, each in zip(accepted, found, strict=True)]
+    if json:
+        rows = [{"id": a.id, "name": label, "status": a.status} for a, label in named]
+        screen.emit({"jobs": rows})
+        return
+    for answer, label in named:
+        seen = "  (known already by its idempotency key)" if answer.status == "seen" else ""
+        screen.say(f"{answer.id}  {label}{seen}")
+    screen.note(f"next: mulligan jobs show {accepted[0].id} · mulligan jobs watch")
+
+
+def _wait(
+    station: Station, found: Sequence[FoundJob], *, json: bool, timeout: float | None
+) -> None:
+    from mulligan.console.cli.output.summary import print_summary
+    from mulligan.console.cli.submission import hand_in_and_wait, run_document
+
+    deadline = None if timeout is None else time.monotonic() + timeout
+    outcome = hand_in_and_wait(station, found, quiet=json, deadline=deadline)
+    if json:
+        screen.emit(run_document(station, outcome))
+    else:
+        print_summary(outcome.views, accepted=outcome.accepted, show_repair=False)
+    if not outcome.in_time:
+        screen.complain(f"not all was done within {timeout:g} s; the jobs stay in the queue")
+    raise typer.Exit(int(outcome.exit_code))

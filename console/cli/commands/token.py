@@ -1,0 +1,134 @@
+"""`mulligan token`: who may use the HTTP API. A token's text is shown once, when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from mulligan.workers.ledger.tokens import Token, Tokens
+
+Role = Literal["producer", "ops", "admin"]
+
+
+def create_cli() -> typer.Typer:
+    about = "Make, list and revoke the tokens of the HTTP API."
+    cli = typer.Typer(help=about, no_args_is_help=True)
+    cli.command("create")(create)
+    cli.command("list")(list_tokens)
+    cli.command("revoke")(revoke)
+    return cli
+
+
+def create(
+    role: Annotated[Role, typer.Option(help="What its bearer may do.")],
+    name: Annotated[str, typer.Option(help="Whose it is, for people.")] = "",
+    tenant: Annotated[
+        str | None, typer.Option(help="Bind it to one tenant: it sees and submits its jobs only.")
+    ] = None,
+    texts: Annotated[
+        bool, typer.Option("--texts", help="Let the role ops read prompts and answers.")
+    ] = False,
+    expires: Annotated[
+        str | None, typer.Option(help="How long it is good for, as 12h or 30d; default: for ever.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a token and show its text, this once."""
+    from mulligan.tasks.ports.world import BadInput
+
+    lifetime = _lifetime(expires)
+    if tenant == "":
+        raise BadInput("--tenant: name a tenant, or leave it out for all of them")
+    with _store() as tokens:
+        token, text = tokens.create(
+            role=role, name=name, tenant=tenant, texts=texts, lifetime=lifetime
+        )
+    if json:
+        screen.emit({**_document(token), "token": text})
+        return
+    screen.say(text)
+    screen.note(f"{_about(token)}; it is not shown again. Send it as `Authorization: Bearer …`")
+
+
+def list_tokens(json: Json = False) -> None:
+    """List the tokens, without their texts."""
+    import time
+
+    with _store() as tokens:
+        found = tokens.all()
+    if json:
+        screen.emit({"tokens": [_document(token) for token in found]})
+    elif not found:
+        screen.say("no tokens: the console lets in whoever sits at its host")
+    else:
+        for token in found:
+            ended = "  expired" if token.expired(time.time()) else ""
+            screen.say(f"{_about(token)}{ended}")
+
+
+def revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it.")],
+    json: Json = False,
+) -> None:
+    """Revoke a token: within seconds nobody gets in with it."""
+    from mulligan.tasks.ports.world import BadInput
+
+    with _store() as tokens:
+        if not tokens.revoke(token_id):
+            raise BadInput(f"no token {token_id!r}; `mulligan token list` shows their ids")
+        left = len(tokens.all())
+    if json:
+        screen.emit({"revoked": token_id, "tokens": left})
+        return
+    screen.say(f"{token_id} is revoked")
+    if not left:
+        screen.note("that was the last one: the console lets in whoever sits at its host again")
+
+
+@contextmanager
+def _store() -> Iterator[Tokens]:
+    from mulligan.console.cli.open_ledgers import located
+    from mulligan.workers.ledger.open_ledger import open_ledger
+    from mulligan.workers.ledger.tokens import Tokens
+    from mulligan.workers.settings.model import load_settings
+
+    with located(load_settings()) as settings:
+        ledger = open_ledger(settings, patience=settings.submit_patience)
+        yield Tokens(ledger.calls, prefix=settings.key_prefix)
+
+
+def _lifetime(text: str | None) -> float | None:
+    from mulligan.policies.jobs.job import parse_duration
+    from mulligan.tasks.ports.world import BadInput
+
+    if text is None:
+        return None
+    try:
+        seconds = float(parse_duration(text))
+    except ValueError as error:
+        raise BadInput(f"--expires: {error}") from None
+    if not 0 < seconds <= 100 * 365 * 86400:
+        raise BadInput("--expires: more than nothing and at most 36500d")
+    return seconds
+
+
+def _document(token: Token) -> dict[str, Any]:
+    return {name: value for name, value in vars(token).items() if name != "sha256"}
+
+
+def _about(token: Token) -> str:
+    from mulligan.console.cli.output.job_story import clock
+
+    parts = [token.id, token.role]
+    parts += [f"{token.name!r}"] if token.name else []
+    parts += [f"tenant {token.tenant}"] if token.tenant is not None else []
+    parts += ["with texts"] if token.role == "ops" and token.texts else []
+    parts += [f"until {clock(token.expires_at)}"] if token.expires_at else []
+    return "  ".join(parts)

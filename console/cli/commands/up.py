@@ -1,0 +1,157 @@
+"""`mulligan up`: everything a host needs, kept running until Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mulligan.console.cli.exit_codes import stop_on_signals
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mulligan.console.cli.home import KeptRedis
+    from mulligan.console.cli.local_services import Service
+    from mulligan.workers.local.supervisor import Stack
+    from mulligan.workers.settings.model import Settings
+
+#: How long starting may take before it is worth a word.
+_READY_SECONDS = 60.0
+#: A child that lived so long is forgiven its earlier deaths.
+_FORGIVEN_AFTER = 60.0
+_TICK = 0.3
+
+
+def up(
+    flower: Annotated[bool, typer.Option(help="Serve Flower, with a login, on loopback.")] = True,
+    console: Annotated[bool, typer.Option(help="Serve the HTTP API and the page.")] = True,
+) -> None:
+    """Start Redis (if no broker is configured), workers, console and Flower; Ctrl-C stops all."""
+    from mulligan.console.cli.home import held_by_up
+    from mulligan.workers.settings.model import load_settings
+
+    stop_on_signals()
+    settings = load_settings()
+    with held_by_up(settings.home), ExitStack() as leaving:
+        try:
+            _serve(settings, leaving, flower=flower, console=console)
+        except KeyboardInterrupt:
+            screen.say("stopping (Ctrl-C again hurries it)")
+            leaving.close()
+            screen.say("stopped; the jobs are in the ledger")
+
+
+def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: bool) -> None:
+    from mulligan.console.cli.backend import reach
+    from mulligan.console.cli.home import KeptRedis, embedded_redis
+    from mulligan.console.cli.local_services import console_service, flower_service, worker_services
+    from mulligan.console.cli.stopping import stop
+    from mulligan.workers.local.supervisor import Stack, child_environment
+    from mulligan.workers.settings.model import load_settings
+
+    redis = None
+    if settings.broker_url is None:
+        server = leaving.enter_context(embedded_redis(settings.home))
+        redis = KeptRedis(server, say=lambda told: screen.say(told, style="yellow"))
+        settings = load_settings(broker_url=server.url)
+    station = reach(settings)
+    station.ledger.now()  # a ledger that is away is told before anything is started
+    services = worker_services(settings, station.app)
+    if console:
+        services.append(console_service(settings))
+    if flower:
+        services.append(flower_service(settings))
+    environment = child_environment(settings, broker_url=settings.broker_url or "")
+    stack = Stack(settings.home, environment)
+    leaving.callback(stop, stack)
+    watch = Watch(stack, redis)
+    stack.on_death = watch.died
+    for service in services:
+        stack.add(service.name, service.argv)
+    late = wait_until_ready(services, watch)
+    _tell(settings, services, late)
+    while True:
+        watch.look()
+        time.sleep(_TICK)
+
+
+@dataclass
+class Watch:
+    """Keeps the children running, and says so when one had to be restarted."""
+
+    stack: Stack
+    redis: KeptRedis | None
+    _down: set[str] = field(default_factory=set)
+    _since: dict[str, float] = field(default_factory=dict)
+
+    def died(self, name: str, code: int, delay: float) -> None:
+        from mulligan.console.cli.backend import how_it_ended
+
+        self._down.add(name)
+        log = self.stack.home / "logs" / f"{name}.log"
+        screen.say(
+            f"{name} {how_it_ended(code)}; restarting it in {delay:g} s (log: {log})",
+            style="yellow",
+        )
+
+    def look(self) -> None:
+        if self.redis is not None:
+            self.redis.look()
+        self.stack.watch()
+        now = time.monotonic()
+        for child in self.stack.children:
+            if not child.alive:
+                self._since.pop(child.name, None)
+            elif child.name in self._down:
+                self._down.discard(child.name)
+                screen.say(f"{child.name} is started again")
+            elif now - self._since.setdefault(child.name, now) > _FORGIVEN_AFTER:
+                child.deaths = 0
+
+
+def wait_until_ready(services: Sequence[Service], watch: Watch) -> list[Service]:
+    """Wait until every service answers; those that did not within a minute."""
+    waiting = list(services)
+    deadline = time.monotonic() + _READY_SECONDS
+    screen.say("starting " + ", ".join(service.name for service in services))
+    while waiting and time.monotonic() < deadline:
+        watch.look()
+        waiting = [service for service in waiting if not service.ready()]
+        if waiting:
+            time.sleep(_TICK)
+    return waiting
+
+
+def _tell(settings: Settings, services: Sequence[Service], late: Sequence[Service]) -> None:
+    rows = [("broker", without_password(settings.broker_url or ""))]
+    rows += [row for service in services for row in service.about]
+    rows += [("logs", str(_shown(settings.home / "logs")))]
+    rows += [("submit", "mulligan submit FILE   or from Celery: send_task('mulligan.submit', …)")]
+    for title, text in rows:
+        screen.say(f"{title:<8} {text}")
+    if late:
+        names = ", ".join(service.name for service in late)
+        screen.say(f"not ready yet: {names}; see the logs", style="yellow")
+    else:
+        screen.say("ready; Ctrl-C stops everything", style="green")
+
+
+def _shown(path: Path) -> Path:
+    return path.resolve()
+
+
+def without_password(url: str) -> str:
+    """A URL that may be shown."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user = f"{parts.username or ''}:***@"
+    return parts._replace(netloc=user + parts.netloc.rpartition("@")[2]).geturl()

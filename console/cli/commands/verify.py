@@ -1,0 +1,95 @@
+"""`mulligan verify`: check an answer here and now. No Redis, no workers, no model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.output import screen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mulligan.console.jobfiles.job_file import FoundJob
+    from mulligan.policies.jobs.job import AttemptPlan, Job
+    from mulligan.policies.repair.verdict import Verdict
+
+
+def verify(
+    jobfile: Annotated[str, typer.Argument(metavar="JOBFILE", help="A job file; - is stdin.")],
+    answer: Annotated[str, typer.Option(help="The file with the answer; - is stdin.")],
+    next_prompt: Annotated[
+        bool, typer.Option("--next-prompt", help="Print the corrected prompt as a diff.")
+    ] = False,
+    job: Annotated[
+        str | None, typer.Option(help="Which job of the file, by name or task type.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check an answer as a worker would, and say what would follow."""
+    from mulligan.console.jobfiles.check_answer import Checked, check_answer
+    from mulligan.console.jobfiles.job_file import find_jobs
+    from mulligan.console.jobfiles.source_document import read_text
+
+    found = _choose(find_jobs([jobfile]), job, jobfile)
+    checked: Checked = check_answer(found, read_text(answer, answer))
+    if json:
+        screen.emit(_document(found.job, checked.verdict, checked.next))
+    else:
+        _print(found.job, checked.verdict, checked.next, next_prompt=next_prompt)
+    raise typer.Exit(int(ExitCode.OK if checked.verdict.success else ExitCode.SOME_FAILED))
+
+
+def _choose(found: Sequence[FoundJob], name: str | None, file: str) -> FoundJob:
+    from mulligan.tasks.ports.world import BadInput
+
+    names = ", ".join(dict.fromkeys(each.job.label for each in found))
+    if name is None:
+        if len(found) > 1:
+            raise BadInput(f"{file} has {len(found)} jobs; choose one with --job: {names}")
+        return found[0]
+    chosen = [each for each in found if name in (each.job.name, each.job.task_type)]
+    if len(chosen) != 1:
+        how = "no job" if not chosen else f"{len(chosen)} jobs"
+        raise BadInput(f"--job: {file} has {how} called {name!r}; there are: {names}")
+    return chosen[0]
+
+
+def _document(job: Job, verdict: Verdict, following: AttemptPlan | None) -> dict[str, Any]:
+    from mulligan.policies.repair.verdict import verdict_to_dict
+
+    return {
+        "task_type": job.task_type,
+        "name": job.label,
+        **verdict_to_dict(verdict),
+        "next_prompt": following.prompt if following else None,
+        "next_attempt": following.model_dump(mode="json") if following else None,
+    }
+
+
+def _print(job: Job, verdict: Verdict, following: AttemptPlan | None, *, next_prompt: bool) -> None:
+    from mulligan.console.cli.output.job_story import print_results
+    from mulligan.console.cli.output.prompt_diff import print_diff
+    from mulligan.console.reports import words
+    from mulligan.policies.repair.verdict import verdict_to_dict
+
+    told = verdict_to_dict(verdict)
+    screen.say(f"{job.label}  score {words.number(verdict.score)}", style="bold")
+    print_results(told["results"])
+    if verdict.coercions:
+        screen.say(f"  free repairs: {', '.join(verdict.coercions)}")
+    if verdict.success:
+        screen.say("a success", style="green")
+    elif following is None:
+        screen.say(f"would be escalated: {told['decision']['reason']}", style="yellow")
+    else:
+        decision = told["decision"]
+        screen.say(f"next: {decision['mode'].replace('_', ' ')}, because {decision['reason']}")
+        if verdict.instruction is not None:
+            screen.say(f"instruction: {verdict.instruction.prompt_suffix}")
+    if next_prompt and following is not None and following.prompt is not None:
+        screen.say()
+        print_diff(job.task_text, following.prompt, names=("first prompt", "corrected prompt"))

@@ -1,0 +1,245 @@
+"""What `mulligan doctor` looks at. Each check says what is, and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from celery import Celery
+from rapidfuzz import process
+
+from mulligan.tasks.ports.world import BadInput, MulliganError
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.local.embedded_redis import find_server
+from mulligan.workers.runners.local_state import model_path
+from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.settings.model import OTHER_VARIABLES, Settings, config_path
+
+_OLDEST_REDIS = (6, 2)
+_LOW_DISK = 1_000_000_000
+_NO_DISK = 100_000_000
+#: An entry that nobody published for so long was not merely busy.
+_LATE = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    said: str
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def ok(name: str, said: str) -> Check:
+    return Check(name=name, status="ok", said=said)
+
+
+def warn(name: str, said: str, fix: str) -> Check:
+    return Check(name=name, status="warn", said=said, fix=fix)
+
+
+def fail(name: str, said: str, fix: str) -> Check:
+    return Check(name=name, status="fail", said=said, fix=fix)
+
+
+# -- this host ------------------------------------------------------------------------------------
+
+
+def check_host(settings: Settings) -> Iterator[Check]:
+    new = sys.version_info >= (3, 11)
+    version = platform.python_version()
+    yield ok("python", version) if new else fail("python", version, "use Python 3.11 or later")
+    path = config_path()
+    yield ok("settings", f"{path} and the environment" if path else "the environment; no file")
+    yield from _unknown_variables()
+    yield _redis_server(settings)
+    yield from _profiles(settings)
+    yield from _webhooks(settings)
+    yield _local_model(settings)
+    yield _disk(settings.home)
+
+
+def _webhooks(settings: Settings) -> Iterator[Check]:
+    """A delivery that cannot be signed is not sent."""
+    for hook in settings.webhooks:
+        host = urlsplit(hook.url).hostname
+        if hook.secret_env is None:
+            fix = "set secret_env, so that the receiver can tell who sends"
+            yield warn("webhooks", f"{host}: alerts are not signed", fix)
+        elif not os.environ.get(hook.secret_env):
+            fix = f"set {hook.secret_env} for the control workers"
+            yield fail("webhooks", f"{host}: {hook.secret_env} is not set here", fix)
+        else:
+            yield ok("webhooks", f"{host}: signed with {hook.secret_env}")
+
+
+def _unknown_variables() -> Iterator[Check]:
+    """A misspelt variable is silently ignored by everybody else."""
+    known = {f"MULLIGAN_{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
+    for name in sorted(os.environ):
+        if name.startswith("MULLIGAN_") and name.partition("__")[0] not in known:
+            near = process.extractOne(name, sorted(known), score_cutoff=70)
+            fix = f"did you mean {near[0]}?" if near else "unset it"
+            yield warn("settings", f"{name} is no setting", fix)
+
+
+def _redis_server(settings: Settings) -> Check:
+    try:
+        return ok("redis server", find_server())
+    except BadInput as error:
+        if settings.broker_url is not None:
+            return ok("redis server", "none on this host, and none needed")
+        return fail("redis server", "not found", str(error))
+
+
+def _profiles(settings: Settings) -> Iterator[Check]:
+    problems = RunnerRegistry(profiles=settings.runners).check_profiles()
+    for problem in problems:
+        yield fail("profiles", problem, "mend it in mulligan.toml")
+    if not problems:
+        names = ", ".join(sorted(settings.runners)) or "none named in mulligan.toml"
+        yield ok("profiles", names)
+    for name, profile in settings.runners.items():
+        for variable in sorted(_key_names(profile)):
+            if not os.environ.get(variable):
+                fix = f"export {variable} where the workers run"
+                yield warn("keys", f"{variable} of [runners.{name}] is not set here", fix)
+
+
+def _key_names(profile: Mapping[str, Any]) -> set[str]:
+    """The variables a profile and its fallbacks take their keys from; never what is in them."""
+    found = {str(profile["api_key_env"])} if profile.get("api_key_env") else set()
+    fallbacks = profile.get("fallbacks")
+    for fallback in fallbacks if isinstance(fallbacks, list) else ():
+        if isinstance(fallback, Mapping):
+            found |= _key_names(fallback)
+    return found
+
+
+def _local_model(settings: Settings) -> Check:
+    try:
+        return ok("local model", model_path().name)
+    except MulliganError as error:
+        wanted = any(profile.get("kind") == "local" for profile in settings.runners.values())
+        said, _, fix = str(error).partition(": ")
+        if wanted:
+            return fail("local model", said, fix)
+        return ok("local model", f"not installed, and no profile needs it ({fix})")
+
+
+def _disk(home: Path) -> Check:
+    place = home if home.exists() else Path.cwd()
+    free = shutil.disk_usage(place).free
+    said = f"{free / 1e9:.1f} GB free in {place.resolve()}"
+    fix = "make room: a Redis that cannot write refuses all work"
+    if free < _NO_DISK:
+        return fail("disk", said, fix)
+    return warn("disk", said, fix) if free < _LOW_DISK else ok("disk", said)
+
+
+# -- the ledger -----------------------------------------------------------------------------------
+
+
+def check_ledger(ledger: RedisLedger, settings: Settings, *, expected: bool) -> Iterator[Check]:
+    """``expected``: whether somebody should be at work; else nothing is late."""
+    info: Mapping[str, Any] = ledger.calls.run("INFO")
+    yield _version(info)
+    yield _aof(info)
+    yield _eviction(info)
+    if expected:
+        yield _sweep(ledger, settings)
+        yield _outbox(ledger, settings)
+
+
+def _version(info: Mapping[str, Any]) -> Check:
+    text = str(info.get("redis_version", "0"))
+    numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    if numbers >= _OLDEST_REDIS:
+        return ok("redis version", text)
+    return fail("redis version", text, "6.2 or later is needed")
+
+
+def _aof(info: Mapping[str, Any]) -> Check:
+    if info.get("aof_enabled") == 1:
+        return ok("persistence", "AOF is on")
+    fix = "redis-cli CONFIG SET appendonly yes, and the same in redis.conf"
+    return warn("persistence", "AOF is off: a restart of Redis loses accepted jobs", fix)
+
+
+def _eviction(info: Mapping[str, Any]) -> Check:
+    policy = str(info.get("maxmemory_policy", "unknown"))
+    if policy == "noeviction":
+        return ok("eviction", policy)
+    fix = "redis-cli CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
+    return fail("eviction", f"{policy}: Redis may throw jobs away", fix)
+
+
+def _prefixes(settings: Settings) -> list[str]:
+    numbers = range(settings.partitions)
+    return [keys.partition_prefix(settings.key_prefix, f"p{number:02d}") for number in numbers]
+
+
+def _sweep(ledger: RedisLedger, settings: Settings) -> Check:
+    fix = "start a worker that serves `control` with beat (-B): `mulligan up` has one"
+    stamps = [ledger.calls.run("GET", prefix + "swept_at") for prefix in _prefixes(settings)]
+    if not all(stamps):
+        return warn("sweep", "has never run here", fix)
+    age = ledger.now() - min(float(stamp) for stamp in stamps) / 1000
+    late = age > max(10.0, 5 * settings.sweep_interval)
+    return (
+        warn("sweep", f"last ran {age:.0f} s ago", fix) if late else ok("sweep", f"{age:.1f} s ago")
+    )
+
+
+def _outbox(ledger: RedisLedger, settings: Settings) -> Check:
+    """The oldest entry that is due and was never published."""
+    now = ledger.now()
+    oldest = 0.0
+    for prefix in _prefixes(settings):
+        due = ledger.calls.run(
+            "ZRANGEBYSCORE", prefix + "outbox", "-inf", now * 1000, "WITHSCORES", "LIMIT", 0, 1
+        )
+        for row in due[:1]:
+            score = row[1] if isinstance(row, list | tuple) else due[1]
+            oldest = max(oldest, now - float(score) / 1000)
+    if oldest > _LATE:
+        fix = "see that a worker serves `control`, and that the broker is up"
+        return warn("outbox", f"an entry has waited {oldest:.0f} s to be published", fix)
+    return ok("outbox", "nothing waits to be published")
+
+
+# -- the workers ----------------------------------------------------------------------------------
+
+
+def check_workers(app: Celery, *, expected: bool) -> Iterator[Check]:
+    """``expected``: whether somebody should be answering, or `run` would start its own."""
+    # Importing the app reads the settings: bad ones must be a check that fails before that.
+    from mulligan.workers.celery.factory import QUEUES, SUBMIT_QUEUE
+
+    served = app.control.inspect(timeout=1.5).active_queues() or {}
+    if not served:
+        if expected:
+            yield fail("workers", "none answers", "start them with `mulligan up`")
+        else:
+            yield ok("workers", "none; `mulligan run` starts its own, `mulligan up` keeps some")
+        return
+    yield ok("workers", f"{len(served)} answer: {', '.join(sorted(served))}")
+    names = {queue["name"] for queues in served.values() for queue in queues}
+    needed = [name for name in (*QUEUES, SUBMIT_QUEUE) if name not in ("edit", "loop")]
+    missing = [name for name in needed if name not in names]
+    if missing:
+        fix = f"start a worker with -Q {','.join(missing)}"
+        yield fail("queues", f"nobody serves {', '.join(missing)}", fix)
+    else:
+        yield ok("queues", "every queue is served")

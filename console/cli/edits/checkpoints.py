@@ -1,0 +1,76 @@
+"""The checkpoints of a tree, and rollback straight from its journal: without a ledger."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mulligan.console.cli.output import screen
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.edits.sessions.session_tree import not_now
+from mulligan.workers.edits.tree.edited_tree import Checkpoint, Rollback, Tree
+from mulligan.workers.settings.model import load_settings
+
+#: As many files as a line shows.
+_PATHS = 5
+
+
+def journal_rollback(root: Path, name: str | None, to: int | None, *, json: bool) -> None:
+    """Roll a tree back, and say so. With neither a name nor a checkpoint: list what there is."""
+    if name is not None and to is not None:
+        raise BadInput("--to: takes back everything after a checkpoint: leave out the name")
+    tree = Tree(root, load_settings().home)
+    if name is None and to is None:
+        _list(tree, json=json)
+        return
+    with not_now():
+        done = tree.rollback_to(to) if to is not None else _named(tree, name or "")
+    if json:
+        made = done.checkpoint.number if done.checkpoint else None
+        screen.emit({"root": str(tree.root), "checkpoint": made, "paths": list(done.paths)})
+    else:
+        screen.say(done.text)
+
+
+def _named(tree: Tree, name: str) -> Rollback:
+    session_id, slash, edit_id = name.partition("/")
+    if slash:
+        return tree.rollback_edit(edit_id, session_id)
+    if any(point.session_id == name and point.kind == "edit" for point in tree.history()):
+        return tree.rollback_session(name)
+    return tree.rollback_edit(name)
+
+
+def _list(tree: Tree, *, json: bool) -> None:
+    points = tree.history()
+    if json:
+        found = [_document(point) for point in points]
+        screen.emit({"root": str(tree.root), "checkpoints": found})
+        return
+    for point in points:
+        at = datetime.fromtimestamp(point.at, tz=UTC).strftime("%Y-%m-%d %H:%M")
+        more = f" and {len(point.paths) - _PATHS} more" * (len(point.paths) > _PATHS)
+        paths = ", ".join(point.paths[:_PATHS]) + more
+        screen.say(f"{point.number}  {at}  {_what(point)}: {point.state}  {paths}")
+    if not points:
+        screen.say(f"no edit of {tree.root} is on record")
+
+
+def _what(point: Checkpoint) -> str:
+    if point.kind == "edit":
+        return f"edit {point.session_id}/{point.edit_id}"
+    return f"rollback of {', '.join(map(str, point.undoes))}"
+
+
+def _document(point: Checkpoint) -> dict[str, Any]:
+    return {
+        "checkpoint": point.number,
+        "kind": point.kind,
+        "session": point.session_id,
+        "edit_id": point.edit_id,
+        "state": point.state,
+        "at": datetime.fromtimestamp(point.at, tz=UTC).isoformat(),
+        "paths": list(point.paths),
+        "undoes": list(point.undoes),
+    }

@@ -1,0 +1,118 @@
+"""Sessions and edits as a terminal shows them, and as `--json` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mulligan.console.cli.output import screen
+from mulligan.policies.edits.edit import EditOutcome
+from mulligan.policies.edits.session import EditRecord, Session
+
+_STYLES = {
+    "applied": "green",
+    "pending_review": "yellow",
+    "rejected_by_gate": "red",
+    "rejected_by_user": "red",
+}
+#: As much of an error as lists show.
+_ERROR = 500
+
+
+def document(session: Session) -> dict[str, Any]:
+    """What `--json` prints."""
+    outcomes = [_outcome(outcome) for outcome in session.outcomes]
+    return {"session": session.id, "outcomes": outcomes}
+
+
+def _outcome(outcome: EditOutcome) -> dict[str, Any]:
+    names = (
+        "edit_id", "status", "reason", "benchmark_delta", "cluster_deltas", "error", "notes",
+        "applied_at",
+    )  # fmt: skip
+    found = outcome.model_dump(mode="json")
+    return {name: found[name] for name in names}
+
+
+def review_document(session: Session, record: EditRecord) -> dict[str, Any]:
+    """One edit with all that a reviewer may want to know."""
+    return {
+        "session": session.id,
+        "root": session.root,
+        "host": session.host,
+        "edit": record.edit.model_dump(mode="json"),
+        "tier": record.tier,
+        "outcome": _outcome(record.outcome) if record.outcome else None,
+        "diff": record.diff,
+        "approved_by": record.approved_by,
+        "decided_by": record.decided_by,
+        "decided_at": record.decided_at,
+        "note": record.note,
+    }
+
+
+class Progress:
+    """Tells of each edit once it is decided, and on a terminal of what is being measured."""
+
+    def __init__(self, session: Session, *, quiet: bool) -> None:
+        self._told = {r.edit.id for r in session.records if r.outcome is not None}
+        self._quiet = quiet
+        self._live = screen.err().is_terminal and not quiet
+
+    def __call__(self, session: Session) -> None:
+        for record in session.records:
+            if record.outcome is None:
+                self._told.discard(record.edit.id)
+            elif record.edit.id not in self._told:
+                self._told.add(record.edit.id)
+                if not self._quiet:
+                    show_line(record)
+        trial, at = session.trial, session.at
+        if self._live and session.suite and at is not None and trial and trial.runs:
+            repeat = trial.runs[0].repeat + 1
+            times = "" if session.suite.runs == 1 else f", repeat {repeat} of {session.suite.runs}"
+            screen.note(f"{session.records[at].edit.id}: applied, measuring{times}…")
+
+
+def show_line(record: EditRecord) -> None:
+    """``e1  set_model_param models.small: applied (kept)  extraction +0.200``."""
+    edit, done = record.edit, record.outcome
+    if done is None:
+        screen.say(f"{edit.id}  {edit.op} {edit.target}: still to be done")
+        return
+    told = f"{edit.id}  {edit.op} {edit.target}: {done.status} ({done.reason})"
+    screen.say(f"{told}{_effect(done)}", style=_STYLES.get(done.status))
+    if done.error and done.reason != "no_op":
+        _say_below(done.error)
+    for note in done.notes:
+        _say_below(f"note: {note}")
+
+
+def _say_below(text: str) -> None:
+    shown = text if len(text) <= _ERROR else f"{text[:_ERROR]}…"
+    for line in shown.splitlines():
+        screen.say(f"    {line}", style="dim")
+
+
+def _effect(done: EditOutcome) -> str:
+    if done.benchmark_delta is None:
+        return ""
+    parts = [f"{name} {delta:+.3f}" for name, delta in done.cluster_deltas.items()]
+    return "  " + ", ".join([f"overall {done.benchmark_delta:+.3f}", *parts])
+
+
+def show_end(session: Session) -> None:
+    """How it all went, and what to do next."""
+    counts: dict[str, int] = {}
+    for outcome in session.outcomes:
+        counts[outcome.status] = counts.get(outcome.status, 0) + 1
+    said = ", ".join(f"{count} {status}" for status, count in counts.items())
+    screen.say(f"session {session.id}: {said or 'nothing was decided'}")
+    if any(record.reviewable for record in session.records):
+        screen.say("what waits for you: `mulligan edits review list`")
+    if counts.get("applied"):
+        screen.say(f"to take all of it back: `mulligan edits rollback {session.id}`")
+
+
+def rejected(outcomes: Sequence[EditOutcome]) -> bool:
+    return any(outcome.status.startswith("rejected") for outcome in outcomes)

@@ -1,0 +1,225 @@
+"""Ending escalations from the command line: a dry run, a question, a bar, and what came of it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import typer
+
+from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.output import screen
+from mulligan.console.reports.escalation_document import SHOWN, bulk_document, dry_run_document
+from mulligan.tasks.escalations.end_escalations import Action, Bulk, Which, select, work
+from mulligan.tasks.ports.ledger import Escalation
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.ledger.bulk_actions import RedisBulks
+
+if TYPE_CHECKING:
+    from mulligan.console.cli.backend import Station
+
+_VERBS = {"resolved": "resolve", "requeued": "requeue", "cancelled": "cancel"}
+#: How often progress is looked at while others do the work, in seconds.
+_LOOK = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What was asked for."""
+
+    which: Which
+    action: Action
+    per_second: float
+    dry_run: bool
+    yes: bool
+    json: bool
+
+    @property
+    def verb(self) -> str:
+        return _VERBS[self.action.how]
+
+
+def who() -> str:
+    """Who sits here, for the record."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # a container's user often has no name
+        name = f"uid{os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
+
+
+def end(wish: Wish) -> None:
+    """Do as wished, here and with any control worker there is; exit 1 if some could not be."""
+    with _station() as station:
+        chosen = select(station.ledger, wish.which)
+        if wish.dry_run:
+            _tell_dry_run(wish, chosen)
+            return
+        if chosen:
+            _agree(wish, chosen)
+        bulks = RedisBulks(station.ledger.calls, prefix=station.settings.key_prefix)
+        ids = [each.id for each in chosen]
+        bulk = bulks.create(wish.action, wish.which, ids, per_second=wish.per_second)
+        bulk = _work(station, bulks, bulk, wish)
+    _tell(wish, bulk)
+    if bulk.failed:
+        raise typer.Exit(int(ExitCode.SOME_FAILED))
+
+
+@contextmanager
+def _station() -> Iterator[Station]:
+    from mulligan.console.cli.backend import reach
+    from mulligan.console.cli.open_ledgers import located
+    from mulligan.workers.settings.model import load_settings
+
+    with located(load_settings()) as settings:
+        yield reach(settings)
+
+
+# -- before ----------------------------------------------------------------------------------------
+
+
+def _tell_dry_run(wish: Wish, chosen: Sequence[Escalation]) -> None:
+    if wish.json:
+        screen.emit(dry_run_document(chosen))
+        return
+    if not chosen:
+        screen.say("nothing open fits: there is nothing to do")
+        return
+    _show(chosen, screen.say)
+    screen.say(f"this would {wish.verb} {_jobs(len(chosen))}; nothing was changed")
+
+
+def _show(chosen: Sequence[Escalation], say: Callable[[str], None]) -> None:
+    for each in chosen[:SHOWN]:
+        say(f"  {each.id}  {each.task_type}  {each.reason}")
+    if len(chosen) > SHOWN:
+        say(f"  and {len(chosen) - SHOWN:,} more")
+    say(f"  in all: {shares(dry_run_document(chosen)['task_types'])}")
+
+
+def _agree(wish: Wish, chosen: Sequence[Escalation]) -> None:
+    """Ask, unless told not to. Where nobody can answer, refuse."""
+    what = f"{wish.verb} {_jobs(len(chosen))}"
+    if wish.yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadInput(
+            f"this would {what}, and nobody is here to say yes: add --yes, or --dry-run to see"
+            " which; nothing was changed"
+        )
+    _show(chosen, screen.note)
+    if not typer.confirm(f"{what}?", default=False, err=True):
+        screen.note("nothing was changed")
+        raise typer.Exit(int(ExitCode.SOME_FAILED))
+
+
+# -- meanwhile -------------------------------------------------------------------------------------
+
+
+def _work(station: Station, bulks: RedisBulks, bulk: Bulk, wish: Wish) -> Bulk:
+    """Work it off, beside any control worker; a bulk action's rate is one for all of them."""
+
+    def look() -> Bulk:
+        return bulks.get(bulk.id) or bulk
+
+    token = secrets.token_hex(8)
+    with _told_to_stop() as stop, _bar(wish, bulk.total) as show:
+        while not stop.is_set():
+            wait = work(
+                station.ledger,
+                bulks,
+                station.shop.intake.publish,
+                bulk.id,
+                token=token,
+                told=lambda: show(look()),
+                go_on=lambda: not stop.is_set(),
+            )
+            now = look()
+            show(now)
+            if wait is None:
+                return now
+            stop.wait(min(wait, _LOOK))
+    bulks.stop(bulk.id)
+    now = look()
+    how = wish.action.how
+    screen.note(f"stopped: {now.done:,} of {now.total:,} {how}; the others are as they were")
+    raise typer.Exit(int(ExitCode.INTERRUPTED))
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """Set by Ctrl-C and SIGTERM: the batch in hand is finished. A second one does not wait."""
+    stop = threading.Event()
+
+    def hear(number: int, _: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, signal.default_int_handler)
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _bar(wish: Wish, total: int) -> Iterator[Callable[[Bulk], None]]:
+    """A bar on a terminal; elsewhere nothing until the end."""
+    if not sys.stderr.isatty() or not total:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    with Progress(*columns, console=screen.err(), transient=True) as progress:
+        task = progress.add_task(wish.verb, total=total)
+        yield lambda bulk: progress.update(task, completed=bulk.done + bulk.skipped + bulk.failed)
+
+
+# -- after -----------------------------------------------------------------------------------------
+
+
+def _tell(wish: Wish, bulk: Bulk) -> None:
+    if wish.json:
+        screen.emit(bulk_document(bulk))
+        return
+    if not bulk.total:
+        screen.say("nothing open fits: there was nothing to do")
+        return
+    screen.say(f"{_jobs(bulk.done)} {bulk.action.how} by {bulk.action.by}")
+    if bulk.state == "stopped":
+        screen.say("somebody stopped it; the others are as they were")
+    if bulk.skipped:
+        screen.say(f"{bulk.skipped:,} skipped: somebody else ended them meanwhile")
+    if bulk.failed:
+        _complain(wish, bulk)
+
+
+def _complain(wish: Wish, bulk: Bulk) -> None:
+    shown = [f"{problem.id}: {problem.why}" for problem in bulk.problems]
+    more = bulk.failed - len(shown)
+    screen.complain(f"{_jobs(bulk.failed)} could not be {wish.action.how}, open still:", *shown)
+    if more > 0:
+        screen.complain(f"and {more:,} more")
+
+
+def _jobs(count: int) -> str:
+    return f"{count:,} job{'' if count == 1 else 's'}"
+
+
+def shares(counts: Mapping[str, int]) -> str:
+    """Names with their counts, most first."""
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())

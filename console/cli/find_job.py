@@ -1,0 +1,58 @@
+"""Finding a job by what a person calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rapidfuzz import process
+
+from mulligan.tasks.ports.ledger import JobView
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+
+#: How far back names and prefixes are looked for.
+_RECENT = 2000
+
+
+def find_job(ledger: RedisLedger, ref: str, *, partitions: int) -> JobView:
+    """By id, idempotency key, unique prefix of an id, or name or task type (the newest)."""
+    for job_id in (ref, *_ids_of_key(ref, partitions)):
+        view = ledger.job(job_id)
+        if view is not None:
+            return view
+    recent = ledger.jobs(limit=_RECENT)
+    found = _by_prefix(ref, recent) or _by_name(ref, recent)
+    view = ledger.job(found) if found else None
+    if view is None:
+        raise BadInput(f"no job {ref!r}{_did_you_mean(ref, recent)}")
+    return view
+
+
+def _ids_of_key(key: str, partitions: int) -> Iterator[str]:
+    """A key's id does not say which partition its memory scope put it in: there are few."""
+    name = keys.job_id(partitions=1, key=key).partition("-")[2]
+    return (f"p{number:02d}-{name}" for number in range(partitions))
+
+
+def _by_prefix(ref: str, recent: Sequence[JobView]) -> str | None:
+    if len(ref) < 4:
+        return None
+    found = [v.id for v in recent if v.id.startswith(ref) or v.id.partition("-")[2].startswith(ref)]
+    if len(found) > 1:
+        raise BadInput(f"{ref!r} is the beginning of {len(found)} jobs: {', '.join(found[:5])}…")
+    return found[0] if found else None
+
+
+def _by_name(ref: str, recent: Sequence[JobView]) -> str | None:
+    named = [view.id for view in recent if view.job.name == ref]
+    typed = [view.id for view in recent if view.job.task_type == ref]
+    return next(iter(named + typed), None)
+
+
+def _did_you_mean(ref: str, recent: Sequence[JobView]) -> str:
+    if not recent:
+        return ": the ledger has no jobs"
+    known = {name for view in recent for name in (view.job.label, view.job.task_type)}
+    near = process.extractOne(ref, sorted(known), score_cutoff=60)
+    return f"; did you mean {near[0]!r}?" if near else "; see `mulligan jobs list`"

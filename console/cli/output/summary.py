@@ -1,0 +1,108 @@
+"""The end of a run: the table, the figures and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mulligan.console.cli.output import screen
+from mulligan.console.cli.output.prompt_diff import print_repair
+from mulligan.console.reports import words
+from mulligan.console.reports.run_figures import Figures, first_try, tokens_of
+from mulligan.tasks.ports.ledger import JobView
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_STATUS_WORDS = {
+    "completed": "completed",
+    "escalated": "escalated",
+    "cancelled": "cancelled",
+    "pending_delayed_verification": "awaiting delayed verification",
+    "pending_immediate_retry": "awaiting their retry",
+}
+_MOST_ROWS = 60
+_STYLES = {"succeeded": None, "escalated": "yellow"}
+
+
+def print_summary(
+    views: Sequence[JobView], *, accepted: int, show_repair: bool, home: Path | None = None
+) -> None:
+    """``home`` is named in the next step if it is not where the next command would look."""
+    if show_repair:
+        print_repair(views)
+    shown = worth_a_row(views)
+    screen.out().print(jobs_table(shown))
+    if len(shown) < len(views):
+        screen.say(f"… and {len(views) - len(shown):,} more; `mulligan jobs list` has them all")
+    for line in summary_lines(Figures.of(views, accepted=accepted)):
+        screen.say(line)
+    if views:
+        screen.say(next_line(views, home), style="dim")
+
+
+def worth_a_row(views: Sequence[JobView]) -> list[JobView]:
+    """All of a few jobs; of many, those that did not simply succeed come first."""
+    if len(views) <= _MOST_ROWS:
+        return list(views)
+    return sorted(views, key=first_try)[:_MOST_ROWS]
+
+
+def jobs_table(views: Sequence[JobView]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("job", no_wrap=True, overflow="ellipsis", max_width=28)
+    table.add_column("tries", justify="right")
+    table.add_column("score", no_wrap=True)
+    table.add_column("failed with", no_wrap=True, overflow="ellipsis", max_width=34)
+    table.add_column("repaired by", no_wrap=True, overflow="ellipsis", max_width=40)
+    table.add_column("tokens", justify="right")
+    for view in views:
+        tokens = tokens_of(view)
+        table.add_row(
+            view.job.label,
+            str(len(view.attempts)),
+            words.score_path(view),
+            words.failed_with(view),
+            words.repaired_by(view),
+            words.NOTHING if tokens is None else f"{tokens:,}",
+            style=_STYLES.get(view.state, "red"),
+        )
+    return table
+
+
+def summary_lines(figures: Figures) -> list[str]:
+    first = [
+        f"first try {figures.first_try}/{figures.jobs}"
+        f" → after repair {figures.succeeded}/{figures.jobs}"
+    ]
+    if figures.retry_p50_ms is not None:
+        first.append(f"retry p50 {figures.retry_p50_ms:.3g} ms")
+    if figures.tokens is not None:
+        first.append(f"{figures.tokens:,} tokens, {figures.repair_tokens or 0:,} on repairs")
+    second = [_cycles(figures.cycles), f"lost {figures.lost}"]
+    if figures.unfinished:
+        second.append(f"unfinished {figures.unfinished}")
+    return [" · ".join(first), " · ".join(second)]
+
+
+def _cycles(counts: dict[str, int]) -> str:
+    if not counts:
+        return "cycles 0"
+    parts = [f"{counts[name]} {said}" for name, said in _STATUS_WORDS.items() if counts.get(name)]
+    return f"cycles {sum(counts.values())}: {', '.join(parts)}"
+
+
+def next_line(views: Sequence[JobView], home: Path | None = None) -> str:
+    """The job worth looking at: an escalated one, else one that needed repair."""
+    told = [view for view in views if view.state == "escalated"]
+    told += [view for view in views if len(view.attempts) > 1]
+    shown = (told or list(views))[0]
+    names = [view.job.label for view in views]
+    ref = shown.job.label if names.count(shown.job.label) == 1 else shown.id
+    ref = f"'{ref}'" if " " in ref else ref
+    diff = " --diff" if len(shown.attempts) > 1 else ""
+    show = f"mulligan jobs show {ref}{diff}"
+    return f"next: MULLIGAN_HOME={home} {show}" if home else f"next: {show} · mulligan up"

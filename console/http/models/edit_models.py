@@ -1,0 +1,201 @@
+"""What the routes of edits take and answer with."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticSerializationError
+
+from mulligan.console.http.models.job_models import REDACTED
+from mulligan.policies.edits.edit import (
+    AutonomyMode,
+    BenchmarkSpec,
+    Edit,
+    EditOutcome,
+    EditPlan,
+    EditRiskTier,
+)
+from mulligan.policies.edits.session import Delta, EditRecord, Phase, Session
+from mulligan.policies.edits.suite import Suite
+
+_Words = Annotated[str, Field(max_length=2000)]
+
+
+class Submission(BaseModel):
+    """A plan, and the tree that it is for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    plan: EditPlan
+    #: A name of [workspaces]; never a path.
+    workspace: Annotated[str, Field(min_length=1, max_length=200)]
+    mode: AutonomyMode = AutonomyMode.TIERED
+    #: What it is measured by. A file cannot be named here.
+    suite: Suite | None = None
+    #: The folder of the configuration tree, relative to the root.
+    config: Annotated[str, Field(min_length=1, max_length=1000)] = "."
+
+    @model_validator(mode="after")
+    def _is_text(self) -> Submission:
+        """JSON can spell half of a surrogate pair, which no file and no ledger can hold."""
+        try:
+            self.model_dump_json()
+        except PydanticSerializationError as error:
+            raise ValueError(f"holds what cannot be written down: {error}") from None
+        return self
+
+
+class Note(BaseModel):
+    """What a person says about a decision."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    note: _Words | None = None
+
+
+class Reason(BaseModel):
+    """Why an edit is not applied. A model that wrote the plan is told."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    note: Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
+
+
+class SessionRow(BaseModel):
+    """A session without its edits. Times are ISO 8601, as in outcomes."""
+
+    session: str
+    #: The name of its tree in [workspaces], if it has one.
+    workspace: str | None
+    root: str
+    host: str
+    mode: AutonomyMode
+    phase: Phase
+    #: The edit that is being applied and measured.
+    at: str | None
+    edits: int
+    #: Edits that wait for a person.
+    waiting: int
+    #: How many edits ended in which way.
+    statuses: dict[str, int]
+    by: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class EditDocument(BaseModel):
+    """One edit, and all that is known about it."""
+
+    session: str
+    edit: Edit
+    tier: EditRiskTier
+    #: Null: it is still to be done, or is at work.
+    outcome: EditOutcome | None
+    #: Whether a person may approve or reject it now.
+    waiting: bool
+    diff: str
+    approved_by: str | None
+    decided_by: str | None
+    decided_at: datetime | None
+    note: str | None
+
+
+class SessionDocument(SessionRow):
+    """A session with its edits, in their order."""
+
+    benchmark: BenchmarkSpec
+    #: Whether there is anything to measure by.
+    measured: bool
+    #: The job whose answer the plan is, and the one that corrects it.
+    author: str | None
+    correction: str | None
+    records: list[EditDocument]
+
+
+class Sessions(BaseModel):
+    sessions: list[SessionRow]
+
+
+class Reviews(BaseModel):
+    reviews: list[EditDocument]
+
+
+class History(BaseModel):
+    deltas: list[Delta]
+
+
+class RolledBack(SessionDocument):
+    """The session after a rollback, and what was done, in words."""
+
+    said: str
+
+
+def row(session: Session, workspace: str | None) -> SessionRow:
+    statuses: dict[str, int] = {}
+    for outcome in session.outcomes:
+        statuses[outcome.status] = statuses.get(outcome.status, 0) + 1
+    return SessionRow(
+        session=session.id,
+        workspace=workspace,
+        root=session.root,
+        host=session.host,
+        mode=session.mode,
+        phase=session.phase,
+        at=None if session.at is None else session.records[session.at].edit.id,
+        edits=len(session.records),
+        waiting=sum(record.reviewable for record in session.records),
+        statuses=statuses,
+        by=session.by,
+        created_at=session.created_at,
+        updated_at=session.updated_at,
+    )
+
+
+def document(session: Session, workspace: str | None, *, texts: bool) -> SessionDocument:
+    return SessionDocument(
+        **dict(row(session, workspace)),
+        benchmark=session.benchmark,
+        measured=session.suite is not None,
+        author=session.author,
+        correction=session.correction,
+        records=[edit_document(session, record, texts=texts) for record in session.records],
+    )
+
+
+def edit_document(session: Session, record: EditRecord, *, texts: bool) -> EditDocument:
+    """One edit; what it writes, and what quotes that, only for those who may read texts."""
+    edit, outcome, diff = record.edit, record.outcome, record.diff
+    if not texts:
+        hidden = dict.fromkeys(edit.payload, REDACTED)
+        edit = edit.model_copy(update={"payload": hidden, "rationale": _hide(edit.rationale)})
+        diff = _hide(diff)
+        if outcome is not None:
+            hiding = {"error": outcome.error and REDACTED, "notes": _hide_all(outcome.notes)}
+            outcome = outcome.model_copy(update=hiding)
+    return EditDocument(
+        session=session.id,
+        edit=edit,
+        tier=record.tier,
+        outcome=outcome,
+        waiting=record.reviewable,
+        diff=diff,
+        approved_by=record.approved_by,
+        decided_by=record.decided_by,
+        decided_at=record.decided_at,
+        note=record.note,
+    )
+
+
+def delta_document(delta: Delta, *, texts: bool) -> Delta:
+    """A measured effect; its notes may quote what a suite printed."""
+    return delta if texts else delta.model_copy(update={"notes": _hide_all(delta.notes)})
+
+
+def _hide_all(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_hide(text) for text in texts)
+
+
+def _hide(text: str) -> str:
+    return REDACTED if text else text

@@ -1,0 +1,90 @@
+"""What work cost: tokens and money, repairs apart."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
+
+from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.context import Site
+from mulligan.console.reports.cost_report import cost_report
+from mulligan.workers.figures.windows import Figures
+
+By = Annotated[
+    str,
+    Query(
+        max_length=500,
+        description="Groups: task_type, runner, model, tenant, label, label:NAME; with commas.",
+        examples=["task_type,model"],
+    ),
+]
+WindowText = Annotated[
+    str, Query(max_length=20, description="How far back: 1h, 24h, 7d…", examples=["7d"])
+]
+
+
+class UsedBody(BaseModel):
+    attempts: int
+    successes: int
+    #: Attempts whose usage nobody told: they are in no other number.
+    unknown_attempts: int
+    #: Null if nobody told the usage of any attempt.
+    tokens: int | None
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+    #: Null if no price is known.
+    money: float | None
+    unpriced_tokens: int
+
+
+class CostLine(BaseModel):
+    #: Group → its value; empty for work that has none.
+    of: dict[str, str]
+    attempts: int
+    successes: int
+    tokens: int | None
+    money: float | None
+    tokens_per_success: float | None
+    #: Of all tokens, those of attempts after the first.
+    repairs_share: float | None
+    unknown_attempts: int
+    unpriced_tokens: int
+    first: UsedBody
+    repairs: UsedBody
+
+
+class CostReport(BaseModel):
+    generated_at: str
+    window: str
+    since: str
+    by: list[str]
+    #: Whether any price is configured.
+    priced: bool
+    total: CostLine
+    lines: list[CostLine]
+
+
+def create_router(site: Site) -> APIRouter:
+    router = APIRouter(tags=["cost"])
+
+    @router.get("/api/cost")
+    def cost(
+        caller: Annotated[Caller, Depends(needs("producer", "ops"))],
+        by: By = "task_type,model",
+        window: WindowText = "7d",
+    ) -> CostReport:
+        """Tokens and money of a window by group, first attempts and repairs apart."""
+        report = cost_report(
+            Figures(site.ledger.calls, site.settings),
+            site.settings,
+            by=by,
+            window=window,
+            now=site.ledger.now(),
+            tenant=caller.tenant,
+        )
+        return CostReport.model_validate(report)
+
+    return router

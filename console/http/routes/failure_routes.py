@@ -1,0 +1,167 @@
+"""Failures by signature: how often, how it goes, what repaired them, what made them one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.context import Site
+from mulligan.console.http.errors import Problem, errors, invalid, not_found
+from mulligan.console.reports.failure_report import failure_report, failures_report
+from mulligan.policies.figures.failure_ranking import Choice
+from mulligan.policies.jobs.job import parse_duration
+from mulligan.workers.figures.windows import LONGEST_WINDOW, Figures
+
+Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
+Ops = Annotated[Caller, Depends(needs("ops"))]
+Signature = Annotated[
+    str, Path(min_length=1, max_length=200, description="v1:… or reason:…", examples=["v1:0a1b"])
+]
+WindowText = Annotated[
+    str, Query(max_length=20, description="How far back: 1h, 24h, 7d…", examples=["24h"])
+]
+Filter = Annotated[str | None, Query(max_length=200)]
+
+
+class TechniqueRow(BaseModel):
+    name: str
+    tried: int
+    repaired: int
+
+
+class Failure(BaseModel):
+    signature: str
+    kind: str
+    cause: str | None
+    count: int
+    #: How often it happened in the window before.
+    before: int
+    #: Against the window before: 1 more, -1 fewer, 0 as many.
+    trend: Literal[-1, 0, 1]
+    #: One count per step of the window.
+    series: list[int]
+    task_types: dict[str, int]
+    models: dict[str, int]
+    #: Repairs that were tried for it, and those that succeeded.
+    tried: int
+    repaired: int
+    repaired_share: float | None
+    techniques: list[TechniqueRow]
+    #: The id of a job that had it.
+    example: str | None
+    open_escalations: int
+    muted: bool
+    muted_until: float | None
+
+
+class Failures(BaseModel):
+    generated_at: str
+    window: str
+    since: str
+    step_seconds: int
+    failures: list[Failure]
+
+
+class Explanation(BaseModel):
+    """What made a signature; parts that may quote an answer only for those who may read it."""
+
+    version: str
+    kind: str
+    verifier_id: str | None
+    strict_signature: str
+    coarse_signature: str
+    strict_parts: dict[str, Any]
+    coarse_parts: dict[str, Any]
+    basis: Literal["structure", "text"]
+    masked: list[str]
+    matches: bool
+    redacted: bool
+
+
+class FailureDetail(Failure):
+    generated_at: str
+    window: str
+    since: str
+    step_seconds: int
+    #: Where in the answer it failed; empty if nobody knows.
+    place: str
+    #: Null when no attempt that had it is left.
+    explanation: Explanation | None
+
+
+class Mute(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    #: For how long, such as 4h; null lifts the mute.
+    for_: str | None = Field(alias="for", max_length=20, examples=["4h"])
+
+
+class Muted(BaseModel):
+    signature: str
+    muted_until: float | None
+
+
+def create_router(site: Site) -> APIRouter:
+    router = APIRouter(prefix="/api/failures", tags=["failures"])
+
+    @router.get("")
+    def failures(
+        caller: Reader,
+        window: WindowText = "24h",
+        kind: Filter = None,
+        task_type: Filter = None,
+        model: Filter = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    ) -> Failures:
+        """The most frequent failure signatures of a window first."""
+        choice = Choice(tenant=caller.tenant, kind=kind, task_type=task_type, model=model)
+        report = failures_report(
+            _figures(site), window=window, now=site.ledger.now(), choice=choice, limit=limit
+        )
+        return Failures.model_validate(report)
+
+    @router.get("/{signature}", responses=errors(404))
+    def failure(signature: Signature, caller: Reader, window: WindowText = "7d") -> FailureDetail:
+        """One signature, with the explanation of what made it."""
+        report = failure_report(
+            _figures(site),
+            signature=signature,
+            window=window,
+            now=site.ledger.now(),
+            tenant=caller.tenant,
+            texts=caller.texts,
+        )
+        if report is None:
+            raise not_found(f"failure {signature} in the last {window}")
+        return FailureDetail.model_validate(report)
+
+    @router.post("/{signature}/mute", responses=errors(404))
+    def mute(signature: Signature, body: Mute, caller: Ops) -> Muted:
+        """No alerts of this signature for a while; it is counted and listed as before."""
+        if caller.tenant is not None:
+            raise Problem(
+                403, "forbidden", "alerts are everybody's: this token is bound to one tenant"
+            )
+        until = None if body.for_ is None else site.ledger.now() + _seconds(body.for_)
+        if not site.ledger.mute(signature, until=until):
+            raise not_found(f"escalation of {signature}: nothing alerts about it")
+        return Muted(signature=signature, muted_until=until)
+
+    return router
+
+
+def _figures(site: Site) -> Figures:
+    return Figures(site.ledger.calls, site.settings)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(parse_duration(text))
+    except ValueError as error:
+        raise invalid(f"for: {error}") from None
+    if not 1 <= seconds <= LONGEST_WINDOW:
+        raise invalid(f"for: {text!r} is not between 1s and {LONGEST_WINDOW / 86400:g}d")
+    return seconds

@@ -1,0 +1,290 @@
+"""Jobs over HTTP: submit, list, look at, cancel."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Depends, Header, Query, Response
+from pydantic import BaseModel, Field
+
+from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.context import Site
+from mulligan.console.http.errors import NOT_JSON, Problem, errors, invalid, not_found
+from mulligan.console.http.models.job_models import JobDocument, JobSummary, document, summary
+from mulligan.policies.jobs.job import Job
+from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.ports.ledger import JobView
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.ledger.job_pages import JobFilter, find_jobs, page_jobs
+
+#: What is no id must not become another of the ledger's keys.
+_ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}$", re.ASCII)
+#: Jobs of one request.
+MANY = 1000
+#: Jobs that one request may ask for by their ids.
+NAMED = 100
+State = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
+Producer = Annotated[Caller, Depends(needs("producer"))]
+AnyCaller = Annotated[Caller, Depends(needs("producer", "ops"))]
+Moment = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=480,
+        description="The idempotency key of the job; of many: KEY-0, KEY-1…",
+    ),
+]
+
+
+Ids = Annotated[
+    str | None,
+    Query(
+        max_length=100 * NAMED,
+        description="The jobs with these ids, by commas, up to 100, in this order and without"
+        " those that there are not. Not together with a filter or a cursor.",
+    ),
+]
+
+
+class Taken(BaseModel):
+    id: str
+    #: seen: the same job came before under this key.
+    status: Literal["accepted", "seen"]
+
+
+class Submitted(BaseModel):
+    jobs: list[Taken]
+
+
+class Jobs(BaseModel):
+    jobs: list[JobSummary]
+    #: Give it back for the next page; null: there is none. A short page may have one.
+    cursor: str | None
+
+
+class Cancelled(BaseModel):
+    id: str
+    state: str
+
+
+_JOB: dict[str, Any] = {
+    "type": "object",
+    "title": "Job",
+    "description": "A job as in a job file (see docs/job-files.md), without files of this host",
+    "required": ["task_type", "runner", "verifiers"],
+    "properties": {
+        "task_type": {"type": "string", "minLength": 1, "maxLength": 200},
+        "name": {"type": "string", "minLength": 1, "maxLength": 200},
+        "prompt": {"type": "string", "minLength": 1},
+        "system": {"type": "string"},
+        "messages": {"type": "array", "items": {"type": "object"}},
+        "runner": {"type": ["string", "object"]},
+        "verifiers": {"type": "array", "minItems": 1, "items": {"type": ["string", "object"]}},
+        "policy": {"type": "object"},
+        "budget": {"type": "object"},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        "idempotency_key": {"type": "string", "minLength": 1, "maxLength": 500},
+        "workspace": {"type": "object"},
+        "delayed_verification": {"type": "object"},
+        "on_done": {"type": "object"},
+        "memory_scope": {"enum": ["job", "input", "task_type"]},
+        "deadline": {"type": ["number", "string"]},
+        "priority": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
+}
+_MANY = {"type": "array", "minItems": 1, "maxItems": MANY, "items": _JOB}
+_BODY = {
+    "anyOf": [_JOB, _MANY, {"type": "object", "required": ["jobs"], "properties": {"jobs": _MANY}}]
+}
+_EXAMPLE = {
+    "task_type": "extract_person",
+    "prompt": "Extract the person: Alice is 31.",
+    "runner": "default",
+    "verifiers": ["json.object"],
+}
+JobsBody = Annotated[Any, Body(json_schema_extra=_BODY, examples=[_EXAMPLE])]
+
+
+def create_router(site: Site) -> APIRouter:
+    router = APIRouter(tags=["jobs"])
+
+    @router.post("/api/jobs", status_code=202, responses=errors(409))
+    def submit(body: JobsBody, caller: Producer, response: Response, key: Key = None) -> Submitted:
+        """Hand in a job, a list of them, or {"jobs": […]}. One bad job refuses them all.
+
+        A key that is another job's refuses that job only: the others are accepted all the same.
+        """
+        raws, many = _listed(body)
+        keyed = [_keyed(raw, key, i if many else None) for i, raw in enumerate(raws)]
+        jobs = [_owned(site, job, caller, i) for i, job in enumerate(_read(keyed, many))]
+        taken = _accept(site, jobs)
+        if not many:
+            response.headers["Location"] = f"/api/jobs/{taken[0].id}"
+        return Submitted(jobs=taken)
+
+    @router.get("/api/jobs")
+    def list_jobs(
+        caller: AnyCaller,
+        state: State | None = None,
+        task_type: Annotated[str | None, Query(max_length=200)] = None,
+        label: Annotated[list[str] | None, Query(max_length=20)] = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+        cursor: Annotated[str | None, Query(max_length=100)] = None,
+        ids: Ids = None,
+    ) -> Jobs:
+        """Jobs, newest first; of one state, those first that came into it last; or named ones."""
+        if ids is not None:
+            filters = (state, task_type, label, since, until, cursor)
+            return _named(site, caller, ids, alone=all(each is None for each in filters))
+        wanted = JobFilter(
+            state=state,
+            task_type=task_type,
+            labels=_labels(label or ()),
+            tenant=caller.tenant,
+            since=since,
+            until=until,
+        )
+        return _page(site, caller, wanted, limit=limit, cursor=cursor)
+
+    @router.get("/api/jobs/{job_id}", responses=errors(404))
+    def show(job_id: str, caller: AnyCaller) -> JobDocument:
+        """A job with every attempt."""
+        return document(visible_job(site, caller, job_id), texts=caller.texts)
+
+    @router.post("/api/jobs/{job_id}/cancel", responses=errors(404, 409))
+    def cancel(job_id: str, caller: AnyCaller) -> Cancelled:
+        """Cancel a job that has not ended; a running attempt goes nowhere."""
+        view = visible_job(site, caller, job_id)
+        state = site.ledger.cancel(view.id, detail=f"by {caller.name}, over HTTP")
+        if state == "gone":
+            raise not_found(f"job {job_id}")
+        if state != "cancelled":
+            raise Problem(409, "ended", f"the job has already ended: {state}")
+        return Cancelled(id=view.id, state=state)
+
+    return router
+
+
+def _page(site: Site, caller: Caller, wanted: JobFilter, *, limit: int, cursor: str | None) -> Jobs:
+    settings = site.settings
+    page = page_jobs(
+        site.ledger.calls,
+        prefix=settings.key_prefix,
+        partitions=settings.partitions,
+        wanted=wanted,
+        limit=limit,
+        cursor=cursor,
+    )
+    rows = [summary(row, texts=caller.texts) for row in page.jobs]
+    return Jobs(jobs=rows, cursor=page.cursor)
+
+
+def visible_job(site: Site, caller: Caller, job_id: str) -> JobView:
+    """The job, if there is one and it is this caller's to see; else 404."""
+    view = site.ledger.job(job_id) if _ID.match(job_id) else None
+    if view is None or not caller.sees(view.tenant):
+        raise not_found(f"job {job_id}")
+    return view
+
+
+def _named(site: Site, caller: Caller, ids: str, *, alone: bool) -> Jobs:
+    """Summaries of jobs by their ids; what there is not, or is another's to see, is left out."""
+    wanted = ids.split(",")
+    if not alone:
+        raise invalid("ids: alone; leave out the filters and the cursor")
+    if len(wanted) > NAMED:
+        raise invalid(f"ids: up to {NAMED} at a time, not {len(wanted):,}")
+    rows = find_jobs(
+        site.ledger.calls,
+        prefix=site.settings.key_prefix,
+        ids=[job_id for job_id in wanted if _ID.match(job_id)],
+        tenant=caller.tenant,
+    )
+    return Jobs(jobs=[summary(row, texts=caller.texts) for row in rows], cursor=None)
+
+
+# -- submitting ------------------------------------------------------------------------------------
+
+
+def _listed(body: Any) -> tuple[list[Any], bool]:
+    """The jobs of a body, and whether they came as a list."""
+    if isinstance(body, bytes):
+        raise invalid(NOT_JSON)
+    try:
+        json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):  # a NaN, half a surrogate pair, nesting without end
+        raise invalid("body: has a value that cannot be kept as JSON") from None
+    many = body
+    if isinstance(body, dict) and "jobs" in body:
+        if set(body) != {"jobs"} or not isinstance(body["jobs"], list):
+            raise invalid("jobs: a list, and nothing beside it")
+        many = body["jobs"]
+    if not isinstance(many, list):
+        return [many], False
+    if not 1 <= len(many) <= MANY:
+        raise invalid(f"jobs: 1 to {MANY:,} at a time, not {len(many):,}")
+    return many, True
+
+
+def _keyed(raw: Any, key: str | None, index: int | None) -> Any:
+    if key is None or not isinstance(raw, dict):
+        return raw
+    wanted = key if index is None else f"{key}-{index}"
+    given = raw.get("idempotency_key")
+    if given not in (None, wanted):
+        raise invalid("idempotency_key: differs from the Idempotency-Key header; give one of them")
+    return {**raw, "idempotency_key": wanted}
+
+
+def _read(raws: Sequence[Any], many: bool) -> list[Job]:
+    jobs, problems = [], []
+    for index, raw in enumerate(raws):
+        try:
+            jobs.append(read_job(raw))
+        except BadInput as error:
+            place = f"jobs[{index}]." if many else ""
+            problems += [f"{place}{line}" for line in error.problems]
+    if problems:
+        raise BadInput(*problems)
+    return jobs
+
+
+def _owned(site: Site, job: Job, caller: Caller, index: int) -> Job:
+    """The job of a tenant's token is that tenant's."""
+    if caller.tenant is None:
+        return job
+    name = site.settings.tenant_label
+    if job.labels.get(name, caller.tenant) != caller.tenant:
+        raise Problem(
+            403, "other_tenant", f"jobs[{index}].labels.{name}: this token is for {caller.tenant}"
+        )
+    return job.model_copy(update={"labels": {**job.labels, name: caller.tenant}})
+
+
+def _accept(site: Site, jobs: Sequence[Job]) -> list[Taken]:
+    try:
+        accepted = submit_jobs(site.shop.intake, jobs)
+    except BadInput as error:
+        if any("was used for another job" in line for line in error.problems):
+            raise Problem(
+                409, "key_in_use", "an idempotency key is another job's", details=error.problems
+            ) from None
+        raise
+    return [Taken(id=answer.id, status=answer.status) for answer in accepted]
+
+
+def _labels(given: Sequence[str]) -> Mapping[str, str]:
+    found = {}
+    for text in given:
+        name, colon, value = text.partition(":")
+        if not colon or not name:
+            raise invalid(f"label: {text!r} is not NAME:VALUE")
+        found[name] = value
+    return found

@@ -1,0 +1,107 @@
+"""Signing in with a browser: a token opens a session, which the browser keeps as a cookie."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import RedirectResponse, Response
+
+from mulligan.console.http.access import COOKIE, authenticate
+from mulligan.console.http.context import Site
+from mulligan.console.http.errors import Problem, errors, too_many
+from mulligan.console.http.login_redirect import LOGIN, inside
+
+_PATH = "/"
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """A form's or a JSON object's fields, those that are text."""
+    body = (await request.body()).decode("utf-8", "replace")
+    if request.headers.get("content-type", "").startswith("application/json"):
+        try:
+            fields = json.loads(body)
+        except (ValueError, RecursionError):
+            fields = None
+        found = fields if isinstance(fields, dict) else {}
+        return {name: value for name, value in found.items() if isinstance(value, str)}
+    try:
+        return {name: values[0] for name, values in parse_qs(body, max_num_fields=10).items()}
+    except ValueError:
+        return {}
+
+
+Form = Annotated[dict[str, str], Depends(_form)]
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            kind: {
+                "schema": {
+                    "type": "object",
+                    "required": ["token"],
+                    "properties": {"token": {"type": "string"}, "next": {"type": "string"}},
+                }
+            }
+            for kind in ("application/x-www-form-urlencoded", "application/json")
+        },
+    }
+}
+
+
+def _encrypted(request: Request, site: Site) -> bool:
+    """Whether the browser speaks TLS: with us, or with the proxy that people reach us by."""
+    return request.url.scheme == "https" or (site.settings.console_url or "").startswith("https:")
+
+
+def create_router(site: Site) -> APIRouter:
+    router = APIRouter(tags=["sessions"])
+
+    @router.post(
+        "/login",
+        status_code=303,
+        response_class=Response,
+        openapi_extra=_BODY,
+        responses={303: {"description": "Signed in; see Location"}},
+    )
+    def login(request: Request, form: Form) -> Response:
+        """Open a session with a token: a cookie that scripts cannot read."""
+        address = request.client.host if request.client else ""
+        if wait := site.rate.take(f"address:{address}"):
+            raise too_many(wait)
+        # Kept for the page that asks once more.
+        request.state.wanted = inside(form.get("next", ""))
+        token = site.tokens.find(form.get("token", "").strip())
+        if token is None:
+            raise Problem(403, "unknown_token", "the token is unknown, revoked or expired")
+        response = RedirectResponse(request.state.wanted, 303)
+        response.set_cookie(
+            COOKIE,
+            site.tokens.open_session(token),
+            path=_PATH,
+            httponly=True,
+            samesite="strict",
+            secure=_encrypted(request, site),
+        )
+        return response
+
+    @router.post(
+        "/logout",
+        status_code=303,
+        response_class=Response,
+        responses={303: {"description": "Signed out; see Location"}, **errors(403)},
+    )
+    def logout(request: Request) -> Response:
+        """End the session."""
+        authenticate(request)
+        if cookie := request.cookies.get(COOKIE):
+            site.tokens.close_session(cookie)
+        response = RedirectResponse(LOGIN, 303)
+        response.delete_cookie(
+            COOKIE, path=_PATH, httponly=True, samesite="strict", secure=_encrypted(request, site)
+        )
+        return response
+
+    return router

@@ -1,0 +1,150 @@
+"""Quality reports over self-repair cycles. Their names are a contract: camelCase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.context import Site
+from mulligan.policies.cycles.report import (
+    budget_report,
+    delayed_verification_report,
+    immediate_loop_report,
+)
+from mulligan.workers.ledger.cycle_rows import CycleRows
+
+Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
+
+
+def between(low: int, high: int) -> AfterValidator:
+    """Both bounds in one message: half a range sends people to the next error."""
+
+    def check(value: int) -> int:
+        if not low <= value <= high:
+            raise ValueError(f"must be between {low} and {high}")
+        return value
+
+    return AfterValidator(check)
+
+
+WindowDays = Annotated[
+    int,
+    between(1, 365),
+    Query(
+        alias="windowDays",
+        description="So many days back, 1 to 365.",
+        json_schema_extra={"minimum": 1, "maximum": 365},
+    ),
+]
+Limit = Annotated[
+    int,
+    between(10, 50_000),
+    Query(
+        description="At most so many cycles, the newest, 10 to 50000.",
+        json_schema_extra={"minimum": 10, "maximum": 50_000},
+    ),
+]
+
+
+class _Report(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    generated_at: str
+    protocol_version: str
+    window_days: int
+    total_cycles: int
+    #: Whether there may be more cycles than were looked at.
+    limit_reached: bool
+
+
+class StatusCounts(BaseModel):
+    pending_immediate_retry: int
+    pending_delayed_verification: int
+    completed: int
+    escalated: int
+    cancelled: int
+
+
+class ImmediateLoopReport(_Report):
+    """How many low scores got their immediate retry, how soon, and what became of them."""
+
+    immediate_completed_count: int
+    #: Null when there was no cycle.
+    immediate_completion_rate: float | None
+    pending_immediate_retry_count: int
+    pending_delayed_verification_count: int
+    completed_count: int
+    escalated_count: int
+    cancelled_count: int
+    status_counts: StatusCounts
+    median_immediate_latency_minutes: float | None
+    cause_labels: dict[str, int]
+
+
+class DelayedVerificationReport(_Report):
+    """Which delayed verifications counted, which did not and why, and which never happened."""
+
+    valid_count: int
+    invalid_count: int
+    invalid_rate: float | None
+    invalid_reasons: dict[str, int]
+    stale_count: int
+    pending_count: int
+
+
+class TaskTypeBudget(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    total_cycles: int
+    exhausted_count: int
+    exhaustion_rate: float | None
+    exhaustion_reasons: dict[str, int]
+
+
+class BudgetReport(_Report):
+    """Which cycles a guardrail or a budget ended before their retry."""
+
+    exhausted_count: int
+    exhaustion_rate: float | None
+    exhaustion_reasons: dict[str, int]
+    task_types: dict[str, TaskTypeBudget]
+
+
+def create_router(site: Site) -> APIRouter:
+    router = APIRouter(prefix="/api/quality", tags=["quality"])
+    cycles = CycleRows(site.ledger.calls, site.settings)
+
+    def made(
+        report: Callable[..., dict[str, Any]], caller: Caller, window_days: int, limit: int
+    ) -> dict[str, Any]:
+        now = site.ledger.now()
+        rows = cycles.since(now - window_days * 86400, limit=limit, tenant=caller.tenant)
+        return report(rows, now=now, window_days=window_days, limit=limit)
+
+    @router.get("/self-repair-immediate-loop")
+    def immediate_loop(
+        caller: Reader, window_days: WindowDays = 30, limit: Limit = 5000
+    ) -> ImmediateLoopReport:
+        """How many low scores got their immediate retry, how soon, and what became of them."""
+        report = made(immediate_loop_report, caller, window_days, limit)
+        return ImmediateLoopReport.model_validate(report)
+
+    @router.get("/self-repair-delayed-verification")
+    def delayed_verification(
+        caller: Reader, window_days: WindowDays = 30, limit: Limit = 5000
+    ) -> DelayedVerificationReport:
+        """Which delayed verifications counted, which did not and why, and which are stale."""
+        report = made(delayed_verification_report, caller, window_days, limit)
+        return DelayedVerificationReport.model_validate(report)
+
+    @router.get("/self-repair-budget")
+    def budget(caller: Reader, window_days: WindowDays = 30, limit: Limit = 5000) -> BudgetReport:
+        """How often a budget or a guardrail left no room for a retry, by reason."""
+        return BudgetReport.model_validate(made(budget_report, caller, window_days, limit))
+
+    return router

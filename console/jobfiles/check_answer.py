@@ -1,0 +1,88 @@
+"""Checking one answer in this process: the verifiers, the verdict and the plan that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mulligan.console.jobfiles.job_file import FoundJob, check_jobs
+from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.failures.memory import RetryMemory
+from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output, Workspace
+from mulligan.policies.repair.retry import Retry
+from mulligan.policies.repair.strategy import plan_next
+from mulligan.policies.repair.verdict import Verdict, judge
+from mulligan.tasks.ports.world import BadInput, Candidate
+from mulligan.workers.admission.intake import check_job, resolve_command, workspace_path
+from mulligan.workers.contract_models import Models
+from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs
+from mulligan.workers.runners.runner_options import defaults_of
+from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.sandbox.workspace import pack
+from mulligan.workers.settings.model import Settings, load_settings
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    verdict: Verdict
+    #: What would be asked next; None for a success and for an escalation.
+    next: AttemptPlan | None
+
+
+def check_answer(found: FoundJob, text: str) -> Checked:
+    """Judge an answer as that of a first attempt."""
+    # Whoever runs this command may run these programs anyway.
+    settings = load_settings(allow_inline=True)
+    blobs = MemoryBlobs()
+    verifiers = VerifierRegistry(models=Models(settings.model_modules))
+    runners = RunnerRegistry(profiles=settings.runners, blobs=blobs)
+    check_jobs(
+        [found],
+        lambda job: check_job(
+            job, settings=settings, runners=runners, verifiers=verifiers, local_paths=True
+        ),
+    )
+    job, output = found.job, Output(text=text)
+    candidate = Candidate(
+        output=output, text=text, workspace=_snapshot(job.workspace, blobs, settings)
+    )
+    results: list[VerificationResult] = [
+        verifiers.build(resolve_command(spec, settings), blobs=blobs).verify(candidate)
+        for spec in job.verifiers
+    ]
+    exempt = job.task_type in settings.exempt_task_types
+    verdict = judge(job, AttemptPlan(), results, RetryMemory(), exempt=exempt)
+    return Checked(verdict=verdict, next=_next(job, verdict, output, runners))
+
+
+def _snapshot(
+    workspace: Workspace | None, blobs: MemoryBlobs, settings: Settings
+) -> Workspace | None:
+    path = workspace_path(workspace, settings) if workspace else None
+    if workspace is None or path is None:
+        return workspace
+    address = blobs.put(pack(path, max_bytes=settings.workspace_cap))
+    return workspace.model_copy(update={"snapshot": address, "path": None, "profile": None})
+
+
+def _next(
+    job: Job, verdict: Verdict, output: Output, runners: RunnerRegistry
+) -> AttemptPlan | None:
+    if not isinstance(verdict.decision, Retry):
+        return None
+    return plan_next(
+        job,
+        AttemptPlan(),
+        verdict,
+        verdict.decision,
+        output=output,
+        asked_with=_asked_with(job, runners),
+    )
+
+
+def _asked_with(job: Job, runners: RunnerRegistry) -> Decoding:
+    try:
+        defaults = defaults_of(runners.resolve(job.runner, allow_inline=True))
+    except BadInput:
+        return Decoding()
+    return Decoding(temperature=defaults.temperature, max_tokens=defaults.max_tokens)

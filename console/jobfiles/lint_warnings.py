@@ -1,0 +1,145 @@
+"""What is legal in a job and yet hardly meant. Each has a name, a reason and a way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mulligan.console.jobfiles.job_file import FoundJob
+from mulligan.policies.jobs.job import Job
+from mulligan.workers.runners.local import LocalOptions
+from mulligan.workers.settings.model import Settings
+
+#: JSON of any language takes more tokens than this: whoever has fewer cannot finish.
+_CHARACTERS_PER_TOKEN = 4
+_SHORT_TEXT = 4
+_DEEPEST = 20
+#: Answers of these runners cost something.
+_COSTLY = ("openai", "command")
+#: These give back text; what becomes of a workspace is the verifiers' business.
+_TEXT_ONLY = ("openai", "local", "scripted")
+#: Of a verifier that alone can fail without the score falling below 70.
+_UNHEARD = 0.3
+
+
+class Suspicion(NamedTuple):
+    rule: str
+    #: ``field: what is odd; what to do``.
+    said: str
+
+
+def suspicions(job: Job, settings: Settings) -> Iterator[Suspicion]:
+    """What a person who knows mulligan would ask about this job."""
+    runner = _runner(job, settings)
+    yield from _no_contract(job)
+    yield from _no_budget(job, runner)
+    yield from _small_cap(job, runner)
+    yield from _light(job)
+    yield from _unused_answer(job, runner)
+
+
+def repeated_keys(found: Sequence[FoundJob]) -> Iterator[tuple[FoundJob, Suspicion]]:
+    """Different jobs with one idempotency key: all but the first are refused."""
+    first: dict[str, FoundJob] = {}
+    for each in found:
+        key = each.job.idempotency_key
+        if key is None:
+            continue
+        other = first.setdefault(key, each)
+        if other.job != each.job:
+            line = other.source.owner(["idempotency_key"])[1]
+            said = (
+                f"idempotency_key: {key!r} is that of another job"
+                f" ({other.source.document.name}:{line}): this one will be refused"
+            )
+            yield each, Suspicion("repeated-key", said)
+
+
+def _runner(job: Job, settings: Settings) -> dict[str, Any]:
+    """The runner's options, those of its profile included."""
+    profile = settings.runners.get(job.runner.profile or "", {})
+    return {"kind": job.runner.kind, **profile, **job.runner.options}
+
+
+def _no_contract(job: Job) -> Iterator[Suspicion]:
+    if {spec.id for spec in job.verifiers} == {"json.object"}:
+        yield Suspicion(
+            "no-contract",
+            "verifiers[0]: any JSON object passes, {} too; add contract.schema to say what"
+            " belongs in it",
+        )
+
+
+def _no_budget(job: Job, runner: Mapping[str, Any]) -> Iterator[Suspicion]:
+    if runner["kind"] in _COSTLY and job.budget.tokens is None and job.budget.seconds is None:
+        yield Suspicion(
+            "no-budget",
+            f"budget: there is none, and up to {job.policy.max_attempts} attempts are paid for;"
+            " give tokens or seconds",
+        )
+
+
+def _small_cap(job: Job, runner: Mapping[str, Any]) -> Iterator[Suspicion]:
+    default = LocalOptions().max_tokens if runner["kind"] == "local" else None
+    cap = runner.get("max_tokens", default)
+    sizes = [
+        _shortest(spec.options.get("schema"))
+        for spec in job.verifiers
+        if spec.id == "contract.schema"
+    ]
+    needed = max(sizes, default=0) // _CHARACTERS_PER_TOKEN
+    if isinstance(cap, int) and cap < needed:
+        yield Suspicion(
+            "small-max-tokens",
+            f"runner.max_tokens: {cap} is too small: the shortest answer that keeps the contract"
+            f" takes about {needed}",
+        )
+
+
+def _light(job: Job) -> Iterator[Suspicion]:
+    total = sum(spec.weight for spec in job.verifiers)
+    for index, spec in enumerate(job.verifiers):
+        share = spec.weight / total
+        if spec.required and spec.weight < 1 and share <= _UNHEARD:
+            yield Suspicion(
+                "light-verifier",
+                f"verifiers[{index}].weight: {spec.id} is required but only {share:.0%} of the"
+                f" score: if it alone fails, the score is {int(100 - 100 * share)} and no immediate"
+                " retry follows; give it more weight, or required: false",
+            )
+
+
+def _unused_answer(job: Job, runner: Mapping[str, Any]) -> Iterator[Suspicion]:
+    tested = any(spec.id == "pytest.subprocess" for spec in job.verifiers)
+    if tested and runner["kind"] in _TEXT_ONLY and job.workspace and not job.workspace.output_file:
+        yield Suspicion(
+            "unused-answer",
+            "workspace: the tests never see the answer; say with output_file which file it becomes",
+        )
+
+
+def _shortest(schema: Any, depth: int = 0) -> int:
+    """About how many characters the shortest sensible value has; 0 if it cannot be told."""
+    if not isinstance(schema, dict) or depth > _DEEPEST:
+        return 0
+    if "const" in schema or schema.get("enum"):
+        values = [schema["const"]] if "const" in schema else schema["enum"]
+        return min(len(json.dumps(value, ensure_ascii=False)) for value in values)
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if choices:
+        return min(_shortest(choice, depth + 1) for choice in choices)
+    match schema.get("type"):
+        case "object":
+            known = schema.get("properties", {})
+            names = schema.get("required", [])
+            return 2 + sum(len(n) + 4 + _shortest(known.get(n), depth + 1) for n in names)
+        case "array":
+            items = _shortest(schema.get("items"), depth + 1)
+            return 2 + int(schema.get("minItems", 0)) * (items + 1)
+        case "string":
+            short = min(_SHORT_TEXT, schema.get("maxLength", _SHORT_TEXT))
+            return 2 + int(max(short, schema.get("minLength", 0)))
+        case "boolean":
+            return 4
+    return 1

@@ -1,0 +1,238 @@
+"""What each verifier and each kind of runner may be told: built-in ones and installed plug-ins."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic import BaseModel
+
+from mulligan.console.jobfiles.model_schema import Schema, or_null, part_of, schema_of
+from mulligan.policies.jobs.job import RunnerSpec, VerifierSpec, Workspace
+from mulligan.workers.runners.command import CommandOptions
+from mulligan.workers.runners.external import ExternalOptions
+from mulligan.workers.runners.local import LocalOptions
+from mulligan.workers.runners.openai import OpenAIOptions
+from mulligan.workers.runners.runner_registry import ENTRY_POINT_GROUP, SAFE_OVERRIDES
+from mulligan.workers.runners.scripted import ScriptedOptions
+from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
+from mulligan.workers.verifiers.contract_schema import ContractSchema
+from mulligan.workers.verifiers.edits_plan import EditsPlan
+from mulligan.workers.verifiers.external_score import ExternalScore
+from mulligan.workers.verifiers.json_object import JsonObject
+from mulligan.workers.verifiers.pytest.pytest_subprocess import PytestSubprocess
+from mulligan.workers.verifiers.text_match import TextMatch
+from mulligan.workers.verifiers.verifier_registry import GROUP, VerifierRegistry
+
+_VERIFIERS: tuple[Any, ...] = (
+    JsonObject,
+    ContractSchema,
+    TextMatch,
+    PytestSubprocess,
+    CommandSubprocess,
+    ExternalScore,
+    EditsPlan,
+)
+_RUNNERS: dict[str, type[BaseModel]] = {
+    "openai": OpenAIOptions,
+    "command": CommandOptions,
+    "local": LocalOptions,
+    "scripted": ScriptedOptions,
+    "external": ExternalOptions,
+}
+_TYPES = ["array", "boolean", "integer", "null", "number", "object", "string"]
+_ANY_OPTIONS: Schema = {"type": "object"}
+
+
+def contract() -> Schema:
+    """A JSON Schema of any draft, as far as its everyday words go; workers check all of it."""
+    this = {"$ref": "#/$defs/contract"}
+    several = {"type": "array", "items": this}
+    named = {"type": "object", "additionalProperties": this}
+    types = {"enum": _TYPES}
+    words: Schema = {
+        "type": {"anyOf": [types, {"type": "array", "items": types, "minItems": 1}]},
+        "properties": named,
+        "$defs": named,
+        "required": {"type": "array", "items": {"type": "string"}},
+        "additionalProperties": this,
+        "items": {"anyOf": [this, several]},
+        "enum": {"type": "array"},
+        "minimum": {"type": "number"},
+        "maximum": {"type": "number"},
+        "pattern": {"type": "string"},
+        "format": {"type": "string"},
+        "description": {"type": "string"},
+        "not": this,
+    }
+    for name in ("minLength", "maxLength", "minItems", "maxItems"):
+        words[name] = {"type": "number", "minimum": 0}
+    for name in ("anyOf", "oneOf", "allOf"):
+        words[name] = {**several, "minItems": 1}
+    return {"title": "JSON Schema of the answer", "type": ["object", "boolean"],
+            "properties": words}  # fmt: skip
+
+
+# -- verifiers -------------------------------------------------------------------------------------
+
+
+def verifier(defs: Schema) -> Schema:
+    """An item of ``verifiers``: an id, or a mapping with the options of that verifier."""
+    models = verifier_models()
+    common, _ = schema_of(VerifierSpec)
+    shared = common["anyOf"][1]["properties"]
+    defs["contract"] = contract()
+    for name, model in models.items():
+        defs[f"verifier.{name}"] = _with(shared, _verifier_options(name, model, defs))
+    return {
+        "title": "Verifier",
+        "description": VerifierSpec.__doc__,
+        "anyOf": [
+            {"enum": [name for name in models if _needs_no_options(name)]},
+            {
+                "type": "object",
+                "properties": {**shared, "id": {"enum": list(models), "title": "Which verifier"}},
+                "required": ["id"],
+                "allOf": [_when("id", name, f"verifier.{name}") for name in models],
+            },
+        ],
+    }
+
+
+def verifier_models() -> dict[str, type[BaseModel] | None]:
+    """The model of each verifier's options; None for a plug-in that does not tell."""
+    found: dict[str, type[BaseModel] | None] = {cls.id: cls.Options for cls in _VERIFIERS}
+    for point in entry_points(group=GROUP):
+        if point.name not in found:
+            found[point.name] = _plug_in_options(point)
+    return found
+
+
+def _plug_in_options(point: Any) -> type[BaseModel] | None:
+    try:
+        options = point.load().Options
+    except Exception:  # a plug-in may fail in any way, and `mulligan jobs lint` says how
+        return None
+    return options if isinstance(options, type) and issubclass(options, BaseModel) else None
+
+
+def _needs_no_options(name: str) -> bool:
+    registry = VerifierRegistry(plugins=lambda: entry_points(group=GROUP))
+    return not registry.check([VerifierSpec(id=name)], Workspace(snapshot="sha256:-"))
+
+
+def _verifier_options(name: str, model: type[BaseModel] | None, defs: Schema) -> Schema:
+    if model is None:
+        return _ANY_OPTIONS
+    options = _options(name, model, defs)
+    properties = options.get("properties", {})
+    if model is ContractSchema.Options:
+        properties["schema"] = {"$ref": "#/$defs/contract"}
+    if model is CommandSubprocess.Options:
+        told = "A name from [commands.NAME] of mulligan.toml, instead of argv."
+        properties["command"] = {"type": "string", "title": "Command", "description": told}
+    return options
+
+
+# -- runners ---------------------------------------------------------------------------------------
+
+
+def add_kinds(defs: Schema, *, in_job: bool = False) -> list[str]:
+    """Define ``runner.KIND`` for each kind; the kinds."""
+    shared: Schema = {"kind": {"title": "Kind", "type": ["string", "null"]}}
+    if in_job:
+        shared["profile"] = {"type": "null"}
+    for name, model in _RUNNERS.items():
+        options = _options(name, model, defs)
+        if name == "openai":
+            rest = {k: v for k, v in options["properties"].items() if k != "fallbacks"}
+            options["properties"]["fallbacks"]["items"] = {
+                "type": ["string", "object"],
+                "minLength": 1,
+                "properties": rest,
+                "additionalProperties": False,
+            }
+        defs[f"runner.{name}"] = _with(shared, options)
+    plug_ins = [p.name for p in entry_points(group=ENTRY_POINT_GROUP) if p.name not in _RUNNERS]
+    defs.update({f"runner.{name}": _ANY_OPTIONS for name in plug_ins})
+    return [*_RUNNERS, *plug_ins]
+
+
+def inline_runner(kinds: list[str]) -> Schema:
+    """``[runners.NAME]`` of mulligan.toml: a kind and its options."""
+    return {
+        "title": "Runner",
+        "type": "object",
+        "properties": {"kind": {"enum": kinds, "title": "Who answers"}},
+        "required": ["kind"],
+        "allOf": [_when("kind", name, f"runner.{name}") for name in kinds],
+    }
+
+
+def add_runners(defs: Schema) -> None:
+    """Define ``runner`` as a job has it, and ``runner.part`` as it may stand over a default."""
+    kinds = add_kinds(defs, in_job=True)
+    profile = _profile()
+    name = {key: value for key, value in profile.items() if key not in ("title", "default")}
+    overrides = {k: defs["runner.openai"]["properties"][k] for k in sorted(SAFE_OVERRIDES)}
+    named: Schema = {
+        "type": "object",
+        "properties": {"profile": profile, "kind": {"type": "null"}, **overrides},
+        "additionalProperties": False,
+    }
+    defs["runner.profile"], defs["runner.profile.part"] = named, part_of(named)
+    for kind in kinds:
+        defs[f"runner.{kind}.part"] = part_of(defs[f"runner.{kind}"])
+    about: Schema = {"title": "Runner", "description": RunnerSpec.__doc__}
+    defs["runner"] = {**about, "anyOf": [name, _chosen(kinds, profile, "")]}
+    unnamed = {"anyOf": [{"$ref": f"#/$defs/runner.{kind}.part"} for kind in kinds]}
+    part = {**_chosen(kinds, profile, ".part"), "else": unnamed}
+    defs["runner.part"] = {**about, "anyOf": [name, part]}
+
+
+def _profile() -> Schema:
+    spec, _ = schema_of(RunnerSpec)
+    found: Schema = spec["anyOf"][1]["properties"]["profile"]["anyOf"][0]
+    return {**found, "title": "Profile", "description": "A name from [runners.NAME]."}
+
+
+def _chosen(kinds: list[str], profile: Schema, suffix: str) -> Schema:
+    """By kind or by profile, exactly one of the two."""
+    by_kind = {"required": ["kind"], "properties": {"kind": {"type": "string"}}}
+    by_profile = {"required": ["profile"], "properties": {"profile": {"type": "string"}}}
+    return {
+        "type": "object",
+        "properties": {"kind": or_null({"enum": kinds}), "profile": or_null(profile)},
+        "if": {"anyOf": [by_kind, by_profile]},
+        "then": {
+            "allOf": [
+                *(_when("kind", kind, f"runner.{kind}{suffix}") for kind in kinds),
+                {"if": by_profile, "then": {"$ref": f"#/$defs/runner.profile{suffix}"}},
+            ]
+        },
+        "else": False,
+    }
+
+
+# -- both ------------------------------------------------------------------------------------------
+
+
+def _options(name: str, model: type[BaseModel], defs: Schema) -> Schema:
+    made, more = schema_of(model, prefix=f"{name}.")
+    defs.update(more)
+    # The outside of a model whose options may also be written otherwise.
+    made.pop("title", None)
+    made.pop("description", None)
+    return made
+
+
+def _with(shared: Schema, options: Schema) -> Schema:
+    """The options beside the fields that all have."""
+    return {**options, "properties": {**shared, **options.get("properties", {})}}
+
+
+def _when(field: str, value: str, definition: str) -> Schema:
+    return {
+        "if": {"required": [field], "properties": {field: {"const": value}}},
+        "then": {"$ref": f"#/$defs/{definition}"},
+    }

@@ -1,0 +1,215 @@
+"""YAML and JSON from files: plain data, with the line of every value, or one clear complaint."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from mulligan.tasks.ports.world import BadInput
+
+STDIN = "-"
+#: No file that people write is larger; one that is was named by mistake.
+MAX_BYTES = 10_000_000
+#: Aliases can make a small file expand without end.
+MAX_VALUES = 200_000
+
+#: From the top of a document to a value.
+Steps = Sequence[str | int]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One file that was read."""
+
+    #: As it is called in messages.
+    name: str
+    #: What paths in it are relative to.
+    folder: Path
+    data: Any
+    root: Node | None
+
+
+class _Constructor(SafeConstructor):
+    """Plain data only: a date stays the text that was written."""
+
+
+_Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+
+
+def read_document(path: str) -> Document:
+    """The data of a file or of stdin; BadInput names the file and the line."""
+    name = "<stdin>" if path == STDIN else path
+    folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
+    text = read_text(path, name)
+    if not text.strip():
+        raise BadInput(f"{name}: is empty")
+    try:
+        data, root = _parse(text, name)
+        _check(data, root, name)
+    except RecursionError:
+        raise BadInput(f"{name}: is nested too deeply") from None
+    return Document(name, folder, data, root)
+
+
+def read_text(path: str, name: str) -> str:
+    """A text file in UTF-8, of a reasonable size."""
+    try:
+        data = _read_bytes(path)
+    except FileNotFoundError:
+        raise BadInput(f"{name}: there is no such file") from None
+    except IsADirectoryError:
+        raise BadInput(f"{name}: is a directory; name a file in it") from None
+    except OSError as error:
+        raise BadInput(f"{name}: cannot be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise BadInput(f"{name}: is over {MAX_BYTES // 1_000_000} MB; is it the right file?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadInput(
+            f"{name}:{line}: is not UTF-8 (byte 0x{data[error.start]:02x}); save it as UTF-8"
+        ) from None
+
+
+def _read_bytes(path: str) -> bytes:
+    if path == STDIN:
+        return sys.stdin.buffer.read(MAX_BYTES + 1)
+    with Path(path).open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def _parse(text: str, name: str) -> tuple[Any, Node | None]:
+    """YAML reads JSON too, but joins no surrogate pairs: JSON gives its own values."""
+    if name.endswith(".json"):
+        return _json(text, name), _nodes(text)
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse), _nodes(text)
+        except ValueError:
+            pass
+    return _yaml(text, name)
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{name}:{error.lineno}: broken JSON: {error.msg}") from None
+    except ValueError as error:
+        raise BadInput(f"{name}: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key}: is given twice")
+        found[key] = value
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _nodes(text: str) -> Node | None:
+    """Only for the line numbers of a JSON file."""
+    try:
+        root: Node | None = YAML(typ="safe", pure=True).compose(text)
+    except YAMLError:
+        return None
+    return root
+
+
+def _yaml(text: str, name: str) -> tuple[Any, Node | None]:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _Constructor
+    try:
+        root = yaml.compose(text)
+        return (None if root is None else yaml.constructor.construct_document(root)), root
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise BadInput(
+            f"{name}:{line}: broken YAML: the character {error.character!r} is not allowed"
+        ) from None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise BadInput(f"{name}:{mark.line + 1 if mark else 1}: {_told(error)}") from None
+    except (YAMLError, ValueError) as error:
+        raise BadInput(f"{name}: broken YAML: {' '.join(str(error).split())}") from None
+
+
+def _told(error: MarkedYAMLError) -> str:
+    problem = str(error.problem or error)
+    if "duplicate key" in problem:
+        return f"{problem.split(' with value')[0].removeprefix('found ')}: give it once"
+    if "another document" in problem:
+        return "a second document begins here; put the jobs under one `jobs:`"
+    if "'\\t'" in problem:
+        return "broken YAML: a tab; indent with spaces"
+    if "could not determine a constructor" in problem:
+        return f"broken YAML: {problem.removeprefix('could not determine a constructor for ')}"
+    context = f" ({error.context})" if error.context else ""
+    return f"broken YAML: {problem}{context}"
+
+
+def _check(data: Any, root: Node | None, name: str) -> None:
+    """Only what JSON can hold, and not without end."""
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), data)]
+    count = 0
+    while waiting:
+        path, value = waiting.pop()
+        count += 1
+        if count > MAX_VALUES or len(path) > 100:
+            raise BadInput(f"{name}: expands to too much; does an alias contain itself?")
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    raise BadInput(f"{name}:{line_of(root, path)[0]}: the key {key!r} is not text")
+            waiting += [((*path, key), item) for key, item in value.items()]
+        elif isinstance(value, list):
+            waiting += [((*path, index), item) for index, item in enumerate(value)]
+        elif not _plain(value):
+            raise BadInput(f"{name}:{line_of(root, path)[0]}: {value!r} cannot be kept as JSON")
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | bool | int)
+
+
+def line_of(root: Node | None, path: Steps) -> tuple[int, bool]:
+    """The line of the value at a path, and whether it is there; else of the nearest one above."""
+    node, line = root, 1
+    if node is not None:
+        line = node.start_mark.line + 1
+    for part in path:
+        found = _below(node, part)
+        if found is None:
+            return line, False
+        line, node = found
+    return line, root is not None
+
+
+def _below(node: Node | None, part: str | int) -> tuple[int, Node] | None:
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            if key.value == part:
+                return key.start_mark.line + 1, value
+    if isinstance(node, SequenceNode) and isinstance(part, int) and part < len(node.value):
+        item = node.value[part]
+        return item.start_mark.line + 1, item
+    return None

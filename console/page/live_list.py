@@ -1,0 +1,120 @@
+"""The live list: the newest events, folded to one row per job. page.js folds what follows alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mulligan.console.http.context import Site
+from mulligan.console.page import format as shown
+from mulligan.workers.ledger import keys
+
+#: Rows at first, how many events are read at once to find them, and how many for one tenant.
+ROWS = 15
+_EVENTS = 250
+LOOKED_AT = 20 * _EVENTS
+
+#: An event's id and what it tells.
+Event = tuple[str, Mapping[str, Any]]
+
+
+@dataclass
+class Row:
+    """One job, as its newest event tells."""
+
+    job: str
+    at: float
+    name: str = ""
+    state: str = "queued"
+    how: str = ""
+    attempt: int = 0
+    tenant: str | None = None
+    scores: list[str] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """``40→100``: the scores so far."""
+        return "→".join(self.scores[-4:])
+
+    @property
+    def task(self) -> str:
+        """The newest attempt's id in Flower."""
+        return f"{self.job}-{self.attempt}" if self.attempt else ""
+
+
+def newest(site: Site, *, tenant: str | None) -> tuple[Sequence[Row], str]:
+    """The rows to begin with and the event to go on after. For all, one round trip per partition;
+    a tenant's are looked for further back, as others may have had the last word for long."""
+    found: list[Event] = []
+    last = ""
+    for number in range(site.settings.partitions):
+        stream = keys.partition_prefix(site.settings.key_prefix, f"p{number:02d}") + "events"
+        events = _newest_of(site, stream, tenant)
+        found += events
+        last = max(last, events[0][0] if events else "", key=_order)
+    found.sort(key=lambda event: _order(event[0]))
+    return fold(found, tenant=tenant)[:ROWS], last
+
+
+def _newest_of(site: Site, stream: str, tenant: str | None) -> list[Event]:
+    """The newest events of a stream, the newest first: enough for the rows of a tenant."""
+    found: list[Event] = []
+    upto = "+"
+    while True:
+        rows = site.ledger.calls.run("XREVRANGE", stream, upto, "-", "COUNT", _EVENTS)
+        found += [(entry_id, json.loads(fields["data"])) for entry_id, fields in rows]
+        enough = tenant is None or len(fold(reversed(found), tenant=tenant)) >= ROWS
+        if enough or len(rows) < _EVENTS or len(found) >= LOOKED_AT:
+            return found
+        upto = f"({found[-1][0]}"
+
+
+def _order(entry_id: str) -> tuple[int, ...]:
+    return tuple(map(int, entry_id.split("-"))) if entry_id else ()
+
+
+def fold(events: Iterable[Event], *, tenant: str | None) -> Sequence[Row]:
+    """One row per job, the newest first; only those known to be the tenant's, if one is asked."""
+    rows: dict[str, Row] = {}
+    for entry_id, data in events:
+        if data.get("type") not in ("job", "attempt"):
+            continue
+        job = str(data["job"])
+        row = rows.pop(job, None) or Row(job=job, at=0.0)
+        rows[job] = row  # popped and put back: the newest is last
+        row.at = int(entry_id.partition("-")[0]) / 1000
+        row.name = str(data.get("name") or row.name or data.get("task_type") or "")
+        row.tenant = data.get("tenant") or row.tenant
+        (_attempt if data["type"] == "attempt" else _job)(row, data)
+    return [row for row in reversed(rows.values()) if tenant is None or row.tenant == tenant]
+
+
+def _attempt(row: Row, data: Mapping[str, Any]) -> None:
+    row.attempt = int(data["attempt"])
+    state = str(data["state"])
+    nth = f"attempt {row.attempt} " if row.attempt > 1 else ""
+    row.state = state
+    if state == "settled":
+        row.scores.append(shown.score(data.get("score")))
+        failed = f"{data.get('kind') or 'failed'}{', retrying' if data.get('next') else ''}"
+        row.how = f"{nth}passed" if data.get("success") else failed
+        row.state = "settled" if data.get("success") else "waiting"
+    elif state == "waiting":
+        row.how = f"{nth}waits for {data.get('waiting_for') or 'its turn'}"
+    else:
+        row.how = nth + shown.words(state)
+
+
+def _job(row: Row, data: Mapping[str, Any]) -> None:
+    row.state = str(data["state"])
+    if row.state == "succeeded":
+        first = data.get("first_try", len(row.scores) < 2)
+        row.how = "first try" if first else "repaired"
+    elif row.state == "escalated":
+        row.how = f"escalated: {shown.words(data.get('reason') or '')}"
+    elif row.state == "queued" and data.get("requeued"):
+        row.how = "queued again"
+    else:
+        row.how = row.state

@@ -1,0 +1,162 @@
+"""Failures of a window by signature: one JSON-ready report for the API, the page and the CLI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from mulligan.console.reports.words import failure_in_words
+from mulligan.policies.failures.failure import failure_record_from_dict
+from mulligan.policies.failures.redaction import discreet_parts
+from mulligan.policies.failures.signature import SignatureExplanation, explain_signature
+from mulligan.policies.figures.failure_ranking import Choice, Ranked, rank
+from mulligan.tasks.ports.ledger import EscalationGroup
+from mulligan.workers.figures.windows import Bucket, Figures, Window, parse_window
+
+
+def failures_report(
+    figures: Figures, *, window: str, now: float, choice: Choice, limit: int
+) -> dict[str, Any]:
+    """The most frequent signatures first."""
+    found = figures.window(parse_window(window), now=now)
+    ranked = rank(rows_of(found.buckets), rows_of(found.before), choice=choice, limit=limit)
+    groups = figures.groups([each.signature for each in ranked])
+    return {
+        **_head(found, window, now),
+        "failures": [
+            _row(each, found, groups.get(each.signature), now=now, tenant=choice.tenant)
+            for each in ranked
+        ],
+    }
+
+
+def failure_report(
+    figures: Figures, *, signature: str, window: str, now: float, tenant: str | None, texts: bool
+) -> dict[str, Any] | None:
+    """One signature, with what made it; None if nobody of this tenant has ever had it."""
+    found = figures.window(parse_window(window), now=now)
+    choice = Choice(tenant=tenant, signature=signature)
+    ranked = rank(rows_of(found.buckets), rows_of(found.before), choice=choice, limit=1)
+    group = figures.groups([signature]).get(signature)
+    if group and not ranked and tenant is not None and tenant not in group.tenants:
+        group = None
+    if not ranked and group is None:
+        return None
+    one = ranked[0] if ranked else _unseen(signature, group, len(found.buckets))
+    row = _row(one, found, group, now=now, tenant=tenant)
+    where = example_of(found, signature, tenant) or (row["example"] or "")
+    failure = figures.failure(where) if "/" in where else None
+    return {
+        **_head(found, window, now),
+        **row,
+        "place": place_of(failure, texts=texts),
+        "explanation": _explanation(failure, texts=texts),
+    }
+
+
+def rows_of(buckets: Sequence[Bucket]) -> list[Mapping[Any, int]]:
+    return [bucket.rows for bucket in buckets]
+
+
+def example_of(window: Window, signature: str, tenant: str | None) -> str | None:
+    """`<job>/<attempt>`: an attempt that had this failure, of this tenant's if one is named."""
+    if tenant is not None:
+        return window.examples.get((signature, tenant))
+    every = [where for (name, _), where in window.examples.items() if name == signature]
+    return every[-1] if every else None
+
+
+def place_of(failure: Mapping[str, Any] | None, *, texts: bool = False) -> str:
+    """Where in the answer it failed: ``$.total``, ``2/5 passed``; empty if nobody knows.
+
+    Keys that are the answer's own are told only to those who may read texts.
+    """
+    if failure is None:
+        return ""
+    return failure_in_words(failure, texts=texts).removeprefix(str(failure["kind"])).strip()
+
+
+def _head(found: Window, window: str, now: float) -> dict[str, Any]:
+    return {
+        "generated_at": datetime.fromtimestamp(now, UTC).isoformat(),
+        "window": window,
+        "since": datetime.fromtimestamp(found.buckets[0].start, UTC).isoformat(),
+        "step_seconds": found.step,
+    }
+
+
+def _row(
+    ranked: Ranked,
+    window: Window,
+    group: EscalationGroup | None,
+    *,
+    now: float,
+    tenant: str | None,
+) -> dict[str, Any]:
+    example = example_of(window, ranked.signature, tenant)
+    tried = ranked.tried
+    muted = group.muted_until if group else None
+    return {
+        "signature": ranked.signature,
+        "kind": ranked.kind,
+        "cause": ranked.cause or None,
+        "count": ranked.count,
+        "before": ranked.before,
+        "trend": ranked.trend,
+        "series": list(ranked.series),
+        "task_types": dict(ranked.task_types),
+        "models": dict(ranked.models),
+        "tried": tried.tried,
+        "repaired": tried.repaired,
+        "repaired_share": None if tried.share is None else round(tried.share, 4),
+        "techniques": [
+            {"name": name, "tried": each.tried, "repaired": each.repaired}
+            for name, each in ranked.techniques.items()
+        ],
+        "example": _example_job(example, group, tenant),
+        "open_escalations": _open(group, tenant),
+        "muted": muted is not None and muted > now,
+        "muted_until": muted if muted is not None and muted > now else None,
+    }
+
+
+def _example_job(
+    example: str | None, group: EscalationGroup | None, tenant: str | None
+) -> str | None:
+    """A group's example may be another tenant's: it is shown to those who see all."""
+    if example:
+        return example.partition("/")[0]
+    return group.example if group and tenant is None else None
+
+
+def _open(group: EscalationGroup | None, tenant: str | None) -> int:
+    if group is None:
+        return 0
+    return group.open if tenant is None else group.tenants.get(tenant, 0)
+
+
+def _unseen(signature: str, group: EscalationGroup | None, length: int) -> Ranked:
+    """A signature that people know from an escalation and that the window has none of."""
+    return Ranked(
+        signature=signature,
+        kind=(group.kind or "") if group else "",
+        cause="",
+        count=0,
+        before=0,
+        series=(0,) * length,
+        task_types={},
+        models={},
+        techniques={},
+    )
+
+
+def _explanation(failure: Mapping[str, Any] | None, *, texts: bool) -> dict[str, Any] | None:
+    """What made the signature. Parts that may quote an answer are for those who may read it."""
+    if failure is None:
+        return None
+    explained: SignatureExplanation = explain_signature(failure_record_from_dict(dict(failure)))
+    told = explained.as_dict()
+    if not texts:
+        told |= {"strict_parts": {}, "coarse_parts": discreet_parts(explained)}
+    return {**told, "redacted": not texts}

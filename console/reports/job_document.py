@@ -1,0 +1,76 @@
+"""A job as one JSON-ready document: what `--json` prints and scripts read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mulligan.tasks.ports.ledger import AttemptView, JobView
+
+
+def job_summary(view: JobView) -> dict[str, Any]:
+    """A job without its attempts."""
+    return {
+        "id": view.id,
+        "task_type": view.job.task_type,
+        "name": view.job.label,
+        "state": view.state,
+        "waiting_for": view.waiting_for,
+        "reason": view.reason,
+        "detail": view.detail,
+        "best_attempt": view.best_attempt,
+        "tokens": view.tokens,
+        "seconds": round(view.seconds, 3),
+        "labels": dict(view.job.labels),
+        "idempotency_key": view.job.idempotency_key,
+        "created_at": view.created_at,
+        "finished_at": view.finished_at,
+    }
+
+
+def job_document(view: JobView) -> dict[str, Any]:
+    """A job with all that happened to it."""
+    best = best_attempt(view)
+    return {
+        **job_summary(view),
+        "answer": best.output.text if best and best.output else None,
+        "attempts": [_attempt(view, attempt) for attempt in view.attempts],
+        "cycles": [cycle.model_dump(mode="json") for cycle in view.cycles],
+    }
+
+
+def best_attempt(view: JobView) -> AttemptView | None:
+    return next((a for a in view.attempts if a.plan.number == view.best_attempt), None)
+
+
+def asked(view: JobView, attempt: AttemptView) -> str:
+    """What an attempt asked."""
+    return attempt.plan.prompt if attempt.plan.prompt is not None else view.job.task_text
+
+
+def _attempt(view: JobView, attempt: AttemptView) -> dict[str, Any]:
+    verdict, output = attempt.verdict, attempt.output
+    return {
+        "number": attempt.plan.number,
+        "mode": attempt.plan.mode,
+        "state": attempt.state,
+        "score": verdict.get("score"),
+        "success": verdict.get("success"),
+        "results": verdict.get("results", []),
+        "coercions": verdict.get("coercions", []),
+        "failure": verdict.get("failure"),
+        "instruction": verdict.get("instruction"),
+        "decision": verdict.get("decision"),
+        "technique": attempt.plan.technique,
+        "decoding": attempt.plan.decoding.model_dump(mode="json", exclude_defaults=True),
+        "usage": output.usage.model_dump(mode="json") if output else None,
+        "model": output.model if output else None,
+        "finish_reason": output.finish_reason if output else None,
+        "prompt": asked(view, attempt),
+        "answer": output.text if output else None,
+        "queued_at": attempt.queued_at,
+        "started_at": attempt.started_at,
+        "settled_at": attempt.settled_at,
+        "worker": attempt.worker,
+        "faults": attempt.faults,
+        "last_fault": attempt.last_fault,
+    }

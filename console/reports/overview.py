@@ -1,0 +1,102 @@
+"""What ops see at a glance: one value, read in a constant number of round trips."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mulligan.console.reports.overview_figures import (
+    condensed,
+    cost_of,
+    outcomes_of,
+    speed_of,
+    success_of,
+    tenants_of,
+    why_of,
+)
+from mulligan.console.reports.overview_now import health_of, lanes_of, look, needs_of, running
+from mulligan.console.reports.overview_values import (
+    WINDOWS,
+    Cost,
+    Health,
+    Lane,
+    Need,
+    Overview,
+    Share,
+    Speed,
+    Step,
+    Success,
+    Technique,
+    Why,
+)
+from mulligan.policies.figures import failure_ranking as ranking
+from mulligan.policies.figures import trend
+from mulligan.workers.figures.windows import Figures, parse_window
+from mulligan.workers.ledger.config_changes import Configured
+
+if TYPE_CHECKING:
+    from mulligan.console.http.context import Site
+
+__all__ = [
+    "WINDOWS",
+    "Cost",
+    "Health",
+    "Lane",
+    "Need",
+    "Overview",
+    "Share",
+    "Speed",
+    "Step",
+    "Success",
+    "Technique",
+    "Why",
+    "overview",
+]
+
+
+def overview(
+    site: Site,
+    *,
+    window: str = "1h",
+    tenant: str | None = None,
+    bound: bool = False,
+    whys: int = 8,
+) -> Overview:
+    """The figures of a window, for one tenant or for all. BadInput for a window unheard of.
+
+    ``bound``: the reader may know of this tenant alone, so nothing that tells of others is in it.
+    ``whys``: how many signatures of failures at most.
+    """
+    seconds = parse_window(window)
+    settings = site.settings
+    figures = Figures(site.ledger.calls, settings)
+    now = look(site, figures, tenant=tenant, bound=bound)
+    found = figures.window(seconds, now=now.at)
+    buckets = condensed(found.buckets)
+    rows = [bucket.rows for bucket in buckets]
+    why, more = why_of(figures, found, tenant=tenant, limit=whys)
+    return Overview(
+        at=now.at,
+        window=window,
+        step=buckets[1].start - buckets[0].start if len(buckets) > 1 else found.seconds,
+        tenant=tenant,
+        health=health_of(now),
+        needs_you=needs_of(now, tenant=tenant),
+        success=success_of(rows, tenant=tenant),
+        speed=speed_of(buckets, now=now.at, oldest=now.oldest_seconds, tenant=tenant),
+        cost=cost_of(buckets, settings, now=now.at, spent=now.spent, tenant=tenant),
+        outcomes=outcomes_of(buckets, tenant=tenant),
+        queues=lanes_of(now),
+        running=running(now),
+        task_types=tuple(sorted(trend.task_types(rows, tenant=tenant))),
+        why=why,
+        why_more=more,
+        heat=ranking.heat(rows, tenant=tenant),
+        techniques=tuple(
+            Technique(name=name, tried=each.tried, repaired=each.repaired)
+            for name, each in ranking.techniques(rows, tenant=tenant).items()
+        ),
+        paused=now.paused,
+        behind_breakers=str(now.behind) if now.behind.jobs else "",
+        changes=Configured(site.ledger.calls, settings.key_prefix).changes(since=now.at - seconds),
+        tenants=tenants_of(rows, tenant=tenant),
+    )

@@ -1,0 +1,166 @@
+"""The overview's figures: from the buckets of a window to what the page shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from mulligan.console.reports.failure_report import example_of, place_of, rows_of
+from mulligan.console.reports.overview_values import Cost, Share, Speed, Step, Success, Why
+from mulligan.policies.figures import cost, trend
+from mulligan.policies.figures.facts import OTHER, RETRY_BOUNDS, Figure
+from mulligan.policies.figures.failure_ranking import Choice, Ranked, rank
+from mulligan.policies.figures.trend import Outcomes
+from mulligan.workers.figures.windows import Bucket, Figures, Window
+from mulligan.workers.settings.model import Settings
+
+#: Steps of a series: more than a line can show are put together.
+_STEPS = 60
+
+Rows = Sequence[Mapping[Figure, int]]
+
+
+def condensed(buckets: Sequence[Bucket], *, at_most: int = _STEPS) -> list[Bucket]:
+    """Neighbours put together until there are few enough; the newest is always whole."""
+    factor = -(-len(buckets) // at_most)
+    if factor == 1:
+        return list(buckets)
+    first = len(buckets) % factor
+    edges = [*([0] if first else []), *range(first, len(buckets), factor)]
+    parts = [buckets[a:b] for a, b in zip(edges, [*edges[1:], len(buckets)], strict=True)]
+    return [Bucket(part[0].start, sum((b.rows for b in part), Counter())) for part in parts]
+
+
+def success_of(rows: Rows, *, tenant: str | None) -> Success:
+    steps = [trend.outcomes(row, tenant=tenant) for row in rows]
+    whole = sum(steps, Outcomes())
+    return Success(
+        ended=whole.ended,
+        first_try=_share(whole.first_try, whole, [(s.first_try, s.ended) for s in steps]),
+        after_repair=_share(
+            whole.first_try + whole.repaired,
+            whole,
+            [(s.first_try + s.repaired, s.ended) for s in steps],
+        ),
+        escalated=_share(whole.escalated, whole, [(s.escalated, s.ended) for s in steps]),
+    )
+
+
+def _share(count: int, whole: Outcomes, steps: Sequence[tuple[int, int]]) -> Share:
+    return Share(
+        share=trend.share(count, whole.ended),
+        count=count,
+        series=tuple(trend.share(part, ended) for part, ended in steps),
+    )
+
+
+def outcomes_of(buckets: Sequence[Bucket], *, tenant: str | None) -> tuple[Step, ...]:
+    found = ((bucket.start, trend.outcomes(bucket.rows, tenant=tenant)) for bucket in buckets)
+    return tuple(
+        Step(at=at, first_try=each.first_try, repaired=each.repaired, escalated=each.escalated)
+        for at, each in found
+    )
+
+
+def speed_of(
+    buckets: Sequence[Bucket], *, now: float, oldest: float | None, tenant: str | None
+) -> Speed:
+    rows = rows_of(buckets)
+    ended = [trend.outcomes(row, tenant=tenant).ended for row in rows]
+    waited = trend.histogram(rows, "retry", tenant=tenant)
+    ends = [*(bucket.start for bucket in buckets[1:]), now]
+    minutes = [max(end - bucket.start, 1.0) / 60 for end, bucket in zip(ends, buckets, strict=True)]
+    return Speed(
+        jobs_per_minute=sum(ended) / _minutes(buckets, now),
+        retry_p50_ms=trend.percentile(waited, 0.5, RETRY_BOUNDS),
+        retry_p99_ms=trend.percentile(waited, 0.99, RETRY_BOUNDS),
+        oldest_seconds=oldest,
+        series=tuple(n / each for n, each in zip(ended, minutes, strict=True)),
+    )
+
+
+def _minutes(buckets: Sequence[Bucket], now: float) -> float:
+    return max(now - buckets[0].start, 1.0) / 60
+
+
+def cost_of(
+    buckets: Sequence[Bucket],
+    settings: Settings,
+    *,
+    now: float,
+    spent: Mapping[str, int],
+    tenant: str | None,
+) -> Cost:
+    line = cost.total(rows_of(buckets), prices=settings.prices, tenant=tenant)
+    used = line.both
+    money = used.cost if settings.prices else None
+    return Cost(
+        per_hour=None if money is None else money / (_minutes(buckets, now) / 60),
+        repairs_share=line.repairs_share,
+        why_unknown=used.why_unpriced if settings.prices else "prices",
+        tokens=used.known_tokens,
+        tokens_per_success=line.tokens_per_success,
+        budget_used=_budget_used(settings, spent),
+        unknown=used.unknown,
+    )
+
+
+def _budget_used(settings: Settings, spent: Mapping[str, int]) -> float | None:
+    """Of all tokens that those who have a quota may use today."""
+    allowed = {
+        name: quota.tokens_per_day
+        for name in spent
+        if (quota := settings.quotas.get(name) or settings.quotas.get("*"))
+        and quota.tokens_per_day is not None
+    }
+    whole = sum(allowed.values())
+    return sum(spent[name] for name in allowed) / whole if whole else None
+
+
+def why_of(
+    figures: Figures, window: Window, *, tenant: str | None, limit: int
+) -> tuple[tuple[Why, ...], bool]:
+    """The most frequent signatures, and whether there are more than these."""
+    found = rank(
+        rows_of(window.buckets),
+        rows_of(window.before),
+        choice=Choice(tenant=tenant),
+        limit=limit + 1,
+    )
+    shown = found[:limit]
+    examples = [example_of(window, each.signature, tenant) for each in shown]
+    known = iter(figures.failures([where for where in examples if where]))
+    whys = tuple(
+        _why(each, where or "", place_of(next(known)) if where else "")
+        for each, where in zip(shown, examples, strict=True)
+    )
+    return whys, len(found) > limit
+
+
+def _why(ranked: Ranked, example: str, place: str) -> Why:
+    return Why(
+        signature=ranked.signature,
+        kind=ranked.kind,
+        cause=ranked.cause,
+        place=place,
+        count=ranked.count,
+        repaired=ranked.tried.share,
+        trend=ranked.trend,
+        series=_series(ranked.series),
+        example=example.partition("/")[0],
+    )
+
+
+def _series(series: Sequence[int]) -> tuple[int, ...]:
+    factor = -(-len(series) // _STEPS)
+    first = len(series) % factor
+    head = [sum(series[:first])] if first else []
+    return (*head, *(sum(series[i : i + factor]) for i in range(first, len(series), factor)))
+
+
+def tenants_of(rows: Rows, *, tenant: str | None) -> tuple[str, ...]:
+    """Who had jobs in the window; somebody bound to one tenant hears of no other."""
+    if tenant is not None:
+        return (tenant,)
+    seen = {figure.dims[1] for row in rows for figure in row if figure.family == "job"}
+    return tuple(sorted(seen - {"", OTHER}))

@@ -1,0 +1,300 @@
+"""The overview as things are now: who works, what waits, what is broken, what needs somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mulligan.console.http.routes.ops_routes import sweep_age, visible_breakers, visible_pauses
+from mulligan.console.reports.overview_values import Health, Lane, Need
+from mulligan.policies.jobs.breaker import Breaker
+from mulligan.tasks.escalations.end_escalations import list_groups
+from mulligan.tasks.ports.ledger import EscalationGroup
+from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.workers.alerts.deliveries import Deliveries
+from mulligan.workers.celery.factory import QUEUES
+from mulligan.workers.celery.heartbeat import Beat, fleet
+from mulligan.workers.celery.queue_depth import Waiting, waiting
+from mulligan.workers.ledger import keys
+
+if TYPE_CHECKING:
+    from mulligan.console.http.context import Site
+    from mulligan.workers.figures.windows import Figures
+
+#: Seconds without a sweep, or with events uncounted, until people are told, and until it is dead.
+_LATE, _DEAD = 60.0, 300.0
+#: Queues without which no job makes progress.
+_NEEDED = ("repair", "attempt", "verify", "control")
+#: Of several queues, the one that a worker is there for. `repair` is everybody's and seldom full.
+_MAIN = ("attempt", "verify", "edit", "loop", "repair", "control")
+_GROUPS = 20
+#: So many jobs of a partition that wait are asked what for.
+_LOOKED_AT = 2000
+
+
+@dataclass(frozen=True)
+class Behind:
+    """How many wait; ``more``: not all that wait were looked at."""
+
+    jobs: int
+    more: bool = False
+
+    def __str__(self) -> str:
+        noun = "job" if self.jobs == 1 and not self.more else "jobs"
+        return f"{'more than ' if self.more else ''}{self.jobs:,} {noun}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Now:
+    """Everything that was read of the present."""
+
+    at: float
+    beats: Sequence[Beat] = ()
+    #: None: the broker is away.
+    queues: Mapping[str, Waiting] | None = None
+    paused: tuple[str, ...] = ()
+    breakers: Mapping[str, Breaker] = field(default_factory=dict)
+    #: Jobs that wait for a breaker to let them through.
+    behind: Behind = field(default_factory=lambda: Behind(0))
+    groups: Sequence[EscalationGroup] = ()
+    dead_webhooks: int = 0
+    sweep_age: float | None = None
+    fold_lag: float = 0.0
+    #: Tenant → tokens of today, for those who have a quota.
+    spent: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        ages = [w.oldest_seconds for w in (self.queues or {}).values() if w.oldest_seconds]
+        return max(ages, default=0.0) if self.queues is not None else None
+
+
+def look(site: Site, figures: Figures, *, tenant: str | None, bound: bool) -> Now:
+    """Read it all; how often the ledger is asked does not depend on how many jobs it holds.
+
+    ``bound``: the reader may know of this tenant alone.
+    """
+    settings, ledger = site.settings, site.ledger
+    now = ledger.now()
+    deliveries = Deliveries(
+        ledger.calls, prefix=settings.key_prefix, partitions=settings.partitions
+    )
+    breakers = visible_breakers(site, tenant if bound else None)
+    return Now(
+        at=now,
+        beats=fleet(ledger.calls, settings.key_prefix, now),
+        queues=_queues(site),
+        paused=tuple(visible_pauses(site, tenant if bound else None)),
+        breakers=breakers,
+        behind=_behind(site)
+        if any(one.state != "closed" for one in breakers.values())
+        else Behind(0),
+        groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
+        dead_webhooks=0 if bound else deliveries.counts()["dead"],
+        sweep_age=sweep_age(site),
+        fold_lag=figures.lag(now=now),
+        spent=_spent(site, now, tenant),
+    )
+
+
+def _queues(site: Site) -> Mapping[str, Waiting] | None:
+    try:
+        return waiting(site.app, QUEUES)
+    except LedgerUnavailable:
+        return None  # the page says so, and shows what the ledger knows
+
+
+def _behind(site: Site) -> Behind:
+    """Of the jobs that came to wait last, those that wait for a breaker. Two round trips."""
+    calls, found, waiting = site.ledger.calls, 0, 0
+    for prefix in keys.partition_prefixes(site.settings.key_prefix, site.settings.partitions):
+        ids = calls.run("ZREVRANGE", f"{prefix}jobs:waiting", 0, _LOOKED_AT)
+        names = [f"{prefix}job:{job_id}" for job_id in ids[:_LOOKED_AT]]
+        found += calls.fields(names, "waiting_for").count("breaker")
+        waiting += len(ids) > _LOOKED_AT
+    return Behind(found, more=waiting > 0 and found > 0)
+
+
+def _spent(site: Site, now: float, tenant: str | None) -> dict[str, int]:
+    quotas = site.settings.quotas
+    names = [name for name in quotas if name != "*"] if tenant is None else [tenant]
+    if not quotas or not names:
+        return {}
+    day = int(now // 86400)
+    spent = dict.fromkeys(names, 0)
+    for prefix in keys.partition_prefixes(site.settings.key_prefix, site.settings.partitions):
+        found = site.ledger.calls.run("MGET", *(f"{prefix}spent:{name}:{day}" for name in names))
+        for name, text in zip(names, found, strict=True):
+            spent[name] += int(text or 0)
+    return spent
+
+
+# -- health ----------------------------------------------------------------------------------------
+
+
+def health_of(now: Now) -> Health:
+    down, degraded = _down(now), _degraded(now)
+    return Health(
+        state="down" if down else "degraded" if degraded else "ok",
+        reasons=(*down, *degraded),
+        workers=len(now.beats),
+        breakers_open=sum(breaker.state != "closed" for breaker in now.breakers.values()),
+    )
+
+
+def _down(now: Now) -> list[str]:
+    reasons = []
+    if now.queues is None:
+        reasons.append("the broker is away")
+    if not now.beats:
+        reasons.append("no worker is there")
+    elif now.sweep_age is not None and now.sweep_age > _DEAD:
+        reasons.append(f"no sweep for {_ago(now.sweep_age)}: what waits is not let go")
+    if now.sweep_age is None:
+        reasons.append("the sweep has never run: start the control worker")
+    return reasons
+
+
+def _degraded(now: Now) -> list[str]:
+    served = {queue for beat in now.beats for queue in beat.queues}
+    reasons = []
+    if now.beats:
+        reasons += [f"no worker serves {queue}" for queue in _NEEDED if queue not in served]
+    if now.sweep_age is not None and _LATE < now.sweep_age <= _DEAD:
+        reasons.append(f"the last sweep was {_ago(now.sweep_age)} ago")
+    for name, breaker in sorted(now.breakers.items()):
+        if breaker.state != "closed":
+            reasons.append(f"{name} is {breaker.state.replace('_', ' ')}")
+    if now.fold_lag > _LATE:
+        reasons.append(f"figures are {_ago(now.fold_lag)} behind")
+    reasons += [f"{what} is paused" for what in now.paused]
+    return reasons
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h"
+
+
+# -- what needs somebody ---------------------------------------------------------------------------
+
+
+def needs_of(now: Now, *, tenant: str | None) -> tuple[Need, ...]:
+    """Escalations first, the largest group at the top; then what is broken."""
+    groups = [_need(group, now.at, tenant) for group in now.groups]
+    groups.sort(key=lambda need: (need.muted, -need.count))
+    needs = [*groups, *_open_breakers(now)]
+    if now.dead_webhooks:
+        needs.append(
+            Need(
+                kind="webhooks",
+                title=f"{now.dead_webhooks} alerts were given up",
+                detail="nobody was told; see `mulligan webhooks`",
+                count=now.dead_webhooks,
+            )
+        )
+    if now.sweep_age is None or now.sweep_age > _LATE:
+        ago = "never" if now.sweep_age is None else f"{_ago(now.sweep_age)} ago"
+        needs.append(
+            Need(
+                kind="sweep",
+                title=f"last sweep {ago}",
+                detail="retries with a delay and lost work wait for it: is a control worker there?",
+            )
+        )
+    if now.fold_lag > _LATE:
+        needs.append(
+            Need(
+                kind="fold",
+                title=f"figures are {_ago(now.fold_lag)} behind",
+                detail="what this page counts is older than it looks",
+            )
+        )
+    return tuple(needs)
+
+
+def _need(group: EscalationGroup, now: float, tenant: str | None) -> Need:
+    count = group.open if tenant is None else group.tenants.get(tenant, 0)
+    types = [name for name, n in group.task_types.items() if n]
+    shown = ", ".join(types[:2]) + (f" and {len(types) - 2} more" if len(types) > 2 else "")
+    return Need(
+        kind="escalations",
+        title=f"{group.kind or group.reason}  {shown}".strip(),
+        detail=group.reason if group.kind else group.detail,
+        count=count,
+        key=group.signature,
+        since=group.first_at,
+        muted=group.muted_until is not None and group.muted_until > now,
+    )
+
+
+def _open_breakers(now: Now) -> list[Need]:
+    found = []
+    several = sum(breaker.state != "closed" for breaker in now.breakers.values()) > 1
+    for name, breaker in sorted(now.breakers.items()):
+        if breaker.state == "closed":
+            continue
+        since = breaker.first_fault_at
+        lasting = f" {_ago(now.at - since)}" if since is not None else ""
+        probing = "probing" if breaker.state == "half_open" else "waiting before the next probe"
+        behind = f", {now.behind} waiting" if now.behind.jobs else ""
+        if now.behind.jobs and several:
+            behind += " for these breakers together"
+        found.append(
+            Need(
+                kind="breaker",
+                title=f"{name} {breaker.state.replace('_', ' ')}{lasting}",
+                detail=f"{probing}{behind}, {breaker.faults} faults in a row",
+                count=breaker.faults,
+                key=name,
+                since=since,
+            )
+        )
+    return found
+
+
+# -- queues ----------------------------------------------------------------------------------------
+
+
+def lanes_of(now: Now) -> tuple[Lane, ...]:
+    """The queues that somebody serves or that something waits in.
+
+    A worker may serve several: what it runs and its slots are counted in one of them, so that the
+    lanes add up and say what `/api/scale` says of a pool of that name.
+    """
+    lanes = []
+    for name in QUEUES:
+        serving = any(name in beat.queues for beat in now.beats)
+        mine = [beat for beat in now.beats if lane_of(beat) == name]
+        found = (now.queues or {}).get(name)
+        depth = found.depth if found else 0
+        if not serving and not depth and name not in _NEEDED:
+            continue
+        lanes.append(
+            Lane(
+                name=name,
+                waiting=depth,
+                active=sum(beat.active for beat in mine),
+                slots=sum(beat.slots for beat in mine),
+                oldest_seconds=found.oldest_seconds if found else None,
+                paused=f"queue:{name}" in now.paused,
+            )
+        )
+    return tuple(lanes)
+
+
+def lane_of(beat: Beat) -> str | None:
+    """The queue that a worker counts in: its pool's namesake, else where most of its work is.
+    None: it serves none of ours."""
+    if beat.pool in beat.queues:
+        return beat.pool
+    return next((name for name in _MAIN if name in beat.queues), None)
+
+
+def running(now: Now) -> int:
+    """Tasks that work on jobs and edits; what control does for the house is none of them."""
+    return sum(beat.active for beat in now.beats if lane_of(beat) != "control")

@@ -1,0 +1,176 @@
+"""A fleet behind a console: jobs are handed in and followed over HTTP."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+from weakref import WeakSet
+
+from mulligan.client.backends import Taken
+from mulligan.client.build_jobs import contract_by_reference, placed
+from mulligan.client.completion import SILENCE, Feed, before, ends
+from mulligan.client.http_events import Stream
+from mulligan.client.http_requests import TOKEN_VARIABLE, Console
+from mulligan.client.http_rows import view_of
+from mulligan.policies.jobs.job import TERMINAL, Job
+from mulligan.tasks.ports.ledger import Accepted, Event, JobView
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.contract_models import Models
+from mulligan.workers.settings.model import Settings, load_settings
+
+#: Jobs, and bytes of them, per request: the console has caps.
+_JOBS, _BYTES = 1000, 4_000_000
+#: Jobs that one question may be about.
+_NAMED = 100
+#: What a job's last events may take to arrive after it has ended.
+_LAST_WORDS = 1.0
+
+
+def open_console(url: str, token: str | None, overrides: Mapping[str, Any]) -> HttpDesk:
+    """The desk of a console. Nothing is contacted yet."""
+    settings = load_settings(**overrides)
+    token = token or os.environ.get(TOKEN_VARIABLE) or None
+    return HttpDesk(Console(url, token, patience=settings.submit_patience), settings)
+
+
+class HttpDesk:
+    """A console's. Jobs are checked, stored and worked on where it is."""
+
+    def __init__(self, console: Console, settings: Settings) -> None:
+        self._console = console
+        self._models = Models(settings.model_modules)
+        self._streams: WeakSet[Stream] = WeakSet()
+        self.runner: Any = settings.default_runner
+
+    def contract(self, returns: Any) -> dict[str, Any]:
+        """A model of an allow-listed module by its name too; the workers check its validators."""
+        return contract_by_reference(returns, self._models)
+
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
+        """Each under a key of its own, so that a repeated request makes no second job."""
+        _refuse_paths(jobs)
+        accepted: dict[int, Accepted] = {}
+        for part in _parts([_keyed(job) for job in jobs]):
+            start = len(accepted)
+            try:
+                answers = self._submit(part, single=len(jobs) == 1)
+            except BadInput as error:
+                if len(jobs) == 1:
+                    raise
+                lines = [f"jobs{line}" for line in placed(error.problems, start)]
+                if not accepted:
+                    raise BadInput(*lines) from None
+                return Taken(accepted=accepted, problems=lines)
+            for place, answer in enumerate(answers, start):
+                mine = jobs[place].idempotency_key is None  # so nobody else's job can be seen
+                accepted[place] = replace(answer, status="accepted") if mine else answer
+            stored(len(answers))
+        return Taken(accepted=accepted)
+
+    def _submit(self, bodies: Sequence[str], *, single: bool) -> list[Accepted]:
+        content = bodies[0] if single else f"[{','.join(bodies)}]"
+        answer = self._console.ask("POST", "/api/jobs", content)
+        return [Accepted(id=taken["id"], status=taken["status"]) for taken in answer.body["jobs"]]
+
+    def job(self, job_id: str) -> JobView | None:
+        answer = self._console.ask("GET", _path(job_id), also=(404,))
+        return None if answer.status == 404 else view_of(answer.body)
+
+    def states(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """A hundred jobs per request: the console counts requests."""
+        return {row["id"]: row["state"] for row in self._summaries(job_ids)}
+
+    def _summaries(self, job_ids: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        for start in range(0, len(job_ids), _NAMED):
+            named = quote(",".join(job_ids[start : start + _NAMED]), safe="")
+            yield from self._console.ask("GET", f"/api/jobs?ids={named}").body["jobs"]
+
+    def cancel(self, job_id: str) -> str:
+        answer = self._console.ask("POST", f"{_path(job_id)}/cancel", also=(404, 409))
+        if answer.status == 404:
+            return "gone"
+        if answer.status != 409:
+            return str(answer.body["state"])
+        return self.states([job_id]).get(job_id, "gone")
+
+    def feed(self) -> Feed:
+        return self._listen("/api/events")
+
+    def _listen(self, path: str, after: str | None = None) -> Stream:
+        stream = Stream(self._console, path, after=after)
+        self._streams.add(stream)
+        return stream
+
+    def events_of(self, job_id: str) -> Iterator[Event | None]:
+        """A job's events from its beginning to its end; None now and then while nothing happens."""
+        found = next(self._summaries([job_id]), None)
+        if found is None:
+            raise BadInput(f"there is no job {job_id}")
+        stream = self._listen(f"{_path(job_id)}/events", before(found["created_at"]))
+        heard, ended = time.monotonic(), found["state"] in TERMINAL
+        try:
+            while True:
+                for event in (news := stream.take()) or ():
+                    yield event
+                    if ends(event):
+                        return
+                if news:
+                    heard = time.monotonic()
+                    continue
+                yield None
+                if time.monotonic() - heard < (_LAST_WORDS if ended else SILENCE):
+                    continue
+                if ended:
+                    return  # its last events were trimmed away
+                state = self.states([job_id]).get(job_id)
+                heard, ended = time.monotonic(), state is None or state in TERMINAL
+        finally:
+            stream.close()
+
+    def start(self) -> None:
+        """The fleet's own affair."""
+
+    def close(self) -> None:
+        for stream in list(self._streams):
+            stream.close()
+        self._console.close()
+
+
+def _path(job_id: str) -> str:
+    return f"/api/jobs/{quote(job_id, safe='')}"
+
+
+def _refuse_paths(jobs: Sequence[Job]) -> None:
+    """The console knows all other problems: they depend on its settings."""
+    named = [i for i, job in enumerate(jobs) if job.workspace and job.workspace.path is not None]
+    if named:
+        problem = (
+            "workspace.path: files are not sent over HTTP: name a directory of the workers with"
+            " `profile:`, or give Client() the broker's URL"
+        )
+        raise BadInput(*(f"jobs[{i}].{problem}" if len(jobs) > 1 else problem for i in named))
+
+
+def _keyed(job: Job) -> str:
+    key = job.idempotency_key or f"client-{uuid4().hex}"
+    return job.model_copy(update={"idempotency_key": key}).model_dump_json(exclude_defaults=True)
+
+
+def _parts(bodies: Sequence[str]) -> Iterator[list[str]]:
+    """As few requests as the caps allow."""
+    part: list[str] = []
+    size = 0
+    for body in bodies:
+        length = len(body.encode()) + 1
+        if part and (len(part) == _JOBS or size + length > _BYTES):
+            yield part
+            part, size = [], 0
+        part.append(body)
+        size += length
+    if part:
+        yield part

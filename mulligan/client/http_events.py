@@ -1,0 +1,91 @@
+"""Events of a console: one connection, made again where it broke."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+import httpx2
+
+from mulligan.client.completion import BLOCK
+from mulligan.client.http_requests import PAUSES, Console
+from mulligan.tasks.ports.ledger import Event
+
+
+class Stream:
+    """Events over one connection, which is made again where it broke.
+
+    A thread reads, so that whoever takes them never waits for longer than a moment.
+    """
+
+    def __init__(self, console: Console, path: str, *, after: str | None = None) -> None:
+        self._console = console
+        self._path = path
+        self._after = after
+        #: None: some events may have been missed.
+        self._found: SimpleQueue[Event | Exception | None] = SimpleQueue()
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._response = console.listen(path, after, console.wait)
+        threading.Thread(target=self._read, name="mulligan-events", daemon=True).start()
+
+    def take(self) -> Sequence[Event] | None:
+        """What came within a moment. None: some of it may have been missed."""
+        events: list[Event] = []
+        missed = False
+        try:
+            item = self._found.get(timeout=BLOCK)
+            while True:
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    missed = True
+                else:
+                    events.append(item)
+                item = self._found.get_nowait()
+        except Empty:
+            return None if missed else events
+
+    def close(self) -> None:
+        """End the connection, even while it is being read."""
+        with self._lock:
+            self._closed.set()
+            stream = self._response.extensions.get("network_stream")
+        connection = stream.get_extra_info("socket") if stream is not None else None
+        if connection is not None:
+            with suppress(OSError):  # it has ended by itself
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        try:
+            while not self._closed.is_set():
+                self._pass_on()
+                if self._closed.wait(PAUSES[0]):
+                    return
+                response = self._console.listen(self._path, self._after, self._closed.wait)
+                with self._lock:
+                    self._response = response
+                if self._after is None:
+                    self._found.put(None)
+        except Exception as error:  # whoever takes is told
+            self._found.put(error)
+        finally:
+            self._response.close()
+
+    def _pass_on(self) -> None:
+        """Hand over what comes until the connection breaks or ends."""
+        try:
+            for item in httpx2.EventSource(self._response):
+                self._after = item.id or self._after
+                if item.data:
+                    data = json.loads(item.data)
+                    event = Event(id=item.id, type=data["type"], job_id=data["job"], data=data)
+                    self._found.put(event)
+        except (httpx2.TransportError, httpx2.StreamError):
+            pass  # it is made again
+        finally:
+            self._response.close()

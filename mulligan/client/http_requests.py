@@ -1,0 +1,182 @@
+"""Requests to a console: who asks, how patiently, and what an answer means."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx2
+
+from mulligan.tasks.ports.world import BadInput, LedgerUnavailable, MulliganError
+
+TOKEN_VARIABLE = "MULLIGAN_TOKEN"  # noqa: S105 - the name of a variable
+_TOKEN = re.compile(r"^[\x21-\x7e]{1,1000}$")
+_TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
+#: The console says something every 15 s, if only that it is still there.
+_STREAM_TIMEOUT = httpx2.Timeout(45.0, connect=5.0)
+#: Waiting between two tries: the first and the longest.
+PAUSES = (0.1, 1.0)
+#: How long a caller that asks too much is patient at least.
+_SLOWED = 120.0
+_AWAY = frozenset({502, 503, 504})
+
+
+class Answer(NamedTuple):
+    status: int
+    body: Any
+
+
+class Console:
+    """Requests to one console, repeated while it is away: each of ours may be made twice."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        patience: float,
+        wait: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.wait = wait
+        self._clock = clock
+        self._patience = patience
+        self._has_token = token is not None
+        host = _host_of(url)
+        if token is not None and not _TOKEN.match(token):
+            raise BadInput("token: has characters that no token has")
+        self._client = httpx2.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            # A proxy is for what is elsewhere: it could not reach this host's loopback anyway.
+            mounts={f"all://{host}": None} if _is_loopback(host) else None,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+            timeout=_TIMEOUT,
+        )
+
+    def ask(
+        self, method: str, path: str, content: str | None = None, *, also: Sequence[int] = ()
+    ) -> Answer:
+        """The answer if it is a good one or its status is in ``also``; else the error it means."""
+        headers = {"Content-Type": "application/json"} if content is not None else {}
+        data = content.encode() if content is not None else None
+        request = self._client.build_request(method, path, content=data, headers=headers)
+        response = self._patiently(lambda: self._client.send(request), self.wait)
+        return Answer(response.status_code, self._document(response, also))
+
+    def listen(
+        self, path: str, after: str | None, wait: Callable[[float], object]
+    ) -> httpx2.Response:
+        """A stream of events, open when this returns. ``wait`` passes the time between tries."""
+        headers = {"Accept": "text/event-stream"}
+        if after is not None:
+            headers["Last-Event-ID"] = after
+        request = self._client.build_request("GET", path, headers=headers, timeout=_STREAM_TIMEOUT)
+        response = self._patiently(lambda: self._client.send(request, stream=True), wait)
+        kind = response.headers.get("content-type", "")
+        if response.is_success and kind.startswith("text/event-stream"):
+            return response
+        try:
+            response.read()
+            self._document(response, ())
+        finally:
+            response.close()
+        raise self._stranger()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _patiently(
+        self, send: Callable[[], httpx2.Response], wait: Callable[[float], object]
+    ) -> httpx2.Response:
+        """The answer, asked for again while the console is away or wants us to slow down."""
+        pause, began = PAUSES[0], None
+        while True:
+            if self._client.is_closed:
+                raise RuntimeError("this client is closed")
+            patience = self._patience
+            try:
+                response = send()
+            except httpx2.TransportError as error:
+                problem, seconds = self._unreachable(error), pause
+            else:
+                if response.status_code not in _AWAY | {429}:
+                    return response
+                response.close()
+                seconds = max(pause, _retry_after(response))
+                if response.status_code == 429:
+                    patience = max(patience, _SLOWED)
+                problem = LedgerUnavailable(
+                    f"the console at {self.url} answers {response.status_code}"
+                    f" ({response.reason_phrase.lower()}); try again in {seconds:g} s"
+                )
+            began = self._clock() if began is None else began
+            if self._clock() + seconds > began + patience:
+                raise problem
+            wait(seconds)
+            pause = min(pause * 2, PAUSES[1])
+
+    def _document(self, response: httpx2.Response, also: Sequence[int]) -> Any:
+        """The JSON of an answer; raises what an answer that was not wanted means."""
+        status = response.status_code
+        try:
+            body = response.json()
+            told = body["error"] if not response.is_success else {}
+            message, details = str(told.get("message", "")), list(told.get("details", ()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise self._stranger() from None
+        if response.is_success or status in also:
+            return body
+        if status == 401:
+            raise MulliganError(self._unknown())
+        if status in (400, 404, 409, 413, 422):
+            raise BadInput(*(details or [message]))
+        raise MulliganError(f"the console at {self.url} refuses ({status}): {message}")
+
+    def _unknown(self) -> str:
+        if not self._has_token:
+            return (
+                f"the console at {self.url} wants a token: give Client(token=…) or set"
+                f" {TOKEN_VARIABLE}; `mulligan token create` makes one"
+            )
+        return (
+            f"the console at {self.url} does not take this token: it is unknown, revoked or"
+            " expired; `mulligan token create` makes another"
+        )
+
+    def _unreachable(self, error: httpx2.TransportError) -> LedgerUnavailable:
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+            told = f"no console at {self.url}; is `mulligan up` running?"
+        else:
+            told = f"the connection to the console at {self.url} broke"
+        return LedgerUnavailable(f"{told} ({str(error) or type(error).__name__})")
+
+    def _stranger(self) -> MulliganError:
+        return MulliganError(f"{self.url} does not answer as a mulligan console does")
+
+
+def _host_of(url: str) -> str:
+    """The host as it stands in a pattern for URLs; BadInput if the URL will not do."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        host = ""
+    if not host:
+        raise BadInput("url: is not a console's URL: http://host:8700")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise BadInput(f"url: only http://host:port/path; a token goes into {TOKEN_VARIABLE}")
+    return f"[{host}]" if ":" in host else host
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "[::1]") or bool(re.match(r"^127(\.\d{1,3}){3}$", host))
+
+
+def _retry_after(response: httpx2.Response) -> float:
+    said = response.headers.get("retry-after", "")
+    return float(said) if said.isdecimal() else 0.0

@@ -1,0 +1,70 @@
+"""What a test's in-memory stack is made of: a desk with a script, and a shop for own tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mulligan.client.backends import StackDesk, Taken
+from mulligan.policies.jobs.job import Job, RunnerSpec
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from mulligan.tasks.jobs.context import Workbench
+    from mulligan.tasks.ports.ledger import Ledger
+    from mulligan.workers.local.local_stack import LocalStack
+    from mulligan.workers.settings.model import Settings
+    from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+#: One answer per attempt, the last repeats; or a function from the prompt to such a list.
+Answers = Sequence[Any] | Callable[[str], Sequence[Any]]
+
+
+class ScriptedDesk(StackDesk):
+    """Jobs are answered from a script, whatever runner they name; without one, as they say."""
+
+    def __init__(self, stack: LocalStack, answers: Answers) -> None:
+        super().__init__(stack)
+        self._answers = answers
+        if answers:
+            self.runner = {"kind": "scripted", "answers": [""]}
+
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
+        return super().submit([self._scripted(job) for job in jobs], stored=stored)
+
+    def _scripted(self, job: Job) -> Job:
+        if not self._answers:
+            return job
+        given = self._answers(job.prompt or "") if callable(self._answers) else self._answers
+        script = RunnerSpec.model_validate({"kind": "scripted", "answers": list(given)})
+        return job.model_copy(update={"runner": script})
+
+
+@dataclass(frozen=True)
+class OwnShop:
+    """As much of a worker's shop as a user's own task needs that runs inline."""
+
+    settings: Settings
+    ledger: Ledger
+    bench: Workbench
+    verifiers: VerifierRegistry
+
+
+def install_in_memory(app: Celery, stack: LocalStack) -> Callable[[], None]:
+    """Have the app's repairing tasks run inline over this stack; how to undo that."""
+    from mulligan.workers.user_tasks.installed_app import Installed
+
+    shop: Any = OwnShop(stack.settings, stack.ledger, stack.workers.bench, stack.verifiers)
+    holder: Any = app
+    before, eager = getattr(app, "mulligan", None), app.conf.task_always_eager
+    # Where install(app) leaves it.
+    holder.mulligan = Installed(app, {}, make=lambda _settings, _app: shop)
+    app.conf.task_always_eager = True
+
+    def undo() -> None:
+        holder.mulligan = before
+        app.conf.task_always_eager = eager
+
+    return undo

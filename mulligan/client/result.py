@@ -1,0 +1,186 @@
+"""What a client gets back: a handle when a job is accepted, a result when it has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from mulligan.policies.repair.free_repair import extract_json
+from mulligan.tasks.ports.world import BadInput, MulliganError
+
+if TYPE_CHECKING:
+    from mulligan.tasks.ports.ledger import AttemptView, JobView
+
+T = TypeVar("T")
+#: Verifiers whose answers are JSON.
+_JSON = frozenset({"json.object", "contract.schema"})
+
+
+class JobFailed(MulliganError):
+    """A job ended without success, so it has no value. ``result`` has all there is to know."""
+
+    def __init__(self, message: str, result: Result[Any]) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class BadValue(MulliganError):
+    """The job succeeded by its verifiers, but the caller's own model refuses the answer."""
+
+
+class NotAllStored(BadInput):
+    """Some of many jobs were refused after others had been stored.
+
+    ``handles`` are those of the stored ones, by their places among all; ``problems`` name the rest.
+    """
+
+    def __init__(self, problems: Sequence[str], handles: Mapping[int, Handle[Any]]) -> None:
+        count = len(handles)
+        told = "1 job is" if count == 1 else f"{count} jobs are"
+        super().__init__(*problems, f"{told} stored all the same; see handles of this error")
+        self.problems = tuple(problems)
+        self.handles = dict(handles)
+
+
+class WaitTimeout(MulliganError, TimeoutError):
+    """Some jobs had not ended in time. They go on; wait for them again."""
+
+    def __init__(self, unfinished: Sequence[str], timeout: float) -> None:
+        self.unfinished = tuple(unfinished)
+        count = len(self.unfinished)
+        which = f"the job {self.unfinished[0]} has" if count == 1 else f"{count} jobs have"
+        super().__init__(f"{which} not ended within {timeout:g} s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handle(Generic[T]):
+    """A job that the ledger has accepted. ``id`` finds it again from any process."""
+
+    id: str
+    label: str = ""
+    #: Whether the same job came before, under the same idempotency key.
+    seen: bool = False
+    returns: type[T] | Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Generic[T]):
+    """A job that has ended."""
+
+    view: JobView
+    returns: type[T] | Mapping[str, Any] | None = None
+
+    @property
+    def id(self) -> str:
+        return self.view.id
+
+    @property
+    def state(self) -> str:
+        """``succeeded``, ``escalated`` or ``cancelled``."""
+        return self.view.state
+
+    @property
+    def ok(self) -> bool:
+        return self.view.state == "succeeded"
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was escalated or cancelled: ``repeated_failure``, ``budget_tokens``…"""
+        return self.view.reason
+
+    @property
+    def detail(self) -> str | None:
+        """What there is to say about the reason."""
+        return self.view.detail
+
+    @property
+    def attempts(self) -> tuple[AttemptView, ...]:
+        """Every attempt with its prompt, answer and verdict."""
+        return self.view.attempts
+
+    @property
+    def best(self) -> AttemptView | None:
+        """The attempt whose answer is the job's: the best one, good enough or not."""
+        number = self.view.best_attempt
+        return next((a for a in self.view.attempts if a.plan.number == number), None)
+
+    @property
+    def text(self) -> str | None:
+        """The best answer as the model gave it, whatever its score; None if there is none."""
+        return self.best.output.text if self.best and self.best.output else None
+
+    @property
+    def score(self) -> float | None:
+        """The best attempt's score, 0 to 100; None if nothing was verified."""
+        score = self.best.verdict.get("score") if self.best else None
+        return float(score) if score is not None else None
+
+    @property
+    def tokens(self) -> int | None:
+        """What all attempts cost together; None if no runner said."""
+        return self.view.tokens
+
+    @property
+    def value(self) -> T:
+        """The answer as what was asked for: the model, parsed JSON, or text.
+
+        JobFailed if the job did not succeed: a value that was not verified is never returned.
+        BadValue if it did, but the model of ``returns`` refuses the answer.
+        """
+        self.raise_for_state()
+        text = self.text or ""
+        if not self.view.job.verifiers or not _wants_json(self.view):
+            return cast(T, text)
+        truncated = bool(self.best and self.best.output and self.best.output.truncated)
+        found = extract_json(text, truncated=truncated)
+        if self.returns is None or isinstance(self.returns, Mapping):
+            return cast(T, found.value)
+        return cast(T, self._model_of(self.returns, found.value))
+
+    def _model_of(self, model: Any, value: Any) -> Any:
+        from pydantic import ValidationError
+
+        from mulligan.workers.contract_models import read_as
+
+        try:
+            return read_as(model, json.dumps(value))
+        except ValidationError as error:
+            raise BadValue(
+                f"the job {self.view.job.label} ({self.id}) succeeded, but its answer is no"
+                f" {getattr(model, '__name__', model)}: {error}"
+            ) from error
+
+    def raise_for_state(self) -> Result[T]:
+        """This result, or JobFailed with its state, its reason and its best attempt."""
+        if not self.ok:
+            raise JobFailed(self._complaint(), self)
+        return self
+
+    def _complaint(self) -> str:
+        view, best = self.view, self.best
+        reason = f": {view.reason}" if view.reason else ""
+        detail = f" ({view.detail})" if view.detail else ""
+        told = f"the job {view.job.label} ({view.id}) was {view.state}{reason}{detail}"
+        if view.state not in ("escalated", "cancelled"):
+            told = f"the job {view.job.label} ({view.id}) has not ended; it is {view.state}"
+        if best is None:
+            return f"{told}; no attempt brought an answer"
+        score = "no score" if self.score is None else f"a score of {self.score:g}"
+        count = len(view.attempts)
+        return f"{told}; attempt {best.plan.number} of {count} was the best, with {score}"
+
+    def story(self) -> str:
+        """What was asked, answered, found wrong and changed, for people."""
+        from mulligan.client.job_story import tell
+
+        return tell(self.view)
+
+    def __repr__(self) -> str:
+        score = "" if self.score is None else f", score {self.score:g}"
+        return f"<Result {self.id} {self.state}{score}, {len(self.attempts)} attempts>"
+
+
+def _wants_json(view: JobView) -> bool:
+    return any(spec.id in _JSON for spec in view.job.verifiers)

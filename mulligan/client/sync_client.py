@@ -1,0 +1,365 @@
+"""The client: hand in prompts, get back values that were verified.
+
+``Client()`` talks to the broker that is configured; without one it runs the work itself, on threads
+of this process, with a durable ledger in the home directory. ``Client("http://…")`` talks to a
+console. Making a client contacts nothing and imports next to nothing: what is needed is loaded by
+the first job.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from typing import Unpack
+
+    from mulligan.client.backends import Desk
+    from mulligan.client.build_jobs import Ask, Asked, JobOptions
+    from mulligan.client.completion import Ends
+    from mulligan.client.result import Handle, Result
+    from mulligan.policies.jobs.job import Job
+    from mulligan.tasks.ports.ledger import Accepted, Event
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+class Client:
+    """Submits jobs and waits for them. Safe to share between threads.
+
+    ``url`` is a broker's, as Celery spells it, or a console's (``http://host:8700``); without it,
+    settings decide. ``token`` is for a console; without it, the variable MULLIGAN_TOKEN.
+    ``workers`` is the number of threads if this process does the work. Further keywords are
+    settings by name.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        workers: int = 4,
+        **settings: Any,
+    ) -> None:
+        if workers < 1:
+            from mulligan.tasks.ports.world import BadInput
+
+            raise BadInput("workers: 1 or more: these threads do the work if there is no broker")
+        self._console = url if url and url.startswith(("http://", "https://")) else None
+        if self._console is None:
+            if token is not None:
+                from mulligan.tasks.ports.world import BadInput
+
+                raise BadInput("token: is for a console: give its URL too (http://host:8700)")
+            settings = settings if url is None else {"broker_url": url, **settings}
+        self._token = token
+        self._settings = settings
+        self._slots = workers
+        self._lock = threading.Lock()
+        self._open: tuple[Desk, Ends] | None = None
+        self._closed = False
+
+    @classmethod
+    def at(cls, desk: Desk) -> Client:
+        """A client of a desk that is open already."""
+        from mulligan.client.completion import Ends
+
+        client = cls()
+        client._open = (desk, Ends(desk))
+        return client
+
+    # -- handing in -----------------------------------------------------------------------------
+
+    @overload
+    def submit(self, ask: Ask, *, returns: type[M], **options: Unpack[JobOptions]) -> Handle[M]: ...
+
+    @overload
+    def submit(
+        self,
+        ask: Ask,
+        *,
+        returns: Mapping[str, Any] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Handle[Any]: ...
+
+    def submit(self, ask: Ask, *, returns: Any = None, **options: Any) -> Handle[Any]:
+        """Hand one job in: a prompt, a Job or its fields. It is in the ledger when this returns.
+
+        ``returns`` is a pydantic model or another type that pydantic reads, such as list[Person]
+        (its schema is the contract, and its validators are verifiers), or a JSON Schema. BadInput
+        names every problem, and then nothing is stored.
+        """
+        from mulligan.client.build_jobs import build_jobs
+
+        return self._submit(build_jobs([(ask, options)], self._asked(returns)), returns)[0]
+
+    @overload
+    def submit_many(
+        self,
+        asks: Iterable[Ask],
+        *,
+        returns: type[M],
+        progress: bool = True,
+        **options: Unpack[JobOptions],
+    ) -> list[Handle[M]]: ...
+
+    @overload
+    def submit_many(
+        self,
+        asks: Iterable[Ask],
+        *,
+        returns: Mapping[str, Any] | None = None,
+        progress: bool = True,
+        **options: Unpack[JobOptions],
+    ) -> list[Handle[Any]]: ...
+
+    def submit_many(
+        self, asks: Iterable[Ask], *, returns: Any = None, progress: bool = True, **options: Any
+    ) -> list[Handle[Any]]:
+        """Hand many jobs in. Nothing is stored if one has a problem.
+
+        An ``idempotency_key`` is the beginning of each one's own: ``key-0``, ``key-1``… One that
+        belongs to another job is a problem, too. NotAllStored has the handles of those that are
+        stored when a problem shows late: because another program takes a key at this very moment,
+        or over HTTP in a later request (each has up to a thousand jobs).
+        """
+        from mulligan.client.build_jobs import build_jobs, placed
+        from mulligan.client.progress_bar import bar
+        from mulligan.client.result import NotAllStored
+        from mulligan.tasks.ports.world import BadInput
+
+        if isinstance(asks, str | Mapping):
+            raise BadInput("asks: a list of prompts or jobs; for a single one there is submit()")
+        key = options.pop("idempotency_key", None)
+        own = ({"idempotency_key": f"{key}-{i}"} if key else {} for i in count())
+        asked = self._asked(returns)
+        try:
+            jobs = build_jobs([(ask, {**options, **next(own)}) for ask in asks], asked)
+            with bar("submitting", len(jobs), wanted=progress) as advance:
+                return self._submit(jobs, returns, advance)
+        except NotAllStored as error:
+            raise NotAllStored(placed(error.problems), error.handles) from None
+        except BadInput as error:
+            raise BadInput(*placed(error.problems)) from None
+
+    @overload
+    def run(
+        self,
+        ask: Ask,
+        *,
+        returns: type[M],
+        timeout: float | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Result[M]: ...
+
+    @overload
+    def run(
+        self,
+        ask: Ask,
+        *,
+        returns: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Result[Any]: ...
+
+    def run(
+        self, ask: Ask, *, returns: Any = None, timeout: float | None = None, **options: Any
+    ) -> Result[Any]:
+        """Submit and wait."""
+        return self.wait(self.submit(ask, returns=returns, **options), timeout=timeout)
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    @overload
+    def wait(
+        self, jobs: Handle[T], timeout: float | None = None, *, progress: bool = True
+    ) -> Result[T]: ...
+
+    @overload
+    def wait(
+        self, jobs: str, timeout: float | None = None, *, progress: bool = True
+    ) -> Result[Any]: ...
+
+    @overload
+    def wait(
+        self, jobs: Iterable[Handle[T]], timeout: float | None = None, *, progress: bool = True
+    ) -> list[Result[T]]: ...
+
+    def wait(self, jobs: Any, timeout: float | None = None, *, progress: bool = True) -> Any:
+        """The result of a handle or a job's id, or those of many in their order.
+
+        WaitTimeout after ``timeout`` seconds; the jobs go on.
+        """
+        from concurrent import futures
+
+        from mulligan.client.progress_bar import bar
+
+        handles, single = handles_of(jobs)
+        waited = self.ends_of(handles)
+        with bar("waiting", len(handles), wanted=progress) as advance:
+            for future in waited:
+                future.add_done_callback(lambda _: advance(1))
+            try:
+                futures.wait(waited, timeout)
+            finally:
+                unfinished = [future.cancel() for future in waited]
+        if any(unfinished):
+            raise timed_out(handles, unfinished, timeout)
+        results = self.results_of(handles, waited)
+        return results[0] if single else results
+
+    def watch(self, job: Handle[Any] | str) -> Iterator[Event]:
+        """What happens to a job, from its beginning to its end, as it happens."""
+        return (event for event in self.events_of(job) if event is not None)
+
+    def cancel(self, job: Handle[Any] | str) -> str:
+        """Cancel a job; its state afterwards, which is another one if it had ended before."""
+        from mulligan.tasks.ports.world import BadInput
+
+        (handle,), _ = handles_of(job)
+        state = self._desk.cancel(handle.id)
+        if state == "gone":
+            raise BadInput(f"there is no job {handle.id}")
+        return state
+
+    def handle(self, job_id: str, *, returns: type[M] | None = None) -> Handle[M]:
+        """A handle for a job that another process handed in."""
+        from mulligan.client.result import Handle
+
+        if returns is not None:
+            self._contract(returns)
+        return Handle(id=job_id, returns=returns)
+
+    def close(self) -> None:
+        """Stop what this client started; unfinished jobs stay in the ledger. Twice is harmless."""
+        with self._lock:
+            self._closed = True
+            opened, self._open = self._open, None
+        if opened is not None:
+            desk, ends = opened
+            ends.close()
+            desk.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _opened(self) -> tuple[Desk, Ends]:
+        from mulligan.client.completion import Ends
+
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this client is closed")
+            if self._open is None:
+                desk = self._new_desk()
+                self._open = (desk, Ends(desk))
+            return self._open
+
+    def _new_desk(self) -> Desk:
+        if self._console is not None:
+            from mulligan.client.http_backend import open_console
+
+            return open_console(self._console, self._token, self._settings)
+        from mulligan.client.backends import open_desk
+
+        return open_desk(self._settings, slots=self._slots)
+
+    @property
+    def _desk(self) -> Desk:
+        return self._opened()[0]
+
+    def _asked(self, returns: Any) -> Asked:
+        from mulligan.client.build_jobs import Asked, title_of
+
+        contract = self._contract(returns) if returns is not None else None
+        return Asked(contract=contract, title=title_of(returns), runner=self._desk.runner)
+
+    def _contract(self, returns: Any) -> dict[str, Any]:
+        from mulligan.client.build_jobs import check_returns
+
+        check_returns(returns)
+        return self._desk.contract(returns)
+
+    def _submit(
+        self,
+        jobs: Sequence[Job],
+        returns: Any,
+        stored: Callable[[int], None] = lambda _count: None,
+    ) -> list[Handle[Any]]:
+        from mulligan.client.result import Handle, NotAllStored
+
+        def handle(place: int, answer: Accepted) -> Handle[Any]:
+            label, seen = jobs[place].label, answer.status == "seen"
+            return Handle(id=answer.id, label=label, seen=seen, returns=returns)
+
+        desk = self._desk
+        taken = desk.submit(jobs, stored=stored)
+        desk.start()
+        handles = {place: handle(place, answer) for place, answer in taken.accepted.items()}
+        if taken.problems:
+            raise NotAllStored(taken.problems, handles)
+        return list(handles.values())
+
+    # What the async client is made of, too.
+
+    def ends_of(self, handles: Sequence[Handle[Any]]) -> list[Future[None]]:
+        """Futures that are done when the jobs have ended."""
+        desk, ends = self._opened()
+        desk.start()
+        return ends.of([handle.id for handle in handles])
+
+    def results_of(
+        self, handles: Sequence[Handle[Any]], ended: Sequence[Future[None]]
+    ) -> list[Result[Any]]:
+        """The results of jobs that have ended, or what went wrong with the waiting."""
+        from mulligan.client.result import Result
+        from mulligan.tasks.ports.world import BadInput
+
+        results = []
+        for handle, future in zip(handles, ended, strict=True):
+            future.result()
+            view = self._desk.job(handle.id)
+            if view is None:
+                raise BadInput(f"there is no job {handle.id}")
+            results.append(Result(view=view, returns=handle.returns))
+        return results
+
+    def events_of(self, job: Handle[Any] | str) -> Iterator[Event | None]:
+        """As ``watch``, with None now and then while nothing happens."""
+        (handle,), _ = handles_of(job)
+        desk = self._desk
+        desk.start()
+        return desk.events_of(handle.id)
+
+
+def handles_of(jobs: Any) -> tuple[list[Handle[Any]], bool]:
+    """One or many handles or ids as handles, and whether it was one."""
+    from mulligan.client.result import Handle
+
+    single = isinstance(jobs, str | Handle)
+    many = [jobs] if single else jobs
+    return [Handle(id=job) if isinstance(job, str) else job for job in many], single
+
+
+def timed_out(
+    handles: Sequence[Handle[Any]], unfinished: Sequence[bool], timeout: float | None
+) -> Exception:
+    """What to raise for the jobs that had not ended."""
+    from mulligan.client.result import WaitTimeout
+
+    late = [handle.id for handle, open_ in zip(handles, unfinished, strict=True) if open_]
+    return WaitTimeout(late, timeout or 0.0)

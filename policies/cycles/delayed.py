@@ -1,0 +1,77 @@
+"""Delayed verification: the same ability shown again, later and in other words."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from mulligan.policies.jobs.job import Job
+from mulligan.policies.repair.wording import REFORMULATED
+
+#: Prompts at least this similar are the same formulation.
+SAME_FORMULATION = 0.88
+
+InvalidReason = Literal[
+    "missing_task_family_context",
+    "missing_prompt_context",
+    "duplicate_task_family",
+    "duplicate_prompt_formulation",
+]
+#: One that never happened.
+STALE = "missing_delayed_verification"
+
+_WORD = re.compile(r"\w+", re.UNICODE)
+
+
+def similarity(one: str, other: str) -> float:
+    """The share of words that two texts have in common (Jaccard, case ignored)."""
+    first, second = ({w.casefold() for w in _WORD.findall(text)} for text in (one, other))
+    if not first and not second:
+        return 1.0
+    return len(first & second) / len(first | second)
+
+
+def invalid_reason(
+    *,
+    source_family: str,
+    source_prompt: str,
+    family: str | None,
+    prompt: str | None,
+    other_family: bool = False,
+) -> InvalidReason | None:
+    """Why a delayed verification does not count; None if it does."""
+    if not family:
+        return "missing_task_family_context"
+    if not prompt or not prompt.strip():
+        return "missing_prompt_context"
+    if other_family and family == source_family:
+        return "duplicate_task_family"
+    if similarity(source_prompt, prompt) >= SAME_FORMULATION:
+        return "duplicate_prompt_formulation"
+    return None
+
+
+def reformulated(job: Job) -> str:
+    """The job in other words: its producer's, or else ours around its task."""
+    own = job.delayed_verification.prompt
+    return own if own is not None else REFORMULATED.format(task=job.task_text)
+
+
+def suggested(job: Job) -> str | None:
+    """The job in words that would count as others; None if ours would be too much like its own."""
+    words = reformulated(job)
+    return words if similarity(job.task_text, words) < SAME_FORMULATION else None
+
+
+def reformulation_problem(job: Job) -> str | None:
+    """Why a job's delayed verification could never count, known before it is accepted."""
+    if job.delayed_verification.mode != "reformulate" or job.subject is not None:
+        return None
+    if suggested(job) is not None:
+        return None
+    if job.delayed_verification.prompt is not None:
+        return "delayed_verification.prompt: says the same in nearly the same words"
+    return (
+        "delayed_verification: the task is too long to be put in other words without a model;"
+        " give delayed_verification.prompt"
+    )

@@ -1,0 +1,254 @@
+"""A session: a plan at work on one tree, what became of each of its edits, and what is next.
+
+    ready ──► baseline ──► measuring ──► ready ──► … ──► done
+              (applying)   (kept or taken back)
+
+``tasks.edits.advance`` takes it further, one step at a time; a step that is done again does nothing
+twice. Without a suite an edit is not measured: it goes from baseline to ready.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from mulligan.policies.edits.edit import (
+    AutonomyMode,
+    BenchmarkSpec,
+    Edit,
+    EditId,
+    EditOutcome,
+    EditReason,
+    EditRiskTier,
+    tier_of,
+)
+from mulligan.policies.edits.suite import Runs, Scores, Suite
+from mulligan.policies.value import Value
+
+#: A diff that is kept for reviewers is no longer than this, in characters.
+DIFF_CAP = 200_000
+#: All diffs of a session, beyond which each is cut short.
+SESSION_CAP = 2_000_000
+_DIFF_LEAST = 1_000
+
+#: Texts longer than this are not compared: it would take minutes.
+_DIFFED = 1_000_000
+
+#: The words about what still waited when its session was rolled back.
+WITHDRAWN = "the session was rolled back"
+
+Phase = Literal["ready", "baseline", "measuring", "done"]
+#: Reasons of which a person may still think otherwise.
+_REVIEWABLE = ("pending_review", "skipped")
+_FINAL_SKIPS = ("no_op", "unsupported")
+
+
+class EditRecord(Value):
+    """One edit of a session, and all that is known about it."""
+
+    edit: Edit
+    tier: EditRiskTier
+    #: None: it is still to be done, or is at work.
+    outcome: EditOutcome | None = None
+    #: The outcome that waited for a person until it was approved, with what was measured then.
+    held: EditOutcome | None = None
+    #: What it changes, or changed, as a unified diff; cut short if it is long.
+    diff: str = ""
+    #: How its place was found, if that took some tolerance.
+    notes: tuple[str, ...] = ()
+    #: The checkpoint that applying it made.
+    checkpoint: int | None = None
+    approved_by: str | None = None
+    #: Who approved, rejected or rolled it back, when, and what they said.
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+    note: str | None = None
+
+    @property
+    def reviewable(self) -> bool:
+        """Whether a person may approve or reject it now."""
+        done = self.outcome
+        return done is not None and done.status in _REVIEWABLE and done.reason not in _FINAL_SKIPS
+
+
+class Trial(Value):
+    """How far the comparison of a tree before and after one edit has come."""
+
+    #: States of the tree, as the measurer names them.
+    before: str
+    #: The outcome that waits for a person, if the edit is measured for them and not applied.
+    held: EditOutcome | None = None
+    after: str | None = None
+    #: What is under way: one repeat of each.
+    runs: tuple[Runs, Runs] | None = None
+    scored: tuple[Scores, Scores] = (Scores(), Scores())
+
+
+class Session(Value):
+    """A plan at work on one tree."""
+
+    id: EditId
+    #: A tree belongs to one host, and only its workers touch it.
+    host: str
+    #: Absolute.
+    root: str
+    #: The folder of the configuration tree, relative to the root.
+    config: str = "."
+    mode: AutonomyMode
+    benchmark: BenchmarkSpec = BenchmarkSpec()
+    #: As it was when the session began; None: there is nothing to measure by.
+    suite: Suite | None = None
+    #: Whether a command does the work, rather than the edit queue.
+    inline: bool = False
+    records: tuple[EditRecord, ...] = Field(min_length=1)
+    phase: Phase = "ready"
+    #: The edit that is applied and measured.
+    at: int | None = None
+    trial: Trial | None = None
+    created_at: datetime
+    updated_at: datetime
+    by: str | None = None
+    #: The job whose answer the plan is, and the one that corrects it.
+    author: str | None = None
+    correction: str | None = None
+
+    @property
+    def open(self) -> int | None:
+        """The next edit without an outcome."""
+        waiting = (i for i, record in enumerate(self.records) if record.outcome is None)
+        return next(waiting, None)
+
+    @property
+    def outcomes(self) -> list[EditOutcome]:
+        return [record.outcome for record in self.records if record.outcome is not None]
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of it waits, not even for a person."""
+        return self.phase == "done" and not any(record.reviewable for record in self.records)
+
+    @property
+    def written(self) -> int | None:
+        """The edit at work, if it may be in the tree: not one that is measured on a copy."""
+        previewed = self.trial is not None and self.trial.held is not None
+        return None if previewed else self.at
+
+    @property
+    def untouched(self) -> bool:
+        """Whether it never wrote anything to its tree."""
+        return self.written is None and all(r.checkpoint is None for r in self.records)
+
+    def index(self, edit_id: str) -> int | None:
+        return next((i for i, record in enumerate(self.records) if record.edit.id == edit_id), None)
+
+    @property
+    def jobs(self) -> list[str]:
+        """The jobs that it waits for."""
+        runs = self.trial.runs if self.trial else None
+        return [job for run in runs or () for job in run.jobs.values()]
+
+    def fitting(self, diff: str) -> str:
+        """A diff as the session keeps it, cut at a line's end: all its diffs have to fit."""
+        room = SESSION_CAP - sum(len(record.diff) for record in self.records)
+        room = max(min(DIFF_CAP, room), _DIFF_LEAST)
+        if len(diff) <= room:
+            return diff
+        kept = diff[:room].rpartition("\n")[0]
+        return f"{kept}\n… {len(diff) - len(kept)} more characters\n"
+
+    def moved(self, **changes: Any) -> Session:
+        """The session with other values."""
+        return self.model_copy(update=changes)
+
+    def recorded(self, index: int, **changes: Any) -> Session:
+        """The session with one record changed."""
+        records = list(self.records)
+        records[index] = records[index].model_copy(update=changes)
+        return self.model_copy(update={"records": tuple(records)})
+
+    def decided(self, index: int, outcome: EditOutcome, **more: Any) -> Session:
+        """The session with an edit's outcome, ready for the next one."""
+        notes = tuple(dict.fromkeys((*self.records[index].notes, *outcome.notes)))
+        told = outcome.model_copy(update={"notes": notes})
+        moved = self.moved(phase="ready", at=None, trial=None)
+        return moved.recorded(index, outcome=told, **more)
+
+
+def records_of(
+    edits: Iterable[Edit], tiers: Mapping[str, EditRiskTier] | None = None
+) -> tuple[EditRecord, ...]:
+    """A record for each edit. ``tiers``: configuration's, by operation."""
+    return tuple(EditRecord(edit=edit, tier=tier_of(edit, tiers)) for edit in edits)
+
+
+class Delta(Value):
+    """One measured effect, as the history keeps it."""
+
+    at: datetime
+    session: str
+    edit_id: str
+    op: str
+    target: str
+    root: str
+    #: The cluster that it was meant to better.
+    cluster: str | None = None
+    status: str
+    reason: EditReason
+    benchmark_delta: float
+    cluster_deltas: dict[str, float] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def diff_of(
+    path: str,
+    before: bytes | None,
+    after: bytes | None,
+    *,
+    old_mode: int | None = None,
+    mode: int | None = None,
+) -> str:
+    """How one file changes, as people read it. ``old_mode``: its permission bits, if it is there;
+    ``mode``: those afterwards, None if they stay."""
+    modes = _mode_lines(before is None, after is None, old_mode, mode)
+    head = "".join([f"diff --git a/{path} b/{path}\n", *modes]) if modes else ""
+    return head + _lines_of(path, before, after)
+
+
+def _mode_lines(new: bool, gone: bool, old_mode: int | None, mode: int | None) -> list[str]:
+    """As git says it; it knows 644 and 755 only, and here all bits are kept."""
+    old = 0o644 if old_mode is None else old_mode
+    now = old if mode is None else mode
+    if new:
+        return [f"new file mode 100{now:03o}\n"]
+    if gone:
+        return [f"deleted file mode 100{old:03o}\n"]
+    return [f"old mode 100{old:03o}\n", f"new mode 100{now:03o}\n"] if now != old else []
+
+
+def _lines_of(path: str, before: bytes | None, after: bytes | None) -> str:
+    if before == after:
+        return ""
+    old, new = f"a/{path}" if before is not None else "/dev/null", f"b/{path}"
+    new = new if after is not None else "/dev/null"
+    try:
+        texts = [(data or b"").decode("utf-8") for data in (before, after)]
+    except UnicodeDecodeError:
+        return f"--- {old}\n+++ {new}\nBinary files differ\n"
+    if any("\0" in text for text in texts):
+        return f"--- {old}\n+++ {new}\nBinary files differ\n"
+    if max(map(len, texts)) > _DIFFED:
+        return f"--- {old}\n+++ {new}\nToo large to show: {len(texts[0])} → {len(texts[1])}\n"
+    # Only "\n" ends a line: a form feed, say, is part of one.
+    lines = [[f"{line}\n" for line in t.split("\n")[:-1]] + _rest(t) for t in texts]
+    shown = difflib.unified_diff(lines[0], lines[1], old, new)
+    return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in shown)
+
+
+def _rest(text: str) -> list[str]:
+    """What follows the last line's end."""
+    last = text.rpartition("\n")[2]
+    return [last] if last else []

@@ -1,0 +1,426 @@
+"""From a failure, in whatever form it comes, to a classified record.
+
+Structure decides before strings: an explicit kind, the verifier, an error code, an exit code, a
+status, the class of an exception. Only a failure without any of these is judged by its words.
+The tables are in ``causes.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from mulligan.policies.failures import causes
+from mulligan.policies.failures.failure import (
+    ConfigFailure,
+    FailureKind,
+    FailureRecord,
+    FailureSource,
+    Finding,
+    ParseFailure,
+    SchemaFailure,
+    VerificationResult,
+    VerificationStatus,
+)
+from mulligan.policies.failures.redaction import is_name
+from mulligan.policies.failures.signature import decoder_class, signatures
+from mulligan.policies.repair.free_repair import extract_json
+from mulligan.policies.value import Json
+
+#: Longer messages and ends of output are cut: a record is stored with every attempt.
+MAX_MESSAGE = 2000
+MAX_TAIL = 4000
+MAX_TEXT = 8192
+MAX_VALUE = 500
+#: Deeper evidence is kept as text.
+MAX_DEPTH = 20
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w-]*\Z", re.ASCII)
+#: Larger numbers are kept as text: neither every reader of JSON nor ``str`` takes all of them.
+MAX_BITS = 64
+#: Kinds that blame the answer. If it was cut off, that is the cause, whatever broke next.
+_OF_ANSWERS = frozenset(
+    {FailureKind.JSON_INVALID, FailureKind.TEST_FAILED, FailureKind.REASONING_ERROR}
+)
+#: Attributes of exceptions that carry structure, by the name they have in evidence.
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "exit_code": ("exit_code", "returncode"),
+    "signal": ("signal",),
+    "argv": ("argv", "cmd"),
+    "stderr_tail": ("stderr",),
+    "stdout_tail": ("stdout",),
+    "status": ("status", "status_code", "http_status"),
+    "code": ("code",),
+    "provider": ("provider",),
+    "retry_after": ("retry_after",),
+    "errno": ("errno",),
+}
+
+
+class _Case(NamedTuple):
+    """What is known of a failure once its payload has been read."""
+
+    kind: FailureKind
+    cause: str | None
+    message: str
+    findings: tuple[Finding, ...] = ()
+    evidence: Mapping[str, Json] = {}
+    verifier_id: str | None = None
+
+
+def classify_failure(
+    payload: object,
+    *,
+    source: FailureSource,
+    attempt: int = 1,
+    node_id: str | None = None,
+    truncated: bool = False,
+) -> FailureRecord:
+    """Classify a failed verification, a failure value, an exception, a dict or a text.
+
+    Any exception can be classified, whatever its attributes are and however they fail.
+    ``truncated`` says that the answer was cut off by its token cap. ValueError for a verification
+    that did not fail, and for a dict whose ``kind`` does not exist.
+    """
+    case = _read(payload)
+    evidence = _plain_dict(case.evidence)
+    # Statistics and events tell it to everybody: only a name is one, never somebody's sentence.
+    cause = case.cause if is_name(case.cause) else None
+    if evidence.get("truncated") or (truncated and _blames_answer(case)):
+        evidence["truncated"] = True
+        # A whole value that is no object was not broken by being cut off.
+        cause = cause if evidence.get("shape") == "not_object" else "truncated"
+    message = _storable(case.message.strip(), MAX_MESSAGE) or f"{case.kind} without a message"
+    findings = tuple(_plain_finding(finding) for finding in case.findings)
+    strict, coarse = signatures(case.kind, case.verifier_id, findings, evidence, message)
+    return FailureRecord(
+        kind=case.kind,
+        classification_signature=strict,
+        coarse_signature=coarse,
+        message=message,
+        source=source,
+        attempt=attempt,
+        node_id=node_id,
+        verifier_id=case.verifier_id,
+        cause=cause,
+        findings=findings,
+        evidence=evidence,
+    )
+
+
+def _blames_answer(case: _Case) -> bool:
+    return case.kind in _OF_ANSWERS or case.verifier_id == "command.subprocess"
+
+
+def _read(payload: object) -> _Case:
+    match payload:
+        case VerificationResult():
+            return _of_verification(payload)
+        case ParseFailure():
+            return _of_parse_failure(payload)
+        case SchemaFailure():
+            return _of_schema_failure(payload)
+        case ConfigFailure():
+            finding = Finding(message=payload.message, code="config", path=payload.field)
+            kind = FailureKind.REASONING_ERROR
+            return _Case(kind, "config", payload.message, (finding,) if payload.field else ())
+        case BaseException():
+            return _of_exception(payload)
+        case Mapping():
+            return _of_mapping(payload)
+        case str():
+            return _Case(*causes.by_phrase(payload), payload)
+    raise TypeError(f"cannot classify a {type(payload).__name__}")
+
+
+# -- verifications --------------------------------------------------------------------------------
+
+
+def _of_verification(result: VerificationResult) -> _Case:
+    if result.status is not VerificationStatus.FAIL:
+        raise ValueError(
+            f"{result.verifier_id} says {result.status}: only a failed verification is a failure"
+        )
+    kind = causes.VERIFIERS.get(result.verifier_id)
+    if kind is None:
+        # A plug-in may name its kind; a name that does not exist must not stop the job.
+        kind = _kind_or_none(result.evidence.get("kind")) or FailureKind.TOOL_ERROR
+    timed_out = result.evidence.get("timed_out") or [e.code for e in result.errors[:1]] == [
+        "timeout"
+    ]
+    if kind is FailureKind.TEST_FAILED and timed_out:
+        kind = FailureKind.COMMAND_FAILED
+    first = result.errors[0].message if result.errors else f"{result.verifier_id} failed"
+    evidence = _with_signal(result.evidence)
+    return _Case(
+        kind,
+        causes.cause_of(kind, result.errors, evidence),
+        result.summary or first,
+        result.errors,
+        evidence,
+        result.verifier_id,
+    )
+
+
+# -- failure values -------------------------------------------------------------------------------
+
+
+def _of_parse_failure(failure: ParseFailure) -> _Case:
+    extraction = extract_json(failure.text, truncated=failure.truncated)
+    # A text that was not kept says nothing about its shape.
+    shape = extraction.shape if failure.text else "truncated" if failure.truncated else None
+    evidence = {
+        "shape": shape,
+        "truncated": failure.truncated,
+        "decoder": decoder_class(failure.message),
+    }
+    return _Case(
+        FailureKind.JSON_INVALID, causes.json_cause(evidence), failure.message, (), evidence
+    )
+
+
+def _of_schema_failure(failure: SchemaFailure) -> _Case:
+    cause = causes.cause_of(FailureKind.SCHEMA_INVALID, failure.errors, {}) or "value"
+    evidence = {"contract": failure.contract} if failure.contract else {}
+    return _Case(FailureKind.SCHEMA_INVALID, cause, failure.message, failure.errors, evidence)
+
+
+# -- exceptions -----------------------------------------------------------------------------------
+
+
+def _of_exception(error: BaseException) -> _Case:
+    if isinstance(error, ValidationError) and error.error_count():
+        return _of_pydantic(error)
+    message = said_by(error)
+    evidence = _exception_evidence(error)
+    if kind := _kind_or_none(evidence.get("kind")):
+        cause = causes.cause_of(kind, (), evidence)
+        return _Case(kind, cause, message, (), evidence)
+    verdict = causes.by_structure(evidence) or _by_class(error)
+    kind, cause = verdict or causes.by_phrase(message)
+    if kind is FailureKind.JSON_INVALID:
+        decoder = decoder_class(causes.text_or_none(_attribute(error, "msg")) or message)
+        evidence = {"decoder": decoder, "truncated": False, **evidence}
+    finding = _exception_finding(error, cause, message)
+    return _Case(kind, cause, message, (finding,) if finding else (), evidence)
+
+
+def _by_class(error: BaseException) -> causes.Verdict | None:
+    """By the exception's class or, if it says nothing, by what it was explicitly raised from."""
+    current: BaseException | None = error
+    for _ in range(5):
+        if current is None:
+            return None
+        if verdict := causes.by_class_names([base.__name__ for base in type(current).__mro__]):
+            return verdict
+        current = current.__cause__
+    return None
+
+
+def said_by(error: BaseException) -> str:
+    """What an exception says, or its class where it says nothing or cannot."""
+    return _text(error) or type(error).__name__
+
+
+def _attribute(error: BaseException, name: str) -> Any:
+    """An attribute of an exception of whatever class; None if it has none or cannot tell."""
+    try:
+        return getattr(error, name, None)
+    except Exception:  # somebody's property: the failure it hides would be lost with it
+        return None
+
+
+def _exception_evidence(error: BaseException) -> dict[str, Json]:
+    evidence: dict[str, Json] = {"exception": type(error).__name__}
+    for name, attributes in _ATTRIBUTES.items():
+        found = (_attribute(error, attribute) for attribute in attributes)
+        value = next((value for value in found if value is not None), None)
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        if isinstance(value, str | int | float | list | tuple):
+            evidence[name] = value
+            if isinstance(value, str) and name.endswith("_tail"):
+                evidence[name] = value[-MAX_TAIL:]
+    if type(error).__name__ == "TimeoutExpired":
+        evidence["timed_out"] = True
+    if isinstance(error, SystemExit):
+        evidence.pop("code", None)
+        evidence["exit_code"] = _status_of_exit(_attribute(error, "code"))
+    own = _attribute(error, "evidence")
+    # Plain before anything is asked of it: the values are of whatever class, too.
+    return _with_signal(_plain_dict({**evidence, **own} if isinstance(own, Mapping) else evidence))
+
+
+def _status_of_exit(code: object) -> int:
+    """The exit status of a process that raised SystemExit, as the interpreter has it."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _with_signal(evidence: Mapping[str, Json]) -> dict[str, Json]:
+    """The evidence, with a negative exit code as what it says: subprocess reports signals so."""
+    code = evidence.get("exit_code")
+    if not isinstance(code, int) or code >= 0:
+        return dict(evidence)
+    rest = {name: value for name, value in evidence.items() if name != "exit_code"}
+    return {**rest, "signal": -code if rest.get("signal") is None else rest["signal"]}
+
+
+def _exception_finding(error: BaseException, cause: str | None, message: str) -> Finding | None:
+    """The exact place, where the class of the exception has one."""
+    match error:
+        case KeyError() if error.args:
+            return Finding(message=message, code=cause, path=_text(error.args[0])[:200])
+        case ImportError() if causes.text_or_none(error.name):
+            return Finding(message=message, code=cause, path=error.name)
+        case SyntaxError() | OSError() if causes.text_or_none(error.filename):
+            return Finding(message=message, code=cause, path=error.filename)
+        case AssertionError():
+            return Finding(message=message, code="assertion")
+    return None
+
+
+def _of_pydantic(error: ValidationError) -> _Case:
+    findings = tuple(
+        Finding(
+            message=item["msg"],
+            code=causes.pydantic_keyword(item["type"]),
+            path="$" + "".join(_step(part) for part in item["loc"]),
+            expected=(item.get("ctx") or {}).get("expected"),
+            actual=None if item["type"] == "missing" else item["input"],
+        )
+        for item in error.errors(include_url=False)
+    )
+    cause = causes.cause_of(FailureKind.SCHEMA_INVALID, findings, {}) or "value"
+    # The model's name, never pydantic's rendering: that one quotes the whole input.
+    message = f"{error.title}: {findings[0].path}: {findings[0].message}"
+    evidence = {"exception": "ValidationError", "contract": error.title}
+    return _Case(FailureKind.SCHEMA_INVALID, cause, message, findings, evidence)
+
+
+def _step(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _PLAIN_KEY.match(part) else f"[{part!r}]"
+
+
+# -- dicts ----------------------------------------------------------------------------------------
+
+
+def _of_mapping(payload: Mapping[str, Any]) -> _Case:
+    if "verifier_id" in payload and payload.get("status") in list(VerificationStatus):
+        fields = VerificationResult.model_fields
+        return _of_verification(
+            VerificationResult.model_validate({k: v for k, v in payload.items() if k in fields})
+        )
+    nested = payload.get("error")
+    flat = {**payload, **nested} if isinstance(nested, Mapping) else dict(payload)
+    message = next(
+        (
+            flat[name]
+            for name in ("message", "error", "summary", "detail")
+            if causes.text_or_none(flat.get(name))
+        ),
+        "",
+    )
+    findings = _findings_in(flat)
+    evidence = _mapping_evidence(flat)
+    verifier_id = causes.text_or_none(flat.get("verifier_id"))
+    if "kind" in flat:
+        kind = _known_kind(flat["kind"])
+        cause = causes.text_or_none(flat.get("cause")) or causes.cause_of(kind, findings, evidence)
+        return _Case(kind, cause, message, findings, evidence, verifier_id)
+    kind, cause = causes.by_structure(evidence) or causes.by_phrase(message)
+    cause = causes.text_or_none(flat.get("cause")) or cause
+    return _Case(kind, cause, message, findings, evidence, verifier_id)
+
+
+def _findings_in(payload: Mapping[str, Any]) -> tuple[Finding, ...]:
+    items = payload.get("findings") or payload.get("errors") or ()
+    if isinstance(items, str) or not isinstance(items, Sequence):
+        return ()
+    return tuple(
+        item if isinstance(item, Finding) else Finding.model_validate(item) for item in items
+    )
+
+
+def _mapping_evidence(payload: Mapping[str, Any]) -> dict[str, Json]:
+    """The payload's own evidence, and its structured keys under the names that evidence has."""
+    aliases = {alias: name for name, names in _ATTRIBUTES.items() for alias in names}
+    same = ("timed_out", "truncated", "shape", "decoder", "contract", "failed", "reason",
+            "exception", "class", "finish_reason", "stderr_tail", "stdout_tail")  # fmt: skip
+    aliases |= {name: name for name in same}
+    found = {aliases[k]: v for k, v in payload.items() if k in aliases and v is not None}
+    own = payload.get("evidence")
+    return _with_signal({**found, **own} if isinstance(own, Mapping) else found)
+
+
+def _known_kind(value: object) -> FailureKind:
+    kind = _kind_or_none(value)
+    if kind is None:
+        raise ValueError(f"unknown kind {value!r}: use one of {', '.join(FailureKind)}")
+    return kind
+
+
+def _kind_or_none(value: object) -> FailureKind | None:
+    return FailureKind(value) if isinstance(value, str) and value in list(FailureKind) else None
+
+
+# -- plain JSON -----------------------------------------------------------------------------------
+
+
+def _plain_dict(value: Mapping[str, Json]) -> dict[str, Json]:
+    return {_storable(_text(key), 200): _plain(item) for key, item in value.items()}
+
+
+def _plain_finding(finding: Finding) -> Finding:
+    return finding.model_copy(
+        update={
+            "message": _storable(finding.message, MAX_MESSAGE),
+            "path": finding.path and _storable(finding.path, MAX_MESSAGE),
+            "expected": _brief(finding.expected),
+            "actual": _brief(finding.actual),
+        }
+    )
+
+
+def _brief(value: Json) -> Json:
+    plain = _plain(value)
+    text = json.dumps(plain, ensure_ascii=False)
+    return plain if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
+
+
+def _plain(value: Json, depth: int = 0) -> Json:
+    """What JSON can hold of a value, so that a record reads back as it was written."""
+    match value:
+        case None | bool():
+            return value
+        case int():
+            return value if value.bit_length() <= MAX_BITS else _text(value)
+        case str():
+            return _storable(value, MAX_TEXT)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Mapping() if depth < MAX_DEPTH:
+            return {_storable(_text(k), 200): _plain(item, depth + 1) for k, item in value.items()}
+        case list() | tuple() | set() | frozenset() if depth < MAX_DEPTH:
+            return [_plain(item, depth + 1) for item in value]
+    return _storable(_text(value), MAX_TEXT)
+
+
+def _text(value: object) -> str:
+    """A value as text; empty if it has none: classes raise in their ``__str__``, too."""
+    try:
+        return str(value)
+    except Exception:  # there is nothing else that such a value could be asked
+        return ""
+
+
+def _storable(text: str, limit: int) -> str:
+    """The text, cut; a lone surrogate, which UTF-8 cannot hold, becomes a question mark."""
+    return text[:limit].encode("utf-8", "replace").decode("utf-8")

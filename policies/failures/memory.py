@@ -1,0 +1,29 @@
+"""The retry memory: which failures have been seen, as an immutable value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from mulligan.policies.failures.failure import FailureRecord
+
+
+@dataclass(frozen=True)
+class RetryMemory:
+    """How often each strict signature has been seen. Recording returns a new memory."""
+
+    counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def count(self, signature: str) -> int:
+        return self.counts.get(signature, 0)
+
+    def record(self, record: FailureRecord) -> RetryMemory:
+        """The memory with this failure counted once more."""
+        return self.record_all([record])
+
+    def record_all(self, records: Iterable[FailureRecord]) -> RetryMemory:
+        """The memory after one attempt: each distinct signature counts once."""
+        signatures = {record.classification_signature for record in records}
+        bumped = {signature: self.count(signature) + 1 for signature in signatures}
+        return RetryMemory(MappingProxyType({**self.counts, **bumped}))

@@ -1,0 +1,330 @@
+"""Failure signatures: the same string for the same failure, wherever and whenever it happened.
+
+A signature is ``v1:`` and a hash of the failure's kind, its verifier and its parts. Parts are
+structured facts; rendered text, masked, is used only where a failure has none. There are two
+levels. The strict one keeps what was compared, so that progress shows; the coarse one drops it, so
+that statistics and remedies can be shared by a fleet.
+
+| kind           | strict                                              | coarse drops         |
+|----------------|-----------------------------------------------------|----------------------|
+| schema_invalid | contract, (keyword, schema path, instance path)     | contract             |
+| json_invalid   | class of the decoder's message, truncated, shape    | nothing              |
+| test_failed    | (node id, exception, frame, assertion line), reason | operands             |
+| command_failed | argv, exit code, signal or timeout, end of stderr   | values in stderr     |
+| tool_error     | provider, status, class, error code                 | nothing              |
+| others         | (code, place, expectation), class, error code       | expectation          |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from mulligan.policies.failures.failure import FailureKind, FailureRecord, Finding
+from mulligan.policies.failures.mask import MAX_INPUT, Level, mask, mask_assertion, mask_lines
+from mulligan.policies.value import Json, Value
+
+VERSION = "v1"
+#: How many lines at the end of a command's output identify its failure.
+TAIL_LINES = 3
+
+Parts = dict[str, Json]
+_INDEX = re.compile(r"\[\d{1,20}\]|(?<=/)\d{1,20}(?=/|$)")
+
+
+class SignatureParts(Value):
+    """What the two signatures of one failure are made of."""
+
+    strict: Parts
+    coarse: Parts
+    #: ``text`` if the failure had no structure and its masked message had to do.
+    basis: Literal["structure", "text"]
+
+
+class SignatureExplanation(Value):
+    """Why a record has the signatures it has."""
+
+    version: str
+    kind: FailureKind
+    verifier_id: str | None
+    strict_signature: str
+    coarse_signature: str
+    strict_parts: Parts
+    coarse_parts: Parts
+    basis: Literal["structure", "text"]
+    #: The parts that the coarse signature masks or drops.
+    masked: tuple[str, ...]
+    #: Whether the record carries these signatures; False for one made by another version.
+    matches: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    def as_text(self) -> str:
+        """A few lines for people: each part, and what the coarse signature made of it."""
+        by = f" by {self.verifier_id}" if self.verifier_id else ""
+        lines = [
+            f"{self.kind}{by}, from {self.basis}",
+            f"strict {self.strict_signature}",
+            *(f"  {name} = {_show(part)}" for name, part in self.strict_parts.items()),
+            f"coarse {self.coarse_signature}",
+        ]
+        for name in self.masked:
+            kept = name in self.coarse_parts
+            lines.append(f"  {name} = {_show(self.coarse_parts[name]) if kept else 'dropped'}")
+        if not self.masked:
+            lines.append("  the same parts")
+        if not self.matches:
+            lines.append("the record was signed by another version")
+        return "\n".join(lines)
+
+
+class _Facts(NamedTuple):
+    """What a failure offers to be signed by."""
+
+    findings: Sequence[Finding]
+    evidence: Mapping[str, Json]
+    message: str
+    coarse: bool
+
+    @property
+    def roots(self) -> list[str]:
+        root = self.evidence.get("workspace")
+        return [root] if isinstance(root, str) else []
+
+    @property
+    def level(self) -> Level:
+        return Level.OPERAND if self.coarse else Level.NOISE
+
+    def text(self, name: str) -> str:
+        value = self.evidence.get(name)
+        return value if isinstance(value, str) else ""
+
+
+def signature_parts(
+    kind: FailureKind,
+    verifier_id: str | None,
+    findings: Sequence[Finding],
+    evidence: Mapping[str, Json],
+    message: str,
+) -> SignatureParts:
+    """The parts of one failure, at both levels. ``verifier_id`` is signed beside them."""
+    del verifier_id  # part of every signature, of no part
+    build = _BUILDERS.get(kind, _other_parts)
+    strict = _Facts(findings, evidence, message, coarse=False)
+    coarse = strict._replace(coarse=True)
+    if parts := _present(build(strict)):
+        return SignatureParts(strict=parts, coarse=_present(build(coarse)), basis="structure")
+    text, outline = {"text": _rendered(strict)}, {"text": _rendered(coarse)}
+    return SignatureParts(strict=text, coarse=outline, basis="text")
+
+
+def sign(kind: FailureKind, verifier_id: str | None, parts: Mapping[str, Json]) -> str:
+    """``v1:`` and a hash of the canonical JSON of kind, verifier and parts."""
+    canonical = _canonical([str(kind), verifier_id, parts])
+    return f"{VERSION}:{hashlib.sha256(canonical.encode()).hexdigest()[:20]}"
+
+
+def signatures(
+    kind: FailureKind,
+    verifier_id: str | None,
+    findings: Sequence[Finding],
+    evidence: Mapping[str, Json],
+    message: str,
+) -> tuple[str, str]:
+    """The strict and the coarse signature of a failure."""
+    parts = signature_parts(kind, verifier_id, findings, evidence, message)
+    return sign(kind, verifier_id, parts.strict), sign(kind, verifier_id, parts.coarse)
+
+
+def explain_signature(record: FailureRecord) -> SignatureExplanation:
+    """Which parts made the record's signatures, and what the coarse one leaves out."""
+    parts = signature_parts(
+        record.kind, record.verifier_id, record.findings, record.evidence, record.message
+    )
+    strict = sign(record.kind, record.verifier_id, parts.strict)
+    coarse = sign(record.kind, record.verifier_id, parts.coarse)
+    return SignatureExplanation(
+        version=VERSION,
+        kind=record.kind,
+        verifier_id=record.verifier_id,
+        strict_signature=strict,
+        coarse_signature=coarse,
+        strict_parts=parts.strict,
+        coarse_parts=parts.coarse,
+        basis=parts.basis,
+        masked=tuple(k for k, part in parts.strict.items() if parts.coarse.get(k) != part),
+        matches=(record.classification_signature, record.coarse_signature) == (strict, coarse),
+    )
+
+
+def decoder_class(message: str) -> str:
+    """A JSON decoder's message without its position: ``Expecting value``."""
+    return mask(message.split(": line ", 1)[0], Level.NOISE).strip()
+
+
+# -- one builder per kind -------------------------------------------------------------------------
+
+
+def _schema_parts(facts: _Facts) -> Parts:
+    contract = None if facts.coarse else facts.evidence.get("contract")
+    errors = [_schema_error(finding, facts) for finding in facts.findings]
+    unparsed = any(finding.code == "not_json" for finding in facts.findings)
+    parts = {"contract": contract, "errors": _distinct(errors)} if errors else {}
+    return {**parts, **_json_parts(facts)} if unparsed else parts
+
+
+def _schema_error(finding: Finding, facts: _Facts) -> list[str]:
+    if finding.code is None and finding.path is None:
+        return ["", "", mask_lines(finding.message, facts.level, roots=facts.roots)]
+    return [
+        finding.code or "",
+        finding.schema_path or "",
+        _INDEX.sub(_any_index, finding.path or ""),
+    ]
+
+
+def _any_index(match: re.Match[str]) -> str:
+    return "[*]" if match.group().startswith("[") else "*"
+
+
+def _json_parts(facts: _Facts) -> Parts:
+    evidence = facts.evidence
+    codes = [finding.code for finding in facts.findings if finding.code]
+    shape = evidence.get("shape") or (codes[0] if codes else None)
+    decoder = decoder_class(facts.text("decoder"))
+    truncated = bool(evidence.get("truncated"))
+    return {"decoder": decoder, "shape": shape, "truncated": truncated} if shape or decoder else {}
+
+
+def _test_parts(facts: _Facts) -> Parts:
+    failed = facts.evidence.get("failed")
+    entries = failed if isinstance(failed, list) else []
+    tests = [_failed_test(entry, facts) for entry in entries if isinstance(entry, Mapping)]
+    tests = tests or [_test_finding(finding, facts) for finding in facts.findings]
+    # What is wrong with the run as a whole has a code and no place.
+    whole = (finding.code for finding in facts.findings if finding.code and not finding.path)
+    reason = facts.evidence.get("reason") or next(whole, None)
+    # An exit code of pytest says less than the tests do; it matters only where there are none.
+    exit_code = None if tests or reason else facts.evidence.get("exit_code")
+    return {"tests": _distinct(tests), "reason": reason, "exit_code": exit_code}
+
+
+def _failed_test(entry: Mapping[str, Json], facts: _Facts) -> list[str]:
+    def get(name: str) -> str:
+        value = entry.get(name)
+        return value if isinstance(value, str) else ""
+
+    return [
+        get("nodeid"),
+        get("exception").rpartition(".")[2],
+        mask(get("frame"), Level.NOISE, roots=facts.roots),
+        mask_assertion(get("assertion"), coarse=facts.coarse, roots=facts.roots),
+    ]
+
+
+def _test_finding(finding: Finding, facts: _Facts) -> list[str]:
+    says = finding.code in (None, "assertion", "exception")
+    text = mask_assertion(finding.message, coarse=facts.coarse, roots=facts.roots) if says else ""
+    return [finding.path or "", finding.code or "", "", text]
+
+
+def _command_parts(facts: _Facts) -> Parts:
+    outcome = _outcome(facts.evidence)
+    tail = facts.text("stderr_tail") or facts.text("stdout_tail")
+    # Where a timeout cuts the output is chance, not part of the failure.
+    lines = [] if outcome == "timeout" else _last_lines(tail, facts)
+    parts: Parts = {"argv": _argv(facts), "outcome": outcome, "output": lines}
+    if outcome == "timeout" or not (outcome or lines):
+        parts["errors"] = _distinct([[f.code or "", f.path or ""] for f in facts.findings])
+    return parts
+
+
+def _outcome(evidence: Mapping[str, Json]) -> str | None:
+    if evidence.get("timed_out"):
+        return "timeout"
+    for name in ("signal", "exit_code"):
+        if evidence.get(name) is not None:
+            return f"{name} {evidence[name]}"
+    return None
+
+
+def _argv(facts: _Facts) -> list[str]:
+    argv = facts.evidence.get("argv")
+    words = [argv] if isinstance(argv, str) else argv if isinstance(argv, list) else []
+    words = [str(word) for word in words]
+    # The program's own directory differs from host to host.
+    words[:1] = [word.rstrip("/").rpartition("/")[2] for word in words[:1]]
+    return [mask(word, Level.NOISE, roots=facts.roots) for word in words]
+
+
+def _last_lines(text: str, facts: _Facts) -> list[str]:
+    lines = [line for line in text[-MAX_INPUT:].splitlines() if line.strip()]
+    return [mask_lines(line, facts.level, roots=facts.roots) for line in lines[-TAIL_LINES:]]
+
+
+def _tool_parts(facts: _Facts) -> Parts:
+    names = ("provider", "status", "class", "code", "errno", "exception")
+    parts = {name: facts.evidence.get(name) for name in names}
+    known = _present(parts)
+    if known.keys() <= {"exception"}:
+        # A class alone, or nothing: unlike failures would look alike without their words.
+        return {**parts, **_finding_parts(facts)} if facts.findings else _with_text(known, facts)
+    return parts
+
+
+def _other_parts(facts: _Facts) -> Parts:
+    parts = {name: facts.evidence.get(name) for name in ("class", "code", "exception")}
+    if facts.findings:
+        return {**parts, **_finding_parts(facts)}
+    return parts if parts["code"] or parts["class"] else _with_text(_present(parts), facts)
+
+
+def _finding_parts(facts: _Facts) -> Parts:
+    errors: list[list[Json]] = []
+    for finding in facts.findings:
+        error: list[Json] = [finding.code or "", finding.path or ""]
+        if not (finding.code or finding.path):
+            error.append(mask_lines(finding.message, facts.level, roots=facts.roots))
+        elif not facts.coarse:
+            # Of what was found only a forbidden text is the check's own; the rest is the answer's.
+            error.append(finding.actual if finding.code == "forbidden" else finding.expected)
+        errors.append(error)
+    return {"errors": _distinct(errors)}
+
+
+def _with_text(parts: Parts, facts: _Facts) -> Parts:
+    return {**parts, "text": _rendered(facts)} if parts else {}
+
+
+def _rendered(facts: _Facts) -> str:
+    return mask_lines(facts.message, facts.level, roots=facts.roots)
+
+
+_BUILDERS: dict[FailureKind, Callable[[_Facts], Parts]] = {
+    FailureKind.SCHEMA_INVALID: _schema_parts,
+    FailureKind.JSON_INVALID: _json_parts,
+    FailureKind.TEST_FAILED: _test_parts,
+    FailureKind.COMMAND_FAILED: _command_parts,
+    FailureKind.TOOL_ERROR: _tool_parts,
+}
+
+
+def _distinct(rows: Sequence[Json]) -> list[Json]:
+    """Sorted and without repetitions: the order in which errors were found says nothing."""
+    return [json.loads(row) for row in sorted({_canonical(row) for row in rows})]
+
+
+def _canonical(value: Json) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _present(parts: Parts) -> Parts:
+    return {name: part for name, part in parts.items() if part not in (None, "", [], {})}
+
+
+def _show(part: Json) -> str:
+    return json.dumps(part, ensure_ascii=False, default=str)

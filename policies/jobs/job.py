@@ -1,0 +1,283 @@
+"""The job: what a producer enqueues, validated in one place with every error named."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from mulligan.policies.failures.failure import FailureKind
+from mulligan.policies.value import Json, Value
+
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+
+
+def parse_duration(value: Any) -> Any:
+    """Seconds from ``90``, ``"20s"``, ``"10m"`` or ``"1h"``; what is not text is passed on."""
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.match(value)
+    if match is None:
+        raise ValueError(f"{value!r} is not a duration: use seconds, or 20s, 10m, 1h")
+    return float(match.group(1)) * _SECONDS[match.group(2)]
+
+
+Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w][\w .:/@+-]*$")]
+
+
+class Open(BaseModel):
+    """A value with fields of its owner's: a verifier's or a runner's options."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    @property
+    def options(self) -> dict[str, Json]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class VerifierSpec(Open):
+    """One check of the answer. Other fields are the verifier's own options."""
+
+    id: Name
+    name: str | None = None
+    weight: float = Field(default=1.0, gt=0, le=1000)
+    required: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_id(cls, value: Any) -> Any:
+        return {"id": value} if isinstance(value, str) else value
+
+    @property
+    def label(self) -> str:
+        return self.name or self.id
+
+
+class RunnerSpec(Open):
+    """Who answers: a profile named in the workers' configuration, or an inline definition."""
+
+    profile: Name | None = None
+    kind: Name | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_profile(cls, value: Any) -> Any:
+        return {"profile": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_of(self) -> RunnerSpec:
+        if (self.profile is None) == (self.kind is None):
+            raise ValueError("name a profile of mulligan.toml or a kind, one of the two")
+        return self
+
+
+class PolicySpec(Value):
+    """The limits that RetryPolicy enforces."""
+
+    max_attempts: int = Field(default=4, ge=1, le=100)
+    same_failure_limit: int = Field(default=2, ge=1, le=100)
+    escalate_on: frozenset[FailureKind] = frozenset({FailureKind.UNSAFE_REQUEST})
+
+
+class Budget(Value):
+    """What a job may use; None is no limit. Seconds are running time, not queueing."""
+
+    tokens: int | None = Field(default=None, ge=1)
+    seconds: Seconds | None = None
+
+
+class Workspace(Value):
+    """The directory an answer is tried in. Submitting turns ``path`` into a ``snapshot``."""
+
+    path: str | None = None
+    #: A directory named in the workers' configuration.
+    profile: Name | None = None
+    #: Content address of the packed directory in the blob store; filled in by submit.
+    snapshot: str | None = None
+    #: The file inside it that the answer becomes.
+    output_file: str | None = None
+    #: Tests and configuration that no answer may change; patterns, relative to the workspace.
+    protect: tuple[str, ...] = ("test_*.py", "*_test.py", "tests/**", "conftest.py", "pytest.ini",
+                                "pyproject.toml", "setup.cfg", "tox.ini")  # fmt: skip
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Workspace:
+        if not (self.path or self.profile or self.snapshot):
+            raise ValueError("a workspace needs a path")
+        if self.output_file is not None and escapes(self.output_file):
+            raise ValueError(f"output_file {self.output_file!r} must stay inside the workspace")
+        return self
+
+
+def escapes(path: str) -> bool:
+    """Whether a relative path leaves its root, by its text alone."""
+    parts = path.replace("\\", "/").split("/")
+    return path.startswith(("/", "\\")) or ".." in parts or path in ("", ".") or "\0" in path
+
+
+class DelayedVerification(Value):
+    """When and how a repaired answer is checked once more."""
+
+    after: Seconds = 600.0
+    #: ``recheck`` verifies the stored answer again; ``reformulate`` asks once more in other words.
+    mode: Literal["recheck", "reformulate"] = "recheck"
+    #: The other words; without them, ours. For ``reformulate`` only.
+    prompt: str | None = Field(default=None, min_length=1)
+    #: Whether work done elsewhere must also be of another family of tasks.
+    other_family: bool = False
+
+    @model_validator(mode="after")
+    def _words_of_use(self) -> DelayedVerification:
+        if self.mode == "recheck" and (self.prompt is not None or self.other_family):
+            raise ValueError("prompt and other_family are for mode reformulate")
+        return self
+
+
+#: The runner of work that a person or another system does.
+EXTERNAL = "external"
+#: The verifier of a job whose score comes with the attempt.
+GIVEN_SCORE = "external.score"
+
+
+class OnDone(Value):
+    """Where a job's outcome is sent: a task of the producer's own Celery app."""
+
+    task: Name
+    queue: Name = "celery"
+
+    @model_validator(mode="after")
+    def _not_ours(self) -> OnDone:
+        if self.task.startswith("mulligan."):
+            raise ValueError("on_done.task must be a task of your own app, not one of mulligan's")
+        return self
+
+
+class Message(Value):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Job(Value):
+    """What a producer enqueues. Carries no authority: it names runners, it does not define them."""
+
+    task_type: Name
+    #: What people call this job; the task type otherwise.
+    name: Name | None = None
+    prompt: str | None = Field(default=None, min_length=1)
+    system: str | None = None
+    messages: tuple[Message, ...] = ()
+    runner: RunnerSpec
+    verifiers: tuple[VerifierSpec, ...] = Field(min_length=1, max_length=50)
+    policy: PolicySpec = PolicySpec()
+    budget: Budget = Budget()
+    labels: dict[str, str] = Field(default_factory=dict, max_length=50)
+    idempotency_key: str | None = Field(default=None, min_length=1, max_length=500)
+    workspace: Workspace | None = None
+    delayed_verification: DelayedVerification = DelayedVerification()
+    on_done: OnDone | None = None
+    #: Who does the work, if it is done elsewhere: a person or another system (runner external).
+    subject: Name | None = None
+    memory_scope: Literal["job", "input", "task_type"] = "job"
+    #: From accepting to the end of all waiting for providers.
+    deadline: Seconds = 86400.0
+    #: 0 is the most urgent, as on the wire.
+    priority: int = Field(default=5, ge=0, le=9)
+
+    @model_validator(mode="after")
+    def _has_a_prompt(self) -> Job:
+        if (self.prompt is None) == (not self.messages):
+            raise ValueError("give either a prompt or messages")
+        if self.messages and self.messages[-1].role != "user":
+            raise ValueError("the last message must be the user's")
+        return self
+
+    @model_validator(mode="after")
+    def _done_by_somebody(self) -> Job:
+        if (self.runner.kind == EXTERNAL) != (self.subject is not None):
+            raise ValueError("a subject and the runner {kind: external} belong together")
+        if self.subject is not None and self.memory_scope != "job":
+            raise ValueError("memory_scope: work done elsewhere is remembered by job")
+        return self
+
+    @property
+    def label(self) -> str:
+        return self.name or self.task_type
+
+    @property
+    def conversation(self) -> tuple[Message, ...]:
+        """The messages of the first attempt, system first."""
+        head = (Message(role="system", content=self.system),) if self.system else ()
+        tail = self.messages or (Message(role="user", content=self.prompt or ""),)
+        return head + tail
+
+    @property
+    def task_text(self) -> str:
+        """What the user asks: the text that a correction is built around."""
+        return self.prompt if self.prompt is not None else self.messages[-1].content
+
+    @property
+    def prompt_size(self) -> int:
+        return sum(len(message.content.encode()) for message in self.conversation)
+
+
+class Decoding(Value):
+    """What the next attempt changes in how the model is asked."""
+
+    #: Constrain the answer to the job's own JSON Schema where the runner can.
+    constrained: bool = False
+    temperature: float | None = None
+    max_tokens: int | None = None
+    #: How far down the runner's list of fallbacks to go; 0 is the runner itself.
+    fallback: int = 0
+
+
+class Usage(Value):
+    """What an answer cost. Unknown is None, never 0."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class Output(Value):
+    """A runner's answer, as it is stored before anything else happens."""
+
+    text: str
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    model: str | None = None
+    elapsed_seconds: float = Field(default=0.0, ge=0)
+    #: Content address of a binary diff of the runner's private copy, for command runners.
+    diff: str | None = None
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
+
+
+Mode = Literal["initial", "immediate_retry", "policy_retry", "delayed_verification"]
+
+
+class AttemptPlan(Value):
+    """What one attempt will ask and how. The plan of attempt 1 is the job itself."""
+
+    number: int = Field(default=1, ge=1)
+    mode: Mode = "initial"
+    #: Replaces the user's text; None asks the job's own.
+    prompt: str | None = None
+    decoding: Decoding = Decoding()
+    #: What was changed, in the words of the shared memory: see wording.TECHNIQUES.
+    technique: str | None = None
+    #: The coarse signature this attempt tries to cure.
+    cures: str | None = None
+    #: The mandatory retry's cycle, if it belongs to one.
+    cycle_id: str | None = None
+    #: Attempts before a person's requeue, which are not held against this one.
+    since: int = Field(default=0, ge=0)
+
+
+JobState = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
+TERMINAL: frozenset[str] = frozenset({"succeeded", "escalated", "cancelled"})

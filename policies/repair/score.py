@@ -1,0 +1,52 @@
+"""Scores: 0 to 100, weighted over the verifiers that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.policies.jobs.job import VerifierSpec
+from mulligan.policies.repair.retry import PASSING_SCORE
+
+#: What each free repair (a fence, prose, mended JSON) costs, once per sort.
+COERCION_PENALTY = 5.0
+
+
+def points(result: VerificationResult) -> float:
+    """A verifier's own score, or all or nothing. A skipped verifier must not be asked."""
+    if result.score is not None:
+        return result.score
+    return 0.0 if result.status is VerificationStatus.FAIL else 100.0
+
+
+def coercions(results: Sequence[VerificationResult]) -> tuple[str, ...]:
+    """The distinct free repairs that the verifiers made, sorted."""
+    return tuple(sorted({c for result in results for c in result.evidence.get("coercions", ())}))
+
+
+def score(specs: Sequence[VerifierSpec], results: Sequence[VerificationResult]) -> float | None:
+    """The weighted score of an attempt; None when nothing was verified, which is no success."""
+    ran = [
+        (spec.weight, points(result))
+        for spec, result in zip(specs, results, strict=True)
+        if result.status is not VerificationStatus.SKIPPED
+    ]
+    if not ran:
+        return None
+    mean = sum(weight * value for weight, value in ran) / sum(weight for weight, _ in ran)
+    return round(max(0.0, mean - COERCION_PENALTY * len(coercions(results))), 2)
+
+
+def failed(results: Sequence[VerificationResult]) -> list[int]:
+    return [i for i, result in enumerate(results) if result.status is VerificationStatus.FAIL]
+
+
+def succeeded(
+    specs: Sequence[VerifierSpec],
+    results: Sequence[VerificationResult],
+    total: float | None,
+) -> bool:
+    """No required verifier failed, and the score is high enough."""
+    if total is None or total < PASSING_SCORE:
+        return False
+    return not any(specs[i].required for i in failed(results))

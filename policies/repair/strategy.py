@@ -1,0 +1,112 @@
+"""What the next attempt asks and how: the corrected prompt and the changed decoding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
+from mulligan.policies.repair.instruction import RepairInstruction
+from mulligan.policies.repair.prompt import build_corrected_prompt
+from mulligan.policies.repair.retry import ChangeStrategy, Retry
+from mulligan.policies.repair.verdict import Verdict
+
+#: What to start from when a runner does not say: most servers' own default.
+_USUAL_TEMPERATURE = 0.7
+
+
+def contract_of(job: Job) -> Mapping[str, Any] | None:
+    """The JSON Schema the answer must fulfil, if the job has one."""
+    for spec in job.verifiers:
+        if spec.id == "contract.schema":
+            schema = spec.options.get("schema")
+            return schema if isinstance(schema, dict) else None
+    return None
+
+
+def wants_json(job: Job) -> bool:
+    """Whether the answer can be constrained: to its contract or, without one, to any object."""
+    return contract_of(job) is not None or any(s.id == "json.object" for s in job.verifiers)
+
+
+def plan_next(
+    job: Job,
+    plan: AttemptPlan,
+    verdict: Verdict,
+    decision: Retry,
+    *,
+    output: Output | None,
+    asked_with: Decoding,
+    worked_before: Sequence[str] = (),
+    cycle_id: str | None = None,
+) -> AttemptPlan:
+    """The plan of the attempt that follows a failure. ``asked_with`` is how the last one asked."""
+    instruction = verdict.instruction
+    if instruction is None or verdict.failure is None:
+        raise ValueError("only a classified failure can be corrected")
+    fresh = isinstance(decision, ChangeStrategy)
+    decoding = _decoding(job, instruction, asked_with, fresh=fresh)
+    prompt = build_corrected_prompt(
+        task_text=job.task_text,
+        contract=contract_of(job),
+        last_answer=output.text if output is not None and not fresh else None,
+        results=verdict.results,
+        instruction=instruction,
+        worked_before=worked_before,
+        coercions=verdict.coercions,
+        becomes_file=job.workspace is not None and job.workspace.output_file is not None,
+    )
+    return AttemptPlan(
+        number=plan.number + 1,
+        mode=decision.mode,
+        prompt=prompt,
+        decoding=decoding,
+        technique=_technique(instruction, decoding, asked_with, fresh=fresh),
+        cures=verdict.failure.coarse_signature,
+        cycle_id=cycle_id,
+        since=plan.since,
+    )
+
+
+def _decoding(
+    job: Job, instruction: RepairInstruction, asked_with: Decoding, *, fresh: bool
+) -> Decoding:
+    temperature = asked_with.temperature
+    if instruction.temperature_factor != 1.0:
+        base = _USUAL_TEMPERATURE if temperature is None else temperature
+        temperature = round(base * instruction.temperature_factor, 3)
+    cap = asked_with.max_tokens
+    if cap is not None:
+        cap = math.ceil(cap * instruction.token_cap_factor)
+    constrain = (instruction.constrained or fresh) and wants_json(job)
+    return Decoding(
+        constrained=asked_with.constrained or constrain,
+        temperature=temperature,
+        max_tokens=cap,
+        fallback=asked_with.fallback + (1 if fresh else 0),
+    )
+
+
+def _technique(
+    instruction: RepairInstruction, decoding: Decoding, asked_with: Decoding, *, fresh: bool
+) -> str:
+    """The name under which the fleet remembers whether this worked. Never text of a job."""
+    parts = [instruction.action]
+    if decoding.constrained and not asked_with.constrained:
+        parts.append("constrained")
+    if decoding.max_tokens != asked_with.max_tokens:
+        parts.append("token_cap")
+    if fresh:
+        parts.append("fresh_context")
+    return "+".join(parts)
+
+
+def best_techniques(remedies: Mapping[str, tuple[int, int]], *, most: int = 2) -> list[str]:
+    """What cured this failure before at least half of the time, best first."""
+    rated = [
+        (worked / tried, worked, name)
+        for name, (worked, tried) in remedies.items()
+        if worked and tried and worked / tried >= 0.5
+    ]
+    return [name for _, _, name in sorted(rated, reverse=True)[:most]]

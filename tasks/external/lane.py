@@ -1,0 +1,229 @@
+"""Work done elsewhere: a person or another system makes the attempt, and often scores it too.
+
+The retry is the ledger's: a subject is given its mandatory retry first, with a token; what comes
+back with the token is settled like any other attempt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mulligan.policies.cycles.delayed import invalid_reason
+from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.jobs.job import EXTERNAL, GIVEN_SCORE, Decoding, Job, Output, Usage
+from mulligan.policies.repair.retry import PASSING_SCORE
+from mulligan.tasks.jobs.attempt import presentable
+from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.jobs.outcome import Handed, Outcome
+from mulligan.tasks.jobs.recheck import end_cycle, judge_again
+from mulligan.tasks.jobs.settle import settle_answer
+from mulligan.tasks.jobs.submit import Intake, read_job, submit_jobs
+from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, slow_verifiers
+from mulligan.tasks.ports.ledger import Claim, CycleClaim, Entry, Lease, Refused
+from mulligan.tasks.ports.world import BadInput, VerifierError
+
+_NUMBER = "[1-9][0-9]{0,8}"
+_TOKEN = re.compile(rf"(a:[\w-]+/{_NUMBER}|c:[\w-]+:{_NUMBER}:{_NUMBER})\.([0-9a-f]+)", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a subject holds: an attempt to make, or a delayed verification."""
+
+    lease: Lease
+    claim: Claim
+    #: The cycle that this attempt belongs to, or verifies.
+    cycle_id: str | None
+    mode: str
+    expires_at: float | None
+
+    @property
+    def token(self) -> str:
+        """What must come back with the attempt."""
+        return f"{self.lease.entry}.{self.lease.token}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One attempt as somebody elsewhere reports it."""
+
+    score: float | None = None
+    answer: str = ""
+    #: What was wrong with it, in words and places.
+    findings: Sequence[Finding] = ()
+    feedback: str = ""
+    #: For a delayed verification: what was asked, and of which family it was.
+    prompt: str | None = None
+    task_family: str | None = None
+    seconds: float = 0.0
+    tokens: Usage = field(default_factory=Usage)
+    model: str | None = None
+
+    @property
+    def output(self) -> Output:
+        return Output(
+            text=self.answer, usage=self.tokens, model=self.model, elapsed_seconds=self.seconds
+        )
+
+    def result(self) -> VerificationResult:
+        """The given score as a verifier's result."""
+        if self.score is None:
+            raise BadInput("score: is required, because nothing else verifies this attempt")
+        passed = self.score >= PASSING_SCORE
+        return VerificationResult(
+            status=VerificationStatus.PASS if passed else VerificationStatus.FAIL,
+            verifier_id=GIVEN_SCORE,
+            summary=self.feedback or f"scored {self.score:g} elsewhere",
+            score=self.score,
+            evidence={} if passed else {"kind": "reasoning_error"},
+            errors=() if passed else tuple(self.findings) or self._by_feedback(),
+        )
+
+    def _by_feedback(self) -> tuple[Finding, ...]:
+        said = self.feedback or f"the score {self.score:g} is below {PASSING_SCORE:g}"
+        return (Finding(message=said, code="feedback"),)
+
+
+class NotCounted(BadInput):
+    """A delayed verification that is none: ``reason`` says why. It may be done again."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this delayed verification does not count: {reason}")
+        self.reason = reason
+
+
+def parse_token(text: str) -> Lease:
+    """The lease that a task's token stands for, or BadInput."""
+    found = _TOKEN.fullmatch(text)
+    if found is None:
+        raise BadInput("token: is not one that came with a task")
+    return Lease(Entry.parse(found[1]), found[2])
+
+
+def next_task(bench: Workbench, subject: str, *, tenant: str | None = None) -> Task | None:
+    """Claim what a subject is to do next: the same again while it holds it, else the first due."""
+    for _ in range(10):  # others may be faster, or a job may have ended meanwhile
+        waiting = bench.ledger.next_of(subject, tenant=tenant)
+        if waiting is None:
+            return None
+        if waiting.token is None:
+            _claim(bench, waiting.entry)
+            continue  # what is held now, by whoever was first; or the next that nothing holds back
+        held = bench.ledger.hold(Lease(waiting.entry, waiting.token))
+        if not isinstance(held, Refused):
+            return _task(held, waiting.expires_at)
+    return None
+
+
+def _claim(bench: Workbench, entry: Entry) -> Claim | CycleClaim | Refused:
+    if entry.kind == "cycle":
+        return bench.ledger.claim_cycle(entry, worker=EXTERNAL, lease=bench.external_lease)
+    return bench.ledger.claim(entry, worker=EXTERNAL, lease=bench.external_lease)
+
+
+def _task(taken: Claim | CycleClaim, expires_at: float | None) -> Task:
+    if isinstance(taken, CycleClaim):
+        return Task(
+            lease=taken.lease,
+            claim=taken.claim,
+            cycle_id=taken.cycle_id,
+            mode="delayed_verification",
+            expires_at=expires_at,
+        )
+    return Task(
+        lease=taken.lease,
+        claim=taken,
+        cycle_id=taken.plan.cycle_id,
+        mode=taken.plan.mode,
+        expires_at=expires_at,
+    )
+
+
+def record_attempt(
+    bench: Workbench, intake: Intake, raw: dict[str, Any], report: Report
+) -> tuple[str, Outcome]:
+    """Record a first attempt that was made elsewhere: the job's id, and what follows.
+
+    The same idempotency key again changes nothing, and answers with the same job.
+    """
+    job = _job_of(raw)
+    report.result()  # before anything is stored
+    (accepted,) = submit_jobs(intake, [job])
+    first = Entry("attempt", accepted.id, 1)
+    claim = bench.ledger.claim(first, worker=EXTERNAL, lease=bench.external_lease, made=True)
+    if isinstance(claim, Refused):
+        return accepted.id, claim
+    return accepted.id, _settle(bench, claim, report)
+
+
+def _job_of(raw: dict[str, Any]) -> Job:
+    delayed = raw.pop("delayed_verification", None) or {"mode": "reformulate"}
+    return read_job(
+        {
+            **raw,
+            "runner": {"kind": EXTERNAL},
+            "verifiers": [GIVEN_SCORE],
+            "delayed_verification": delayed,
+        }
+    )
+
+
+def report_attempt(bench: Workbench, lease: Lease, report: Report) -> Outcome:
+    """Record the attempt, or the delayed verification, that a token was given for."""
+    held = bench.ledger.hold(lease)
+    if isinstance(held, Refused):
+        return held
+    if isinstance(held, CycleClaim):
+        return _verify_later(bench, held, report)
+    return _settle(bench, held, report)
+
+
+def _settle(bench: Workbench, claim: Claim, report: Report) -> Outcome:
+    verifiers = build_verifiers(bench, claim.job)
+    given = [report.result()] if _scored_elsewhere(claim.job) else None
+    output = presentable(report.output, bench.answer_cap)
+    slow = [] if given else slow_verifiers(verifiers)
+    stored = bench.ledger.store_output(
+        claim.lease, output, verifications=slow, given=given or (), priority=claim.job.priority
+    )
+    if isinstance(stored, Refused):
+        return stored
+    if stored:
+        bench.publish(stored)
+        return Handed(entry=claim.lease.entry, verifications=len(stored))
+    try:
+        results = given or check_all(claim, output, verifiers, claim.results)
+    except VerifierError as error:
+        return no_verdict(bench, claim, error)
+    return settle_answer(bench, claim, output, results, Decoding())
+
+
+def _verify_later(bench: Workbench, taken: CycleClaim, report: Report) -> Outcome:
+    """A delayed verification counts only in other words, and its score counts."""
+    job = taken.claim.job
+    reason = invalid_reason(
+        source_family=job.task_type,
+        source_prompt=job.task_text,
+        family=report.task_family or job.task_type,
+        prompt=report.prompt,
+        other_family=job.delayed_verification.other_family,
+    )
+    if job.delayed_verification.other_family and not report.task_family:
+        reason = "missing_task_family_context"
+    if reason is not None:
+        bench.ledger.refuse_verification(taken.lease, reason=reason)
+        raise NotCounted(reason)
+    if not _scored_elsewhere(job):
+        return judge_again(bench, taken, presentable(report.output, bench.answer_cap))
+    score = report.result().score or 0.0
+    low = score < PASSING_SCORE
+    return end_cycle(
+        bench, taken.lease, score, f"delayed verification scored {score:g}" if low else ""
+    )
+
+
+def _scored_elsewhere(job: Job) -> bool:
+    return job.verifiers[0].id == GIVEN_SCORE

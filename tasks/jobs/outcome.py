@@ -1,0 +1,46 @@
+"""What became of one message: a value that the worker turns into a Celery state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mulligan.policies.failures.failure import VerificationResult
+from mulligan.tasks.jobs.settle import Settled
+from mulligan.tasks.ports.ledger import Entry, Refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handed:
+    """The answer is stored; its slow verifications are on their way."""
+
+    entry: Entry
+    verifications: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """One slow verification is stored; others are still under way."""
+
+    entry: Entry
+    result: VerificationResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requeued:
+    """The same attempt will be tried again: a provider or a verifier was away."""
+
+    entry: Entry
+    delay: float
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rechecked:
+    """A delayed verification has ended its cycle."""
+
+    entry: Entry
+    score: float | None
+    status: str
+
+
+Outcome = Settled | Handed | Checked | Requeued | Rechecked | Refused

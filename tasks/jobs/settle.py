@@ -1,0 +1,307 @@
+"""Settle: a verdict becomes what must follow from it, recorded in one atomic step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mulligan.policies.cycles.cycle import cycle_id
+from mulligan.policies.cycles.guardrail import Session, Step, session_of
+from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
+from mulligan.policies.repair import score as scoring
+from mulligan.policies.repair.retry import PASSING_SCORE, Escalate, Retry
+from mulligan.policies.repair.strategy import best_techniques, plan_next
+from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
+from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.ports.ledger import (
+    Claim,
+    CyclePlan,
+    Finish,
+    NextAttempt,
+    Refused,
+    Remedy,
+    SessionNote,
+    Settlement,
+)
+from mulligan.tasks.ports.world import RunnerError
+
+#: How much of a prompt the long-lived record of a cycle keeps.
+_CYCLE_PROMPT = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """An attempt with its verdict recorded, and what follows."""
+
+    job_id: str
+    attempt: int
+    task_type: str
+    verdict: Verdict
+    then: NextAttempt | Finish
+    #: How often the failure that decided has been seen in its memory's scope, this one included.
+    seen: int = 0
+
+
+def settle_answer(
+    bench: Workbench,
+    claim: Claim,
+    output: Output,
+    results: Sequence[VerificationResult],
+    asked_with: Decoding,
+) -> Settled | Refused:
+    """Settle an attempt whose verifiers have all reported, in the job's order."""
+    verdict = judge(
+        claim.job,
+        claim.plan,
+        results,
+        claim.memory,
+        truncated=output.truncated,
+        exempt=claim.job.task_type in bench.exempt_task_types,
+        exhausted=_exhausted(claim, output) or _guarded(bench, claim, output, results),
+    )
+    return _record(bench, claim, verdict, output, asked_with)
+
+
+def settle_error(
+    bench: Workbench, claim: Claim, error: Exception, asked_with: Decoding
+) -> Settled | Refused:
+    """Settle an attempt that brought no answer."""
+    final = isinstance(error, RunnerError) and error.final
+    verdict = judge_error(
+        claim.job,
+        claim.plan,
+        error,
+        claim.memory,
+        final=final,
+        exhausted=_exhausted(claim, None),
+    )
+    return _record(bench, claim, verdict, None, asked_with)
+
+
+def _exhausted(claim: Claim, output: Output | None) -> str | None:
+    """The budget that has run out, counting an answer this very claim brought."""
+    new = output if claim.output is None else None
+    tokens = claim.tokens_used + ((new.usage.total_tokens or 0) if new else 0)
+    seconds = claim.seconds_used + (new.elapsed_seconds if new else 0.0)
+    budget = claim.job.budget
+    if budget.tokens is not None and tokens >= budget.tokens:
+        return "budget_tokens"
+    if budget.seconds is not None and seconds >= budget.seconds:
+        return "budget_seconds"
+    return None
+
+
+def _guarded(
+    bench: Workbench, claim: Claim, output: Output, results: Sequence[VerificationResult]
+) -> str | None:
+    """The guardrail that forbids one more repair loop. A loop that is under way may end."""
+    job = claim.job
+    total = scoring.score(job.verifiers, results)
+    opens = total is not None and total < PASSING_SCORE
+    if (
+        not opens
+        or claim.plan.mode == "immediate_retry"
+        or job.task_type in bench.exempt_task_types
+    ):
+        return None
+    if job.subject is not None:
+        notes = bench.ledger.session(job.subject, tenant=bench.tenant(job))
+        steps = [
+            Step(
+                skill=note.task_type,
+                seconds=note.seconds,
+                repair=note.mode == "immediate_retry",
+                loop=note.loop,
+            )
+            for note in notes
+        ]
+        now = Step(skill=job.task_type, seconds=output.elapsed_seconds, repair=False, loop=False)
+        steps.append(now)  # the time of this very attempt counts too
+        return bench.guardrail.exhausted(session_of(steps, skill=job.task_type))
+    if not bench.guard_jobs:
+        return None
+    seconds = claim.seconds_used + (output.elapsed_seconds if claim.output is None else 0.0)
+    session = Session(
+        loops_of_skill=claim.loops,
+        loops=claim.loops,
+        repair_seconds=claim.repair_seconds,
+        seconds=seconds,
+    )
+    return bench.guardrail.exhausted(session)
+
+
+def _record(
+    bench: Workbench,
+    claim: Claim,
+    verdict: Verdict,
+    output: Output | None,
+    asked_with: Decoding,
+) -> Settled | Refused:
+    settlement = _settlement(bench, claim, verdict, output, asked_with)
+    bench.step("settle", claim.lease.entry)
+    published = bench.ledger.settle(claim.lease, settlement)
+    bench.step("settled", claim.lease.entry)
+    if isinstance(published, Refused):
+        return published
+    bench.publish(published)
+    return Settled(
+        job_id=claim.job_id,
+        attempt=claim.plan.number,
+        task_type=claim.job.task_type,
+        verdict=verdict,
+        then=settlement.then,
+        seen=_seen(claim, verdict),
+    )
+
+
+def _seen(claim: Claim, verdict: Verdict) -> int:
+    if verdict.failure is None:
+        return 0
+    return claim.memory.count(verdict.failure.classification_signature) + 1
+
+
+def _settlement(
+    bench: Workbench,
+    claim: Claim,
+    verdict: Verdict,
+    output: Output | None,
+    asked_with: Decoding,
+) -> Settlement:
+    plan = claim.plan
+    cycle = _cycle(bench, claim, verdict)
+    remedy = None
+    if plan.cures and plan.technique:
+        remedy = Remedy(coarse=plan.cures, technique=plan.technique, worked=verdict.success)
+    return Settlement(
+        verdict=verdict_to_dict(verdict),
+        score=verdict.score,
+        success=verdict.success,
+        kind=verdict.failure.kind.value if verdict.failure else None,
+        signatures=verdict.signatures,
+        then=_then(bench, claim, verdict, output, asked_with, cycle),
+        cycle_done=plan.cycle_id if plan.mode == "immediate_retry" else None,
+        verify_after=claim.job.delayed_verification.after,
+        verify_on=_verify_on(claim.job),
+        cycle=cycle,
+        remedy=remedy,
+        facts=_facts(bench, claim, verdict, output),
+        about=verdict.failure.coarse_signature if verdict.failure else None,
+        session=_session_note(bench, claim, output, cycle),
+    )
+
+
+def _verify_on(job: Job) -> str:
+    """Where a delayed verification runs: the stored answer is checked, or somebody asked again."""
+    if job.delayed_verification.mode == "recheck":
+        return "verify"
+    return "lane" if job.subject is not None else "attempt"
+
+
+def _facts(
+    bench: Workbench, claim: Claim, verdict: Verdict, output: Output | None
+) -> dict[str, Any]:
+    """What figures are made of. Names and numbers only."""
+    job, plan, failure = claim.job, claim.plan, verdict.failure
+    usage = output.usage if output is not None else Usage()
+    labels = {name: job.labels[name] for name in sorted(bench.report_labels() & job.labels.keys())}
+    return {
+        "task_type": job.task_type,
+        "mode": plan.mode,
+        "labels": labels,
+        "runner": job.runner.profile or job.runner.kind,
+        "model": output.model if output is not None else None,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "seconds": round(output.elapsed_seconds, 3) if output is not None else 0,
+        "signature": failure.coarse_signature if failure else None,
+        "cause": failure.cause if failure else None,
+        "technique": plan.technique,
+        "cures": plan.cures,
+    }
+
+
+def _session_note(
+    bench: Workbench, claim: Claim, output: Output | None, cycle: CyclePlan | None
+) -> SessionNote | None:
+    if claim.job.subject is None:
+        return None
+    return SessionNote(
+        entry=str(claim.lease.entry),
+        task_type=claim.job.task_type,
+        mode=claim.plan.mode,
+        seconds=output.elapsed_seconds if output is not None else 0.0,
+        loop=cycle is not None and cycle.status == "pending_immediate_retry",
+        window=bench.guardrail.window,
+    )
+
+
+def _then(
+    bench: Workbench,
+    claim: Claim,
+    verdict: Verdict,
+    output: Output | None,
+    asked_with: Decoding,
+    cycle: CyclePlan | None,
+) -> NextAttempt | Finish:
+    match verdict.decision:
+        case None:
+            return Finish(state="succeeded")
+        case Escalate(reason=reason):
+            detail = verdict.failure.message if verdict.failure else "no verifier reached a verdict"
+            return Finish(state="escalated", reason=reason, detail=detail)
+        case Retry() as decision:
+            coarse = verdict.failures[0].coarse_signature
+            known = best_techniques(bench.ledger.remedies(claim.job_id, coarse))
+            plan = plan_next(
+                claim.job,
+                claim.plan,
+                verdict,
+                decision,
+                output=output,
+                asked_with=asked_with,
+                worked_before=known,
+                cycle_id=cycle.id if cycle else None,
+            )
+            return NextAttempt(
+                plan=plan,
+                queue=decision.queue,
+                priority=decision.priority,
+                delay=decision.delay,
+            )
+
+
+def _cycle(bench: Workbench, claim: Claim, verdict: Verdict) -> CyclePlan | None:
+    """The cycle that this failure opens: pending for a mandatory retry, or born escalated."""
+    decision, failure = verdict.decision, verdict.failure
+    if decision is None or failure is None:
+        return None
+    mandatory = isinstance(decision, Retry) and decision.mode == "immediate_retry"
+    if not mandatory and not _cut_short(bench, claim, verdict):
+        return None
+    loop = claim.loops + 1
+    label = failure.kind.value + (f".{failure.cause}" if failure.cause else "")
+    return CyclePlan(
+        id=cycle_id(claim.job_id, claim.plan.number, loop),
+        loop_index=loop,
+        status="pending_immediate_retry" if mandatory else "escalated",
+        metadata={
+            "taskType": claim.job.task_type,
+            "prompt": claim.job.task_text[:_CYCLE_PROMPT],
+            "targetNodes": sorted({f.path for f in failure.findings if f.path})[:20],
+            "causeLabel": label,
+        },
+    )
+
+
+def _cut_short(bench: Workbench, claim: Claim, verdict: Verdict) -> bool:
+    """Whether an eligible low score was escalated before its mandatory retry could be run."""
+    if not isinstance(verdict.decision, Escalate) or verdict.score is None:
+        return False
+    if verdict.decision.reason in {"repeated_failure", "max_attempts"}:
+        return False
+    eligible = claim.plan.mode != "immediate_retry"
+    exempt = claim.job.task_type in bench.exempt_task_types
+    return eligible and not exempt and verdict.score < PASSING_SCORE

@@ -1,0 +1,138 @@
+"""Verify: run the checks of an answer. The slow ones are tasks of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from mulligan.policies.failures.classify import said_by
+from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.jobs.job import Decoding, Job, Output
+from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.jobs.outcome import Checked, Outcome, Requeued
+from mulligan.tasks.jobs.settle import settle_answer
+from mulligan.tasks.ports.ledger import Claim, Entry, Refused
+from mulligan.tasks.ports.world import BadInput, Candidate, Verifier, VerifierError
+
+#: Seconds before a verifier that reached no verdict is run again.
+_AGAIN = 1.0
+#: How long a verifier that does not say may take.
+_LONGEST = 900.0
+
+
+def build_verifiers(bench: Workbench, job: Job) -> list[Verifier]:
+    """The job's verifiers in its order, or BadInput."""
+    return [bench.verifier(spec) for spec in job.verifiers]
+
+
+def slow_verifiers(verifiers: Sequence[Verifier]) -> list[int]:
+    """The places of the verifiers that run on the verify queue."""
+    return [i for i, verifier in enumerate(verifiers) if verifier.slow]
+
+
+def verification_time(verifier: Verifier) -> float:
+    """The seconds after which a verification is taken to be stuck; fast ones take no time."""
+    if not verifier.slow:
+        return 0.0
+    return float(getattr(verifier, "longest", _LONGEST))
+
+
+def candidate(claim: Claim, output: Output) -> Candidate:
+    return Candidate(
+        output=output,
+        text=output.text,
+        workspace=claim.job.workspace,
+        job_id=claim.job_id,
+        attempt=claim.plan.number,
+    )
+
+
+def check_one(claim: Claim, output: Output, index: int, verifier: Verifier) -> VerificationResult:
+    """Run one verifier; VerifierError if it reaches no verdict."""
+    label = claim.job.verifiers[index].label
+    try:
+        return verifier.verify(candidate(claim, output))
+    except VerifierError as error:
+        raise VerifierError(f"{label}: {error}") from error
+    except Exception as error:  # a plug-in's bug must not blame the answer
+        raise VerifierError(f"{label}: {type(error).__name__}: {said_by(error)}") from error
+
+
+def check_all(
+    claim: Claim,
+    output: Output,
+    verifiers: Sequence[Verifier],
+    known: Mapping[int, VerificationResult],
+) -> Sequence[VerificationResult]:
+    """All results in the job's order: those already stored, and the rest run here."""
+    return [
+        known[i] if i in known else check_one(claim, output, i, verifier)
+        for i, verifier in enumerate(verifiers)
+    ]
+
+
+def run_verification(bench: Workbench, entry: Entry) -> Outcome:
+    """One slow verification; whoever stores the last result settles the attempt."""
+    claim = bench.ledger.claim_verification(entry, worker=bench.worker)
+    if isinstance(claim, Refused):
+        return claim
+    bench.step("verification_claimed", entry)
+    if claim.output is None or entry.index is None:
+        raise ValueError(f"{entry} has no stored answer to verify")
+    started = time.monotonic()
+    try:
+        verifier = bench.verifier(claim.job.verifiers[entry.index])
+    except BadInput as error:
+        return no_verdict(bench, claim, error)
+    with bench.holding(claim.lease, verification_time(verifier)):
+        try:
+            result = check_one(claim, claim.output, entry.index, verifier)
+        except VerifierError as error:
+            return no_verdict(bench, claim, error)
+        bench.step("verified", entry)
+        last = bench.ledger.store_result(claim.lease, result, elapsed=time.monotonic() - started)
+    bench.step("result_stored", entry)
+    if isinstance(last, Refused):
+        return last if last.reason == "lost" else Checked(entry=entry, result=result)
+    return conclude(bench, last)
+
+
+def conclude(bench: Workbench, claim: Claim) -> Outcome:
+    """Settle an attempt whose slow verifications are all stored."""
+    output = claim.output
+    if output is None:
+        raise ValueError(f"{claim.lease.entry} has no stored answer to settle")
+    with bench.holding(claim.lease, 60.0):
+        try:
+            verifiers = build_verifiers(bench, claim.job)
+            results = check_all(claim, output, verifiers, claim.results)
+            defaults = bench.runner(claim.job.runner).decoding
+        except (VerifierError, BadInput) as error:
+            return no_verdict(bench, claim, error)
+        return settle_answer(bench, claim, output, results, asked_with(claim, defaults))
+
+
+def asked_with(claim: Claim, defaults: Decoding) -> Decoding:
+    """How this attempt asks: what its plan says, else what the runner does by itself."""
+    asked = claim.plan.decoding
+    return asked.model_copy(
+        update={
+            "temperature": defaults.temperature if asked.temperature is None else asked.temperature,
+            "max_tokens": defaults.max_tokens if asked.max_tokens is None else asked.max_tokens,
+        }
+    )
+
+
+def no_verdict(bench: Workbench, claim: Claim, error: VerifierError | BadInput) -> Outcome:
+    """A verifier that itself fails is run again, then escalated; it never blames the answer."""
+    answer = bench.ledger.requeue(
+        claim.lease,
+        delay=_AGAIN,
+        detail=str(error),
+        counter="verifier_errors",
+        limit=bench.verifier_tries,
+        reason="tool_error",
+    )
+    if isinstance(answer, Refused):
+        return answer
+    return Requeued(entry=claim.lease.entry, delay=_AGAIN, reason=str(error))

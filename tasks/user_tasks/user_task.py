@@ -1,0 +1,316 @@
+"""A user's own task: claimed, verified, remembered and retried like every attempt of ours."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
+
+from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec
+from mulligan.policies.repair.free_repair import extract_json
+from mulligan.policies.repair.instruction import RepairInstruction, repair_instruction_from_dict
+from mulligan.policies.repair.prompt import build_corrected_prompt
+from mulligan.policies.repair.retry import Escalate
+from mulligan.policies.repair.score import coercions
+from mulligan.policies.repair.strategy import contract_of
+from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
+from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.jobs.outcome import Outcome
+from mulligan.tasks.jobs.settle import Settled, settle_answer, settle_error
+from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict
+from mulligan.tasks.ports.ledger import Claim, Entry, Finish, JobView, Refused, Settlement
+from mulligan.tasks.ports.world import BadInput, VerifierError
+
+#: What a job of a user's own task has in the place of a runner.
+KIND = "celery"
+#: Modes of a task, and the label of its jobs: repaired, or only recorded.
+ENFORCE, OBSERVE = "enforce", "observe"
+#: The id of a check that the task made itself, by Scored or Repair.
+BY_HAND = "own.check"
+#: How a stored answer ended that was no text.
+_VALUE = "value"
+
+
+#: The outcome of a delivery that was only observed.
+OBSERVED = Refused("stored", "observed")
+
+
+class Repair(Exception):
+    """Raised by a task: this answer is wrong, say so and try again."""
+
+    def __init__(self, message: str, *, score: float = 0.0, path: str | None = None) -> None:
+        super().__init__(message)
+        if not 0 <= score <= 100:
+            raise ValueError(f"a score is between 0 and 100, not {score:g}")
+        self.result = VerificationResult(
+            status=VerificationStatus.FAIL,
+            verifier_id=BY_HAND,
+            summary=message,
+            evidence={"kind": "reasoning_error"},
+            errors=(Finding(message=message, path=path, code="by_hand"),),
+            score=score,
+        )
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Returned by a task that checked its answer itself: the output and what was found."""
+
+    output: Any
+    results: Sequence[VerificationResult]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.results, list | tuple) or not all(
+            isinstance(result, VerificationResult) for result in self.results
+        ):
+            raise TypeError("Scored(output, results): results is a list of VerificationResult")
+        try:
+            _specs(self.results)
+        except ValidationError as error:
+            told = error.errors()[0]
+            raise ValueError(f"verifier_id {told['input']!r}: {told['msg']}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Before:
+    """What the attempt before this one came to."""
+
+    instruction: RepairInstruction
+    results: tuple[VerificationResult, ...] = ()
+    answer: str | None = None
+    coercions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """One delivery of a user's task."""
+
+    entry: Entry
+    #: Call the user's function, given what went wrong before.
+    call: Callable[[Before | None], Any]
+    #: Whether to retry and escalate, or only to record what would have been done.
+    enforce: bool = True
+    #: Exceptions that are the task queue's own signals, not failures.
+    signals: tuple[type[BaseException], ...] = ()
+    #: Seconds until a signal's message comes again; None if it never will.
+    again: Callable[[BaseException], float | None] = lambda _signal: 0.0
+    deadline: float = 3600.0
+
+
+@dataclass
+class Ran:
+    """What became of a delivery: the outcome, and the value for whoever asked.
+
+    Observed, that is what the task returned; of a success, what was verified, as JSON has it.
+    """
+
+    outcome: Outcome
+    value: Any = None
+    error: Exception | None = field(default=None)
+
+
+def run_own(bench: Workbench, delivery: Delivery) -> Ran:
+    """Claim the delivery and run the task; a stored answer is not asked for again."""
+    claim = bench.ledger.claim(delivery.entry, worker=bench.worker)
+    if isinstance(claim, Refused):
+        return Ran(claim)
+    with bench.holding(claim.lease, delivery.deadline):
+        if claim.output is not None:
+            found = [claim.results[i] for i in sorted(claim.results)]
+            return _verify(bench, claim, delivery, claim.output, value_of(claim.output), found)
+        started = time.monotonic()
+        try:
+            value = delivery.call(_before(bench, claim))
+        except delivery.signals as signal:
+            _give_back(bench, claim, delivery.again(signal))
+            raise
+        except Repair as repair:
+            return _by_hand(bench, claim, delivery, None, [repair.result], repair)
+        except Exception as error:  # classified like any other failure
+            return _failed(bench, claim, delivery, error)
+        return _answered(bench, claim, delivery, value, time.monotonic() - started)
+
+
+def _answered(
+    bench: Workbench, claim: Claim, delivery: Delivery, value: Any, elapsed: float
+) -> Ran:
+    """Store what the task returned, then check it. What cannot be stored is a failure."""
+    given = list(value.results) if isinstance(value, Scored) else []
+    value = value.output if isinstance(value, Scored) else value
+    try:
+        output = _output(value, elapsed)
+        stored = bench.ledger.store_output(claim.lease, output, given=given)
+    except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON or UTF-8 has
+        ran = _failed(bench, claim, delivery, error)
+        return ran if delivery.enforce else Ran(ran.outcome, value)
+    if isinstance(stored, Refused):
+        return Ran(stored if delivery.enforce else OBSERVED, value)
+    return _verify(bench, claim, delivery, output, value, given)
+
+
+def _give_back(bench: Workbench, claim: Claim, again: float | None) -> None:
+    """The task spoke to the queue itself: its message comes again, or the job ends here."""
+    detail = "the task asked the queue itself"
+    if again is None:
+        bench.ledger.cancel(claim.job_id, detail=detail)
+    else:
+        bench.ledger.requeue(claim.lease, delay=again, detail=detail)
+
+
+def _output(value: Any, elapsed: float) -> Output:
+    kind = None if isinstance(value, str) else _VALUE
+    return Output(text=as_text(value), finish_reason=kind, elapsed_seconds=elapsed)
+
+
+def value_of(output: Output) -> Any:
+    """What the task returned, from its stored answer."""
+    if output.finish_reason == _VALUE:
+        return json.loads(output.text)
+    return output.text
+
+
+def answer_of(output: Output, results: Sequence[VerificationResult]) -> Any:
+    """What whoever asked is given of a success: JSON without the fence or the prose that a free
+    repair took away, because that is what was verified."""
+    passed = [result for result in results if result.status is VerificationStatus.PASS]
+    if output.finish_reason == _VALUE or not coercions(passed):
+        return value_of(output)
+    return extract_json(output.text, truncated=False).text
+
+
+def _verify(
+    bench: Workbench,
+    claim: Claim,
+    delivery: Delivery,
+    output: Output,
+    value: Any,
+    given: Sequence[VerificationResult],
+) -> Ran:
+    if given:
+        return _by_hand(bench, claim, delivery, output, given, None, value)
+    try:
+        # The job's own, not the task's: a deploy may have changed those since the job began.
+        results = check_all(claim, output, build_verifiers(bench, claim.job), {})
+    except (VerifierError, BadInput) as error:
+        if delivery.enforce:
+            return Ran(no_verdict(bench, claim, error), value)
+        verdict = Verdict(decision=Escalate(reason="tool_error"))
+        return Ran(_observed(bench, claim, verdict_to_dict(verdict), None), value)
+    return _settle(bench, claim, delivery, output, results, value)
+
+
+def _by_hand(
+    bench: Workbench,
+    claim: Claim,
+    delivery: Delivery,
+    output: Output | None,
+    results: Sequence[VerificationResult],
+    error: Exception | None,
+    value: Any = None,
+) -> Ran:
+    """Settle by what the task found itself; its own verifiers were not asked."""
+    by_hand = claim.job.model_copy(update={"verifiers": _specs(results)})
+    judged = Claim(**{**vars(claim), "job": by_hand})
+    ran = _settle(bench, judged, delivery, output or Output(text=""), results, value)
+    ran.error = error
+    return ran
+
+
+def _specs(results: Sequence[VerificationResult]) -> tuple[VerifierSpec, ...]:
+    return tuple(VerifierSpec(id=result.verifier_id) for result in results)
+
+
+def _settle(
+    bench: Workbench,
+    claim: Claim,
+    delivery: Delivery,
+    output: Output,
+    results: Sequence[VerificationResult],
+    value: Any,
+) -> Ran:
+    if delivery.enforce:
+        settled = settle_answer(bench, claim, output, results, Decoding())
+        success = isinstance(settled, Settled) and settled.verdict.success
+        return Ran(settled, answer_of(output, results) if success else value)
+    exempt = claim.job.task_type in bench.exempt_task_types
+    verdict = judge(claim.job, claim.plan, results, claim.memory, exempt=exempt)
+    return Ran(_observed(bench, claim, verdict_to_dict(verdict), verdict.score), value)
+
+
+def _failed(bench: Workbench, claim: Claim, delivery: Delivery, error: Exception) -> Ran:
+    if delivery.enforce:
+        return Ran(settle_error(bench, claim, error, Decoding()), error=error)
+    verdict = judge_error(claim.job, claim.plan, error, claim.memory)
+    return Ran(_observed(bench, claim, verdict_to_dict(verdict), None), error=error)
+
+
+def _observed(
+    bench: Workbench, claim: Claim, verdict: dict[str, Any], score: float | None
+) -> Outcome:
+    """Record what would have been done, and do nothing: the job ends here."""
+    success = bool(verdict["success"])
+    then = Finish(state="succeeded") if success else Finish(state="cancelled", reason="observed")
+    failure = verdict["failure"] or {}
+    published = bench.ledger.settle(
+        claim.lease,
+        Settlement(
+            verdict=verdict, score=score, success=success, kind=failure.get("kind"), then=then
+        ),
+    )
+    if not isinstance(published, Refused):
+        bench.publish(published)
+    return OBSERVED
+
+
+def _before(bench: Workbench, claim: Claim) -> Before | None:
+    """What the attempt before came to; None at first."""
+    if claim.plan.number == 1:
+        return None
+    view = bench.ledger.job(claim.job_id)
+    return read_before(view, claim.plan.number - 1) if view is not None else None
+
+
+def read_before(view: JobView, number: int) -> Before | None:
+    attempt = view.attempts[number - 1]
+    instruction = attempt.verdict.get("instruction")
+    if instruction is None:
+        return None
+    return Before(
+        instruction=repair_instruction_from_dict(instruction),
+        results=tuple(VerificationResult.model_validate(r) for r in attempt.verdict["results"]),
+        answer=attempt.output.text if attempt.output is not None else None,
+        coercions=tuple(attempt.verdict.get("coercions", ())),
+    )
+
+
+def correct(prompt: str, job: Job, before: Before | None) -> str:
+    """The prompt unchanged at first, corrected on a retry."""
+    if before is None:
+        return prompt
+    return build_corrected_prompt(
+        task_text=prompt,
+        contract=contract_of(job),
+        last_answer=before.answer,
+        results=before.results,
+        instruction=before.instruction,
+        coercions=before.coercions,
+    )
+
+
+def as_text(value: Any) -> str:
+    """A task's return value as verifiers read it: text as it is, anything else as JSON.
+
+    What JSON has no word for becomes what pydantic makes of it: a model its fields, a set a list, a
+    date text, bytes base64; any other object its ``str``.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, BaseModel):
+        return value.model_dump_json()
+    return json.dumps(to_jsonable_python(value, bytes_mode="base64", fallback=str))

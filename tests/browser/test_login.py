@@ -1,0 +1,84 @@
+"""Doors and empty rooms: logging in, hidden texts, an empty ledger, a ledger that is away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browsing import ARTIFACTS, Tab
+from playwright.sync_api import expect
+from support.ledger_stage import SettingsMaker
+from support.web import Served, new_token, served
+
+from mulligan.tasks.jobs.submit import read_job, submit_jobs
+
+
+@pytest.fixture
+def console(settings: SettingsMaker) -> Iterator[Served]:
+    """A console over an empty ledger, without workers."""
+    with served(settings(allow_inline=True)) as running:
+        yield running
+
+
+def test_an_empty_ledger_says_how_to_fill_it(console: Served, tab: Tab) -> None:
+    page = tab(console.url)
+    expect(page.get_by_role("main")).to_contain_text("No jobs in this window")
+    expect(page.get_by_role("main")).to_contain_text("mulligan submit jobs.yaml")
+    page.goto(f"{console.url}/jobs")
+    expect(page.get_by_role("main")).to_contain_text("mulligan init")
+    page.goto(f"{console.url}/escalations")
+    expect(page.get_by_role("main")).to_contain_text("nobody has to look at anything")
+    page.goto(f"{console.url}/failures")
+    expect(page.get_by_role("main")).to_contain_text("Nothing failed in this window")
+    page.goto(f"{console.url}/cycles")
+    expect(page.get_by_role("main")).to_contain_text("No cycles in 7 days")
+
+
+def test_a_token_opens_the_door_and_hides_texts(console: Served, tab: Tab) -> None:
+    job = read_job(
+        {
+            "task_type": "extract_person",
+            "prompt": "A secret about Alice.",
+            "runner": {"kind": "scripted", "answers": ["{}"]},
+            "verifiers": ["json.object"],
+        }
+    )
+    (accepted,) = submit_jobs(console.site.shop.intake, [job])
+    token = new_token(console.site, role="ops", name="night shift")
+    page = tab(f"{console.url}/jobs", expected="403")
+    expect(page).to_have_url(re.compile("/login"))
+    page.get_by_label("Token").fill("mul_wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("main")).to_contain_text("unknown, revoked or expired")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("navigation")).to_be_visible()
+    page.goto(f"{console.url}/jobs/{accepted.id}")
+    expect(page.get_by_role("main")).to_contain_text("your token may not read texts")
+    assert "secret" not in page.content()
+    page.get_by_role("button", name="Cancel the job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    expect(page.locator("#notices")).to_contain_text("cancelled")
+    page.get_by_role("button", name="Log out").click()
+    expect(page).to_have_url(re.compile("/login"))
+
+
+def test_what_is_not_there_is_told_with_a_way_on(console: Served, tab: Tab) -> None:
+    page = tab(f"{console.url}/jobs/p00-nothing", expected="404")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Nothing here")
+    page.get_by_role("link", name="All jobs").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
+
+
+def test_a_ledger_that_is_away_is_told_and_tried_again(
+    settings: SettingsMaker, tab: Tab, tmp_path: Path
+) -> None:
+    nowhere = f"redis+socket://{tmp_path}/nobody.sock"
+    with served(settings(broker_url=nowhere, submit_patience=0.2)) as console:
+        page = tab(console.url, expected="503")
+        expect(page.get_by_role("heading", level=1)).to_have_text("The ledger is away")
+        expect(page.get_by_role("main")).to_contain_text("tries again every 5 seconds")
+        ARTIFACTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=ARTIFACTS / "ledger-away-light-1280.png")

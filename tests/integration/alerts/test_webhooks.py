@@ -1,0 +1,584 @@
+"""Alerts as their receivers get them: once per signature and window, signed, and never lost."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from support.cli_process import Shell
+from support.fleet import GOOD, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
+from support.ledger_stage import Stage, StageMaker, answer, escalates, succeeds, until
+
+from mulligan.policies.escalations.alerts import verify_signature
+from mulligan.policies.jobs.breaker import BreakerPolicy
+from mulligan.tasks.ports.ledger import JobView
+from mulligan.tasks.ports.world import TransportFault
+from mulligan.workers.alerts import deliveries
+from mulligan.workers.alerts.webhooks import Webhooks
+from mulligan.workers.ledger.breakers import RedisBreakers
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.settings.live_settings import Live
+
+SECRET = "a secret of ours"
+WINDOW = 900.0
+
+
+@dataclass
+class Receiver:
+    """A real HTTP server: what it got, and what it answers with."""
+
+    server: ThreadingHTTPServer
+    got: list[dict[str, Any]] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    #: While set, requests to /slow are not answered.
+    hold: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}/hook/token-in-the-path"
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [request["body"] for request in self.got]
+
+    def take(self, handler: BaseHTTPRequestHandler) -> None:
+        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        headers = dict(handler.headers)
+        self.got.append(
+            {"path": handler.path, "headers": headers, "raw": body, "body": json.loads(body)}
+        )
+        if "slow" in handler.path:
+            self.hold.wait(30)
+        status = self.statuses.pop(0) if self.statuses else 204
+        handler.send_response(status)
+        if 300 <= status < 400:
+            handler.send_header("Location", self.url + "/elsewhere")
+        handler.end_headers()
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            found.take(self)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    found = Receiver(server)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.hold.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as found:
+        yield found
+
+
+@dataclass
+class Post:
+    """A stage with webhooks: what happens on it is told by ticks."""
+
+    stage: Stage
+    ledger: RedisLedger
+
+    def office(self) -> Webhooks:
+        """A control worker of its own."""
+        live = Live(self.stage.settings)
+        job = self.ledger.job
+        return Webhooks(self.ledger.calls, "mulligan", live, job=job, randomness=lambda: 0.5)
+
+    def tick(self) -> int:
+        """Look once, and wait until all is sent."""
+        office = self.office()
+        made = office.tick()
+        office.drain()
+        return made
+
+    def escalate(self, times: int = 1, *, reason: str = "max_attempts", **job: Any) -> str:
+        """So many jobs that fail alike; the last one's id."""
+        job_id = ""
+        for _ in range(times):
+            job_id = self.stage.submit(prompt="The secret prompt.", **job)
+            claim = self.stage.take(job_id)
+            self.stage.settle(claim, escalates(claim, reason))
+        return job_id
+
+    def succeed(self, *, tokens: int | None = 10) -> str:
+        job_id = self.stage.submit(labels={"team": "red"})
+        claim = self.stage.take(job_id)
+        self.ledger.store_output(claim.lease, answer("the secret answer", tokens=tokens))
+        self.stage.settle(claim, succeeds(claim))
+        return job_id
+
+
+PostMaker = Callable[..., Post]
+
+
+@pytest.fixture
+def post(redis_stage: StageMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> PostMaker:
+    """``post(events=…)``: a stage whose alerts go to the receiver."""
+    monkeypatch.setenv("HOOK_SECRET", SECRET)
+
+    def make(*hooks: dict[str, Any], **settings: Any) -> Post:
+        told = [{"url": receiver.url, "secret_env": "HOOK_SECRET", **hook} for hook in hooks]
+        stage = redis_stage(webhooks=told, alert_window=WINDOW, webhook_tries=3, **settings)
+        assert isinstance(stage.ledger, RedisLedger)
+        return Post(stage, stage.ledger)
+
+    return make
+
+
+# -- escalations -----------------------------------------------------------------------------------
+
+
+def test_an_escalation_is_told_signed_and_without_prompt_or_detail(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    desk = post({}, runbook_url="https://wiki.example/ops")
+    job_id = desk.escalate()
+    assert desk.tick() == 1
+    (request,) = receiver.got
+    body, headers = request["body"], request["headers"]
+    assert verify_signature(SECRET, headers["X-Mulligan-Signature"], request["raw"], time.time())
+    assert not verify_signature("other", headers["X-Mulligan-Signature"], request["raw"], 0)
+    assert headers["X-Mulligan-Delivery"] == body["id"]
+    assert headers["Content-Type"] == "application/json"
+    assert (body["event"], body["count"], body["open"]) == ("escalated", 1, 1)
+    assert (body["reason"], body["example_job"]) == ("max_attempts", job_id)
+    assert body["task_types"] == {"extract": 1}
+    assert body["runbook_url"] == "https://wiki.example/ops#escalated"
+    assert body["console_url"].startswith("http://127.0.0.1:8700/escalations?signature=")
+    assert b"secret prompt" not in request["raw"]
+    assert b"it went wrong" not in request["raw"]
+    assert desk.office().deliveries.all() == [], "a delivery that arrived is forgotten"
+
+
+def test_four_thousand_alike_are_told_twice(post: PostMaker, receiver: Receiver) -> None:
+    """Once at once, and once at the end of the window with the count of the rest."""
+    desk = post({})
+    desk.escalate()
+    assert desk.tick() == 1
+    desk.escalate(3999)
+    assert desk.tick() == 0
+    desk.stage.advance(WINDOW + 1)
+    assert desk.tick() == 1
+    desk.stage.advance(WINDOW + 1)
+    assert desk.tick() == 0
+    assert [body["count"] for body in receiver.bodies] == [1, 3999]
+    assert receiver.bodies[1]["total"] == 4000
+
+
+def test_what_is_not_alike_is_told_apart(post: PostMaker, receiver: Receiver) -> None:
+    desk = post({})
+    desk.escalate(2, reason="deadline")
+    desk.escalate(3, reason="worker_lost")
+    assert desk.tick() == len({body["signature"] for body in receiver.bodies}) == 2
+    assert sorted(body["count"] for body in receiver.bodies) == [2, 3]
+
+
+def test_a_muted_group_is_told_of_when_the_mute_is_over_or_lifted(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    desk = post({})
+    desk.escalate()
+    desk.tick()
+    signature = receiver.bodies[0]["signature"]
+    now = desk.ledger.now()
+    desk.ledger.mute(signature, until=now + 10 * WINDOW)
+    desk.escalate(5)
+    desk.stage.advance(2 * WINDOW)
+    assert desk.tick() == 0
+    desk.ledger.mute(signature, until=None)
+    desk.stage.advance(61)
+    assert desk.tick() == 1
+    assert receiver.bodies[-1]["count"] == 5
+
+
+@pytest.mark.parametrize("reason", ["budget_tokens", "per_skill_loop_cap"])
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        (["escalated"], ["escalated"]),
+        (["budget_exhausted"], ["budget_exhausted"]),
+        (["escalated", "budget_exhausted"], ["budget_exhausted"]),  # one alert, not two
+        (["breaker_opened"], []),
+    ],
+)
+def test_a_budget_is_told_to_whoever_wants_either(
+    post: PostMaker, receiver: Receiver, reason: str, events: list[str], told: list[str]
+) -> None:
+    desk = post({"events": events})
+    desk.escalate(reason=reason)
+    desk.tick()
+    assert [body["event"] for body in receiver.bodies] == told
+
+
+def test_nobody_is_told_later_of_what_nobody_wanted_to_know(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    """Given no webhook, when one is added afterwards, then it hears of new ones only."""
+    silent, desk = post(), post({})
+    silent.escalate(7)
+    assert silent.tick() == 0
+    desk.escalate()
+    assert desk.tick() == 1
+    assert receiver.bodies[0]["count"] == 1
+
+
+# -- breakers and jobs -----------------------------------------------------------------------------
+
+
+def test_a_breaker_is_told_of_once_per_window(post: PostMaker, receiver: Receiver) -> None:
+    desk = post({})
+    clock = [1000.0]
+    breakers = RedisBreakers(
+        desk.ledger.calls,
+        prefix="mulligan",
+        now=lambda: clock[0],
+        policy=BreakerPolicy(threshold=2, open_seconds=10),
+    )
+    for _ in range(2):
+        breakers.fault(TransportFault("503", "openai-eu"))
+    assert desk.tick() == 1
+    for _ in range(3):  # probes that fail
+        clock[0] += 1000
+        assert breakers.wait("openai-eu") is None
+        breakers.fault(TransportFault("503", "openai-eu"))
+    assert desk.tick() == 0
+    breakers.success("openai-eu")
+    desk.stage.advance(WINDOW + 1)
+    assert desk.tick() == 1
+    told = [(b["event"], b["provider"], b["count"]) for b in receiver.bodies]
+    assert told == [("breaker_opened", "openai-eu", 1), ("breaker_opened", "openai-eu", 3)]
+
+
+def test_every_finished_job_is_told_once_without_its_answer(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    desk = post({"events": ["job_finished"]})
+    ids = [desk.succeed() for _ in range(3)]
+    assert desk.tick() == 3
+    assert desk.tick() == 0
+    assert sorted(body["job_id"] for body in receiver.bodies) == sorted(ids)
+    body = receiver.bodies[0]
+    assert (body["state"], body["score"], body["labels"]) == ("succeeded", 100, {"team": "red"})
+    assert body["console_url"] == f"http://127.0.0.1:8700/jobs/{body['job_id']}"
+    assert all(b"secret answer" not in request["raw"] for request in receiver.got)
+
+
+def test_a_usage_that_nobody_told_is_null_in_what_is_told(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    desk = post({"events": ["job_finished"]})
+    used = {desk.succeed(tokens=tokens): tokens for tokens in (None, 0, 7)}
+    desk.tick()
+    assert {body["job_id"]: body["tokens"] for body in receiver.bodies} == used
+
+
+def test_jobs_of_every_partition_are_told(post: PostMaker, receiver: Receiver) -> None:
+    desk = post({"events": ["job_finished"]}, partitions=3)
+    ids = [desk.succeed() for _ in range(9)]
+    assert desk.tick() == 9
+    assert {body["job_id"] for body in receiver.bodies} == set(ids)
+    assert {body["id"][:3] for body in receiver.bodies} == {job_id[:3] for job_id in ids}
+
+
+# -- receivers that fail ---------------------------------------------------------------------------
+
+
+def test_a_receiver_that_fails_is_asked_again_later(post: PostMaker, receiver: Receiver) -> None:
+    receiver.statuses = [500, 302]
+    desk = post({})
+    desk.escalate()
+    for _ in range(3):
+        desk.tick()
+        desk.tick()  # too early: nothing is sent
+        desk.stage.advance(60)
+    assert len(receiver.got) == 3
+    assert {request["path"] for request in receiver.got} == {"/hook/token-in-the-path"}
+    assert len({request["raw"] for request in receiver.got}) == 1, "the same, to the byte"
+    assert desk.office().deliveries.counts() == {"pending": 0, "dead": 0}
+
+
+def test_after_the_last_try_it_is_a_dead_letter_until_somebody_retries_it(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    receiver.statuses = [503] * 3  # webhook_tries
+    desk = post({})
+    desk.escalate()
+    for _ in range(5):
+        desk.tick()
+        desk.stage.advance(3600)
+    assert len(receiver.got) == 3
+    store = desk.office().deliveries
+    (dead,) = store.all()
+    assert (dead.state, dead.tries, dead.error) == ("dead", 3, "the receiver answered with 503")
+    assert "token-in-the-path" not in json.dumps(dead.as_dict())
+    assert store.counts() == {"pending": 0, "dead": 1}
+    assert store.retry() == [dead.id]
+    desk.tick()
+    assert len(receiver.got) == 4
+    assert store.all() == []
+
+
+def test_a_dead_letter_can_be_dropped_and_is_not_kept_for_ever(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    receiver.statuses = [500] * 100
+    desk = post({}, retention=10**7)
+    store = desk.office().deliveries
+    for reason in ("deadline", "worker_lost"):
+        desk.escalate(reason=reason)
+        for _ in range(4):
+            desk.tick()
+            desk.stage.advance(3600)
+    first, second = store.all()
+    assert store.drop(first.id) == [first.id]
+    assert store.drop(first.id) == []
+    assert store.all() == [second]
+    desk.stage.advance(8 * 86400)
+    assert store.all() == []
+    receiver.statuses.clear()
+    desk.escalate(reason="tool_error")
+    desk.tick()
+    assert store.counts() == {"pending": 0, "dead": 0}
+
+
+def test_a_receiver_that_is_away_for_long_does_not_fill_the_ledger(
+    post: PostMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given room for two that wait and one that is dead, then the rest is forgotten."""
+    monkeypatch.setattr(deliveries, "CAP", 2)
+    monkeypatch.setattr(deliveries, "DEAD_CAP", 1)
+    desk = post({"events": ["job_finished"]})
+    for _ in range(5):
+        desk.succeed()
+    store = desk.office().deliveries
+    store.notice(desk.stage.settings.webhooks, window=WINDOW)
+    assert store.counts() == {"pending": 2, "dead": 3}
+    assert {d.error for d in store.all() if d.state == "dead"} == {"too many deliveries wait"}
+    desk.tick()
+    assert len(receiver.got) == 2
+    assert store.counts() == {"pending": 0, "dead": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"secret_env": "NOT_SET"}, "the variable NOT_SET, which secret_env names, is not set"),
+        ({"url": "http://127.0.0.1:1/token-in-the-path"}, "127.0.0.1 could not be reached"),
+    ],
+)
+def test_the_last_error_says_what_to_mend(
+    post: PostMaker, receiver: Receiver, change: dict[str, str], error: str
+) -> None:
+    desk = post(change)
+    desk.escalate()
+    desk.tick()
+    (waiting,) = desk.office().deliveries.all()
+    assert error in waiting.error
+    assert "token-in-the-path" not in waiting.error
+    assert (waiting.state, waiting.tries) == ("pending", 1)
+    assert receiver.got == []
+
+
+def test_a_webhook_without_a_secret_is_not_signed(post: PostMaker, receiver: Receiver) -> None:
+    desk = post({"secret_env": None})
+    desk.escalate()
+    desk.tick()
+    assert "X-Mulligan-Signature" not in receiver.got[0]["headers"]
+
+
+def test_a_receiver_that_hangs_holds_up_nobody_else(post: PostMaker, receiver: Receiver) -> None:
+    """Given one that does not answer, the other one hears all and the control slot is free."""
+    slow = receiver.url.replace("/hook", "/slow")
+    desk = post({"url": slow}, {})
+    for reason in ("deadline", "worker_lost", "tool_error", "repeated_failure", "not_verified"):
+        desk.escalate(reason=reason)
+    office = desk.office()
+    assert office.tick() == 10
+    until(lambda: sum("hook" in request["path"] for request in receiver.got) == 5)
+    assert sum("slow" in request["path"] for request in receiver.got) <= 2
+    receiver.hold.set()
+    office.drain()
+
+
+# -- crashes ---------------------------------------------------------------------------------------
+
+
+def test_a_kill_between_writing_and_sending_loses_nothing(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    desk = post({})
+    desk.escalate()
+    settings = desk.stage.settings
+    assert desk.office().deliveries.notice(settings.webhooks, window=WINDOW).made == 1
+    assert desk.tick() == 0  # another control worker: nothing new, and sends what is there
+    assert [body["count"] for body in receiver.bodies] == [1]
+
+
+def test_a_kill_while_sending_sends_it_again_when_the_lease_is_over(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    desk = post({})
+    desk.escalate()
+    store = desk.office().deliveries
+    found = store.notice(desk.stage.settings.webhooks, window=WINDOW)
+    lost = store.take(found.due[0], tries=3, spare=())
+    assert lost is not None
+    desk.tick()
+    assert receiver.got == [], "it is leased"
+    desk.stage.advance(61)
+    desk.tick()
+    assert [body["id"] for body in receiver.bodies] == [lost.id]
+    late = store.finish(lost, error="too late", final=True, delay=0, tries=3)
+    assert late == "lost", "a sender whose lease is gone cannot write"
+
+
+def test_one_that_kills_every_sender_ends_as_a_dead_letter(
+    post: PostMaker, receiver: Receiver
+) -> None:
+    desk = post({})
+    desk.escalate()
+    store = desk.office().deliveries
+    due = store.notice(desk.stage.settings.webhooks, window=WINDOW).due[0]
+    for _ in range(3):
+        assert store.take(due, tries=3, spare=()) is not None
+        desk.stage.advance(61)
+    assert store.take(due, tries=3, spare=()) is None
+    assert [(d.state, d.error) for d in store.all()] == [
+        ("dead", "its senders died while sending it")
+    ]
+
+
+def test_two_control_workers_send_once(post: PostMaker, receiver: Receiver) -> None:
+    desk = post({"events": ["escalated", "job_finished"]})
+    for _ in range(20):
+        desk.succeed()
+    desk.escalate()
+    offices = [desk.office() for _ in range(4)]
+    threads = [threading.Thread(target=office.tick) for office in offices]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for office in offices:
+        office.drain()
+    ids = [body["id"] for body in receiver.bodies]
+    assert len(ids) == len(set(ids)) == 22  # 21 jobs that ended, one group
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def test_the_command_line_lists_tests_retries_and_drops(
+    redis_url: str, redis_client: redis.Redis, receiver: Receiver, tmp_path: Path
+) -> None:
+    del redis_client  # emptied
+    (tmp_path / "mulligan.toml").write_text(
+        f'[[webhooks]]\nurl = "{receiver.url}"\nsecret_env = "HOOK_SECRET"\n'
+    )
+    shell = Shell(tmp_path, {"MULLIGAN_BROKER_URL": redis_url, "HOOK_SECRET": SECRET})
+    assert "no deliveries wait" in shell.look("webhooks", "list").output
+    told = shell.look("webhooks", "test").output
+    assert "127.0.0.1#" in told
+    assert "token-in-the-path" not in told
+    assert receiver.bodies[0]["event"] == "test"
+    receiver.statuses = [500]
+    failed = json.loads(shell.look("webhooks", "test", "--json", code=1).stdout)
+    assert failed["tests"][0]["error"] == "the receiver answered with 500"
+    listed = json.loads(shell.look("webhooks", "list", "--json").stdout)
+    assert listed["deliveries"] == []
+    assert [hook["events"] for hook in listed["webhooks"]] == [
+        ["breaker_opened", "budget_exhausted", "escalated"]
+    ]
+    nothing = shell.look("webhooks", "retry", "fleet-none-1", code=2)
+    assert "no dead delivery fleet-none-1" in nothing.output
+    assert "say which" in shell.look("webhooks", "drop", code=2).output
+    assert "0 deliveries" in shell.look("webhooks", "retry", "--all").output
+
+
+# -- real workers ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Told:
+    """Real workers whose configuration names a receiver."""
+
+    fleet: Fleet
+    receiver: Receiver
+    config: Path
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    folder = tmp_path_factory.mktemp("told")
+    config = folder / "mulligan.toml"
+    with receiving() as receiver:
+        config.write_text(f'[[webhooks]]\nurl = "{receiver.url}"\nsecret_env = "HOOK_SECRET"\n')
+        environment = {"MULLIGAN_CONFIG": str(config), "HOOK_SECRET": SECRET}
+        with running_fleet(folder, environment=environment) as fleet:
+            yield Told(fleet, receiver, config)
+
+
+def test_the_control_worker_tells_of_an_escalated_job(told: Told) -> None:
+    view = told.fleet.one(scripted(WRONG_TYPE))
+    assert view.state == "escalated"
+    (request,) = wait_for(lambda: told.receiver.got, "the webhook")
+    body, signature = request["body"], request["headers"]["X-Mulligan-Signature"]
+    assert (body["event"], body["example_job"]) == ("escalated", view.id)
+    assert verify_signature(SECRET, signature, request["raw"], time.time())
+
+
+def test_an_exemption_counts_without_a_restart(told: Told) -> None:
+    """Given running workers, when a task type becomes exempt, then it gets no mandatory retry."""
+    (before,) = told.fleet.one(scripted(WRONG_TYPE, GOOD)).cycles
+    assert before.status == "completed"
+    told.config.write_text('exempt_task_types = ["extract_person"]\n')
+
+    def exempt() -> bool:
+        return not told.fleet.one(scripted(WRONG_TYPE, GOOD)).cycles
+
+    wait_for(exempt, "the exemption to count", seconds=30)
+
+
+def test_a_paused_provider_is_asked_nothing_until_it_is_resumed(told: Told) -> None:
+    shell = Shell(told.fleet.folder, {"MULLIGAN_BROKER_URL": told.fleet.server.url})
+    said = shell.look("queue", "pause", "provider:scripted").output
+    assert "mulligan queue resume provider:scripted" in said
+
+    def held() -> str | None:
+        """A job that met the pause: a worker's picture of it may be a second old."""
+        (job_id,) = told.fleet.submit(scripted(GOOD))
+
+        def met() -> JobView | None:
+            view = told.fleet.ledger.job(job_id)
+            return view if view and (view.waiting_for == "pause" or view.finished_at) else None
+
+        view = wait_for(met, "the attempt to be made or to wait")
+        return job_id if view.waiting_for == "pause" else None
+
+    job_id = wait_for(held, "an attempt to wait for the pause")
+    shell.look("queue", "resume", "provider:scripted")
+    view = told.fleet.finished([job_id])[0]
+    assert (view.state, len(view.attempts), view.attempts[0].faults) == ("succeeded", 1, 0)

@@ -1,0 +1,209 @@
+"""Who is there and what waits: beats, the age of messages, and what autoscalers are told."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+from support.fleet import (
+    CONTROL,
+    GOOD,
+    WORK,
+    Fleet,
+    ended_by_itself,
+    running_fleet,
+    scripted,
+    wait_for,
+)
+from support.ledger_stage import SettingsMaker
+from support.web import ask, new_token
+
+from mulligan.console.http.context import Site, open_site
+from mulligan.tasks.ports.ledger import Entry, Publication
+from mulligan.workers.celery.factory import create_app
+from mulligan.workers.celery.heartbeat import Beat, Presence, fleet
+from mulligan.workers.celery.publisher import Publisher
+from mulligan.workers.celery.queue_depth import waiting
+from mulligan.workers.celery.worker_heartbeat import sign
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+
+KEY = "mulligan:{fleet}:workers"
+
+
+def beat(name: str = "attempt@here", **changes: object) -> Beat:
+    fields = {"pool": name.partition("@")[0], "host": "here", "pid": 7, "slots": 4, "active": 1}
+    return Beat.model_validate({"name": name, **fields, **changes})
+
+
+def say(ledger: RedisLedger, said: Beat, *, child: bool = False) -> Presence:
+    presence = Presence(ledger.calls, "mulligan", lambda: said, child=child)
+    presence.beat()
+    return presence
+
+
+def test_a_beat_is_read_back_and_a_process_adds_its_round_trips(ledger: RedisLedger) -> None:
+    say(ledger, beat(round_trips=10))
+    say(ledger, beat(round_trips=5, slots=0, active=0), child=True)
+    say(ledger, beat("verify@here"))
+    found = fleet(ledger.calls, "mulligan", ledger.now())
+    assert [(one.name, one.slots, one.round_trips) for one in found] == [
+        ("attempt@here", 4, 15),
+        ("verify@here", 4, 0),
+    ]
+    assert ledger.now() - found[0].at < 5
+
+
+def test_who_fell_silent_is_not_counted_and_not_kept(
+    ledger: RedisLedger, redis_client: redis.Redis
+) -> None:
+    say(ledger, beat())
+    redis_client.hset(KEY, "old@there", beat("old@there", at=ledger.now() - 31).model_dump_json())
+    redis_client.hset(KEY, "odd@there", json.dumps({"of": "another version"}))
+    found = fleet(ledger.calls, "mulligan", ledger.now())
+    assert [one.name for one in found] == ["attempt@here"]
+    assert redis_client.hkeys(KEY) == ["attempt@here"]
+
+
+def test_who_leaves_says_so(ledger: RedisLedger, redis_client: redis.Redis) -> None:
+    presence = say(ledger, beat())
+    presence.leave()
+    assert redis_client.hkeys(KEY) == []
+
+
+# -- what waits ------------------------------------------------------------------------------------
+
+
+def test_what_waits_by_priority_and_how_long_the_oldest_has(
+    ledger: RedisLedger, settings: SettingsMaker, redis_client: redis.Redis
+) -> None:
+    app = create_app(settings())
+    nothing = waiting(app, ["attempt", "repair"])["repair"]
+    assert (nothing.depth, nothing.oldest_seconds) == (0, None)
+    publish = Publisher(app, ledger).publish
+    for number, priority in ((1, 0), (2, 5), (3, 5)):
+        publish([Publication(Entry("attempt", f"p00-x{number}", 1), "attempt", priority)])
+    redis_client.lpush("attempt", "no message at all")
+    found = waiting(app, ["attempt"])["attempt"]
+    assert found.depth == 4
+    assert found.by_priority == {0: 2, 3: 2, 6: 0, 9: 0}
+    assert found.oldest_seconds is not None
+    assert 0 <= found.oldest_seconds < 60
+    # The next to be taken is the one that was put in first.
+    raw = json.loads(str(redis_client.lindex("attempt\x06\x163", -1)))
+    assert raw["headers"]["id"] == "p00-x2-1"
+    assert time.time() - raw["headers"]["mulligan_at"] < 60
+
+
+# -- what autoscalers are told ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def site(settings: SettingsMaker) -> Iterator[Site]:
+    opened = open_site(settings(attempt_slots=10, repair_slots=3))
+    yield opened
+    opened.close()
+
+
+def test_without_a_worker_the_load_counts_the_slots_one_would_have(site: Site) -> None:
+    publish = site.shop.publisher.publish
+    publish([Publication(Entry("attempt", f"p00-x{n}", 1), "attempt", 5) for n in range(20)])
+    publish([Publication(Entry("attempt", "p00-y", 2), "repair", 0)])
+    told = ask(site).get("/api/scale/attempt").json()
+    assert told.pop("oldest_seconds") >= 0
+    assert told == {
+        "pool": "attempt",
+        "active": 0,
+        "queued": 21,
+        "slots": 10,
+        "workers": 0,
+        "value": 2.1,
+    }
+    repair = ask(site).get("/api/scale/repair").json()
+    assert (repair["queued"], repair["slots"]) == (1, 3)
+
+
+def test_the_load_of_a_pool_is_that_of_all_its_workers(site: Site) -> None:
+    for name, slots, active in (("attempt@a", 8, 8), ("attempt@b", 8, 4), ("verify@a", 2, 2)):
+        say(site.ledger, beat(name, slots=slots, active=active))
+    told = ask(site).get("/api/scale/attempt").json()
+    assert told == {
+        "pool": "attempt",
+        "active": 12,
+        "queued": 0,
+        "slots": 16,
+        "workers": 2,
+        "oldest_seconds": None,
+        "value": 0.75,
+    }
+
+
+def test_an_unknown_pool_is_answered_with_those_there_are(site: Site) -> None:
+    say(site.ledger, beat("own@here", queues=("own",)))
+    refused = ask(site).get("/api/scale/nobody")
+    assert refused.status_code == 404
+    message = refused.json()["error"]["message"]
+    assert message.endswith("the pools are attempt, control, edit, own, repair, verify")
+    assert ask(site).get("/api/scale/own").json()["workers"] == 1
+
+
+def test_only_ops_may_ask(site: Site) -> None:
+    ops, producer = new_token(site, role="ops"), new_token(site, role="producer")
+    assert ask(site, ops).get("/api/scale/attempt").status_code == 200
+    assert ask(site, producer).get("/api/scale/attempt").status_code == 403
+    assert ask(site).get("/api/scale/attempt").status_code == 401
+
+
+# -- real workers ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def alive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    forked = replace(WORK, name="forked", kind="prefork", slots=2)
+    folder = tmp_path_factory.mktemp("alive")
+    with running_fleet(folder, pools=(CONTROL, WORK, forked)) as found:
+        yield found
+
+
+def present(running: Fleet) -> dict[str, Beat]:
+    beats = fleet(running.ledger.calls, "mulligan", running.ledger.now())
+    return {one.pool: one for one in beats}
+
+
+def test_every_sort_of_worker_is_there(alive: Fleet) -> None:
+    wait_for(lambda: present(alive).keys() == {"control", "work", "forked"}, "three workers")
+    found = present(alive)
+    assert {name: one.slots for name, one in found.items()} == {
+        "control": 1,
+        "work": 4,
+        "forked": 2,
+    }
+    assert found["work"].queues == WORK.queues
+    pids = {c.name: c.process.pid for c in alive.stack.children if c.process}
+    assert {name: one.pid for name, one in found.items()} == pids
+    for one in found.values():
+        # Right after the beat.
+        wait_for(sign(alive.shop.settings, one.name).exists, f"the sign of {one.name}")
+
+
+def test_what_a_worker_runs_is_seen(alive: Fleet) -> None:
+    wait_for(lambda: len(present(alive)) == 3, "three workers")
+    ids = alive.submit(*[scripted({"text": GOOD, "delay": 7}) for _ in range(2)])
+    wait_for(lambda: sum(p.active for p in present(alive).values()) >= 2, "both to be seen")
+    alive.finished(ids)
+    wait_for(lambda: sum(p.active for p in present(alive).values()) <= 1, "both to be gone")
+
+
+def test_a_worker_that_stops_is_gone_at_once(alive: Fleet) -> None:
+    wait_for(lambda: "work" in present(alive), "the worker")
+    name = present(alive)["work"].name
+    leaving = next(c for c in alive.stack.children if c.name == "work")
+    assert leaving.process is not None
+    leaving.process.terminate()
+    assert ended_by_itself(leaving) == 0
+    assert "work" not in present(alive)
+    assert not Path(sign(alive.shop.settings, name)).exists()

@@ -1,0 +1,164 @@
+"""What ops rely on: Redis may go away, workers may be stopped, and a retry never queues."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from support.fleet import (
+    CONTROL,
+    GOOD,
+    WORK,
+    WRONG_TYPE,
+    Fleet,
+    Server,
+    running_fleet,
+    scripted,
+    wait_for,
+)
+
+from mulligan.tasks.ports.world import BadInput
+
+
+def test_redis_is_killed_while_jobs_run_and_two_beats_sweep(tmp_path: Path) -> None:
+    """Given an AOF that is always synced, when Redis dies and comes back, then nothing is lost."""
+    second = replace(CONTROL, name="control2")
+    with running_fleet(tmp_path, pools=[CONTROL, second, WORK], persistent=True) as fleet:
+        jobs = [scripted(WRONG_TYPE, GOOD, name=f"job-{i}") for i in range(60)]
+        ids = fleet.submit(*jobs)
+        wait_for(lambda: fleet.ledger.jobs(state="succeeded"), "the first job to succeed")
+        fleet.server.kill(signal.SIGKILL)
+        fleet.server.start()
+        views = fleet.finished(ids, seconds=120)
+        assert {view.state for view in views} == {"succeeded"}
+        assert {len(view.attempts) for view in views} == {2}
+        assert {len(view.cycles) for view in views} == {1}
+
+
+def test_a_retry_overtakes_every_job_that_waits(tmp_path: Path) -> None:
+    with running_fleet(tmp_path, pools=[CONTROL, replace(WORK, slots=2)]) as fleet:
+        fleet.ledger.pause("queue:attempt")  # so that the backlog stands before anything runs
+        backlog = fleet.submit(*[scripted(GOOD) for _ in range(400)])
+        probes = fleet.submit(*[scripted(WRONG_TYPE, GOOD, priority=0) for _ in range(5)])
+        wait_for(
+            lambda: all(v.waiting_for for v in fleet.ledger.jobs(limit=500)), "all jobs to wait"
+        )
+        fleet.ledger.resume("queue:attempt")
+        views = fleet.finished([*probes, *backlog], seconds=120)
+        starts = sorted(view.attempts[0].started_at or 0.0 for view in views[len(probes) :])
+        for view in views[: len(probes)]:
+            failed, retried = view.attempts[0].settled_at, view.attempts[1].started_at
+            assert failed is not None
+            assert retried is not None
+            overtaken = [start for start in starts if failed < start < retried]
+            # Only what the slots had already taken may start before it.
+            assert len(overtaken) <= 8, f"{len(overtaken)} jobs went first"
+
+
+@pytest.mark.real_models("command")
+def test_a_worker_told_to_quit_gives_its_attempt_back_at_once(tmp_path: Path) -> None:
+    """Given a lease of ten minutes and an answer that does not come, when its worker is told to
+    quit, then another one has the attempt, and none is held against it."""
+    gate = tmp_path / "gate"
+    answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
+    pools = [CONTROL, *(replace(WORK, name=name, slots=1) for name in ("one", "two"))]
+    with running_fleet(tmp_path, pools=pools, lease=600.0) as fleet:
+        runner = {"kind": "command", "argv": ["sh", "-c", answer]}
+        (job_id,) = fleet.submit(scripted(runner=runner))
+        quitting = wait_for(lambda: fleet.holder(job_id), "the attempt to be claimed")
+        quitting.process.send_signal(signal.SIGQUIT)
+        wait_for(lambda: fleet.holder(job_id) not in (None, quitting), "another worker to have it")
+        assert quitting.alive, "it was not the end of the process that gave it back"
+        gate.touch()
+        view = fleet.finished([job_id])[0]
+        assert view.state == "succeeded"
+        assert view.attempts[0].claims == 1
+
+
+def test_a_submission_that_the_ledger_refuses_stays_in_the_broker(tmp_path: Path) -> None:
+    """Given a ledger without memory, then a message that is the only copy of a job goes back,
+    and is accepted once there is room."""
+    ledger = Server(tmp_path / "ledger")
+    ledger.start()
+    try:
+        with running_fleet(
+            tmp_path, pools=[CONTROL], ledger_url=f"unix://{ledger.socket}"
+        ) as fleet:
+            ledger.client().config_set("maxmemory", "1kb")
+            job = {**scripted(GOOD), "idempotency_key": "k"}
+            Celery(broker=fleet.server.url).send_task(
+                "mulligan.submit", queue="mulligan.submit", kwargs=job
+            )
+            wait_for(lambda: "stays on mulligan.submit" in fleet.logs(), "the refusal to be told")
+            ledger.client().config_set("maxmemory", "0")
+            wait_for(lambda: fleet.ledger.jobs(), "the job to be accepted")
+    finally:
+        ledger.kill(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Fleet:  # type: ignore[misc]
+    folder = tmp_path_factory.mktemp("strict")
+    config = folder / "mulligan.toml"
+    config.write_text(
+        '[runners.good]\nkind = \'scripted\'\nanswers = [\'{"name": "A", "age": 1}\']\n'
+        "[commands.fine]\nargv = ['true']\n"
+    )
+    with running_fleet(
+        folder, environment={"MULLIGAN_CONFIG": str(config)}, allow_inline=False
+    ) as fleet:
+        yield fleet
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        scripted(GOOD, runner={"kind": "command", "argv": ["rm", "-rf", "/"]}),
+        scripted(GOOD, runner={"kind": "openai", "base_url": "http://evil", "model": "m"}),
+        scripted(GOOD, runner={"profile": "good", "base_url": "http://evil"}),
+        scripted(GOOD, runner="good", verifiers=[{"id": "command.subprocess", "argv": ["reboot"]}]),
+        scripted(GOOD, runner="good", workspace={"path": "/etc"}),
+    ],
+    ids=["command", "base_url", "override", "argv", "path"],
+)
+def test_a_job_from_the_broker_carries_no_authority(strict: Fleet, job: dict[str, object]) -> None:
+    client = Celery(broker=strict.server.url)
+    client.send_task("mulligan.submit", kwargs=job, queue="mulligan.submit")
+    name = f"after-{id(job)}"
+    allowed = scripted(
+        GOOD, runner="good", name=name, verifiers=["json.object", {"id": "command.subprocess",
+                                                                   "command": "fine"}]
+    )  # fmt: skip
+    client.send_task("mulligan.submit", kwargs=allowed, queue="mulligan.submit")
+    done = wait_for(
+        lambda: [v for v in strict.ledger.jobs(state="succeeded") if v.job.name == name],
+        "the job that only names profiles",
+    )
+    assert len(done) == 1
+    assert {v.job.name for v in strict.ledger.jobs(limit=100)} == {
+        v.job.name for v in strict.ledger.jobs(state="succeeded", limit=100)
+    }, "the refused job left something behind"
+
+
+def test_a_worker_refuses_what_its_own_configuration_does_not_allow(strict: Fleet) -> None:
+    """Given a producer whose own settings allow inline runners, the worker still decides."""
+    from mulligan.tasks.jobs.submit import read_job
+    from mulligan.tasks.ports.ledger import Submission
+    from mulligan.workers.ledger.keys import job_id as new_id
+
+    job = read_job(scripted(GOOD))
+    submission = Submission(id=new_id(partitions=1), job=job)
+    strict.ledger.accept([submission])
+    view = strict.finished([submission.id])[0]
+    assert (view.state, view.reason) == ("escalated", "unsafe_request")
+    assert "profile" in (view.detail or "")
+
+
+def test_nothing_is_stored_while_any_job_of_a_submission_is_bad(strict: Fleet) -> None:
+    before = len(strict.ledger.jobs(limit=1000))
+    with pytest.raises(BadInput, match=r"jobs\[1\]\.runner"):
+        strict.submit(scripted(GOOD, runner="good"), scripted(GOOD, runner="unknown"))
+    assert len(strict.ledger.jobs(limit=1000)) == before

@@ -1,0 +1,220 @@
+"""`mulligan run` as a real process: it boots, runs, tells, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+import redis
+from support.cli_process import GOOD, WRONG_TYPE, Shell, job, new_shell, wait_for
+
+T = TypeVar("T")
+JOBS = [
+    job({"text": WRONG_TYPE, "usage": {"total_tokens": 80}},
+        {"text": GOOD, "usage": {"total_tokens": 120}}),
+    job(f"```json\n{GOOD}\n```", task_type="fenced_json"),
+    job(GOOD, task_type="invoice_total"),
+    job({"text": '{"name": "Al', "finish_reason": "length"}, GOOD, task_type="long_list"),
+    job("no", task_type="stubborn", idempotency_key="stubborn-1"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    with new_shell() as shell:
+        yield shell
+
+
+@pytest.fixture(scope="module")
+def document(shell: Shell) -> Any:
+    """What one run of all jobs printed. One of them cannot be repaired: exit code 1."""
+    shell.write("jobs.json", JOBS)
+    document = shell.read("run", "jobs.json", "--wait-cycles", code=1)
+    assert shell.nothing_left()
+    return document
+
+
+def test_the_document(document: Any) -> None:
+    states = {each["name"]: (each["state"], each["reason"]) for each in document["jobs"]}
+    assert states == {
+        "extract_person": ("succeeded", None),
+        "fenced_json": ("succeeded", None),
+        "invoice_total": ("succeeded", None),
+        "long_list": ("succeeded", None),
+        "stubborn": ("escalated", "repeated_failure"),
+    }
+    report = document["report"]
+    assert report["protocolVersion"] == "self-repair-immediate-v1"
+    assert (report["totalCycles"], report["immediateCompletionRate"]) == (3, 1.0)
+    assert report["statusCounts"]["completed"] == 2
+    figures = document["figures"]
+    assert (figures["first_try"], figures["succeeded"], figures["lost"]) == (2, 4, 0)
+    assert (figures["tokens"], figures["repair_tokens"]) == (200, 120)
+    assert figures["retry_p50_ms"] > 0
+
+
+def test_a_repaired_job_in_the_document(document: Any) -> None:
+    repaired = document["jobs"][0]
+    first, second = repaired["attempts"]
+    assert (repaired["best_attempt"], repaired["answer"]) == (2, GOOD)
+    assert (first["number"], first["mode"], first["answer"]) == (1, "initial", WRONG_TYPE)
+    assert first["score"] < 70
+    assert first["prompt"] == "Extract the person."
+    assert first["failure"]["kind"] == "schema_invalid"
+    assert first["instruction"]["action"] == "fix_type"
+    assert [result["status"] for result in first["results"]] == ["pass", "fail"]
+    assert (second["number"], second["mode"], second["score"]) == (2, "immediate_retry", 100)
+    assert second["usage"]["total_tokens"] == 120
+    assert "$.age has the wrong type" in second["prompt"]
+    assert [cycle["status"] for cycle in repaired["cycles"]] == ["completed"]
+
+
+def test_the_jobs_can_be_looked_at_afterwards(shell: Shell, document: Any) -> None:
+    listed = json.loads(shell.look("jobs", "list", "--state", "escalated", "--json").stdout)
+    assert [each["name"] for each in listed["jobs"]] == ["stubborn"]
+    by_name = shell.read("jobs", "show", "extract_person")
+    assert by_name == document["jobs"][0]
+    story = shell.look("jobs", "show", "extract_person", "--diff").stdout
+    assert "attempt 1  initial  score 50  schema_invalid $.age" in story
+    assert "  +++ attempt 2" in story
+    assert "cycle 1 after attempt 1: completed" in story
+    assert "has already ended" in shell.look("jobs", "cancel", "stubborn", code=1).stderr
+    assert shell.nothing_left()
+
+
+def test_a_job_is_found_by_whatever_it_is_called(shell: Shell, document: Any) -> None:
+    stubborn = document["jobs"][4]["id"]
+    for ref in (stubborn, stubborn[:20], "stubborn-1", "stubborn"):
+        assert stubborn in shell.look("jobs", "show", ref).stdout
+    told = shell.look("jobs", "show", "stuborn", code=2).stderr
+    assert "no job 'stuborn'; did you mean 'stubborn'?" in told
+
+
+def test_the_report_of_the_same_ledger(shell: Shell, document: Any) -> None:
+    shell.look("report", "immediate-loop", "--output", "report.json")
+    written = json.loads((shell.folder / "report.json").read_text())
+    assert written["causeLabels"] == document["report"]["causeLabels"]
+
+
+def test_a_successful_run_for_people(shell: Shell, document: Any) -> None:
+    """Joins the home of the earlier run; `seen` jobs are told as they are."""
+    shell.write("two.json", {"jobs": [JOBS[0], JOBS[1]]})
+    shown = shell.run("run", "two.json", "--show-repair").stdout
+    assert "+++ extract_person attempt 2" in shown
+    assert 'schema_invalid $.age  "integer" + constrained' in shown
+    assert "free repair" in shown
+    assert "first try 1/2 → after repair 2/2 · retry p50" in shown
+    assert "lost 0" in shown
+    assert "next: mulligan jobs show extract_person --diff · mulligan up" in shown
+    assert "\x1b[" not in shown
+    assert shell.nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (job("x", budjet={}), "job.json:1: budjet: there is no such field; did you mean 'budget'?"),
+        (job("x", verifiers=["json.objet"]), "job.json:1: verifiers[0].id: unknown verifier"),
+        (job("x", runner={"kind": "scriptd"}), "job.json:1: runner.kind: no runner 'scriptd'"),
+        (
+            job("x", policy={"max_attempts": 1}),
+            "policy.max_attempts: must be 2 or more",
+        ),
+        (job("x", workspace={"path": "gone"}), "job.json:1: workspace.path: there is no directory"),
+    ],
+)
+def test_nothing_is_started_for_bad_input(content: dict[str, Any], said: str) -> None:
+    with new_shell() as shell:
+        shell.write("job.json", content)
+        assert said in shell.look("run", "job.json", code=2).stderr
+        assert [path.name for path in shell.folder.iterdir()] == ["job.json"]
+
+
+@pytest.mark.real_models("command")
+def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
+    with new_shell(MULLIGAN_LEASE="2") as shell:
+        copies = shell.folder / "tmp"
+        copies.mkdir()
+        shell.environment["TMPDIR"] = str(copies)
+        gate = shell.folder / "gate"
+        answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
+        runner = {"kind": "command", "argv": ["sh", "-c", answer]}
+        shell.write("slow.json", job(runner=runner, idempotency_key="slow"))
+        process = shell.start("run", "slow.json")
+        wait_for(lambda: _running(shell), "the job to run")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)  # impatient
+        out, err = process.communicate(timeout=90)
+        assert process.returncode == 130, out + err
+        assert "1 unfinished job stays in the ledger" in err
+        assert shell.nothing_left()
+        assert list(copies.glob("mulligan-*")) == []
+        gate.touch()
+        # The key finds the job again, and it is not run from the start by another id.
+        shell.run("run", "slow.json", "--always-zero", timeout=120)
+        listed = json.loads(shell.look("jobs", "list", "--json").stdout)
+        assert [each["state"] for each in listed["jobs"]] == ["succeeded"]
+
+
+@pytest.mark.real_models("command")
+def test_a_run_starts_its_redis_again_and_goes_on() -> None:
+    with new_shell(MULLIGAN_SUBMIT_PATIENCE="0.5") as shell:
+        gate = shell.folder / "gate"
+        answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
+        shell.write("slow.json", job(runner={"kind": "command", "argv": ["sh", "-c", answer]}))
+        process = shell.start("run", "slow.json")
+        wait_for(lambda: _running(shell), "the job to run")
+        first = _redis_pid(shell)
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: _redis_pid(shell) not in (None, first), "another Redis")
+        gate.touch()
+        out, err = process.communicate(timeout=180)
+        assert process.returncode == 0, out + err
+        assert "the embedded Redis is gone; starting it again" in err
+        assert "lost 0" in out
+        assert shell.nothing_left()
+
+
+def test_nobody_to_run_the_jobs_is_told(redis_url: str) -> None:
+    with new_shell(MULLIGAN_BROKER_URL=redis_url, MULLIGAN_ALLOW_INLINE="true") as shell:
+        shell.write("job.json", job(GOOD))
+        process = shell.start("submit", "job.json", "--wait")
+        assert process.stderr is not None
+        assert "no worker answers: start `mulligan up`" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130, out + err
+        assert "1 unfinished job stays in the queue" in err
+
+
+def _running(shell: Shell) -> bool:
+    """Whether a worker has claimed the job."""
+    return bool(_ask(shell, lambda client: client.zcard("mulligan:{p00}:jobs:running")))
+
+
+def _redis_pid(shell: Shell) -> int | None:
+    return _ask(shell, lambda client: int(client.info("server")["process_id"]))
+
+
+def _ask(shell: Shell, question: Callable[[Any], T]) -> T | None:
+    """What the embedded Redis of a shell answers; None if there is none."""
+    socket = shell.folder / ".mulligan" / "redis.sock"
+    try:
+        with redis.Redis(unix_socket_path=str(socket)) as client:
+            return question(client)
+    except redis.RedisError:
+        return None
+
+
+def test_a_timeout_is_told_and_cleans_up() -> None:
+    with new_shell() as shell:
+        shell.write("slow.json", job({"text": GOOD, "delay": 60}))
+        told = shell.run("run", "slow.json", "--timeout", "1", code=1)
+        assert "not all was done within 1 s" in told.stderr
+        assert "lost 0 · unfinished 1" in told.stdout
+        assert shell.nothing_left()

@@ -1,0 +1,201 @@
+"""`mulligan up` and those who talk to it: one stack, started once, stopped by the last test."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+
+import psutil
+import pytest
+from support.cli_process import GOOD, WRONG_TYPE, Shell, job, new_shell, wait_for
+
+
+class Up:
+    """A running `mulligan up` and all it has said."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        self.said: list[str] = []
+        self.process = shell.start("up")
+        Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        self.said.extend(iter(self.process.stdout.readline, ""))
+
+    @property
+    def text(self) -> str:
+        return "".join(self.said)
+
+    def hears(self, wanted: str, *, seconds: float = 90) -> None:
+        wait_for(lambda: wanted in self.text, f"{wanted!r} in {self.text!r}", seconds=seconds)
+
+    def worker(self, name: str) -> psutil.Process:
+        """A child of it, by the name of its pool."""
+        for process in psutil.Process(self.process.pid).children():
+            if f"{name}@%h" in process.cmdline():
+                return process
+        raise AssertionError(f"no worker {name}")
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Up]:
+    environment = {
+        "MULLIGAN_ALLOW_INLINE": "true",
+        "MULLIGAN_FLOWER_PORT": "0",
+        "MULLIGAN_CONSOLE_PORT": "0",
+    }
+    with new_shell(**environment) as shell:
+        up = Up(shell)
+        up.hears("ready; Ctrl-C stops everything")
+        yield up
+
+
+def test_submit_and_wait(up: Up) -> None:
+    up.shell.write("two.json", [job(WRONG_TYPE, GOOD), job(GOOD, task_type="plain")])
+    shown = up.shell.look("submit", "two.json", "--wait").stdout
+    assert "first try 1/2 → after repair 2/2" in shown
+    up.shell.write("bad.json", job("no", task_type="stubborn"))
+    told = json.loads(up.shell.look("submit", "bad.json", "--wait", "--json", code=1).stdout)
+    assert told["jobs"][0]["reason"] == "repeated_failure"
+
+
+def test_submit_prints_ids_and_a_key_is_one_job(up: Up) -> None:
+    up.shell.write("key.json", job(GOOD, idempotency_key="only-once"))
+    first = json.loads(up.shell.look("submit", "key.json", "--json").stdout)["jobs"][0]
+    again = json.loads(up.shell.look("submit", "key.json", "--json").stdout)["jobs"][0]
+    assert (first["id"], first["status"]) == (again["id"], "accepted")
+    assert again["status"] == "seen"
+    up.shell.write("other.json", job("other", idempotency_key="only-once"))
+    told = up.shell.look("submit", "other.json", code=2).stderr
+    assert "other.json:1: idempotency_key: 'only-once' was used for another job" in told
+    assert first["id"] in up.shell.look("jobs", "show", "only-once").stdout
+
+
+def test_run_uses_the_workers_that_are_there(up: Up) -> None:
+    up.shell.write("bad.json", job("no", task_type="stubborn"))
+    before = {process.pid for process in up.shell.processes()}
+    up.shell.look("run", "bad.json", code=1)
+    up.shell.look("run", "bad.json", "--always-zero")
+    assert {process.pid for process in up.shell.processes()} == before
+
+
+def test_a_pause_holds_jobs_back(up: Up) -> None:
+    up.shell.look("queue", "pause", "task_type:held")
+    up.shell.write("held.json", job(GOOD, task_type="held"))
+    up.shell.look("submit", "held.json")
+    wait_for(lambda: _state(up.shell, "held") == "waiting", "the job to meet the pause")
+    listed = json.loads(up.shell.look("queue", "list", "--json").stdout)
+    assert listed["paused"] == ["task_type:held"]
+    assert set(listed["queues"]) >= {"repair", "attempt", "verify"}
+    up.shell.look("queue", "resume", "task_type:held")
+    wait_for(lambda: _state(up.shell, "held") == "succeeded", "the job to go on")
+
+
+def _state(shell: Shell, name: str) -> Any:
+    return json.loads(shell.look("jobs", "show", name, "--json").stdout)["state"]
+
+
+def test_cancel(up: Up) -> None:
+    up.shell.look("queue", "pause", "task_type:unwanted")
+    up.shell.write("unwanted.json", job(GOOD, task_type="unwanted"))
+    up.shell.look("submit", "unwanted.json")
+    assert "is cancelled" in up.shell.look("jobs", "cancel", "unwanted").stdout
+    assert _state(up.shell, "unwanted") == "cancelled"
+    up.shell.look("queue", "resume", "task_type:unwanted")
+
+
+def test_watch_follows_a_job_to_its_end(up: Up) -> None:
+    up.shell.write("slow.json", job({"text": GOOD, "delay": 6}, task_type="slow"))
+    up.shell.look("submit", "slow.json")
+    lines = up.shell.look("jobs", "watch", "slow", "--json").stdout.splitlines()
+    last = json.loads(lines[-1])
+    assert (last["type"], last["state"]) == ("job", "succeeded")
+
+
+def test_inline_runners_are_refused_where_they_are_not_allowed(up: Up) -> None:
+    up.shell.write("job.json", job(GOOD))
+    told = up.shell.run("submit", "job.json", code=2, MULLIGAN_ALLOW_INLINE="false").stderr
+    assert "job.json:1: runner.kind: a job may not define its runner here" in told
+
+
+def test_a_second_up_is_refused(up: Up) -> None:
+    assert "already up" in up.shell.look("up", code=2).stderr
+
+
+def test_doctor_finds_all_in_order(up: Up) -> None:
+    told = json.loads(up.shell.look("doctor", "--json").stdout)
+    found = {check["name"]: check["status"] for check in told["checks"]}
+    assert {"ledger", "persistence", "eviction", "sweep", "workers", "queues"} <= found.keys()
+    assert set(found.values()) == {"ok"}
+
+
+# -- Flower ---------------------------------------------------------------------------------------
+
+
+def _status(url: str, login: str | None = None) -> int:
+    request = urllib.request.Request(url)  # noqa: S310 - our own
+    if login is not None:
+        pair = base64.b64encode(login.encode()).decode()
+        request.add_header("Authorization", f"Basic {pair}")
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_flower_answers_only_with_its_login(up: Up) -> None:
+    found = re.search(r"^flower +(http://127\.0\.0\.1:\d+)", up.text, re.MULTILINE)
+    assert found is not None
+    file = up.shell.folder / ".mulligan" / "flower.json"
+    login = json.loads(file.read_text())
+    assert file.stat().st_mode & 0o077 == 0
+    assert _status(f"{found[1]}/api/tasks") == 401
+    assert _status(f"{found[1]}/api/tasks", "mulligan:guess") == 401
+    assert _status(f"{found[1]}/api/tasks", f"{login['user']}:{login['password']}") == 200
+    for process in up.shell.processes():
+        assert login["password"] not in " ".join(process.cmdline())
+
+
+def test_the_console_answers_and_shows_the_jobs(up: Up) -> None:
+    found = re.search(r"^console +(http://127\.0\.0\.1:\d+)", up.text, re.MULTILINE)
+    assert found is not None
+    assert _status(f"{found[1]}/healthz") == 200
+    assert _status(f"{found[1]}/readyz") == 200
+    assert _status(f"{found[1]}/api/jobs") == 200
+    assert _status(f"{found[1]}/") == 200
+    assert _status(f"{found[1]}/metrics") == 200
+
+
+# -- deaths, and the end --------------------------------------------------------------------------
+
+
+def test_a_killed_worker_is_restarted(up: Up) -> None:
+    killed = up.worker("attempt")
+    killed.kill()
+    up.hears("attempt was killed by signal 9; restarting it in")
+    up.hears("attempt is started again")
+    up.shell.write("after.json", job(GOOD, task_type="after"))
+    up.shell.look("submit", "after.json", "--wait", "--timeout", "60")
+    assert up.worker("attempt").pid != killed.pid
+
+
+def test_sigterm_stops_everything(up: Up) -> None:
+    """The last test: it ends what the others share."""
+    up.process.send_signal(signal.SIGTERM)
+    try:
+        code = up.process.wait(timeout=40)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"it did not stop: {up.text}")
+    assert code == 0
+    assert up.shell.nothing_left()
+    up.hears("stopped; the jobs are in the ledger", seconds=5)

@@ -1,0 +1,277 @@
+"""`mulligan escalations` as a person uses it, with real workers and without any."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.cli_process import Shell, new_shell
+from support.fleet import GOOD, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
+from support.ledger_stage import Stage, escalates
+
+from mulligan.tasks.escalations.end_escalations import Action, Which
+from mulligan.workers.celery.factory import create_app
+from mulligan.workers.celery.queue_depth import depths
+from mulligan.workers.ledger.bulk_actions import RedisBulks
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.settings.model import Settings
+
+ALIKE = "v1:a1b2c3"
+ALICE = "Answer with the person as JSON, the age as a number."
+
+
+@pytest.fixture
+def shell(redis_url: str) -> Iterator[Shell]:
+    with new_shell(MULLIGAN_BROKER_URL=redis_url, NO_COLOR="1") as made:
+        yield made
+
+
+@pytest.fixture
+def stage(ledger: RedisLedger, settings: Callable[..., Settings]) -> Stage:
+    return Stage(ledger, settings(), lambda _: None)
+
+
+def escalate(stage: Stage, count: int = 1, about: str | None = ALIKE, **fields: Any) -> list[str]:
+    ids = []
+    for _ in range(count):
+        job_id = stage.submit(**fields)
+        claim = stage.take(job_id)
+        stage.settle(claim, escalates(claim, about=about))
+        ids.append(f"{job_id}:1")
+    return ids
+
+
+def read(shell: Shell, *argv: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shell.look("escalations", *argv, "--json").stdout)
+    return found
+
+
+def open_of(stage: Stage, signature: str = ALIKE) -> int:
+    group = stage.ledger.group(signature)
+    return group.open if group else 0
+
+
+def bulk_ids(ledger: RedisLedger) -> list[str]:
+    return RedisBulks(ledger.calls, prefix="mulligan").running()
+
+
+# -- the story, with real workers ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("f")) as made:
+        yield made
+
+
+def test_forty_jobs_alike_are_queued_again_with_other_words_and_succeed(fleet: Fleet) -> None:
+    with new_shell(MULLIGAN_BROKER_URL=fleet.server.url, NO_COLOR="1") as shell:
+        wrong_twice = scripted(WRONG_TYPE, WRONG_TYPE, GOOD, policy={"max_attempts": 2})
+        ids = fleet.submit(*([wrong_twice] * 40))
+        assert {view.state for view in fleet.finished(ids)} == {"escalated"}
+
+        (row,) = read(shell, "list")["groups"]
+        assert (row["open"], row["total"]) == (40, 40)
+        signature = row["signature"]
+        dry = read(shell, "requeue", "--signature", signature, "--dry-run")
+        assert (dry["total"], dry["task_types"]) == (40, {"extract_person": 40})
+        assert read(shell, "list")["groups"][0]["open"] == 40
+
+        argv = ["requeue", "--signature", signature, "--by", "ann"]
+        argv += ["--prompt-file", shell.write("better.txt", ALICE), "--note", "asked for a number"]
+        refused = shell.look("escalations", *argv, code=2)
+        assert "nobody is here to say yes: add --yes" in refused.stderr
+        told = read(shell, *argv, "--yes")
+        assert (told["done"], told["failed"], told["state"]) == (40, 0, "done")
+
+        views = fleet.finished(ids)
+        assert {view.state for view in views} == {"succeeded"}
+        assert all(ALICE in (view.attempts[2].plan.prompt or "") for view in views)
+        detail = read(shell, "show", signature, "--limit", "100")
+        assert (detail["group"]["open"], detail["group"]["total"]) == (0, 40)
+        ended = {(e["state"], e["ended_by"], e["note"]) for e in detail["escalations"]}
+        assert ended == {("requeued", "ann", "asked for a number")}
+        again = read(shell, *argv, "--yes")
+        assert (again["total"], again["done"]) == (0, 0)
+
+
+def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
+    stage = Stage(fleet.ledger, fleet.shop.settings, lambda _: None)
+    jobs = [stage.submit(runner={"kind": "scripted", "answers": ["{}"]}) for _ in range(60)]
+    for job_id in jobs:
+        claim = stage.take(job_id)
+        stage.settle(claim, escalates(claim, about=ALIKE))
+    bulks = RedisBulks(fleet.ledger.calls, prefix="mulligan")
+    action, which = Action(how="requeued", by="ann"), Which(signature=ALIKE)
+    ids = [f"{job_id}:1" for job_id in jobs]
+    bulk = bulks.create(action, which, ids, per_second=1000)
+
+    def over() -> bool:
+        found = bulks.get(bulk.id)
+        return found is not None and (found.state, found.done) == ("done", 60)
+
+    wait_for(over, "the control worker")
+    assert {view.state for view in fleet.finished(jobs)} == {"succeeded"}
+
+
+# -- without any worker ----------------------------------------------------------------------------
+
+
+def test_with_no_worker_it_does_the_work_itself_and_publishes(
+    shell: Shell, stage: Stage, settings: Callable[..., Settings]
+) -> None:
+    escalate(stage, 45)
+    said = shell.look("escalations", "requeue", "--signature", ALIKE, "--yes", "--by", "ann")
+    assert said.stdout == "45 jobs requeued by ann\n"
+    assert open_of(stage) == 0
+    assert depths(create_app(settings()), ["attempt"])["attempt"] == 45
+    assert "there was nothing to do" in shell.look(
+        "escalations", "requeue", "--signature", ALIKE, "--yes"
+    ).stdout  # fmt: skip
+
+
+def test_the_list_is_short_and_says_what_to_do_next(shell: Shell, stage: Stage) -> None:
+    assert "nothing is escalated" in shell.look("escalations", "list").stdout
+    escalate(stage, 3)
+    escalate(stage, 1, about=None, task_type="translate")
+    lines = shell.look("escalations", "list").stdout.splitlines()
+    assert [line.rpartition(", ")[0].split() for line in lines[:4:2]] == [
+        ["1", "open", "reason:max_attempts", "max_attempts"],
+        ["3", "open", ALIKE, "json_invalid:", "max_attempts"],
+    ]
+    assert [line.strip() for line in lines[1:4:2]] == [
+        "translate 1 · it went wrong",
+        "extract 3 · it went wrong",
+    ]
+    assert lines[4:] == ["`mulligan escalations show SIGNATURE` tells more"]
+
+
+def test_show_tells_who_ended_what_and_which_is_open(shell: Shell, stage: Stage) -> None:
+    ids = escalate(stage, 2)
+    shell.look("escalations", "resolve", "--id", ids[0], "--note", "bad key", "--by", "bo", "--yes")
+    text = shell.look("escalations", "show", ALIKE).stdout
+    assert "1 open of 2" in text
+    line = rf"^{ids[0]}  extract  \d+s ago  resolved by bo, \d+s ago: bad key$"
+    assert re.search(line, text, re.MULTILINE)
+    assert f"mulligan escalations requeue --signature {ALIKE} --dry-run" in text
+    assert "runbook" in text
+    only = shell.look("escalations", "show", ALIKE, "--open").stdout
+    assert ids[0] not in only
+
+
+def test_filters_choose_and_a_dry_run_changes_nothing(shell: Shell, stage: Stage) -> None:
+    escalate(stage, 25)
+    escalate(stage, 2, task_type="translate")
+    text = shell.look("escalations", "cancel", "--reason", "max_attempts", "--dry-run").stdout
+    assert "and 7 more" in text
+    assert "this would cancel 27 jobs; nothing was changed" in text
+    assert open_of(stage) == 27
+    shell.look("escalations", "cancel", "--task-type", "translate", "--yes")
+    assert open_of(stage) == 25
+    nothing = shell.look("escalations", "resolve", "--older-than", "1h", "--dry-run").stdout
+    assert "nothing open fits" in nothing
+
+
+def test_what_could_not_be_requeued_is_told_and_can_be_resolved(
+    shell: Shell, stage: Stage, ledger: RedisLedger
+) -> None:
+    gone, _ = escalate(stage, 2)
+    ledger.calls.run("DEL", f"mulligan:{{p00}}:job:{gone.partition(':')[0]}")
+    told = shell.look("escalations", "requeue", "--signature", ALIKE, "--yes", code=1)
+    assert "1 job requeued" in told.stdout
+    assert f"{gone}: the job is no longer kept" in told.stderr
+    shell.look("escalations", "resolve", "--id", gone, "--yes")
+    assert open_of(stage) == 0
+
+
+def test_muting_and_lifting_it(shell: Shell, stage: Stage) -> None:
+    escalate(stage)
+    assert "is muted for 2h" in shell.look("escalations", "mute", ALIKE, "--for", "2h").stdout
+    assert "muted" in shell.look("escalations", "list").stdout
+    assert "alerts again" in shell.look("escalations", "mute", ALIKE, "--off").stdout
+    group = stage.ledger.group(ALIKE)
+    assert group is not None
+    assert group.muted_until is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["requeue", "--yes"], "say which: --signature S"),
+        (["requeue", "--id", "p00-x:1", "--yes"], "there is no escalation p00-x:1"),
+        (["requeue", "--signature", "v1:x", "--older-than", "soon"], "--older-than: 'soon'"),
+        (["requeue", "--signature", "v1:x", "--prompt-file", "no.txt"], "--prompt-file: no.txt"),
+        (["show", "v1:nobody"], "v1:nobody: no escalation has this signature"),
+        (["mute", "v1:nobody"], "v1:nobody: no escalation has this signature"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_do(
+    shell: Shell, argv: list[str], said: str
+) -> None:
+    result = shell.look("escalations", *argv, code=2)
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+# -- on a terminal ---------------------------------------------------------------------------------
+
+
+def at_a_terminal(shell: Shell, typed: str, *argv: str) -> tuple[int, str]:
+    """Run a command whose user types this; its exit code and what the terminal showed."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mulligan.console", *argv],
+        cwd=shell.folder,
+        env={**os.environ, **shell.environment, "TERM": "xterm", "COLUMNS": "200"},
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+    )
+    os.close(follower)
+    os.write(leader, typed.encode())
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(leader, 4096)
+        except OSError:  # Linux says so when the other end is gone
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(leader)
+    return process.wait(30), shown.decode()
+
+
+def test_a_person_is_asked_and_may_say_no(shell: Shell, stage: Stage) -> None:
+    escalate(stage, 30)
+    argv = ("escalations", "requeue", "--signature", ALIKE)
+    code, shown = at_a_terminal(shell, "n\n", *argv)
+    assert "requeue 30 jobs? [y/N]" in shown
+    assert "and 10 more" in shown
+    assert "nothing was changed" in shown
+    assert (code, open_of(stage)) == (1, 30)
+    code, shown = at_a_terminal(shell, "y\n", *argv)
+    assert "30 jobs requeued by" in shown
+    assert (code, open_of(stage)) == (0, 0)
+
+
+def test_ctrl_c_stops_it_and_says_how_far_it_came(
+    shell: Shell, stage: Stage, ledger: RedisLedger
+) -> None:
+    escalate(stage, 5)
+    argv = ("escalations", "resolve", "--signature", ALIKE, "--per-second", "0.1", "--yes")
+    process = shell.start(*argv)
+    wait_for(lambda: open_of(stage) == 4, "the first one")
+    assert len(bulk_ids(ledger)) == 1
+    process.send_signal(2)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "stopped: 1 of 5 resolved; the others are as they were" in told
+    assert bulk_ids(ledger) == []

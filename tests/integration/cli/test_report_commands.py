@@ -1,0 +1,193 @@
+"""`mulligan report …`: the same figures as text, JSON, Markdown and a page by itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.figure_stories import jobs_ran
+from support.fleet import GOOD, WRONG_TYPE, scripted
+from support.ledger_stage import SettingsMaker
+from typer.testing import CliRunner
+
+from mulligan.console.cli.main import create_cli
+from mulligan.console.http.context import open_site
+from mulligan.console.reports.html_report import html
+from mulligan.console.reports.markdown_report import markdown, plain
+from mulligan.console.reports.report_view import Bars, Columns, Table, View, sparkline
+
+REPORTS = {
+    "immediate-loop": "totalCycles",
+    "delayed-verification": "validCount",
+    "budget": "exhaustedCount",
+    "failures": "failures",
+    "cost": "lines",
+}
+FULL = "Zusammenfassung | <script>alert(1)</script>"
+
+
+@pytest.fixture
+def ran(settings: SettingsMaker, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repaired job and an escalated one; nobody has folded."""
+    jobs_ran(
+        open_site(settings(allow_inline=True)),
+        scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme"}),
+        scripted("no", task_type="other"),
+    )
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
+
+
+def told(*argv: str, code: int = 0) -> str:
+    result = CliRunner().invoke(create_cli(), ["report", *argv])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+class Tags(HTMLParser):
+    """Every tag of a page, and whatever it would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "style")]
+        self.loads += [f"{tag} {name}" for name, _ in attrs if name.startswith("on")]
+
+
+def page_of(text: str) -> Tags:
+    page = Tags()
+    page.feed(text)
+    return page
+
+
+@pytest.mark.parametrize(("name", "field"), REPORTS.items())
+def test_a_report_in_every_form(ran: None, tmp_path: Path, name: str, field: str) -> None:
+    document: dict[str, Any] = json.loads(told(name, "--json"))
+    assert field in document
+    assert told(name, "--markdown").startswith("# ")
+    assert ": " in told(name)
+    wrote = told(name, "--html", "r.html", "--output", "new/r.json")
+    assert "wrote r.html" in wrote
+    saved = json.loads(Path("new/r.json").read_text())
+    changing = {"generatedAt", "generated_at"}
+    assert {k: v for k, v in saved.items() if k not in changing} == {
+        k: v for k, v in document.items() if k not in changing
+    }
+    told(name, "--markdown", "--output", "r.md")
+    assert Path("r.md").read_text().startswith("# ")
+    page = page_of(Path("r.html").read_text())
+    assert page.loads == []
+    assert "script" not in page.tags
+    assert sorted(path.name for path in Path().iterdir() if path.is_file()) == ["r.html", "r.md"]
+
+
+def test_the_commands_add_up_what_nobody_has_folded(ran: None) -> None:
+    document = json.loads(told("failures", "--window", "1h", "--json"))
+    assert {row["kind"] for row in document["failures"]} == {"schema_invalid", "json_invalid"}
+    cost = json.loads(told("cost", "--by", "task_type", "--json"))
+    assert {line["of"]["task_type"] for line in cost["lines"]} == {"extract_person", "other"}
+    own = json.loads(told("cost", "--by", "tenant", "--tenant", "acme", "--json"))
+    assert own["total"]["attempts"] == 2
+
+
+PRICES = json.dumps({"scripted": {"prompt": 1, "completion": 1}})
+
+
+@pytest.mark.parametrize(
+    ("prices", "answer", "money", "repairs"),
+    [
+        ("{}", GOOD, "unknown: set prices", "0.00"),
+        (PRICES, GOOD, "unknown: no usage told", "0.00"),
+        (PRICES, {"text": GOOD, "usage": {"prompt_tokens": 900, "completion_tokens": 100}},
+         "0.0010", "0.00"),
+        (json.dumps({"other": {"prompt": 1, "completion": 1}}),
+         {"text": GOOD, "usage": {"total_tokens": 5}}, "unknown: no price", "0.00"),
+    ],
+)  # fmt: skip
+def test_money_that_is_missing_says_why(
+    settings: SettingsMaker,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    prices: str,
+    answer: Any,
+    money: str,
+    repairs: str,
+) -> None:
+    jobs_ran(open_site(settings(allow_inline=True)), scripted(answer))
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
+    monkeypatch.setenv("MULLIGAN_PRICES", prices)
+    text = told("cost", "--by", "runner", "--markdown")
+    (row,) = [line for line in text.splitlines() if line.startswith("| scripted")]
+    assert [cell.strip() for cell in row.split("|")][7:9] == [money, repairs]
+
+
+def test_a_page_of_failures_has_plots(ran: None) -> None:
+    told("failures", "--html", "r.html")
+    page = page_of(Path("r.html").read_text())
+    assert page.tags.count("svg") >= 2
+    assert "rect" in page.tags
+    assert "schema_invalid" in Path("r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["cost", "--by", "colour"], "group by task_type"),
+        (["cost", "--window", "ever"], "is not a duration"),
+        (["failures", "--window", "1s"], "between 1m and 365d"),
+        (["budget", "--limit", "9"], "10"),
+    ],
+)
+def test_bad_input_is_one_line(ran: None, argv: list[str], said: str) -> None:
+    assert said in told(*argv, code=2)
+
+
+# -- whatever a job is called ----------------------------------------------------------------------
+
+VIEW = View(
+    title=FULL,
+    about=FULL,
+    facts=((FULL, FULL),),
+    tables=(
+        Table(title=FULL, columns=(FULL, "n"), rows=((FULL, "1"),)),
+        Table(title="nothing", columns=("a",), rows=(), empty="no rows"),
+    ),
+    plots=(
+        Bars(title=FULL, bars=((FULL, 1.0), ("x" * 100, 0.5))),
+        Columns(title=FULL, names=(FULL, "b"), columns=tuple((FULL, (n, 1.0)) for n in range(9))),
+        Columns(title="empty", names=("a",), columns=()),
+    ),
+)
+
+
+def test_the_text_of_a_job_is_text_on_the_page() -> None:
+    text = html(VIEW)
+    page = page_of(text)
+    assert "script" not in page.tags
+    assert "&lt;script&gt;" in text
+    assert "default-src 'none'" in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_the_text_of_a_job_is_one_cell_in_markdown() -> None:
+    text = markdown(VIEW)
+    assert "<script>" not in text.replace("\\<", "")
+    for line in text.splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) == 3  # two columns
+    assert "no rows" in text
+    assert "no rows" in plain(VIEW)
+
+
+@pytest.mark.parametrize(
+    ("series", "shown"), [([], ""), ([0, 0], "▁▁"), ([0, 1, 2, 4], "▁▃▅█"), ([1] * 48, "█" * 24)]
+)
+def test_sparklines(series: list[float], shown: str) -> None:
+    assert sparkline(series) == shown

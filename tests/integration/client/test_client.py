@@ -1,0 +1,511 @@
+"""One contract of the client: on an embedded stack, and for a fleet by broker and by console."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pydantic import BaseModel, field_validator
+from support.cli_process import Shell, new_shell
+from support.client_models import Person
+from support.fleet import GOOD, SCHEMA, WRONG_TYPE, Fleet, running_fleet
+from support.web import Served, new_token, served
+
+from mulligan import AsyncClient, BadValue, Client, Job, JobFailed, NotAllStored, WaitTimeout
+from mulligan.client import http_backend as http_desk
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.settings.model import Settings
+
+LOUD = '{"name": "ALICE", "age": 31}'
+CHECKED: dict[str, Any] = {
+    "verifiers": ["json.object", {"id": "contract.schema", "schema": SCHEMA}]
+}
+
+
+def scripted(*answers: Any) -> dict[str, Any]:
+    return {"kind": "scripted", "answers": list(answers)}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    # Workers find client_models as they would a user's own package.
+    path = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    folder = tmp_path_factory.mktemp("fleet")
+    modules = {"MULLIGAN_MODEL_MODULES": '["support.client_models"]'}
+    with running_fleet(folder, environment={**path, **modules}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def console(fleet: Fleet) -> Iterator[Served]:
+    own = {"allow_inline": True, "model_modules": ["support.client_models"], "rate_limit": 100_000}
+    with served(Settings(broker_url=fleet.server.url, home=fleet.folder, **own)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["embedded", "broker", "http"])
+def settings(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What to make a client with."""
+    if request.param == "broker":
+        fleet: Fleet = request.getfixturevalue("fleet")
+        return {"broker_url": fleet.server.url, "model_modules": ["support.client_models"]}
+    if request.param == "http":
+        console: Served = request.getfixturevalue("console")
+        token = new_token(console.site, role="producer")
+        return {"url": console.url, "token": token, "model_modules": ["support.client_models"]}
+    home = tmp_path_factory.mktemp("home")
+    return {"home": home, "lease": 5, "sweep_interval": 0.2, "outbox_grace": 0.5}
+
+
+@pytest.fixture(scope="module")
+def client(settings: dict[str, Any]) -> Iterator[Client]:
+    with Client(**settings) as client:
+        yield client
+
+
+@pytest.fixture
+def key() -> str:
+    """An idempotency key that nobody has used: broker and console lead to the same ledger."""
+    return uuid4().hex
+
+
+# -- one job ---------------------------------------------------------------------------------------
+
+
+def test_a_value_is_the_model_and_its_validators_reach_the_corrected_prompt(
+    client: Client,
+) -> None:
+    result = client.run("Extract: 'Alice is 31.'", returns=Person, runner=scripted(GOOD, LOUD))
+    assert result.value == Person(name="ALICE", age=31)
+    assert (result.ok, result.state, result.score, result.reason) == (True, "succeeded", 100, None)
+    first, second = result.attempts
+    assert first.verdict["failure"]["kind"] == "schema_invalid"
+    (finding,) = first.verdict["failure"]["findings"]
+    assert (finding["path"], finding["code"]) == ("$.name", "value_error")
+    assert "$.name: write the name in capital letters" in (second.plan.prompt or "")
+    assert second.plan.decoding.constrained
+    story = result.story()
+    assert "write the name in capital letters" in story
+    assert "attempt 2  immediate retry  score 100" in story
+
+
+def test_the_first_attempt_is_told_what_the_answer_must_look_like(client: Client) -> None:
+    result = client.run("Extract: 'Alice is 31.'", returns=Person, runner=scripted(LOUD))
+    assert result.view.job.task_type == "Person"
+    assert result.view.job.prompt == (
+        "Extract: 'Alice is 31.'\n\n"
+        'Answer with JSON and nothing else, of this form: {"name": string, "age": integer}'
+    )
+
+
+def test_json_is_parsed_and_text_is_text(client: Client) -> None:
+    fenced = client.run("x", runner=scripted(f"```json\n{GOOD}\n```"), **CHECKED)
+    assert fenced.value == {"name": "Alice", "age": 31}
+    by_schema = client.run("x", returns={**SCHEMA, "title": "Human"}, runner=scripted(GOOD))
+    assert by_schema.value == {"name": "Alice", "age": 31}
+    assert by_schema.view.job.task_type == "Human"
+    words = {"id": "text.match", "contains": "hello"}
+    assert client.run("x", runner=scripted("hello you"), verifiers=[words]).value == "hello you"
+
+
+def test_a_failed_job_has_no_value_but_a_story(client: Client) -> None:
+    result = client.run("x", task_type="stubborn", runner=scripted(WRONG_TYPE), **CHECKED)
+    assert (result.ok, result.state, result.reason) == (False, "escalated", "repeated_failure")
+    assert result.text == WRONG_TYPE
+    with pytest.raises(JobFailed) as caught:
+        _ = result.value
+    said = str(caught.value)
+    assert "stubborn" in said
+    assert "escalated: repeated_failure" in said
+    assert "attempt 1 of 3 was the best, with a score of 50" in said
+    assert caught.value.result is result
+    assert "escalate" in result.story()
+
+
+def test_tokens_are_counted_or_unknown(client: Client) -> None:
+    told = {"text": GOOD, "usage": {"total_tokens": 80}}
+    assert client.run("x", runner=scripted(told), **CHECKED).tokens == 80
+    assert client.run("x", runner=scripted(GOOD), **CHECKED).tokens is None
+
+
+def test_a_job_and_its_fields_are_taken_too(client: Client) -> None:
+    fields = {"task_type": "t", "prompt": "x", "runner": scripted(GOOD), **CHECKED}
+    job = Job.model_validate(fields)
+    assert client.run(job, labels={"suite": "a"}).view.job.labels == {"suite": "a"}
+    assert client.run(fields, task_type="u").view.job.task_type == "u"
+
+
+def test_the_result_has_the_job_as_it_was_handed_in(client: Client) -> None:
+    named = [{"id": "json.object", "name": "is JSON", "weight": 2}]
+    job = client.run("x", runner=scripted("{}"), verifiers=named, budget={"tokens": 9}).view.job
+    assert job.budget.tokens == 9
+    assert [(spec.id, spec.name, spec.weight) for spec in job.verifiers] == [
+        ("json.object", "is JSON", 2)
+    ]
+
+
+@dataclass
+class Pet:
+    name: str
+    born: date
+
+
+@pytest.mark.parametrize(
+    ("returns", "answer", "value"),
+    [
+        (list[Person], f"[{LOUD}]", [Person(name="ALICE", age=31)]),
+        (dict[str, int], '{"a": 1}', {"a": 1}),
+        (Pet, '{"name": "Rex", "born": "2020-02-01"}', Pet("Rex", date(2020, 2, 1))),
+        (Person | None, "null", None),
+        (int, "31", 31),
+    ],
+)
+def test_a_value_is_any_type_that_pydantic_reads(
+    client: Client, returns: Any, answer: str, value: Any
+) -> None:
+    result = client.run("x", returns=returns, runner=scripted("what?", answer))
+    assert (result.value, len(result.attempts)) == (value, 2)
+
+
+# -- handing in ------------------------------------------------------------------------------------
+
+
+def test_an_idempotency_key_finds_the_same_job(client: Client, key: str) -> None:
+    first = client.submit("x", runner=scripted(GOOD), idempotency_key=key, **CHECKED)
+    again = client.submit("x", runner=scripted(GOOD), idempotency_key=key, **CHECKED)
+    assert (first.id, first.seen, again.seen) == (again.id, False, True)
+    assert client.wait(again).ok
+    with pytest.raises(BadInput, match="was used for another job"):
+        client.submit("y", runner=scripted(GOOD), idempotency_key=key, **CHECKED)
+
+
+def test_two_hundred_jobs(client: Client, key: str) -> None:
+    prompts = [f"Extract number {i}." for i in range(200)]
+    handles = client.submit_many(
+        prompts, returns=Person, runner=scripted(LOUD), idempotency_key=key
+    )
+    assert len({handle.id for handle in handles}) == 200
+    results = client.wait(handles, timeout=60)
+    assert [result.id for result in results] == [handle.id for handle in handles]
+    assert {result.value.name for result in results} == {"ALICE"}
+    assert results[7].view.job.idempotency_key == f"{key}-7"
+
+
+def test_nothing_is_stored_if_one_of_many_has_a_problem(client: Client, key: str) -> None:
+    good = {"prompt": "x", "idempotency_key": key}
+    bad = {"prompt": "y", "policy": {"max_attempts": 1}}
+    with pytest.raises(BadInput, match=r"\[1\]\.policy.max_attempts"):
+        client.submit_many([good, bad], runner=scripted(GOOD), **CHECKED)
+    handle = client.submit({**good, "prompt": "z"}, runner=scripted(GOOD), **CHECKED)
+    assert not handle.seen
+    client.cancel(handle)
+
+
+def test_a_key_of_another_job_refuses_all_of_many(client: Client, key: str) -> None:
+    taken = client.submit("other", runner=scripted(GOOD), idempotency_key=f"{key}-1", **CHECKED)
+    many = {"runner": scripted(GOOD), "idempotency_key": key, **CHECKED}
+    with pytest.raises(BadInput, match=rf"^\[1\]\.idempotency_key: '{key}-1' was used") as refused:
+        client.submit_many(["a", "b", "c"], **many)
+    assert not isinstance(refused.value, NotAllStored)
+    for place in (0, 2):  # another job under these keys would be refused if they were taken
+        fields = {"runner": scripted(GOOD), "idempotency_key": f"{key}-{place}", **CHECKED}
+        client.cancel(client.submit("free", **fields))
+    client.cancel(taken)
+
+
+def test_two_different_jobs_of_one_call_share_no_key(client: Client, key: str) -> None:
+    same = {"prompt": "a", "idempotency_key": key}
+    with pytest.raises(BadInput, match=r"^\[2\]\.idempotency_key"):
+        client.submit_many([same, same, {**same, "prompt": "b"}], runner=scripted(GOOD), **CHECKED)
+    assert not client.submit(same, runner=scripted(GOOD), **CHECKED).seen
+
+
+def test_every_problem_of_many_is_named_by_its_place(client: Client) -> None:
+    wrong = {"prompt": "x", "budjet": {}}
+    with pytest.raises(BadInput) as refused:
+        client.submit_many([wrong, "good", {"prompt": 7}], runner=scripted(GOOD), **CHECKED)
+    assert [line.partition(":")[0] for line in refused.value.problems] == [
+        "[0].budjet",
+        "[2].prompt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"runner": scripted(GOOD)}, "give returns=Model or verifiers"),
+        ({"runner": scripted(GOOD), "budjet": {}, **CHECKED}, "did you mean 'budget'"),
+        ({"runner": {}, **CHECKED}, "name a profile of mulligan.toml or a kind"),
+        ({"runner": scripted(GOOD), "verifiers": "json.object"}, "^verifiers: must be a list"),
+        ({"returns": str}, "^returns: text is what comes back without it"),
+        ({"returns": Person(name="A", age=1)}, "^returns: give the class Person"),
+        ({"returns": "Person"}, r"^returns: must be a pydantic model, a type such as list\[Person"),
+        ({"returns": 31}, "^returns: must be a pydantic model"),
+        ({"returns": threading.Event}, "^returns: .*Event"),
+    ],
+)
+def test_a_bad_job_is_refused_by_name(client: Client, fields: Any, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        client.submit("x", **fields)
+
+
+def test_a_handle_finds_a_job_of_another_client(client: Client, settings: dict[str, Any]) -> None:
+    handed_in = client.submit("x", returns=Person, runner=scripted(LOUD))
+    with Client(**settings) as other:
+        found = other.wait(other.handle(handed_in.id, returns=Person))
+    assert found.value == Person(name="ALICE", age=31)
+
+
+# -- waiting, watching, cancelling -----------------------------------------------------------------
+
+
+def test_waiting_can_end_before_the_job_does(client: Client) -> None:
+    slow = client.submit("x", runner=scripted({"text": GOOD, "delay": 1.5}), **CHECKED)
+    with pytest.raises(WaitTimeout, match=f"the job {slow.id} has not ended within 0.1 s"):
+        client.wait(slow, timeout=0.1)
+    with pytest.raises(TimeoutError):
+        client.wait([slow], timeout=0.1)
+    assert client.wait(slow.id).ok
+
+
+def test_a_job_that_is_not_there(client: Client) -> None:
+    for ask in (client.wait, client.cancel, lambda job: list(client.watch(job))):
+        with pytest.raises(BadInput, match="there is no job p00-nowhere"):
+            ask("p00-nowhere")
+
+
+def test_watching_tells_the_whole_story_even_afterwards(client: Client) -> None:
+    handle = client.submit("x", runner=scripted(WRONG_TYPE, GOOD), **CHECKED)
+    seen = list(client.watch(handle))
+    assert {event.job_id for event in seen} == {handle.id}
+    assert [e.data["state"] for e in seen if e.type == "job"] == ["queued", "succeeded"]
+    settled = [e.data["score"] for e in seen if e.data.get("state") == "settled"]
+    assert settled == [50, 100]
+    assert [event.id for event in client.watch(handle.id)] == [event.id for event in seen]
+
+
+def test_cancelling(client: Client) -> None:
+    slow = scripted({"fault": {"status": 503, "retry_after": 30}})
+    handle = client.submit("x", runner=slow, **CHECKED)
+    assert client.cancel(handle) == "cancelled"
+    result = client.wait(handle)
+    assert (result.state, result.ok) == ("cancelled", False)
+    with pytest.raises(JobFailed, match="no attempt brought an answer"):
+        _ = result.value
+    done = client.run("x", runner=scripted(GOOD), **CHECKED)
+    assert client.cancel(done.id) == "succeeded"
+
+
+# -- asyncio ---------------------------------------------------------------------------------------
+
+
+def test_async_in_a_running_loop(settings: dict[str, Any]) -> None:
+    """Fifty at once, a watched one and a late one, while the loop goes on ticking."""
+    gaps: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.005)
+            gaps.append(time.perf_counter() - before)
+
+    async def story() -> None:
+        async with AsyncClient(**settings) as client:
+            opened = await client.run("x", returns=Person, runner=scripted(LOUD))
+            assert opened.value.age == 31
+            ticking = asyncio.create_task(tick())
+            slow = scripted({"text": LOUD, "delay": 0.05})
+            runs = (client.run(f"{i}", returns=Person, runner=slow) for i in range(50))
+            results = await asyncio.gather(*runs)
+            assert [result.value.name for result in results] == ["ALICE"] * 50
+            watched = await client.submit("x", runner=scripted(WRONG_TYPE, GOOD), **CHECKED)
+            states = [event.data.get("state") async for event in client.watch(watched)]
+            assert states[-1] == "succeeded"
+            many = await client.submit_many(["a", "b"], runner=scripted(GOOD), **CHECKED)
+            assert all(result.ok for result in await client.wait(many))
+            again = await client.handle(opened.id, returns=Person)
+            assert (await client.wait(again)).value.age == 31
+            late = await client.submit("x", runner=scripted({"text": GOOD, "delay": 5}), **CHECKED)
+            with pytest.raises(WaitTimeout):
+                await client.wait(late, timeout=0.05)
+            assert await client.cancel(late) == "cancelled"
+            with pytest.raises(BadInput, match="there is no job"):
+                await client.wait("p00-nowhere")
+            ticking.cancel()
+
+    asyncio.run(story())
+    assert sorted(gaps)[len(gaps) // 2] < 0.05
+    assert len(gaps) > 20
+
+
+# -- what differs ----------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_defined_again_judges_no_job_of_the_former_one(tmp_path: Path) -> None:
+    """As in a notebook whose cell is run again while jobs are under way."""
+
+    def person(limit: int) -> type[BaseModel]:
+        class Aged(BaseModel):
+            age: int
+
+            @field_validator("age")
+            @classmethod
+            def _young(cls, age: int) -> int:
+                if age > limit:
+                    raise ValueError(f"nobody is older than {limit}")
+                return age
+
+        return Aged
+
+    slow = scripted({"text": '{"age": 31}', "delay": 0.5})
+    with Client(home=tmp_path, lease=5) as client:
+        former = client.submit("x", returns=person(130), runner=slow)
+        latter = client.submit("x", returns=person(30), runner=slow)
+        assert [result.state for result in client.wait([former, latter], timeout=60)] == [
+            "succeeded",
+            "escalated",
+        ]
+
+
+def test_a_problem_far_down_the_list_is_found_before_anything_is_stored(tmp_path: Path) -> None:
+    """Given a hundred jobs per round trip and number 110 that cannot be told of its end."""
+    jobs: list[dict[str, Any]] = [{"prompt": f"{i}"} for i in range(120)]
+    jobs[110]["on_done"] = {"task": "shop.done", "queue": "shop"}
+    with Client(home=tmp_path, lease=5) as client:
+        fields = {"runner": scripted(GOOD), **CHECKED}
+        with pytest.raises(BadInput, match=r"^\[110\]\.on_done: there is no broker"):
+            client.submit_many(jobs, idempotency_key="n", **fields)
+        first = client.submit("0", idempotency_key="n-0", **fields)
+        assert (first.seen, client.wait(first).ok) == (False, True)
+
+
+def test_a_key_that_is_taken_meanwhile_leaves_the_handles_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RedisLedger, "conflicts", lambda *_: set())
+    with Client(home=tmp_path, lease=5) as client:
+        fields = {"runner": scripted(GOOD), **CHECKED}
+        client.submit("other", idempotency_key="z-1", **fields)
+        with pytest.raises(NotAllStored, match="2 jobs are stored all the same") as refused:
+            client.submit_many(["a", "b", "c"], idempotency_key="z", **fields)
+        assert refused.value.problems == ("[1].idempotency_key: 'z-1' was used for another job",)
+        stored = refused.value.handles
+        assert sorted(stored) == [0, 2]
+        assert all(result.ok for result in client.wait(stored.values(), timeout=60))
+
+
+def test_what_earlier_requests_stored_is_told_over_http(
+    console: Served, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_desk, "_JOBS", 2)
+    token = new_token(console.site, role="producer")
+    with Client(console.url, token=token) as client:
+        fields = {"runner": scripted(GOOD), **CHECKED}
+        client.submit("other", idempotency_key=f"{key}-2", **fields)
+        with pytest.raises(NotAllStored, match=rf"\[2\]\.idempotency_key: '{key}-2'") as refused:
+            client.submit_many(["a", "b", "c", "d"], idempotency_key=key, **fields)
+        assert sorted(refused.value.handles) == [0, 1]
+        assert not client.submit("d", idempotency_key=f"{key}-3", **fields).seen
+
+
+def test_workers_refuse_a_model_of_a_module_that_is_not_allowed(fleet: Fleet) -> None:
+    """The client may think it is; the workers decide."""
+    with Client(fleet.server.url, model_modules=["json"]) as client:
+        spec = {"id": "contract.schema", "model": "json:JSONDecoder"}
+        with pytest.raises(BadInput, match="json:JSONDecoder is not a pydantic model"):
+            client.submit("x", runner=scripted(GOOD), verifiers=[spec])
+    with Client(fleet.server.url, model_modules=["fleet"]) as client:
+        both: dict[str, Any] = {"schema": SCHEMA, "model": "cli_process:Shell"}
+        both["id"] = "contract.schema"
+        result = client.run("x", runner=scripted(GOOD), verifiers=[both])
+    assert (result.state, result.reason) == ("escalated", "unsafe_request")
+    assert "'cli_process' is not allow-listed" in str(result.view.detail)
+
+
+def test_a_model_that_only_the_client_knows_still_guards_the_value(fleet: Fleet) -> None:
+    with Client(fleet.server.url) as client:
+        result = client.run("x", returns=Person, runner=scripted(GOOD))
+        assert result.ok  # by its JSON Schema, which is all that the workers have
+        with pytest.raises(BadValue, match="write the name in capital letters"):
+            _ = result.value
+
+
+def test_a_client_of_a_broker_imports_no_worker_and_celery_last(fleet: Fleet) -> None:
+    code = f"""
+import sys
+from mulligan import Client
+client = Client({fleet.server.url!r}, home="home")
+def loaded(*names):
+    return sorted(m for m in sys.modules if m.startswith(names))
+try:
+    client.wait("p00-nowhere")
+except Exception as error:
+    print(error)
+print(loaded("celery", "kombu"))
+job = dict(runner={{"kind": "scripted", "answers": ["{{}}"]}}, verifiers=["json.object"])
+print(client.run("x", **job).value)
+print(bool(loaded("celery")), loaded("mulligan.workers.app", "mulligan.workers.runners",
+                                     "mulligan.workers.verifiers", "openai"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["there is no job p00-nowhere", "[]", "{}", "True []"]
+
+
+_LEAVES = """
+from mulligan import Client
+client = Client(workers=1)
+job = dict(verifiers=["json.object"])
+def say(text, delay=0.0):
+    return {"kind": "scripted", "answers": [{"text": text, "delay": delay}]}
+done = client.run("a", runner=say("{}"), **job)
+slow = client.submit("b", runner=say('{"b": 1}', 1.5), **job)
+event = next(e for e in client.watch(slow) if e.data.get("state") == "running")
+late = client.submit("c", runner=say('{"c": 1}'), **job)
+print(done.id, slow.id, late.id, flush=True)
+"""
+_GOES_ON = """
+import sys
+from mulligan import Client
+client = Client()
+print(*(client.wait(job, timeout=60).state for job in sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("end", ["", "import os; os.kill(os.getpid(), 9)"], ids=["exit", "kill"])
+def test_a_process_that_ends_without_closing_leaves_nothing_and_loses_nothing(end: str) -> None:
+    """Given one job done, one that runs and one that waits, the next process finishes them."""
+    with new_shell(MULLIGAN_REPUBLISH_AFTER="1", MULLIGAN_LEASE="1") as shell:
+        ids = python(shell, _LEAVES + end).split()
+        assert len(ids) == 3
+        assert shell.nothing_left()
+        assert python(shell, _GOES_ON, *ids).split() == ["succeeded"] * 3
+        assert shell.nothing_left()
+        assert ids[1] in shell.look("jobs", "show", ids[1]).stdout
+
+
+def python(shell: Shell, code: str, *argv: str) -> str:
+    """What a script prints in the shell's directory."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv],
+        cwd=shell.folder,
+        env={**os.environ, **shell.environment, "MULLIGAN_TEST_MARK": shell.mark},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.stdout

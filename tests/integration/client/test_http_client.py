@@ -1,0 +1,561 @@
+"""What only a client of a console has to stand: tokens, broken lines, a console that is away."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from support.fleet import GOOD, wait_for
+from support.web import Served, new_token, served
+
+from mulligan import AsyncClient, Client
+from mulligan.client import http_backend as http_desk
+from mulligan.client.build_jobs import placed
+from mulligan.client.http_backend import open_console
+from mulligan.client.http_requests import Console
+from mulligan.client.http_rows import view_of
+from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.ports.ledger import Entry
+from mulligan.tasks.ports.world import BadInput, LedgerUnavailable, MulliganError
+from mulligan.workers.settings.model import Settings
+
+JOB: dict[str, Any] = {
+    "task_type": "t",
+    "runner": {"kind": "scripted", "answers": [GOOD]},
+    "verifiers": ["json.object"],
+}
+SECRET = "mlg_this-is-a-secret"
+
+
+class Line:
+    """A wire to a server. It can be cut, be down for a while, or lose an answer."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._target = (parts.hostname, parts.port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open: list[socket.socket] = []
+        self.is_down = False
+        #: So many answers get lost after their requests have arrived.
+        self.losing = 0
+        self.calls = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        for end in self._open:
+            _hang_up(end)
+        self._open.clear()
+
+    def close(self) -> None:
+        _hang_up(self._listener)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.calls += 1
+            if self.is_down:
+                near.close()
+                continue
+            far = socket.create_connection(self._target)
+            self._open += [near, far]
+            threading.Thread(target=self._pump, args=(near, far), daemon=True).start()
+            threading.Thread(target=self._pump, args=(far, near, True), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, answers: bool = False) -> None:
+        try:
+            while data := source.recv(65536):
+                if answers and self.losing:
+                    self.losing -= 1
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        _hang_up(source)
+        _hang_up(target)
+
+
+def _hang_up(end: socket.socket) -> None:
+    with suppress(OSError):  # it is gone already
+        end.shutdown(socket.SHUT_RDWR)
+
+
+class Stub:
+    """A server that says what it is told to, in this order; the last repeats."""
+
+    def __init__(self, *answers: tuple[int, dict[str, str], Any]) -> None:
+        self.seen: list[tuple[str, str]] = []
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                status, headers, body = answers[min(len(stub.seen), len(answers) - 1)]
+                stub.seen.append((self.command, self.path))
+                data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(data)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = answer
+
+            def log_message(self, *_: Any) -> None:
+                """Be quiet."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def said(code: str, message: str = "no", *details: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "details": list(details)}}
+
+
+@pytest.fixture
+def stub() -> Iterator[Callable[..., Stub]]:
+    made: list[Stub] = []
+
+    def make(*answers: tuple[int, dict[str, str], Any]) -> Stub:
+        made.append(Stub(*answers))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def console(settings: Callable[..., Settings]) -> Iterator[Served]:
+    """A console without workers: what happens to jobs, tests do by its ledger."""
+    with served(settings(allow_inline=True, rate_limit=100_000)) as running:
+        yield running
+
+
+@pytest.fixture
+def line(console: Served) -> Iterator[Line]:
+    line = Line(console.url)
+    yield line
+    line.close()
+
+
+@pytest.fixture
+def client(line: Line) -> Iterator[Client]:
+    with Client(line.url, submit_patience=30) as client:
+        yield client
+
+
+@pytest.fixture
+def never_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not told is not found out by asking either."""
+    monkeypatch.setattr("mulligan.client.completion.SILENCE", 1e9)
+    monkeypatch.setattr(http_desk, "SILENCE", 1e9)
+
+
+# -- broken lines ----------------------------------------------------------------------------------
+
+
+def test_a_submission_whose_answer_got_lost_is_repeated_and_makes_no_second_job(
+    client: Client, line: Line, console: Served
+) -> None:
+    line.losing = 1
+    handle = client.submit("x", **JOB)
+    assert line.calls == 2
+    assert not handle.seen
+    assert [view.id for view in console.site.ledger.jobs()] == [handle.id]
+    line.losing = 1
+    line.cut()
+    handles = client.submit_many(["a", "b"], **JOB)
+    assert len({each.id for each in handles}) == 2
+    assert len(console.site.ledger.jobs()) == 3
+
+
+@pytest.mark.usefixtures("never_silent")
+def test_a_job_that_ends_while_the_line_is_down_is_not_waited_for_in_vain(
+    client: Client, line: Line, console: Served
+) -> None:
+    """Given a listener that has heard nothing yet: the stream's first words are its place."""
+    handle = client.submit("x", **JOB)
+    (ended,) = client.ends_of([handle])
+    wait_for(lambda: console.site.broadcast.count == 1, "the client to listen")
+    line.is_down = True
+    line.cut()
+    console.site.ledger.cancel(handle.id)
+    line.is_down = False
+    ended.result(timeout=30)
+    assert client.results_of([handle], [ended])[0].state == "cancelled"
+
+
+@pytest.mark.usefixtures("never_silent")
+def test_a_listener_resumes_where_it_was(
+    client: Client, line: Line, console: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given one that has heard something, when the line breaks, then it asks about no job."""
+    first, second = client.submit_many(["a", "b"], **JOB)
+    one, two = client.ends_of([first, second])
+    console.site.ledger.cancel(first.id)
+    one.result(timeout=30)
+    asked: list[Sequence[str]] = []
+    monkeypatch.setattr(client._desk, "states", asked.append)
+    line.is_down = True
+    line.cut()
+    console.site.ledger.cancel(second.id)
+    line.is_down = False
+    two.result(timeout=30)
+    assert asked == []
+
+
+def test_watching_goes_on_after_a_cut_and_tells_nothing_twice(
+    client: Client, line: Line, console: Served
+) -> None:
+    handle = client.submit("x", **JOB)
+    events = client.watch(handle)
+    seen = [next(events)]
+    line.cut()
+    console.site.ledger.cancel(handle.id)
+    seen += list(events)
+    assert [event.data["state"] for event in seen] == ["queued", "cancelled"]
+
+
+def test_watching_ends_if_the_events_are_gone(
+    client: Client, console: Served, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_desk, "_LAST_WORDS", 0.0)
+    handle = client.submit("x", **JOB)
+    console.site.ledger.cancel(handle.id)
+    (stream,) = redis_client.keys("*events")
+    redis_client.xtrim(stream, maxlen=0, approximate=False)
+    assert list(client.watch(handle)) == []
+
+
+def test_a_closed_client_leaves_no_listener_and_no_thread(client: Client, console: Served) -> None:
+    others = set(threading.enumerate())  # of tests that ran before in this process
+    handle = client.submit("x", **JOB)
+    (ended,) = client.ends_of([handle])
+    events = client.watch(handle)
+    next(events)
+    wait_for(lambda: console.site.broadcast.count == 2, "both to listen")
+    client.close()
+    with pytest.raises(MulliganError, match="the client was closed"):
+        ended.result(timeout=30)
+    events.close()  # type: ignore[attr-defined] # a generator
+    wait_for(lambda: console.site.broadcast.count == 0, "the listeners to go")
+    wait_for(
+        lambda: (
+            not any(
+                t.name.startswith("mulligan-") for t in threading.enumerate() if t not in others
+            )
+        ),
+        "the threads to end",
+    )
+
+
+def test_many_are_asked_about_at_once(client: Client, line: Line, console: Served) -> None:
+    """Two hundred and fifty unfinished jobs take three questions, and not one for each."""
+    handles = client.submit_many(["x"] * 250, **JOB)
+    console.site.ledger.cancel(handles[7].id)
+    desk = client._desk
+    seen: list[str] = []
+    plain = desk._console.ask  # type: ignore[attr-defined] # an HttpDesk's
+
+    def noting(method: str, path: str, *rest: Any, **also: Any) -> Any:
+        seen.append(path.partition("?")[0])
+        return plain(method, path, *rest, **also)
+
+    desk._console.ask = noting  # type: ignore[attr-defined] # an HttpDesk's
+    ended = client.ends_of([*handles, handles[7]])
+    assert seen == ["/api/jobs"] * 3
+    assert [future.done() for future in ended].count(True) == 2
+    for future in ended:
+        future.cancel()
+    assert desk.states([handles[0].id, "p00-nowhere", "a,b", ""]) == {handles[0].id: "queued"}
+
+
+# -- what is told of a job -------------------------------------------------------------------------
+
+
+def test_a_job_is_told_whole(console: Served) -> None:
+    """What the console tells is what the ledger has, attempt by attempt."""
+    wrong, more = '{"name": 7}', {"text": GOOD, "usage": {"total_tokens": 9}}
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    fields: dict[str, Any] = {
+        "name": "told",
+        "labels": {"suite": "a"},
+        "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "x"}],
+        "runner": {"kind": "scripted", "answers": [wrong, more]},
+        "verifiers": [{"id": "contract.schema", "schema": schema, "weight": 2}],
+        "budget": {"tokens": 900, "seconds": "1m"},
+        "policy": {"max_attempts": 3, "escalate_on": ["test_failed"]},
+        "delayed_verification": {"mode": "reformulate", "prompt": "Once more.", "after": 7},
+        "priority": 3,
+    }
+    with Client(console.url) as client:
+        handle = client.submit(fields, task_type="t")
+        for number in (1, 2):
+            run_attempt(console.site.shop.bench, Entry("attempt", handle.id, number))
+        result = client.wait(handle)
+    assert len(result.view.cycles) == 1
+    assert [a.plan.mode for a in result.attempts] == ["initial", "immediate_retry"]
+    assert result.view == console.site.ledger.job(handle.id)
+    with console.client(new_token(console.site, role="ops")) as http:
+        hidden = view_of(http.get(f"/api/jobs/{handle.id}").json())
+    assert hidden.job.task_text == "[redacted]"
+    assert (hidden.job.budget, hidden.seconds) == (result.view.job.budget, result.view.seconds)
+
+
+# -- a console that is away, or wants us to slow down ----------------------------------------------
+
+
+class Clock:
+    """Time that passes by waiting alone."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waits: list[float] = []
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+def a_console(url: str, *, patience: float, token: str | None = None) -> tuple[Console, Clock]:
+    clock = Clock()
+    made = Console(url, token, patience=patience, wait=clock.wait, clock=lambda: clock.now)
+    return made, clock
+
+
+CANCELLED: tuple[int, dict[str, str], Any] = (200, {}, {"id": "p00-x", "state": "cancelled"})
+
+
+@pytest.mark.parametrize(
+    ("first", "patience", "waits"),
+    [
+        ([503, {"Retry-After": "3"}], 5.0, [3.0]),
+        # Slowing down is not being away: it is waited for beyond the patience.
+        ([429, {"Retry-After": "30"}], 5.0, [30.0]),
+        ([503, {}], 5.0, [0.1]),
+        ([502, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}], 5.0, [0.1]),
+    ],
+)
+def test_it_comes_back_when_it_is_told_to(
+    stub: Callable[..., Stub], first: list[Any], patience: float, waits: list[float]
+) -> None:
+    server = stub((*first, said("unavailable")), CANCELLED)
+    console, clock = a_console(server.url, patience=patience)
+    assert console.ask("POST", "/api/jobs/p00-x/cancel").body["state"] == "cancelled"
+    assert clock.waits == waits
+    assert len(server.seen) == 2
+
+
+def test_patience_ends(stub: Callable[..., Stub]) -> None:
+    server = stub((503, {}, said("unavailable")))
+    console, clock = a_console(server.url, patience=5.0)
+    with pytest.raises(LedgerUnavailable, match=r"answers 503 \(service unavailable\)"):
+        console.ask("GET", "/api/jobs/p00-x")
+    # 0.1 + 0.2 + 0.4 + 0.8 + 1 + 1 + 1 = 4.5; another second would be too long.
+    assert clock.waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    server = stub((503, {"Retry-After": "10"}, said("unavailable")))
+    console, clock = a_console(server.url, patience=5.0)
+    with pytest.raises(LedgerUnavailable, match="try again in 10 s"):
+        console.ask("GET", "/api/jobs/p00-x")
+    assert clock.waits == []
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Client(f"http://127.0.0.1:{port}", submit_patience=0) as client:
+        expected = f"no console at http://127.0.0.1:{port}; is `mulligan up` running"
+        for ask in (client.cancel, client.wait, lambda job: list(client.watch(job))):
+            with pytest.raises(LedgerUnavailable, match=expected):
+                ask("p00-x")
+        with pytest.raises(LedgerUnavailable, match=expected):
+            client.submit("x", **JOB)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "expected"),
+    [
+        ((422, {}, said("invalid", "no", "a: 1", "b: 2")), BadInput, "^a: 1\nb: 2$"),
+        ((413, {}, said("too_large", "the body is over 9 bytes")), BadInput, "over 9 bytes"),
+        ((403, {}, said("forbidden", "this needs the role ops")), MulliganError, r"\(403\): this"),
+        ((500, {}, said("internal", "its log has it as 12")), MulliganError, "has it as 12"),
+        ((404, {}, "<html>nginx</html>"), MulliganError, "does not answer as a mulligan console"),
+        ((200, {}, "<html>hello</html>"), MulliganError, "does not answer as a mulligan console"),
+        ((307, {"Location": "/x"}, ""), MulliganError, "does not answer as a mulligan console"),
+    ],
+)
+def test_what_an_answer_means(
+    stub: Callable[..., Stub], answer: Any, kind: type[Exception], expected: str
+) -> None:
+    server = stub(answer)
+    console, clock = a_console(server.url, patience=5.0, token=SECRET)
+    with pytest.raises(kind, match=expected) as caught:
+        console.ask("POST", "/api/jobs", "{}")
+    assert type(caught.value) is kind
+    assert SECRET not in f"{caught.value!r} {caught.value}"
+    assert (clock.waits, len(server.seen)) == ([], 1)
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+def test_tokens(console: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = new_token(console.site, role="producer", tenant="acme")
+    ops = new_token(console.site, role="ops")
+    with pytest.raises(MulliganError, match=r"wants a token: give Client\(token=…\) or set MULL"):
+        Client(console.url).submit("x", **JOB)
+    with pytest.raises(MulliganError, match="does not take this token") as caught:
+        Client(console.url, token=SECRET).submit("x", **JOB)
+    assert SECRET not in f"{caught.value!r}"
+    with pytest.raises(
+        MulliganError, match=r"\(403\): this needs the role producer or admin, not ops"
+    ):
+        Client(console.url, token=ops).submit("x", **JOB)
+    monkeypatch.setenv("MULLIGAN_TOKEN", producer)
+    with Client(console.url) as client:
+        handle = client.submit("x", **JOB)
+        assert client.cancel(handle) == "cancelled"
+        assert client.wait(handle).view.tenant == "acme"
+        assert producer not in f"{client!r} {handle!r}"
+    other = new_token(console.site, role="producer", tenant="other")
+    missing = pytest.raises(BadInput, match=f"there is no job {handle.id}")
+    with Client(console.url, token=other) as client, missing:
+        client.wait(handle)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_token_without_a_console_is_a_mistake(kind: Any) -> None:
+    with pytest.raises(BadInput, match="token: is for a console"):
+        kind("redis://127.0.0.1", token=SECRET)
+    with pytest.raises(BadInput, match="token: is for a console"):
+        kind(token=SECRET)
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "expected"),
+    [
+        ("http://", None, "is not a console's URL"),
+        ("http://host:port", None, "is not a console's URL"),
+        (f"http://me:{SECRET}@host", None, "a token goes into MULLIGAN_TOKEN"),
+        (f"http://host/?token={SECRET}", None, "a token goes into MULLIGAN_TOKEN"),
+        ("http://host", f"{SECRET}\r\nX-Other: 1", "has characters that no token has"),
+    ],
+)
+def test_a_url_or_a_token_that_will_not_do(url: str, token: str | None, expected: str) -> None:
+    with Client(url, token=token) as client, pytest.raises(BadInput, match=expected) as caught:
+        client.cancel("p00-x")
+    assert SECRET not in str(caught.value)
+
+
+# -- without Python --------------------------------------------------------------------------------
+
+
+def test_the_readme_s_curl_works(settings: Callable[..., Settings]) -> None:
+    page = (Path(__file__).resolve().parents[3] / "README.md").read_text("utf-8")
+    block = page.partition("```bash\ncurl ")[2].partition("```")[0]
+    submit, show = (shlex.split(f"curl {each}") for each in block.split("\ncurl "))
+    own = settings(runners={"small": {"kind": "scripted", "answers": ["{}"]}})
+    with served(own) as console, console.client() as http:
+        body, as_json = submit[submit.index("--json") + 1], {"Content-Type": "application/json"}
+        answer = http.post(urlsplit(submit[1]).path, content=body, headers=as_json)
+        assert answer.status_code == 202, answer.text
+        job_id = answer.json()["jobs"][0]["id"]
+        found = http.get(urlsplit(show[1]).path.replace("ID", job_id)).json()
+    assert (found["id"], found["task_type"]) == (job_id, "extract_person")
+
+
+# -- proxies ---------------------------------------------------------------------------------------
+
+
+def test_a_proxy_is_for_what_is_elsewhere(
+    stub: Callable[..., Stub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, here = stub(CANCELLED), stub(CANCELLED)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, proxy.url)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    near = here.url.replace("127.0.0.1", "localhost")
+    for url in (here.url, near, f"{here.url}/behind/a/prefix/"):
+        with Client(url) as client:
+            assert client.cancel("p00-x") == "cancelled"
+    assert proxy.seen == []
+    assert here.seen[-1] == ("POST", "/behind/a/prefix/api/jobs/p00-x/cancel")
+    with Client("http://console.example:8700") as client:
+        assert client.cancel("p00-x") == "cancelled"
+    assert proxy.seen == [("POST", "http://console.example:8700/api/jobs/p00-x/cancel")]
+
+
+# -- what is handed in -----------------------------------------------------------------------------
+
+
+def test_files_stay_where_they_are(console: Served) -> None:
+    with Client(console.url) as client:
+        with pytest.raises(BadInput, match=r"^workspace\.path: files are not sent over HTTP"):
+            client.submit("x", workspace=".", **JOB)
+        with pytest.raises(BadInput, match=r"^\[1\]\.workspace\.path: files are not sent"):
+            client.submit_many(["x", {"prompt": "y", "workspace": {"path": "."}}], **JOB)
+    assert console.site.ledger.jobs() == []
+
+
+def test_a_problem_is_told_by_its_place_among_all(
+    console: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many requests they take: here one for each job or two."""
+    monkeypatch.setattr(http_desk, "_BYTES", 500)
+    asks: list[Any] = [{"prompt": f"{i}"} for i in range(10)]
+    asks[7]["policy"] = {"max_attempts": 1}
+    with Client(console.url) as client:
+        with pytest.raises(BadInput, match=r"^\[7\]\.policy\.max_attempts: must be 2 or more"):
+            client.submit_many(asks, **JOB)
+        del asks[7]["policy"]
+        handles = client.submit_many(asks, idempotency_key="again", **JOB)
+        again = client.submit_many(asks, idempotency_key="again", **JOB)
+    assert [handle.id for handle in handles] == [handle.id for handle in again]
+    assert {handle.seen for handle in again} == {True}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "parts"),
+    [([], []), ([1], [1]), ([40, 40, 40], [2, 1]), ([200, 1], [1, 1]), ([1] * 7, [3, 3, 1])],
+)
+def test_as_few_requests_as_the_caps_allow(
+    lengths: Sequence[int], parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_desk, "_BYTES", 100)
+    monkeypatch.setattr(http_desk, "_JOBS", 3)
+    made = list(http_desk._parts(["x" * length for length in lengths]))
+    assert [len(part) for part in made] == parts
+
+
+def test_places() -> None:
+    assert placed(["jobs[2].prompt: no", "name: no"], 100) == ["[102].prompt: no", "[100].name: no"]
+
+
+def test_a_model_is_named_only_if_both_sides_may_know_it() -> None:
+    from support.client_models import Person
+
+    plain = open_console("http://localhost", None, {})
+    assert set(plain.contract(Person)) == {"id", "schema"}
+    known = open_console("http://localhost", None, {"model_modules": ["support.client_models"]})
+    assert known.contract(Person)["model"] == "support.client_models:Person"

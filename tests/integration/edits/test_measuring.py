@@ -1,0 +1,424 @@
+"""Measuring a tree: real commands in private copies, real jobs, and nothing done twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ledger_stage import SettingsMaker, until
+
+from mulligan.policies.edits.gate import Keep, Reject, compare
+from mulligan.policies.edits.suite import WHOLE, Runs, Scores, Suite, TaskScore
+from mulligan.tasks.ports.measurer import Measurer
+from mulligan.tasks.ports.world import BadInput, MissingBlob
+from mulligan.workers.edits.sessions.suite_measurer import (
+    MemoryScores,
+    RedisScores,
+    ScoreStore,
+    SuiteMeasurer,
+    suite_measurer,
+)
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs
+from mulligan.workers.local.local_stack import LocalStack, local_stack
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    root.mkdir()
+    (root / "value.txt").write_text("0.25")
+    return root
+
+
+def python(code: str, **fields: Any) -> dict[str, Any]:
+    return {"id": "t", "cluster": "c", "command": [sys.executable, "-c", code], **fields}
+
+
+def suite_of(*tasks: dict[str, Any], **fields: Any) -> Suite:
+    return Suite.model_validate({"tasks": tasks, **fields})
+
+
+def here(store: ScoreStore | None = None, **fields: Any) -> SuiteMeasurer:
+    return SuiteMeasurer(blobs=MemoryBlobs(), store=store or MemoryScores(), **fields)
+
+
+def measured(
+    measurer: Measurer, suite: Suite, state: str, *, session: str = "s", repeat: int = 0
+) -> Scores:
+    """One repeat, from start to end."""
+    runs = measurer.start(suite, state, session=session, repeat=repeat)
+    found: list[Scores] = []
+
+    def ended() -> bool:
+        scores = measurer.poll(suite, runs)
+        found.extend([scores] if scores else [])
+        return scores is not None
+
+    until(ended, timeout=60)
+    return found[0]
+
+
+def only(scores: Scores) -> TaskScore:
+    ((score,),) = scores.runs
+    return score
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+COMMANDS: list[tuple[str, dict[str, float], str]] = [
+    ("print(open('value.txt').read())", {WHOLE: 1}, ""),  # no score in it: by its exit code
+    ("raise SystemExit(3)", {WHOLE: 0}, "exit code 3"),
+    ("import sys; sys.exit('no tests here')", {WHOLE: 0}, "exit code 1: no tests here"),
+    ("""print('{"score": 0.5}')""", {WHOLE: 0.5}, ""),
+    ("""print('working'); print('{"score": 0.5}')""", {WHOLE: 0.5}, ""),
+    ("""print('{\\n "score": 1\\n}')""", {WHOLE: 1}, ""),
+    # It says what it is worth: the exit code says that a test failed.
+    ("""print('{"score": 0.5}'); raise SystemExit(1)""", {WHOLE: 0.5}, ""),
+    ("""print('{"scores": {"a": 0, "b": 0.5}}')""", {"a": 0, "b": 0.5}, ""),
+    ("""print('{"score": NaN}')""", {WHOLE: 0}, "printed nan, which is no number from 0 to 1"),
+    ("""print('{"score": 1e999}')""", {WHOLE: 0}, "printed inf, which is no number from 0 to 1"),
+    ("""print('{"score": 70}')""", {WHOLE: 0}, "printed 70, which is no number from 0 to 1"),
+    ("""print('{"score": true}')""", {WHOLE: 0}, "printed True, which is no number from 0 to 1"),
+    ("""print('{"scores": {"a": "1"}}')""", {WHOLE: 0}, "printed '1', which is no number"),
+    ("""print('{"scores": []}')""", {WHOLE: 0}, "printed scores that are no mapping"),
+    ("import os; os.kill(os.getpid(), 9)", {WHOLE: 0}, "ended by signal 9"),
+]
+
+
+@pytest.mark.parametrize(("code", "values", "note"), COMMANDS, ids=[row[0] for row in COMMANDS])
+def test_what_a_command_scores(root: Path, code: str, values: dict[str, float], note: str) -> None:
+    measurer = here()
+    score = only(measured(measurer, suite_of(python(code)), measurer.snapshot(root)))
+    assert score.values == values
+    assert score.note.startswith(note)
+    assert bool(score.note) == bool(note)
+
+
+def test_a_command_that_takes_too_long_gives_no_verdict(root: Path) -> None:
+    measurer = here()
+    suite = suite_of(python("import time; time.sleep(60)", timeout=0.3))
+    score = only(measured(measurer, suite, measurer.snapshot(root)))
+    assert (score.values, score.note) == ({WHOLE: 0}, "stopped after 0.3 s")
+    assert not score.verdict
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(1, True), (2, False), (3, False)])
+def test_what_gives_no_verdict_is_run_once_more(
+    root: Path, tmp_path: Path, times: int, verdict: bool
+) -> None:
+    """It is killed so many times before it scores."""
+    log = tmp_path / "log"
+    code = (
+        f"import os; open({str(log)!r}, 'a').write('x')\n"
+        f"if len(open({str(log)!r}).read()) <= {times}: os.kill(os.getpid(), 9)"
+    )
+    measurer = here()
+    suite, state = suite_of(python(code)), measurer.snapshot(root)
+    score = only(measured(measurer, suite, state))
+    assert (score.verdict, score.mean) == (verdict, 1.0 if verdict else 0.0)
+    assert only(measured(measurer, suite, state)) == score
+    assert log.read_text() == "xx"
+
+
+def test_a_command_without_a_cluster_must_name_some(root: Path) -> None:
+    measurer = here()
+    told = python("""print('{"scores": {"a": 0.5}}')""", cluster=None)
+    silent = python("pass", cluster=None, id="u")
+    scores = measured(measurer, suite_of(told, silent), measurer.snapshot(root))
+    assert [score.values for score in scores.runs[0]] == [{"a": 0.5}, {}]
+    assert "u: its score counts for no cluster" in scores.notes[0]
+
+
+def test_commands_work_on_a_copy(root: Path) -> None:
+    """Whatever a command writes or deletes, the tree keeps its files, and so does the next one."""
+    code = (
+        "import pathlib, os; here = pathlib.Path.cwd()\n"
+        f"assert here != pathlib.Path({str(root)!r})\n"
+        "assert (here / 'value.txt').read_text() == '0.25'\n"
+        "(here / 'value.txt').unlink(); (here / 'new').write_text('x')"
+    )
+    measurer = here()
+    suite = suite_of(python(code), python(code, id="u"))
+    scores = measured(measurer, suite, measurer.snapshot(root))
+    assert [score.values for score in scores.runs[0]] == [{WHOLE: 1}, {WHOLE: 1}], scores.notes
+    assert list(root.iterdir()) == [root / "value.txt"]
+
+
+def test_seeds_are_fixed(root: Path) -> None:
+    """The same before and after an edit, another one for each repeat."""
+    suite = suite_of(
+        python("import os; print({'score': 0} and '{\"scores\": {\"%s\": 1}}' "
+               "% os.environ['MULLIGAN_SEED'])")
+    )  # fmt: skip
+    measurer = here()
+    before = measurer.snapshot(root)
+    (root / "value.txt").write_text("other")
+    after = measurer.snapshot(root)
+    seen = {
+        (state, repeat): next(iter(only(measured(measurer, suite, state, repeat=repeat)).values))
+        for state in (before, after)
+        for repeat in (0, 1)
+    }
+    assert seen[before, 0] == seen[after, 0] == str(suite.seed_of("t", 0))
+    assert seen[before, 1] == seen[after, 1] == str(suite.seed_of("t", 1))
+
+
+# -- states ---------------------------------------------------------------------------------------
+
+
+def test_a_state_can_be_measured_when_the_tree_is_long_another(root: Path) -> None:
+    suite = suite_of(
+        python("print('{\"score\": %s}' % open('value.txt').read())"), deterministic=True
+    )
+    measurer = here()
+    before = measurer.snapshot(root)
+    (root / "value.txt").write_text("0.75")
+    after = measurer.snapshot(root)
+    (root / "value.txt").unlink()
+    scores = {state: measured(measurer, suite, state) for state in (after, before)}
+    assert only(scores[before]).mean == 0.25
+    found = compare(scores[before], scores[after], suite=suite, target="c", max_regression=0.05)
+    assert (found.decision, found.delta, found.cluster_deltas) == (Keep(), 0.5, {"c": 0.5})
+    back = compare(scores[after], scores[before], suite=suite, target="c", max_regression=0.05)
+    assert back.decision == Reject("regression")
+
+
+def test_a_state_is_its_content(root: Path) -> None:
+    measurer = here(home=root / "state")
+    first = measurer.snapshot(root)
+    # Our own folder, version control, caches, and links that leave the tree are no part of it.
+    for folder in ("state", ".git", "__pycache__"):
+        (root / folder).mkdir()
+        (root / folder / "file").write_text("x")
+    (root / "out").symlink_to("/etc")
+    assert measurer.snapshot(root) == first
+    (root / "value.txt").chmod(0o755)
+    assert measurer.snapshot(root) != first
+
+
+def test_a_tree_that_is_too_large(root: Path) -> None:
+    (root / "large").write_bytes(b"x" * 2000)
+    with pytest.raises(BadInput, match="1000 are allowed"):
+        here(cap=100).snapshot(root)
+
+
+def test_a_state_that_is_gone(root: Path) -> None:
+    measurer, suite = here(), suite_of(python("pass"))
+    with pytest.raises(MissingBlob):
+        measurer.poll(suite, Runs(session="s", state="sha256:00", repeat=0))
+
+
+# -- nothing twice --------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "redis"])
+def new_store(request: pytest.FixtureRequest) -> Callable[[], ScoreStore]:
+    """Another process's view of the scores that were stored."""
+    if request.param == "memory":
+        kept = MemoryScores()
+        return lambda: kept
+    calls = request.getfixturevalue("ledger").calls
+    return lambda: RedisScores(calls, prefix="mulligan", retention=100)
+
+
+def test_unchanged_tasks_are_not_run_again(
+    root: Path, tmp_path: Path, new_store: Callable[[], ScoreStore]
+) -> None:
+    log = tmp_path / "log"
+    suite = suite_of(python(f"open({str(log)!r}, 'a').write('x')"))
+
+    def times(**run: Any) -> int:
+        measurer = here(new_store())
+        scores = measured(measurer, suite, measurer.snapshot(root), **run)
+        assert only(scores).values == {WHOLE: 1}
+        return len(log.read_text())
+
+    assert times() == 1
+    assert times() == 1  # a step that died is done again
+    assert times(repeat=1) == 2
+    assert times(session="another") == 3
+    (root / "value.txt").write_text("other")
+    assert times() == 4
+    (root / "value.txt").write_text("0.25")
+    assert times() == 4  # rolled back: the state is known
+
+
+def test_a_step_is_short(root: Path) -> None:
+    """After its time slice, a poll begins no further command; what was measured stays."""
+    suite = suite_of(*(python("pass", id=name) for name in ("t", "u", "v")))
+    measurer = here(threads=1, time_slice=0)
+    runs = measurer.start(suite, measurer.snapshot(root), session="s", repeat=0)
+    assert measurer.poll(suite, runs) is None
+    assert measurer.poll(suite, runs) is None
+    scores = measurer.poll(suite, runs)
+    assert scores is not None
+    assert [score.task for score in scores.runs[0]] == ["t", "u", "v"]
+
+
+# -- jobs -----------------------------------------------------------------------------------------
+
+SMALL = {"kind": "scripted", "answers": ["nothing", '{"a": 1}']}
+GOOD = {"kind": "scripted", "answers": ['{"a": 1}']}
+
+
+@pytest.fixture
+def stack(ledger: RedisLedger, settings: SettingsMaker) -> Iterator[LocalStack]:
+    """A real ledger, and threads that do its work once they are let."""
+    profiles = {"small": SMALL, "good": GOOD}
+    accept = [sys.executable, "-c", "print(open('value.txt').read()); open('sub/x')"]
+    commands = {"has_sub": {"argv": accept}}
+    with local_stack(settings(runners=profiles, commands=commands), ledger) as running:
+        yield running
+
+
+def measurer_of(stack: LocalStack) -> SuiteMeasurer:
+    assert isinstance(stack.ledger, RedisLedger)
+    return suite_measurer(stack.settings, stack.ledger, stack.intake, commands=False)
+
+
+def job(name: str = "j", **fields: Any) -> dict[str, Any]:
+    asked = {"prompt": "p", "runner": "good", "verifiers": ["json.object"], **fields}
+    if "prompt_file" in fields:
+        del asked["prompt"]
+    return {"id": name, "cluster": "asking", "job": asked}
+
+
+def test_jobs_score_by_their_first_attempt(root: Path, stack: LocalStack) -> None:
+    """The second answer would be right; what counts is what the tree gives at once."""
+    (root / "sub").mkdir()
+    (root / "sub/x").write_text("x")
+    (root / "ask.md").write_text("Who is {{name}}?")
+    suite = suite_of(
+        job("right"),
+        job("wrong", runner="small"),
+        job("file", prompt_file="ask.md", vars={"name": "Ada"}),
+        job("tree", workspace={"path": "."}, verifiers=[{"id": "command.subprocess", "command":
+            "has_sub"}]),
+        job("part", workspace={"path": "sub"}, verifiers=[{"id": "command.subprocess", "command":
+            "has_sub"}]),
+    )  # fmt: skip
+    measurer = measurer_of(stack)
+    state = measurer.snapshot(root)
+    runs = measurer.start(suite, state, session="s", repeat=0)
+    scores = measured(measurer, suite, state)
+    values = {score.task: score.values[WHOLE] for score in scores.runs[0]}
+    assert values == {"right": 1, "wrong": 0, "file": 1, "tree": 1, "part": 0}
+    views = {name: stack.ledger.job(job_id) for name, job_id in runs.jobs.items()}
+    asked = views["file"]
+    assert asked is not None
+    assert (asked.job.prompt, asked.job.task_type) == ("Who is Ada?", "benchmark")
+    wrong = views["wrong"]
+    assert wrong is not None
+    assert wrong.job.policy.max_attempts == 1  # a second attempt would be paid for nothing
+    # A low score is a measurement: nobody has to look at it.
+    assert stack.ledger.escalations() == []
+    assert len(stack.ledger.jobs()) == 5  # starting twice submitted nothing twice
+
+
+def test_only_what_changed_is_asked_again(root: Path, stack: LocalStack) -> None:
+    (root / "ask.md").write_text("Who is this?")
+    suite = suite_of(job("file", prompt_file="ask.md"), job("fixed"))
+    measurer = measurer_of(stack)
+
+    def started(**run: Any) -> dict[str, str]:
+        state = measurer.snapshot(root)
+        return measurer.start(suite, state, **{"session": "s", "repeat": 0, **run}).jobs
+
+    before = started()
+    (root / "ask.md").write_text("Who is that?")
+    after = started()
+    assert after["fixed"] == before["fixed"]
+    assert after["file"] != before["file"]
+    assert not set(started(repeat=1).values()) & set(after.values())
+    assert not set(started(session="another").values()) & set(after.values())
+
+
+def test_a_job_that_the_tree_no_longer_makes_scores_0(root: Path, stack: LocalStack) -> None:
+    suite = suite_of(job("file", prompt_file="gone.md"), job("part", workspace={"path": "gone"}))
+    measurer = measurer_of(stack)
+    scores = measured(measurer, suite, measurer.snapshot(root))
+    assert [score.mean for score in scores.runs[0]] == [0, 0]
+    assert scores.notes == (
+        "file: prompt_file: there is no file gone.md in the tree",
+        "part: workspace.path: there is no folder gone in the tree",
+    )
+    assert stack.ledger.jobs() == []
+
+
+def test_a_job_that_was_cancelled_is_asked_once_more(root: Path, stack: LocalStack) -> None:
+    suite = suite_of(job(), python("pass"))
+    measurer = SuiteMeasurer(blobs=MemoryBlobs(), store=MemoryScores(), intake=stack.intake)
+    stack.ledger.pause("task_type:benchmark")
+    runs = measurer.start(suite, measurer.snapshot(root), session="s", repeat=0)
+    assert measurer.poll(suite, runs) is None  # never waits for a job
+    stack.ledger.cancel(runs.jobs["j"])
+    assert measurer.poll(suite, runs) is None
+    assert measurer.poll(suite, runs) is None
+    (second,) = {view.id for view in stack.ledger.jobs()} - set(runs.jobs.values())
+    stack.ledger.cancel(second)
+    scores = measurer.poll(suite, runs)
+    assert scores is not None
+    assert [(score.mean, score.verdict) for score in scores.runs[0]] == [(0, False), (1, True)]
+    assert "was cancelled" in scores.notes[0]
+
+
+def test_a_runner_that_takes_a_seed_gets_the_repeats(
+    root: Path, ledger: RedisLedger, settings: SettingsMaker
+) -> None:
+    model = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    with local_stack(settings(runners={"model": model, "good": GOOD}), ledger) as stack:
+        stack.ledger.pause("task_type:benchmark")
+        measurer = measurer_of(stack)
+        suite = suite_of(
+            job("a", runner="model"), job("b"), job("c", runner={"profile": "model", "seed": 3})
+        )
+        runs = measurer.start(suite, measurer.snapshot(root), session="s", repeat=1)
+        views = {name: stack.ledger.job(job_id) for name, job_id in runs.jobs.items()}
+        seeds = {name: v and v.job.runner.options.get("seed") for name, v in views.items()}
+        assert seeds == {"a": suite.seed_of("a", 1), "b": None, "c": 3}
+
+
+# -- what cannot be measured ----------------------------------------------------------------------
+
+
+def test_problems_are_told_before_anything_runs(root: Path, stack: LocalStack) -> None:
+    suite = suite_of(
+        {"id": "a", "cluster": "c", "command": ["no-such-program"]},
+        {"id": "b", "cluster": "c", "command": ["./value.txt"]},
+        job("d", runner="smal"),
+        job("e", prompt_file="gone.md"),
+        python("pass"),
+    )
+    own = SuiteMeasurer(blobs=MemoryBlobs(), store=MemoryScores(), intake=stack.intake)
+    assert own.problems(suite, root) == [
+        "tasks[0].command: there is no program 'no-such-program' on this host",
+        "tasks[1].command: ./value.txt is not there, or may not be executed",
+        "tasks[2].job.runner.profile: no profile 'smal'; did you mean 'small'?",
+        "tasks[3].job.prompt_file: there is no file gone.md in the tree",
+    ]
+    assert own.problems(suite_of(job(), python("pass")), root) == []
+
+
+def test_programs_from_the_queue_need_leave(root: Path, stack: LocalStack) -> None:
+    """A plan carries no authority: what it may run is named in the workers' configuration."""
+    (problem,) = measurer_of(stack).problems(suite_of(python("pass")), root)
+    assert problem.startswith("tasks[0].command: a suite may bring no commands here")
+    assert "allow_inline" in problem
+
+
+def test_jobs_need_workers(root: Path) -> None:
+    (problem,) = here().problems(suite_of(job()), root)
+    assert "jobs need workers" in problem
+
+
+def test_runs_are_kept_as_json(root: Path) -> None:
+    """A step in another process goes on with what this one began."""
+    measurer, suite = here(), suite_of(python("pass"))
+    runs = measurer.start(suite, measurer.snapshot(root), session="s", repeat=0)
+    again = Runs.model_validate(json.loads(runs.model_dump_json()))
+    assert only(measurer.poll(suite, again) or Scores()).mean == 1

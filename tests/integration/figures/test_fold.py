@@ -1,0 +1,302 @@
+"""Folding events into figures, on a real Redis: each event counts once, whoever folds."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from support.ledger_stage import SettingsMaker, Stage, StageMaker, retries_at_once
+
+from mulligan.policies.cycles.cycle import CycleStatus
+from mulligan.policies.figures.facts import OTHER, Figure
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.celery.factory import create_app
+from mulligan.workers.figures.fold import Fold
+from mulligan.workers.figures.windows import Figures, parse_window
+from mulligan.workers.ledger.cycle_rows import CycleRows
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+
+P = "mulligan:{p00}:"
+HOUR_MS = 3_600_000
+SETTLED: dict[str, Any] = {
+    "type": "attempt", "job": "p00-a", "attempt": 1, "state": "settled", "mode": "initial",
+    "task_type": "extract", "runner": "small", "model": "m1", "score": 40, "success": False,
+    "kind": "json_invalid", "cause": "fence", "signature": "v1:s", "next": "immediate_retry",
+    "prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "seconds": 1.5,
+}  # fmt: skip
+ATTEMPTS = Figure("attempt", ("initial", "retried", "json_invalid"), "n")
+
+
+def tell(client: redis.Redis, *, at: int | None = None, seq: int = 1, **changes: Any) -> str:
+    """An event, now or at a millisecond."""
+    event_id = "*" if at is None else f"{at}-{seq}"
+    return str(client.xadd(P + "events", {"data": json.dumps({**SETTLED, **changes})}, id=event_id))
+
+
+def counted(ledger: RedisLedger, settings: SettingsMaker) -> int:
+    return Figures(ledger.calls, settings()).totals()[ATTEMPTS]
+
+
+def test_every_event_counts_once_however_often_it_is_folded(
+    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+) -> None:
+    for _ in range(25):
+        tell(redis_client)
+    fold = Fold(ledger.calls, settings(), batch=10)
+    assert fold.run() == 25
+    assert fold.run() == 0
+    assert Fold(ledger.calls, settings()).run() == 0
+    tell(redis_client)
+    assert fold.run() == 1
+    assert counted(ledger, settings) == 26
+
+
+def test_a_run_takes_so_many_batches_and_no_more(
+    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+) -> None:
+    for _ in range(25):
+        tell(redis_client)
+    fold = Fold(ledger.calls, settings(), batch=10)
+    assert [fold.run(batches=1) for _ in range(4)] == [10, 10, 5, 0]
+
+
+def test_two_who_fold_at_once_count_nothing_twice(
+    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+) -> None:
+    """Given two folders that both read from where nobody had folded yet."""
+    for _ in range(300):
+        tell(redis_client)
+    folds = [Fold(ledger.calls, settings(), batch=7) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        done = 0
+        while done < 300:
+            done += sum(pool.map(lambda fold: fold.run(batches=3), folds))
+    assert done == 300
+    assert counted(ledger, settings) == 300
+
+
+def test_a_batch_that_was_written_but_not_answered_is_not_written_again(
+    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+) -> None:
+    """Given a folder that died, or lost its connection, right after the script ran."""
+    tell(redis_client)
+    survivor = Fold(ledger.calls, settings())
+    cursor = "0-0"
+    assert Fold(ledger.calls, settings()).run() == 1
+    survivor._cursors[P] = cursor  # what it believed when the connection broke
+    assert survivor.run() == 0
+    tell(redis_client)
+    assert survivor.run() == 1
+    assert counted(ledger, settings) == 2
+
+
+def test_events_that_were_trimmed_uncounted_are_missed_and_noted(
+    ledger: RedisLedger,
+    redis_client: redis.Redis,
+    settings: SettingsMaker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tell(redis_client)
+    fold = Fold(ledger.calls, settings())
+    fold.run()
+    for _ in range(5):
+        tell(redis_client)
+    redis_client.xtrim(P + "events", maxlen=2, approximate=False)
+    assert fold.run() == 2
+    totals = Figures(ledger.calls, settings()).totals()
+    assert totals[ATTEMPTS] == 3
+    assert totals[Figure("missed", (), "n")] == 1
+    assert "trimmed before they were counted" in caplog.text
+
+
+def test_an_event_that_cannot_be_read_stops_nobody(
+    ledger: RedisLedger,
+    redis_client: redis.Redis,
+    settings: SettingsMaker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    redis_client.xadd(P + "events", {"data": "{no json"})
+    tell(redis_client)
+    assert Fold(ledger.calls, settings()).run() == 2
+    assert counted(ledger, settings) == 1
+    assert "cannot be read" in caplog.text
+
+
+def test_events_count_in_the_minute_and_the_hour_of_their_own_time(
+    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+) -> None:
+    now = int(ledger.now() * 1000)
+    hour = now // HOUR_MS
+    tell(redis_client, at=(hour - 5) * HOUR_MS, job="p00-old")  # minutes are kept for 3 hours
+    tell(redis_client, at=now, job="p00-new")
+    Fold(ledger.calls, settings()).run()
+    minute = f"{P}figures:m:{now // 60_000}"
+    names = set(redis_client.scan_iter(f"{P}figures:*"))
+    assert names == {
+        minute,
+        *(f"{P}figures:{kind}:{hour - back}" for kind in "he" for back in (0, 5)),
+        f"{P}figures:total",
+    }
+    assert 0 < redis_client.ttl(minute) <= 3 * 3600 + 60
+    kept = settings().stats_retention
+    assert kept - 6 * 3600 < redis_client.ttl(f"{P}figures:h:{hour - 5}") <= kept
+    day = Figures(ledger.calls, settings()).window(86400, now=now / 1000)
+    assert (day.step, len(day.buckets), len(day.before)) == (3600, 24, 24)
+    places = [n for n, bucket in enumerate(day.buckets) if bucket.rows]
+    assert places == [18, 23]  # five hours before the last, and the last
+    assert day.examples == {("v1:s", ""): "p00-new/1"}
+    last = Figures(ledger.calls, settings()).window(3600, now=now / 1000)
+    assert (last.step, len(last.buckets)) == (60, 60)
+    assert [n for n, bucket in enumerate(last.buckets) if bucket.rows] == [59]
+
+
+def test_a_full_bucket_counts_the_rest_together(
+    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+) -> None:
+    """Given a cap of 20 fields and 50 signatures: no failure is lost, only its name."""
+    now = ledger.now()
+    for n in range(50):
+        tell(redis_client, at=int(now * 1000), seq=n, signature=f"v1:{n}", labels={"n": str(n)})
+    Fold(ledger.calls, settings(), fields_cap=20).run()
+    rows: Counter[Figure] = Counter()
+    for bucket in Figures(ledger.calls, settings()).window(7200, now=now).buckets:
+        rows.update(bucket.rows)
+    failures = {f.dims[0]: n for f, n in rows.items() if f.family == "failure"}
+    assert sum(failures.values()) == 50
+    assert failures[OTHER] > 25
+    assert len(rows) <= 30  # the cap, and what a few families have for the rest
+    (hour,) = redis_client.scan_iter(f"{P}figures:e:*")
+    assert redis_client.hlen(hour) <= 20
+
+
+def test_the_lag_is_the_age_of_what_is_not_counted(
+    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+) -> None:
+    figures = Figures(ledger.calls, settings())
+    assert figures.lag(now=ledger.now()) == 0
+    now = ledger.now()
+    tell(redis_client, at=int(now * 1000) - 90_000)
+    assert 89 < figures.lag(now=now) < 91
+    Fold(ledger.calls, settings()).run()
+    assert figures.lag(now=ledger.now()) == 0
+
+
+def test_partitions_are_folded_each_for_itself_and_read_together(
+    redis_stage: StageMaker, settings: SettingsMaker
+) -> None:
+    play = redis_stage(partitions=3)
+    for _ in range(12):
+        play.submit(task_type="extract")
+    assert isinstance(play.ledger, RedisLedger)
+    assert Fold(play.ledger.calls, play.settings).run() >= 12
+    totals = Figures(play.ledger.calls, play.settings).totals()
+    assert totals[Figure("job", ("accepted",), "n")] == 12
+
+
+def test_what_the_ledger_tells_is_counted(redis_stage: StageMaker) -> None:
+    """Given a job that its mandatory retry repaired, and one that was cancelled."""
+    play = redis_stage()
+    play.repaired(task_type="extract")
+    play.ledger.cancel(play.submit(task_type="extract"))
+    assert isinstance(play.ledger, RedisLedger)
+    Fold(play.ledger.calls, play.settings).run()
+    totals = Figures(play.ledger.calls, play.settings).totals()
+    ended = {f.dims[0]: n for f, n in totals.items() if f.family == "job"}
+    assert ended == {"accepted": 2, "succeeded": 1, "cancelled": 1}
+    cycles = {f.dims[0]: n for f, n in totals.items() if f.family == "cycle"}
+    assert cycles == {"pending_immediate_retry": 1, "pending_delayed_verification": 1}
+    assert sum(n for f, n in totals.items() if f.family == "retry" and f.measure == "n") == 1
+
+
+def test_the_control_worker_folds_every_second(settings: SettingsMaker) -> None:
+    app = create_app(settings())
+    planned = app.conf.beat_schedule["fold"]
+    assert planned["task"] in app.tasks
+    assert (planned["schedule"], planned["options"]["queue"]) == (1.0, "control")
+
+
+@pytest.mark.parametrize("text", ["soon", "1s", "366d", "-1h", ""])
+def test_windows_unheard_of_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="window"):
+        parse_window(text)
+
+
+# -- cycles as reports read them -------------------------------------------------------------------
+
+
+def rows_of(play: Stage) -> CycleRows:
+    assert isinstance(play.ledger, RedisLedger)
+    return CycleRows(play.ledger.calls, play.settings)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_cycles_are_read_as_the_ledger_has_them_newest_first(
+    redis_stage: StageMaker, partitions: int
+) -> None:
+    play = redis_stage(partitions=partitions)
+    made = []
+    for n in range(9):
+        play.advance(1)
+        made.append(play.repaired(task_type="größer" if n % 2 else "plain")[0])
+    rows = rows_of(play).since(0, limit=50)
+    assert [row.created_at for row in rows] == sorted(
+        (row.created_at for row in rows), reverse=True
+    )
+    assert [row.task_type for row in rows] == ["plain", "größer"] * 4 + ["plain"]
+    assert {row.cause for row in rows} == {"json_invalid"}
+    assert all(row.retried and row.immediate_at is not None for row in rows)
+    assert len(rows_of(play).since(0, limit=4)) == 4
+    assert rows_of(play).since(time.time() + 1000, limit=50) == []
+
+
+def test_a_cycle_is_read_again_until_it_has_ended(redis_stage: StageMaker) -> None:
+    play = redis_stage()
+    _, entry = play.repaired()
+    cycles = rows_of(play)
+    assert [row.status for row in cycles.since(0, limit=50)] == ["pending_delayed_verification"]
+    play.advance(601)
+    play.sweep()
+    lease = play.take_recheck(entry).lease
+    play.ledger.settle_cycle(lease, status="completed", score=100, reason="")
+    (row,) = cycles.since(0, limit=50)
+    assert row.status == CycleStatus.COMPLETED
+    trips = cycles._calls.round_trips
+    assert cycles.since(0, limit=50) == [row]
+    assert cycles._calls.round_trips == trips + 1  # its name; the rest is known
+
+
+def test_folding_keeps_a_line_of_every_cycle_that_has_ended(
+    redis_stage: StageMaker, redis_client: redis.Redis
+) -> None:
+    """Whatever is written in it: a separator in a reason separates nothing."""
+    play = redis_stage()
+    play.repaired()
+    claim = play.take(play.submit())
+    play.settle(claim, retries_at_once(claim))
+    play.ledger.cancel(claim.job_id)
+    key = f"{P}cycle:{claim.job_id}:1:1"
+    redis_client.hset(key, mapping={"reason": "a\x1fb\x1ec", "status": "escalated"})
+    assert isinstance(play.ledger, RedisLedger)
+    Fold(play.ledger.calls, play.settings).run()
+    kept = [
+        name for name in redis_client.scan_iter(f"{P}cycle:*") if redis_client.hexists(name, "row")
+    ]
+    assert kept == [key]
+    first, second = rows_of(play).since(0, limit=50)
+    assert (first.reason, first.status) == ("a b c", "escalated")
+    assert second.status == "pending_delayed_verification"
+
+
+def test_a_tenant_has_its_own_cycles_alone(redis_stage: StageMaker) -> None:
+    play = redis_stage()
+    play.repaired(labels={"tenant": "acme"})
+    play.repaired(labels={"tenant": "other"})
+    play.repaired()
+    cycles = rows_of(play)
+    assert [row.tenant for row in cycles.since(0, limit=50, tenant="acme")] == ["acme"]
+    assert len(cycles.since(0, limit=50)) == 3

@@ -1,0 +1,270 @@
+"""Work done elsewhere over HTTP: the subject's mandatory retry first, leased, and settled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from support.web import ask, new_token
+
+from mulligan.console.http.context import Site, open_site
+from mulligan.policies.cycles.cycle import PROTOCOL_VERSION
+from mulligan.workers.settings.model import Settings
+
+PROMPT = "Write the past tense of 'to go' in one short sentence about yesterday."
+OTHER = "Yesterday, how did you travel to school? Answer with one full sentence."
+
+LONG = " ".join(f"word{n}" for n in range(600))
+
+
+@pytest.fixture
+def site(settings: Callable[..., Settings]) -> Site:
+    return open_site(settings())
+
+
+@pytest.fixture
+def api(site: Site) -> TestClient:
+    return ask(site)
+
+
+def attempt(**fields: Any) -> dict[str, Any]:
+    mine = {"subject": "mia", "task_type": "past_tense", "prompt": PROMPT, "score": 40,
+            "answer": "I goed to school.", "feedback": "'goed' is not a word"}  # fmt: skip
+    return {**mine, **fields}
+
+
+def record(api: TestClient, **fields: Any) -> dict[str, Any]:
+    answer = api.post("/api/attempts", json=attempt(**fields))
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def next_task(api: TestClient, subject: str = "mia") -> dict[str, Any]:
+    answer = api.post("/api/task/next", params={"subject": subject})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def code(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def test_a_good_attempt_needs_nothing_more(api: TestClient) -> None:
+    told = record(api, score=85)
+    assert (told["state"], told["success"], told["next_attempt"]) == ("succeeded", True, None)
+    assert api.post("/api/task/next?subject=mia").status_code == 204
+
+
+def test_a_low_score_is_the_subject_s_next_task_with_a_corrected_prompt(api: TestClient) -> None:
+    told = record(api)
+    assert (told["next_mode"], told["cycle_status"]) == (
+        "immediate_retry",
+        "pending_immediate_retry",
+    )
+    task = next_task(api)
+    assert task["jobId"] == told["job_id"]
+    assert task["selfRepair"] == {
+        "mode": "immediate_retry",
+        "cycleId": told["cycle_id"],
+        "protocolVersion": PROTOCOL_VERSION,
+    }
+    assert task["prompt"].startswith(PROMPT)
+    assert "'goed' is not a word" in task["prompt"]
+
+
+def test_the_retry_comes_before_anything_else_of_the_subject(api: TestClient) -> None:
+    for number in range(3):
+        new = {"task_type": "past_tense", "prompt": f"Task {number}", "subject": "mia",
+               "runner": {"kind": "external"}, "verifiers": ["json.object"]}  # fmt: skip
+        assert api.post("/api/jobs", json=new).status_code == 202
+    told = record(api)
+    assert next_task(api)["jobId"] == told["job_id"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},  # an image of theirs
+        {"Sec-Fetch-Site": "same-site"},  # another port of this host
+        {"Origin": "http://evil.example"},
+    ],
+)
+def test_another_site_s_page_claims_nothing(
+    site: Site, api: TestClient, headers: dict[str, str]
+) -> None:
+    told = record(api)
+    refused = api.get("/api/task/next", params={"subject": "mia"}, headers=headers)
+    assert code(refused) == (403, "cross_site")
+    view = site.ledger.job(told["job_id"])
+    assert view is not None
+    assert view.attempts[1].state == "queued"
+    answer = api.get("/api/task/next", params={"subject": "mia"})
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+
+
+def test_the_retry_is_leased_to_its_subject(api: TestClient) -> None:
+    record(api)
+    first = next_task(api)
+    assert next_task(api) == first
+    got = api.get("/api/task/next?subject=mia")
+    assert (got.json(), got.headers["Cache-Control"]) == (first, "no-store")
+    assert api.post("/api/task/next?subject=tom").status_code == 204
+
+
+def test_the_token_settles_the_retry_once(api: TestClient) -> None:
+    told = record(api)
+    task = next_task(api)
+    report = {"token": task["token"], "score": 90, "answer": "I went to school."}
+    done = api.post("/api/attempts", json=report).json()
+    assert (done["state"], done["attempt"], done["success"]) == ("succeeded", 2, True)
+    assert (done["cycle_id"], done["cycle_status"]) == (
+        told["cycle_id"],
+        "pending_delayed_verification",
+    )
+    again = api.post("/api/attempts", json={**report, "score": 10})
+    assert again.json() == done
+    assert api.post("/api/task/next?subject=mia").status_code == 204
+
+
+def test_a_token_of_nobody_settles_nothing(api: TestClient) -> None:
+    record(api)
+    token = next_task(api)["token"]
+    forged = token[:-4] + "beef"
+    assert code(api.post("/api/attempts", json={"token": forged, "score": 90})) == (
+        409,
+        "lease_lost",
+    )
+    for wrong in ("nonsense", "a:p00-gone/2.abcd", "v:p00-x/1/0.aa", "a:../../x/1.aa"):
+        answer = api.post("/api/attempts", json={"token": wrong, "score": 90})
+        assert answer.status_code in (404, 422), answer.text
+
+
+def test_the_same_attempt_reported_twice_is_one_job(api: TestClient) -> None:
+    first = record(api, idempotency_key="mia-1")
+    assert record(api, idempotency_key="mia-1") == first
+    other = api.post("/api/attempts", json=attempt(idempotency_key="mia-1", prompt="Another"))
+    assert other.status_code in (409, 422)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"subject": "mia", "score": 50}, "without a token, give task_type, prompt"),
+        (attempt(score=101), "score"),
+        (attempt(score=None), "without a token, give score"),
+        ({"token": "a:p00-x/2.aa", "score": 1, "subject": "mia"}, "leave them out"),
+        (attempt(nonsense=1), "nonsense"),
+        (attempt(policy={"max_attempts": 1}), "max_attempts"),
+    ],
+)
+def test_a_bad_report_is_refused_with_what_is_wrong(
+    api: TestClient, body: dict[str, Any], said: str
+) -> None:
+    answer = api.post("/api/attempts", json=body)
+    assert answer.status_code == 422
+    assert said in " ".join(answer.json()["error"]["details"])
+
+
+def test_verifiers_of_a_job_done_elsewhere_are_ours(api: TestClient) -> None:
+    """The score is not the subject's to give where a job says how it is checked."""
+    new = {"task_type": "extract", "prompt": "JSON, please.", "subject": "mia",
+           "runner": {"kind": "external"}, "verifiers": ["json.object"]}  # fmt: skip
+    assert api.post("/api/jobs", json=new).status_code == 202
+    task = next_task(api)
+    assert task["selfRepair"] is None
+    report = {"token": task["token"], "answer": "no JSON", "score": 100}
+    told = api.post("/api/attempts", json=report).json()
+    assert (told["success"], told["next_mode"]) == (False, "immediate_retry")
+    again = next_task(api)
+    report = {"token": again["token"], "answer": '{"a": 1}'}
+    assert api.post("/api/attempts", json=report).json()["state"] == "succeeded"
+
+
+def test_a_delayed_verification_in_other_words_completes_the_cycle(
+    site: Site, api: TestClient
+) -> None:
+    delayed = {"after": 0, "mode": "reformulate"}
+    told = record(api, delayed_verification=delayed)
+    retry = next_task(api)
+    api.post("/api/attempts", json={"token": retry["token"], "score": 90})
+    task = next_task(api)
+    assert task["selfRepair"]["mode"] == "delayed_verification"
+    assert task["otherWords"]["maxSimilarity"] == 0.88
+    same = api.post("/api/attempts", json={"token": task["token"], "score": 95, "prompt": PROMPT})
+    assert code(same) == (422, "duplicate_prompt_formulation")
+    none = api.post("/api/attempts", json={"token": task["token"], "score": 95})
+    assert code(none) == (422, "missing_prompt_context")
+    good = api.post("/api/attempts", json={"token": task["token"], "score": 95, "prompt": OTHER})
+    assert good.status_code == 201, good.text
+    told_again = good.json()
+    assert (told_again["mode"], told_again["score"]) == ("delayed_verification", 95)
+    assert (told_again["success"], told_again["cycle_status"]) == (True, "completed")
+    for score in (95, 10):
+        repeated = {"token": task["token"], "score": score, "prompt": OTHER}
+        again = api.post("/api/attempts", json=repeated)
+        assert (again.status_code, again.json()) == (201, told_again)
+    forged = api.post("/api/attempts", json={"token": task["token"] + "0", "score": 95})
+    assert code(forged) == (409, "finished")
+    cycle = site.ledger.job(told["job_id"]).cycles[0]  # type: ignore[union-attr] # it exists
+    assert cycle.status == "completed"
+    report = api.get("/api/quality/self-repair-delayed-verification").json()
+    assert report["validCount"] == 1
+    assert report["invalidReasons"]["duplicate_prompt_formulation"] == 1
+
+
+def test_what_is_suggested_would_count(api: TestClient) -> None:
+    for subject, prompt, known in (("mia", PROMPT, True), ("noa", LONG, False)):
+        record(
+            api,
+            subject=subject,
+            prompt=prompt,
+            delayed_verification={"after": 0, "mode": "reformulate"},
+        )
+        retry = next_task(api, subject)
+        api.post("/api/attempts", json={"token": retry["token"], "score": 90})
+        task = next_task(api, subject)
+        suggestion = task["otherWords"]["suggestion"]
+        assert (suggestion is not None) is known
+        told = {"token": task["token"], "score": 90, "prompt": suggestion or OTHER}
+        assert api.post("/api/attempts", json=told).status_code == 201
+
+
+def test_a_low_delayed_verification_escalates_the_cycle_and_leaves_the_job(
+    site: Site, api: TestClient
+) -> None:
+    told = record(api, delayed_verification={"after": 0, "mode": "reformulate"})
+    api.post("/api/attempts", json={"token": next_task(api)["token"], "score": 90})
+    task = next_task(api)
+    api.post("/api/attempts", json={"token": task["token"], "score": 30, "prompt": OTHER})
+    view = site.ledger.job(told["job_id"])
+    assert view is not None
+    assert (view.state, view.cycles[0].status) == ("succeeded", "escalated")
+    assert [group.reason for group in site.ledger.groups()] == ["delayed_verification"]
+
+
+def test_the_guardrail_stops_the_third_loop_of_a_skill(api: TestClient) -> None:
+    for _ in range(2):
+        record(api, seconds=600)
+        api.post("/api/attempts", json={"token": next_task(api)["token"], "score": 90})
+    told = record(api, seconds=600)
+    assert (told["state"], told["reason"]) == ("escalated", "per_skill_loop_cap")
+    assert told["cycle_status"] == "escalated"
+    budget = api.get("/api/quality/self-repair-budget").json()
+    assert budget["exhaustionReasons"]["per_skill_loop_cap"] == budget["exhaustedCount"] == 1
+
+
+def test_tenants_share_no_subjects(site: Site) -> None:
+    acme, rival = (
+        ask(site, new_token(site, role="producer", tenant=tenant)) for tenant in ("acme", "rival")
+    )
+    record(acme)
+    assert rival.post("/api/task/next?subject=mia").status_code == 204
+    token = next_task(acme)["token"]
+    assert rival.post("/api/attempts", json={"token": token, "score": 90}).status_code == 404
+    assert rival.post("/api/task/next?subject=mia&tenant=acme").status_code in (204, 404)
+    ops = ask(site, new_token(site, role="ops"))
+    assert ops.post("/api/task/next?subject=mia").status_code == 403

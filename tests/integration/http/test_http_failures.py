@@ -1,0 +1,307 @@
+"""Failures over HTTP, and the overview that the page shows: from jobs that really failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from support.figure_stories import jobs_ran
+from support.fleet import GOOD, WRONG_TYPE, scripted
+from support.ledger_stage import SettingsMaker
+from support.web import ask, new_token
+
+from mulligan.console.http.broadcast import Wants
+from mulligan.console.http.context import Site, open_site
+from mulligan.console.reports.overview import Overview, overview
+from mulligan.tasks.ports.ledger import JobView
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.celery.heartbeat import Beat, Presence
+from mulligan.workers.figures.fold import Fold
+
+FENCED = "```json\n{broken\n```"
+
+
+@pytest.fixture
+def site(settings: SettingsMaker) -> Site:
+    return open_site(settings(allow_inline=True, quotas={"acme": {"tokens_per_day": 1000}}))
+
+
+@pytest.fixture
+def ran(site: Site) -> list[JobView]:
+    """One repaired job of acme's, one repaired job of nobody's, one that was escalated."""
+    views = jobs_ran(
+        site,
+        scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme"}),
+        scripted(WRONG_TYPE, GOOD, task_type="invoice"),
+        scripted(FENCED, labels={"tenant": "rival"}),
+    )
+    Fold(site.ledger.calls, site.settings).run()
+    return views
+
+
+def ok(api: TestClient, path: str, **params: Any) -> dict[str, Any]:
+    told = api.get(path, params=params)
+    assert told.status_code == 200, told.text
+    found: dict[str, Any] = told.json()
+    return found
+
+
+def failures(api: TestClient, **params: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ok(api, "/api/failures", **params)["failures"]
+    return found
+
+
+def signature_of(view: JobView) -> str:
+    return str(view.attempts[0].verdict["failure"]["coarse_signature"])
+
+
+def test_failures_are_ranked_with_what_repaired_them(site: Site, ran: list[JobView]) -> None:
+    repaired, other, lost = ran
+    api = ask(site)
+    found = {row["signature"]: row for row in failures(api, window="1h")}
+    assert found.keys() == {signature_of(repaired), signature_of(lost)}
+    types = found[signature_of(repaired)]
+    assert (types["kind"], types["count"], types["before"]) == ("schema_invalid", 2, 0)
+    assert (types["trend"], sum(types["series"]), len(types["series"])) == (1, 2, 60)
+    assert types["task_types"] == {"extract_person": 1, "invoice": 1}
+    assert (types["tried"], types["repaired"], types["repaired_share"]) == (2, 2, 1.0)
+    assert sum(each["repaired"] for each in types["techniques"]) == 2
+    assert types["example"] in (repaired.id, other.id)
+    assert types["open_escalations"] == 0
+    fence = found[signature_of(lost)]
+    assert fence["open_escalations"] == 1
+    assert fence["repaired"] == 0 < fence["tried"]
+    counts = [row["count"] for row in failures(api)]
+    assert counts == sorted(counts, reverse=True)
+    assert len(failures(api, limit=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "count"),
+    [
+        ({"kind": "schema_invalid"}, 1),
+        ({"task_type": "invoice"}, 1),
+        ({"task_type": "unheard"}, 0),
+        ({"model": "unheard"}, 0),
+    ],
+)
+def test_failures_are_chosen(
+    site: Site, ran: list[JobView], params: dict[str, str], count: int
+) -> None:
+    assert len(failures(ask(site), **params)) == count
+
+
+def test_a_signature_is_explained(site: Site, ran: list[JobView]) -> None:
+    signature = signature_of(ran[0])
+    told = ok(ask(site), f"/api/failures/{signature}")
+    assert told["place"] == "$.age"
+    why = told["explanation"]
+    assert (why["coarse_signature"], why["kind"], why["matches"]) == (
+        signature,
+        "schema_invalid",
+        True,
+    )
+    assert why["strict_parts"]["errors"]
+    assert why["redacted"] is False
+    ops = ask(site, new_token(site, role="ops"))
+    hidden = ok(ops, f"/api/failures/{signature}")["explanation"]
+    assert (hidden["redacted"], hidden["strict_parts"]) == (True, {})
+
+
+MAP = {"type": "object", "properties": {"map": {"additionalProperties": {"type": "integer"}}}}
+
+
+def secretive(site: Site) -> list[str]:
+    """Jobs whose answers, output, keys and reports say SEK…; their ids."""
+    keys = scripted(
+        '{"map": {"SEKKEY one": "x", "SEKKEY": "y"}}',
+        verifiers=[{"id": "contract.schema", "schema": MAP}],
+    )
+    program = "import sys; sys.exit('SEKSTDERR')"
+    command = scripted(
+        "SEKANSWER",
+        verifiers=[{"id": "command.subprocess", "argv": ["python3", "-c", program, "SEKARG"]}],
+    )
+    ids = [view.id for view in jobs_ran(site, keys, command)]
+    finding = {"message": "SEKMESSAGE", "path": "SEKPATH one", "code": "SEKCODE one"}
+    report = {"subject": "mia", "task_type": "tense", "prompt": "SEKPROMPT", "score": 40,
+              "answer": "SEKANSWER", "findings": [finding]}  # fmt: skip
+    told = ask(site).post("/api/attempts", json=report)
+    assert told.status_code == 201, told.text
+    Fold(site.ledger.calls, site.settings).run()
+    return [*ids, told.json()["job_id"]]
+
+
+def test_who_may_not_read_texts_sees_no_word_of_an_answer(site: Site) -> None:
+    ids = secretive(site)
+    signatures = [row["signature"] for row in failures(ask(site))]
+    assert len(signatures) == 3
+    reader = ask(site, new_token(site, role="ops", texts=True))
+    ops = ask(site, new_token(site, role="ops"))
+    paths = ["/", "/jobs", "/failures", "/cycles", "/escalations", "/operations", "/metrics"]
+    paths += ["/api/jobs", "/api/failures", "/api/escalations"]
+    paths += ["/api/quality/self-repair-immediate-loop"]
+    paths += [f"/api/failures/{each}" for each in signatures]
+    paths += [f"/failures/{each}" for each in signatures]
+    paths += [f"/api/jobs/{each}" for each in ids] + [f"/jobs/{each}" for each in ids]
+    for path in paths:
+        told = ops.get(path)
+        assert told.status_code == 200, (path, told.text)
+        assert "SEK" not in told.text, path
+    pages = site.broadcast._replay(Wants(texts=False), ("0-0",), ("+",))
+    events = b"".join(pages).decode()
+    assert "reasoning_error" in events
+    assert "SEK" not in events
+    explained = [ok(ops, f"/api/failures/{each}")["explanation"] for each in signatures]
+    assert all(why["redacted"] for why in explained)
+    parts = [why["coarse_parts"] for why in explained if why["kind"] == "command_failed"]
+    assert parts == [{"outcome": "exit_code 1"}]
+    quoted = "".join(reader.get(path).text for path in paths)
+    for word in ("SEKKEY one", "SEKSTDERR", "SEKPATH one", "SEKCODE one"):
+        assert word in quoted
+
+
+def test_a_tenant_sees_its_own_failures_alone(site: Site, ran: list[JobView]) -> None:
+    repaired, _, lost = ran
+    acme = ask(site, new_token(site, role="ops", tenant="acme"))
+    (row,) = failures(acme)
+    assert (row["signature"], row["count"], row["task_types"]) == (
+        signature_of(repaired),
+        1,
+        {"extract_person": 1},
+    )
+    assert row["example"] == repaired.id
+    assert acme.get(f"/api/failures/{signature_of(lost)}").status_code == 404
+    assert ok(acme, f"/api/failures/{signature_of(repaired)}")["example"] == repaired.id
+    refused = acme.post(f"/api/failures/{signature_of(repaired)}/mute", json={"for": "4h"})
+    assert refused.status_code == 403
+
+
+def test_alerts_of_a_signature_are_muted_and_unmuted(site: Site, ran: list[JobView]) -> None:
+    api = ask(site)
+    signature = signature_of(ran[2])
+    path = f"/api/failures/{signature}/mute"
+    told = api.post(path, json={"for": "4h"})
+    assert told.status_code == 200, told.text
+    left = told.json()["muted_until"] - site.ledger.now()
+    assert 4 * 3600 - 60 < left <= 4 * 3600
+    assert ok(api, f"/api/failures/{signature}")["muted"] is True
+    assert api.post(path, json={"for": None}).json()["muted_until"] is None
+    assert ok(api, f"/api/failures/{signature}")["muted"] is False
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [({"for": "soon"}, 422), ({"for": "0s"}, 422), ({"until": 5}, 422), ({}, 422)],
+)
+def test_a_mute_says_for_how_long(site: Site, body: dict[str, Any], status: int) -> None:
+    assert ask(site).post("/api/failures/v1:x/mute", json=body).status_code == status
+
+
+def test_what_nobody_has_is_not_there(site: Site) -> None:
+    api = ask(site)
+    assert api.get("/api/failures/v1:unheard").status_code == 404
+    assert api.post("/api/failures/v1:unheard/mute", json={"for": "1h"}).status_code == 404
+    assert api.get("/api/failures", params={"window": "1y"}).status_code == 422
+    assert failures(api) == []
+
+
+def test_a_producer_may_read_and_not_mute(site: Site, ran: list[JobView]) -> None:
+    producer = ask(site, new_token(site, role="producer"))
+    assert failures(producer)
+    assert producer.post("/api/failures/v1:x/mute", json={"for": "1h"}).status_code == 403
+
+
+# -- the overview ----------------------------------------------------------------------------------
+
+
+def beat(
+    site: Site, *, queues: tuple[str, ...] = ("repair", "attempt", "verify", "control")
+) -> None:
+    """A worker says that it is there."""
+    said = Beat(
+        name="all@host", pool="all", host="host", pid=1, slots=4, active=1, queues=queues, at=0
+    )
+    Presence(site.ledger.calls, site.settings.key_prefix, lambda: said).beat()
+
+
+def looked(site: Site, **options: Any) -> Overview:
+    return overview(site, **options)
+
+
+def test_the_overview_of_a_stack_that_nobody_started(site: Site) -> None:
+    seen = looked(site)
+    assert seen.health.state == "down"
+    assert "no worker is there" in seen.health.reasons
+    assert seen.success.first_try.share is None
+    assert seen.speed.retry_p50_ms is None
+    assert (seen.why, seen.techniques, seen.cost.tokens_per_success) == ((), (), None)
+    assert len(seen.outcomes) == 60
+
+
+def test_the_overview_tells_how_it_goes_and_what_needs_somebody(
+    site: Site, ran: list[JobView]
+) -> None:
+    beat(site)
+    seen = looked(site, window="1h")
+    assert (seen.health.state, seen.health.workers) == ("ok", 1), seen.health
+    assert (seen.success.ended, seen.success.first_try.count) == (3, 0)
+    assert seen.success.after_repair.share == pytest.approx(2 / 3)
+    assert seen.success.escalated.share == pytest.approx(1 / 3)
+    assert sum(step.repaired for step in seen.outcomes) == 2
+    assert seen.speed.retry_p50_ms is not None
+    assert seen.speed.jobs_per_minute > 0
+    (need,) = seen.needs_you
+    assert (need.kind, need.count, need.key) == ("escalations", 1, signature_of(ran[2]))
+    assert {why.signature for why in seen.why} == {signature_of(ran[0]), signature_of(ran[2])}
+    (schema,) = [why for why in seen.why if why.kind == "schema_invalid"]
+    assert (schema.place, schema.count, schema.repaired) == ("$.age", 2, 1.0)
+    assert seen.heat["schema_invalid"] == {"extract_person": 1, "invoice": 1}
+    assert seen.tenants == ("acme", "rival")
+    assert {lane.name: lane.slots for lane in seen.queues}["attempt"] == 4
+    assert seen.cost.unknown > 0
+    assert seen.cost.budget_used == 0
+
+
+def test_the_overview_of_one_tenant(site: Site, ran: list[JobView]) -> None:
+    seen = looked(site, window="1h", tenant="acme")
+    assert (seen.success.ended, seen.tenants) == (1, ("acme",))
+    assert all(need.kind != "escalations" for need in seen.needs_you)
+    assert [why.count for why in seen.why] == [1]
+    assert looked(site, tenant="rival").success.escalated.count == 1
+
+
+@pytest.mark.parametrize(("window", "steps"), [("1h", 60), ("24h", 24), ("7d", 56), ("30d", 60)])
+def test_a_longer_window_has_no_more_steps_than_a_line_can_show(
+    site: Site, ran: list[JobView], window: str, steps: int
+) -> None:
+    seen = looked(site, window=window)
+    assert len(seen.outcomes) == steps
+    assert sum(step.repaired for step in seen.outcomes) == 2
+    assert len(seen.why[0].series) <= 60
+
+
+def test_a_queue_without_a_worker_and_a_pause_are_told(site: Site, ran: list[JobView]) -> None:
+    beat(site, queues=("repair", "attempt", "control"))
+    site.ledger.pause("queue:attempt")
+    seen = looked(site)
+    assert seen.health.state == "degraded"
+    assert seen.health.reasons == ("no worker serves verify", "queue:attempt is paused")
+    assert {lane.name for lane in seen.queues if lane.paused} == {"attempt"}
+
+
+def test_the_ledger_is_asked_as_often_however_much_it_holds(site: Site, ran: list[JobView]) -> None:
+    before = site.ledger.calls.round_trips
+    looked(site)
+    few = site.ledger.calls.round_trips - before
+    jobs_ran(site, *(scripted(WRONG_TYPE, GOOD) for _ in range(10)))
+    Fold(site.ledger.calls, site.settings).run()
+    before = site.ledger.calls.round_trips
+    looked(site)
+    assert site.ledger.calls.round_trips - before == few
+
+
+def test_a_window_unheard_of_is_refused(site: Site) -> None:
+    with pytest.raises(BadInput, match="window"):
+        looked(site, window="ever")

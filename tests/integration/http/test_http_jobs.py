@@ -1,0 +1,386 @@
+"""Jobs over HTTP: submitting, paging, reading, cancelling; whose they are and who may read them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+from support.fleet import GOOD, WRONG_TYPE, scripted
+from support.ledger_stage import SettingsMaker
+from support.web import ask, new_token
+
+from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.models.job_models import REDACTED
+from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.ports.ledger import Entry
+from mulligan.workers.ledger.job_pages import JobFilter, page_jobs
+from mulligan.workers.settings.model import Settings
+
+
+@pytest.fixture
+def site(settings: SettingsMaker) -> Site:
+    return open_site(settings(allow_inline=True))
+
+
+@pytest.fixture
+def client(site: Site) -> TestClient:
+    return ask(site)
+
+
+def work(site: Site, job_id: str) -> None:
+    """Do a job in this process, attempt after attempt, as a worker would."""
+    for number in range(1, 5):
+        run_attempt(site.shop.bench, Entry("attempt", job_id, number))
+
+
+def submit(client: TestClient, *jobs: dict[str, Any]) -> list[str]:
+    answer = client.post("/api/jobs", json=list(jobs))
+    assert answer.status_code == 202, answer.text
+    return [row["id"] for row in answer.json()["jobs"]]
+
+
+# -- submitting ------------------------------------------------------------------------------------
+
+
+def test_one_job_has_a_location(client: TestClient) -> None:
+    answer = client.post("/api/jobs", json=scripted(GOOD))
+    (row,) = answer.json()["jobs"]
+    assert (answer.status_code, row["status"]) == (202, "accepted")
+    assert client.get(answer.headers["location"]).json()["id"] == row["id"]
+
+
+@pytest.mark.parametrize("wrap", [lambda jobs: jobs, lambda jobs: {"jobs": jobs}])
+def test_many_jobs(client: TestClient, wrap: Any) -> None:
+    answer = client.post("/api/jobs", json=wrap([scripted(GOOD), scripted(GOOD)]))
+    assert [row["status"] for row in answer.json()["jobs"]] == ["accepted", "accepted"]
+    assert "location" not in answer.headers
+
+
+def test_a_key_is_one_job(client: TestClient) -> None:
+    def post(body: Any, key: str = "order-7") -> Any:
+        return client.post("/api/jobs", json=body, headers={"Idempotency-Key": key})
+
+    first, again = post(scripted(GOOD)), post(scripted(GOOD))
+    assert again.json()["jobs"] == [{"id": first.json()["jobs"][0]["id"], "status": "seen"}]
+    other = post(scripted(WRONG_TYPE))
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "key_in_use")
+    assert "order-7" in other.json()["error"]["details"][0]
+    assert post(scripted(GOOD, idempotency_key="order-8")).status_code == 422
+    many = post([scripted(GOOD), scripted(GOOD)], "batch").json()["jobs"]
+    shown = [client.get(f"/api/jobs/{row['id']}").json()["idempotency_key"] for row in many]
+    assert shown == ["batch-0", "batch-1"]
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [
+        (
+            {"task_type": "", "promt": "x"},
+            ["task_type: ", "runner: is required", "promt: there is"],
+        ),
+        ([scripted(GOOD), {"prompt": "x"}], ["jobs[1].task_type: is required", "jobs[1].runner"]),
+        (scripted(GOOD, verifiers=["json.objet"]), ["did you mean 'json.object'"]),
+        ([], ["jobs: 1 to 1,000 at a time, not 0"]),
+        ({"jobs": "no"}, ["jobs: a list"]),
+        ("text", ["a job is a mapping"]),
+        (None, ["a job is a mapping"]),
+        (scripted("\ud800"), ["cannot be kept"]),
+        (
+            scripted(GOOD, runner={"kind": "scripted", "answers": [float("nan")]}),
+            ["cannot be kept"],
+        ),
+    ],
+)
+def test_every_error_is_named(client: TestClient, body: Any, lines: list[str]) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = client.post("/api/jobs", content=json.dumps(body), headers=headers)
+    assert answer.status_code == 422
+    details = answer.json()["error"]["details"]
+    for line in lines:
+        assert any(line in detail for detail in details), details
+    assert client.get("/api/jobs").json()["jobs"] == [], "one bad job refuses them all"
+
+
+@pytest.mark.parametrize("body", ["{", '{"a": NaN}', "[" * 5000, "\xff", "", '{"a": 1, "a": 2}'])
+def test_what_is_no_job_is_refused_whatever_it_is(client: TestClient, body: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = client.post("/api/jobs", content=body.encode("latin-1"), headers=headers)
+    assert answer.status_code in (400, 422)
+    assert answer.json()["error"]["code"] in ("bad_request", "invalid")
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/octet-stream", "nonsense",
+                                  "application/x-www-form-urlencoded"])  # fmt: skip
+@pytest.mark.parametrize("body", [b"{}", b"\xff\x00", b"a=b"])
+def test_json_must_be_called_json(client: TestClient, kind: str | None, body: bytes) -> None:
+    """Every route that takes JSON: no other content type is a bug of the server."""
+    headers = {"Content-Type": kind} if kind else {}
+    paths = client.get("/openapi.json").json()["paths"]
+    taking = [
+        (method.upper(), path.replace("{", "").replace("}", ""))
+        for path, item in paths.items()
+        for method, operation in item.items()
+        if path.startswith("/api/") and "requestBody" in operation
+    ]
+    assert ("POST", "/api/jobs") in taking
+    for method, path in taking:
+        answer = client.request(method, path, content=body, headers=headers)
+        assert answer.status_code == 422, (path, answer.text)
+        assert "Content-Type: application/json" in answer.json()["error"]["details"][0], path
+
+
+def test_jobs_carry_no_authority(settings: SettingsMaker) -> None:
+    client = ask(open_site(settings()))
+    body = scripted(GOOD, workspace={"path": "/etc"})
+    body["verifiers"] = [{"id": "command.subprocess", "argv": ["id"]}]
+    answer = client.post("/api/jobs", json=body)
+    assert answer.status_code == 422
+    told = "\n".join(answer.json()["error"]["details"])
+    for field in ("runner", "verifiers[0].argv", "workspace.path"):
+        assert field in told
+
+
+# -- tenants and texts -----------------------------------------------------------------------------
+
+
+def test_a_tenants_token_submits_and_sees_its_own_alone(site: Site) -> None:
+    everybody = ask(site, new_token(site, role="admin"))
+    acme = ask(site, new_token(site, role="producer", tenant="acme"))
+    (mine,) = submit(acme, scripted(GOOD))
+    other, nobodys = submit(everybody, scripted(GOOD, labels={"tenant": "b"}), scripted(GOOD))
+    assert everybody.get(f"/api/jobs/{mine}").json()["labels"] == {"tenant": "acme"}
+    refused = acme.post("/api/jobs", json=scripted(GOOD, labels={"tenant": "b"}))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "other_tenant")
+    assert [row["id"] for row in acme.get("/api/jobs").json()["jobs"]] == [mine]
+    for hidden in (other, nobodys):
+        assert acme.get(f"/api/jobs/{hidden}").status_code == 404
+        assert acme.post(f"/api/jobs/{hidden}/cancel").status_code == 404
+        assert acme.get(f"/api/jobs/{hidden}/events").status_code == 404
+    assert len(everybody.get("/api/jobs").json()["jobs"]) == 3
+
+
+def test_texts_are_for_those_who_may_read_them(site: Site) -> None:
+    answer = '{"name": "Rumpelstiltskin", "age": "31"}'
+    asked = "Who is Rumpelstiltskin?"
+    (job_id,) = submit(ask(site), scripted(answer, answer, answer, answer, prompt=asked))
+    work(site, job_id)
+    ops = ask(site, new_token(site, role="ops"))
+    reader = ask(site, new_token(site, role="ops", texts=True))
+    shown = reader.get(f"/api/jobs/{job_id}").json()
+    assert shown["state"] == "escalated"
+    assert shown["attempts"][0]["answer"] == answer
+    hidden = ops.get(f"/api/jobs/{job_id}")
+    assert "Rumpelstiltskin" not in hidden.text
+    attempt = hidden.json()["attempts"][0]
+    assert attempt["prompt"] == REDACTED
+    assert attempt["failure"]["findings"][0]["path"] == "$.age"
+    assert attempt["failure"]["findings"][0]["actual"] in (None, REDACTED)
+    assert attempt["score"] == shown["attempts"][0]["score"]
+    assert "Rumpelstiltskin" not in ops.get("/api/jobs").text
+    assert "Rumpelstiltskin" not in ops.get(f"/api/jobs?ids={job_id}").text
+
+
+def test_a_job_as_it_was_handed_in_hides_its_texts(site: Site) -> None:
+    secret = "Rumpelstiltskin"
+    other = f"In quite different words, and at some length: who is {secret}?"
+    body = scripted(
+        secret,
+        messages=[{"role": "system", "content": secret}, {"role": "user", "content": secret}],
+        verifiers=[{"id": "text.match", "contains": [secret], "min_length": 3, "weight": 2}],
+        delayed_verification={"mode": "reformulate", "prompt": other, "after": 9},
+    )
+    del body["prompt"]
+    (job_id,) = submit(ask(site), body)
+    shown = ask(site).get(f"/api/jobs/{job_id}").json()["job"]
+    assert shown["messages"] == body["messages"]
+    assert shown["verifiers"] == body["verifiers"]
+    assert shown["runner"] == body["runner"]
+    hidden = ask(site, new_token(site, role="ops")).get(f"/api/jobs/{job_id}")
+    assert secret not in hidden.text
+    job = hidden.json()["job"]
+    assert job["verifiers"] == [
+        {"id": "text.match", "contains": REDACTED, "min_length": 3, "weight": 2}
+    ]
+    assert job["runner"] == {"kind": "scripted", "answers": REDACTED}
+    assert job["delayed_verification"] == {
+        "mode": "reformulate", "prompt": REDACTED, "after": 9,
+    }  # fmt: skip
+
+
+# -- reading and cancelling ------------------------------------------------------------------------
+
+
+def test_the_whole_story(site: Site, client: TestClient) -> None:
+    (job_id,) = submit(client, scripted(WRONG_TYPE, GOOD))
+    work(site, job_id)
+    job = client.get(f"/api/jobs/{job_id}").json()
+    assert (job["state"], job["answer"], job["best_attempt"]) == ("succeeded", GOOD, 2)
+    first, second = job["attempts"]
+    assert (first["answer"], first["success"]) == (WRONG_TYPE, False)
+    assert first["failure"]["kind"] == "schema_invalid"
+    assert first["instruction"]["action"]
+    assert first["results"][1]["errors"][0]["path"] == "$.age"
+    assert second["mode"] == "immediate_retry"
+    assert second["prompt"] != first["prompt"]
+    assert second["technique"]
+    assert second["score"] == 100
+    assert second["settled_at"] >= second["started_at"]
+    assert job["cycles"][0]["status"] == "pending_delayed_verification"
+
+
+@pytest.mark.parametrize("job_id", ["nope", "p00-", "p00-x:1", "p99-x", "p00-X", "é"])
+def test_what_is_no_job_is_not_found(client: TestClient, job_id: str) -> None:
+    for path in (f"/api/jobs/{job_id}", f"/api/jobs/{job_id}/events"):
+        assert client.get(path).status_code == 404
+    assert client.post(f"/api/jobs/{job_id}/cancel").status_code == 404
+
+
+def test_an_attempts_row_is_no_job(client: TestClient) -> None:
+    (job_id,) = submit(client, scripted(GOOD))
+    assert client.get(f"/api/jobs/{job_id}:1").status_code == 404
+
+
+def test_cancel(site: Site, client: TestClient) -> None:
+    waiting, done = submit(client, scripted(GOOD), scripted(GOOD))
+    work(site, done)
+    assert client.post(f"/api/jobs/{waiting}/cancel").json()["state"] == "cancelled"
+    assert client.get(f"/api/jobs/{waiting}").json()["detail"] == "by loopback, over HTTP"
+    late = client.post(f"/api/jobs/{done}/cancel")
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "ended")
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+def pages(client: TestClient, **query: Any) -> list[list[str]]:
+    found, cursor = [], None
+    while True:
+        given = {**query, "cursor": cursor} if cursor else query
+        answer = client.get("/api/jobs", params=given).json()
+        found.append([row["id"] for row in answer["jobs"]])
+        cursor = answer["cursor"]
+        if cursor is None:
+            return found
+
+
+def listed(client: TestClient, **query: Any) -> list[str]:
+    return [job_id for page in pages(client, **query) for job_id in page]
+
+
+def test_pages_newest_first(client: TestClient) -> None:
+    ids = submit(client, *(scripted(GOOD) for _ in range(7)))[::-1]
+    assert pages(client, limit=3)[:3] == [ids[0:3], ids[3:6], ids[6:7]]
+    assert listed(client, limit=7) == ids
+
+
+def test_filters(site: Site, client: TestClient) -> None:
+    blue, red, done = submit(
+        client,
+        scripted(GOOD, labels={"colour": "blue", "size": "1"}),
+        scripted(GOOD, labels={"colour": "red:dark"}, task_type="other"),
+        scripted(GOOD),
+    )
+    work(site, done)
+    seen = client.get(f"/api/jobs/{red}").json()["created_at"]
+    table: list[tuple[dict[str, Any], list[str]]] = [
+        ({"state": "succeeded"}, [done]),
+        ({"state": "queued"}, [red, blue]),
+        ({"state": "cancelled"}, []),
+        ({"task_type": "other"}, [red]),
+        ({"label": "colour:blue"}, [blue]),
+        ({"label": ["colour:blue", "size:1"]}, [blue]),
+        ({"label": ["colour:blue", "size:2"]}, []),
+        ({"label": "colour:red:dark"}, [red]),
+        ({"since": seen}, [done, red]),
+        ({"until": seen}, [red, blue]),
+        ({"since": seen, "until": seen}, [red]),
+    ]
+    for query, wanted in table:
+        assert listed(client, **query) == wanted, query
+
+
+def test_named_jobs(site: Site, client: TestClient) -> None:
+    """In the order they were named in; what there is not is left out."""
+    one, two, three = submit(client, *(scripted(GOOD) for _ in range(3)))
+    named = f"{three},p00-nowhere,,{one},x:y,p77-1,{one}"
+    answer = client.get("/api/jobs", params={"ids": named}).json()
+    assert [row["id"] for row in answer["jobs"]] == [three, one]
+    assert answer["cursor"] is None
+    listed_row = next(row for row in client.get("/api/jobs").json()["jobs"] if row["id"] == one)
+    assert answer["jobs"][1] == listed_row
+    hundred = ",".join([two] * 100)
+    assert [row["id"] for row in client.get(f"/api/jobs?ids={hundred}").json()["jobs"]] == [two]
+    too_many = client.get(f"/api/jobs?ids={hundred},{one}")
+    assert too_many.json()["error"]["details"] == ["ids: up to 100 at a time, not 101"]
+    assert client.get(f"/api/jobs?ids={one}&state=queued").status_code == 422
+    acme = ask(site, new_token(site, role="producer", tenant="acme"))
+    (mine,) = submit(acme, scripted(GOOD))
+    found = acme.get(f"/api/jobs?ids={one},{mine}").json()["jobs"]
+    assert [row["id"] for row in found] == [mine]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"limit": 0}, {"limit": 501}, {"state": "x"}, {"label": "x"}, {"cursor": "x"},
+     {"cursor": "1~;"}, {"since": "nan"}, {"until": "inf"}, {"since": -1}],
+)  # fmt: skip
+def test_bad_filters(client: TestClient, query: dict[str, Any]) -> None:
+    answer = client.get("/api/jobs", params=query)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["details"][0].startswith(next(iter(query)))
+
+
+def test_the_work_of_a_page_is_bounded(site: Site, client: TestClient) -> None:
+    """A rare label: every page looks at so many jobs, and the next one goes on from there."""
+    wanted = submit(client, scripted(GOOD, task_type="rare"))
+    submit(client, *(scripted(GOOD) for _ in range(9)))
+    found, cursor, count = [], None, 0
+    while count == 0 or cursor:
+        page = page_jobs(
+            site.ledger.calls, prefix="mulligan", partitions=1,
+            wanted=JobFilter(task_type="rare"), limit=5, cursor=cursor, scan=4,
+        )  # fmt: skip
+        found += [row.id for row in page.jobs]
+        cursor, count = page.cursor, count + 1
+    assert (found, count) == (wanted, 3)  # 4 + 4 + 2 jobs
+
+
+@hypothesis_settings(max_examples=30, deadline=None)
+@given(
+    scores=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=25),
+    limit=st.integers(1, 6),
+    scan=st.integers(1, 6),
+)
+def test_pages_over_partitions_miss_and_repeat_nothing(
+    paging_site: Site, scores: list[tuple[int, int]], limit: int, scan: int
+) -> None:
+    calls = paging_site.ledger.calls
+    calls.run("FLUSHALL")
+    for number, (partition, at) in enumerate(scores):
+        prefix, job = f"mulligan:{{p0{partition}}}:", f"p0{partition}-{number:02d}"
+        calls.run("ZADD", prefix + "jobs", at, job)
+        calls.run("HSET", prefix + f"job:{job}", "state", "queued", "body", "{}")
+    found: list[tuple[float, str]] = []
+    cursor = None
+    for _ in range(100):
+        page = page_jobs(
+            calls, prefix="mulligan", partitions=3, wanted=JobFilter(), limit=limit,
+            cursor=cursor, scan=scan,
+        )  # fmt: skip
+        found += [(scores[int(row.id[4:])][1], row.id) for row in page.jobs]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert cursor is None
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == len(found) == len(scores)
+
+
+@pytest.fixture(scope="module")
+def paging_site(redis_socket: Any) -> Site:
+    return open_site(Settings(broker_url=f"redis+socket://{redis_socket}", partitions=3))

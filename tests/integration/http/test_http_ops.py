@@ -1,0 +1,87 @@
+"""Queues, breakers and pauses over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.fleet import GOOD, Server, scripted
+from support.ledger_stage import SettingsMaker
+from support.web import ask, new_token
+
+from mulligan.console.http.context import Site, open_site
+from mulligan.tasks.ports.world import TransportFault
+from mulligan.workers.settings.model import Settings
+
+
+@pytest.fixture
+def site(settings: SettingsMaker) -> Site:
+    return open_site(settings(allow_inline=True))
+
+
+def test_queues_with_what_waits_and_what_is_paused(site: Site) -> None:
+    client = ask(site)
+    client.post("/api/jobs", json=[scripted(GOOD), scripted(GOOD)]).raise_for_status()
+    client.put("/api/pauses/queue:repair").raise_for_status()
+    rows = {row["name"]: row for row in client.get("/api/queues").json()["queues"]}
+    assert rows["attempt"]["waiting"] == 2
+    assert (rows["repair"]["waiting"], rows["repair"]["paused"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "what", ["queue:attempt", "task_type:extract/person v2", "provider:api.example:443"]
+)
+def test_pause_and_resume(site: Site, what: str) -> None:
+    client = ask(site)
+    assert client.put(f"/api/pauses/{what}").json() == {"paused": [what]}
+    assert site.ledger.paused() == [what]
+    assert client.get("/api/pauses").json() == {"paused": [what]}
+    assert client.delete(f"/api/pauses/{what}").json() == {"paused": []}
+    assert client.delete(f"/api/pauses/{what}").status_code == 200, "lifting none is no error"
+
+
+@pytest.mark.parametrize("what", ["queue:nope", "queue:control", "task_type:", "attempt", "x:y"])
+def test_what_cannot_be_paused(site: Site, what: str) -> None:
+    answer = ask(site).put(f"/api/pauses/{what}")
+    assert answer.status_code == 422
+    assert "queue:repair" in answer.json()["error"]["details"][0]
+
+
+def test_a_tenants_token_pauses_nobody(site: Site) -> None:
+    client = ask(site, new_token(site, role="ops", tenant="acme"))
+    for method in ("PUT", "DELETE"):
+        assert client.request(method, "/api/pauses/queue:attempt").status_code == 403
+    assert site.ledger.paused() == []
+
+
+def test_breakers(site: Site) -> None:
+    client = ask(site)
+    assert client.get("/api/breakers").json() == {"breakers": []}
+    for _ in range(5):
+        site.shop.bench.breakers.fault(TransportFault("away", "api.example"))
+    (row,) = client.get("/api/breakers").json()["breakers"]
+    assert (row["provider"], row["state"], row["faults"]) == ("api.example", "open", 5)
+    assert row["until"] is not None
+
+
+def test_a_ledger_that_is_away(tmp_path: Path) -> None:
+    server = Server(tmp_path / "r")
+    server.start()
+    try:
+        gone_soon = Settings(
+            broker_url=server.url, home=tmp_path, submit_patience=0.1, allow_inline=True
+        )
+        site = open_site(gone_soon)
+        client = ask(site)
+        assert client.get("/api/pauses").status_code == 200
+    finally:
+        server.kill()
+    for answer in (client.get("/api/jobs"), client.post("/api/jobs", json=scripted(GOOD))):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+        assert int(answer.headers["retry-after"]) > 0
+    page = client.get("/", headers={"Accept": "text/html"})
+    assert (page.status_code, 'href="/runbook"' in page.text) == (503, True)
+    runbook = client.get("/runbook", headers={"Accept": "text/html"})
+    assert (runbook.status_code, "<h1" in runbook.text) == (200, True)
+    assert client.get("/readyz").json() == {"ok": False, "why": "ledger"}
+    assert client.get("/healthz").status_code == 200

@@ -1,0 +1,261 @@
+"""Quality reports and costs over HTTP: every field of the contract, limits, tenants, sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from support.figure_stories import jobs_ran
+from support.fleet import GOOD, WRONG_TYPE, scripted
+from support.ledger_stage import SettingsMaker, Stage, answer, escalates, retries_at_once, succeeds
+from support.web import ask, new_token
+
+from mulligan.console.http.context import Site, open_site
+from mulligan.policies.cycles.cycle import PROTOCOL_VERSION
+from mulligan.policies.cycles.report import BUDGET_REASONS, INVALID_REASONS
+from mulligan.tasks.ports.ledger import CyclePlan, Entry
+from mulligan.workers.figures.fold import Fold
+
+LOOP = "/api/quality/self-repair-immediate-loop"
+DELAYED = "/api/quality/self-repair-delayed-verification"
+BUDGET = "/api/quality/self-repair-budget"
+
+
+@pytest.fixture
+def site(settings: SettingsMaker) -> Site:
+    return open_site(
+        settings(
+            allow_inline=True,
+            report_labels=["team"],
+            prices={"scripted": {"prompt": 1.0, "completion": 2.0}},
+        )
+    )
+
+
+@pytest.fixture
+def api(site: Site) -> TestClient:
+    return ask(site)
+
+
+@pytest.fixture
+def play(site: Site) -> Stage:
+    """The site's ledger, to tell stories on in real time."""
+    return Stage(site.ledger, site.settings, lambda _: None)
+
+
+def ok(api: TestClient, path: str, **params: Any) -> dict[str, Any]:
+    told = api.get(path, params=params)
+    assert told.status_code == 200, told.text
+    found: dict[str, Any] = told.json()
+    return found
+
+
+# -- the immediate loop ----------------------------------------------------------------------------
+
+
+def test_the_report_has_every_field_of_its_contract(api: TestClient, play: Stage) -> None:
+    """Given one cycle in each status that a job can bring it into at once."""
+    play.repaired()
+    first = play.take(play.submit())
+    play.settle(first, retries_at_once(first))  # pending
+    cut = play.take(play.submit())
+    play.settle(cut, retries_at_once(cut))
+    play.ledger.cancel(cut.job_id)
+    lost = play.take(play.submit())
+    play.settle(lost, retries_at_once(lost))
+    again = play.take(lost.job_id, 2)
+    play.settle(again, escalates(again))
+    report = ok(api, LOOP, windowDays=30, limit=5000)
+    assert isinstance(report.pop("generatedAt"), str)
+    latency = report.pop("medianImmediateLatencyMinutes")
+    assert 0 <= latency < 1
+    assert report == {
+        "protocolVersion": PROTOCOL_VERSION,
+        "windowDays": 30,
+        "totalCycles": 4,
+        "limitReached": False,
+        "immediateCompletedCount": 2,
+        "immediateCompletionRate": 0.5,
+        "pendingImmediateRetryCount": 1,
+        "pendingDelayedVerificationCount": 1,
+        "completedCount": 0,
+        "escalatedCount": 1,
+        "cancelledCount": 1,
+        "statusCounts": {
+            "pending_immediate_retry": 1,
+            "pending_delayed_verification": 1,
+            "completed": 0,
+            "escalated": 1,
+            "cancelled": 1,
+        },
+        "causeLabels": {"json_invalid": 4},
+    }
+
+
+def test_reports_over_nothing_claim_nothing(api: TestClient) -> None:
+    assert ok(api, LOOP)["immediateCompletionRate"] is None
+    assert ok(api, DELAYED)["invalidRate"] is None
+    assert ok(api, BUDGET)["exhaustionRate"] is None
+
+
+@pytest.mark.parametrize("path", [LOOP, DELAYED, BUDGET])
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"windowDays": 0}, "windowDays: must be between 1 and 365"),
+        ({"windowDays": 366}, "windowDays: must be between 1 and 365"),
+        ({"limit": 9}, "limit: must be between 10 and 50000"),
+        ({"limit": 50_001}, "limit: must be between 10 and 50000"),
+        ({"windowDays": "many"}, "windowDays: "),
+    ],
+)
+def test_outside_the_limits_is_refused_with_the_limits(
+    api: TestClient, path: str, params: dict[str, Any], said: str
+) -> None:
+    told = api.get(path, params=params)
+    assert told.status_code == 422
+    (line,) = told.json()["error"]["details"]
+    assert said in line
+
+
+@pytest.mark.parametrize("params", [{"windowDays": 1, "limit": 10}, {"windowDays": 365}])
+def test_the_limits_themselves_are_allowed(api: TestClient, params: dict[str, Any]) -> None:
+    assert ok(api, LOOP, **params)["windowDays"] == params["windowDays"]
+
+
+def test_the_limit_is_honoured_and_said(api: TestClient, play: Stage) -> None:
+    for _ in range(11):
+        play.repaired()
+    report = ok(api, LOOP, limit=10)
+    assert (report["totalCycles"], report["limitReached"]) == (10, True)
+    assert ok(api, LOOP, limit=12)["limitReached"] is False
+
+
+def test_a_tenant_sees_its_own_cycles(site: Site, play: Stage) -> None:
+    play.repaired(labels={"tenant": "acme"})
+    play.repaired()
+    bound = ask(site, new_token(site, role="producer", tenant="acme"))
+    assert ok(bound, LOOP)["totalCycles"] == 1
+    assert ok(ask(site, new_token(site, role="ops")), LOOP)["totalCycles"] == 2
+
+
+# -- delayed verification and budgets --------------------------------------------------------------
+
+
+def test_delayed_verifications_are_valid_invalid_or_stale(site: Site, play: Stage) -> None:
+    """Given one that counted, one refused twice, one that never came."""
+    client: Any = site.ledger.calls
+    names = []
+    for _ in range(3):
+        job_id, _ = play.repaired()
+        names.append(f"mulligan:{{p00}}:cycle:{job_id}:1:1")
+    valid, refused, stale = names
+    client.run("HSET", valid, "status", "completed", "delayed_valid", "1")
+    reasons = '{"duplicate_prompt_formulation":2}'
+    client.run("HSET", refused, "delayed_invalid", reasons)
+    client.run("HSET", stale, "status", "escalated", "reason", "missing_delayed_verification")
+    report = ok(ask(site), DELAYED)
+    assert (report["validCount"], report["invalidCount"], report["staleCount"]) == (1, 3, 1)
+    assert report["invalidRate"] == 0.75  # 3 of 4
+    assert report["invalidReasons"] == {
+        **dict.fromkeys(INVALID_REASONS, 0),
+        "duplicate_prompt_formulation": 2,
+        "missing_delayed_verification": 1,
+    }
+    assert report["pendingCount"] == 1
+
+
+def test_budgets_that_left_no_room_for_a_retry(api: TestClient, play: Stage) -> None:
+    play.repaired(task_type="extract")
+    for reason in ("budget_tokens", "per_skill_loop_cap", "max_attempts"):
+        claim = play.take(play.submit(task_type="extract"))
+        born = CyclePlan(
+            id=f"{claim.job_id}:1:1",
+            loop_index=1,
+            status="escalated",
+            metadata={"taskType": "extract", "causeLabel": "json_invalid"},
+        )
+        play.settle(claim, escalates(claim, reason, cycle=born))
+    report = ok(api, BUDGET)
+    assert (report["exhaustedCount"], report["exhaustionRate"]) == (2, 0.5)  # of 4 cycles
+    reasons = {**dict.fromkeys(BUDGET_REASONS, 0), "budget_tokens": 1, "per_skill_loop_cap": 1}
+    assert report["exhaustionReasons"] == reasons
+    assert report["taskTypes"] == {
+        "extract": {
+            "totalCycles": 4,
+            "exhaustedCount": 2,
+            "exhaustionRate": 0.5,
+            "exhaustionReasons": reasons,
+        }
+    }
+
+
+def test_a_cycle_that_was_retried_did_not_run_out_of_budget(api: TestClient, play: Stage) -> None:
+    job_id, _ = play.repaired()
+    del job_id
+    first = play.take(play.submit())
+    play.settle(first, retries_at_once(first))
+    second = play.take(first.job_id, 2)
+    play.ledger.store_output(second.lease, answer())
+    play.settle(second, escalates(second, "budget_tokens"))
+    assert ok(api, BUDGET)["exhaustedCount"] == 0
+
+
+def test_a_completed_cycle_counts_as_verified(site: Site, play: Stage) -> None:
+    first = play.take(play.submit())
+    play.settle(first, retries_at_once(first, verify_after=0))
+    second = play.take(first.job_id, 2)
+    play.ledger.store_output(second.lease, answer())
+    play.settle(second, succeeds(second, verify_after=0))
+    taken = play.take_recheck(Entry("cycle", first.job_id, 1, 1))
+    play.ledger.settle_cycle(taken.lease, status="completed", score=100, reason="")
+    assert ok(ask(site), DELAYED)["validCount"] == 1
+    assert ok(ask(site), LOOP)["completedCount"] == 1
+
+
+# -- money -----------------------------------------------------------------------------------------
+
+
+def test_what_work_cost_with_repairs_apart(site: Site, api: TestClient) -> None:
+    """Given a repaired job of acme's team `a` and one that was right at first, unpriced."""
+    jobs_ran(
+        site,
+        scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme", "team": "a"}),
+        scripted(GOOD, task_type="other"),
+    )
+    Fold(site.ledger.calls, site.settings).run()
+    report = ok(api, "/api/cost", by="task_type,label:team", window="1h")
+    assert report["by"] == ["task_type", "label:team"]
+    lines = {line["of"]["task_type"]: line for line in report["lines"]}
+    line = lines["extract_person"]
+    assert line["of"]["label:team"] == "a"
+    assert (line["attempts"], line["successes"]) == (2, 1)
+    assert (line["first"]["attempts"], line["repairs"]["attempts"]) == (1, 1)
+    # A scripted answer has no usage: that is unknown, not free.
+    assert (line["unknown_attempts"], line["tokens"], line["money"]) == (2, None, None)
+    assert (line["tokens_per_success"], line["repairs_share"]) == (None, None)
+    assert (lines["other"]["repairs"]["attempts"], lines["other"]["repairs"]["money"]) == (0, 0)
+    assert report["total"]["attempts"] == 3
+    assert {job["tokens"] for job in ok(api, "/api/jobs")["jobs"]} == {None}
+    bound = ask(site, new_token(site, role="producer", tenant="acme"))
+    assert ok(bound, "/api/cost", by="tenant", window="1h")["lines"][0]["of"] == {"tenant": "acme"}
+    assert ok(bound, "/api/cost", window="1h")["total"]["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"by": "colour"}, "group by task_type"),
+        ({"by": ""}, "at least one"),
+        ({"by": "label:unheard"}, "add it to report_labels"),
+        ({"window": "1y"}, "window: "),
+        ({"window": "400d"}, "between 1m and 365d"),
+    ],
+)
+def test_a_cost_report_of_something_else_is_refused(
+    api: TestClient, params: dict[str, str], said: str
+) -> None:
+    told = api.get("/api/cost", params=params)
+    assert told.status_code == 422
+    assert said in told.json()["error"]["details"][0]

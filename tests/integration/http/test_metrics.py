@@ -1,0 +1,110 @@
+"""`/metrics`: what Prometheus reads, parsed by Prometheus's own parser."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.figure_stories import jobs_ran
+from support.fleet import GOOD, WRONG_TYPE, scripted
+from support.ledger_stage import SettingsMaker
+from support.web import ask, new_token
+
+from mulligan.console.http.context import Site, open_site
+from mulligan.tasks.ports.world import TransportFault
+from mulligan.workers.celery.heartbeat import Beat, Presence
+from mulligan.workers.figures.fold import Fold
+from mulligan.workers.services import redis_breakers
+
+#: Every name that rules and dashboards are written on.
+NAMES = {
+    "mulligan_attempts_total", "mulligan_jobs_total", "mulligan_score",
+    "mulligan_retry_latency_seconds", "mulligan_cycles_total", "mulligan_queue_depth",
+    "mulligan_queue_oldest_seconds", "mulligan_slots", "mulligan_active", "mulligan_workers",
+    "mulligan_tokens_total", "mulligan_breaker_state", "mulligan_escalations_open",
+    "mulligan_escalation_groups_open", "mulligan_ledger_round_trips_total",
+    "mulligan_sweep_age_seconds", "mulligan_fold_lag_seconds", "mulligan_webhook_deliveries",
+    "mulligan_paused",
+}  # fmt: skip
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def site(settings: SettingsMaker) -> Site:
+    return open_site(settings(allow_inline=True))
+
+
+def scraped(site: Site, token: str | None = None) -> Samples:
+    told = ask(site, token).get("/metrics")
+    assert told.status_code == 200, told.text
+    assert told.headers["content-type"].startswith("text/plain; version=")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(told.text)
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+def test_what_happened_is_counted(site: Site) -> None:
+    jobs_ran(site, scripted(WRONG_TYPE, GOOD), scripted(GOOD), scripted("no", GOOD))
+    Fold(site.ledger.calls, site.settings).run()
+    found = scraped(site)
+    attempts = "mulligan_attempts_total"
+    retried = {"mode": "initial", "outcome": "retried"}
+    assert value(found, attempts, **retried, kind="schema_invalid") == 1
+    assert value(found, attempts, **retried, kind="json_invalid") == 1
+    assert value(found, attempts, mode="immediate_retry", outcome="success", kind="") == 2
+    assert value(found, "mulligan_jobs_total", state="accepted") == 3
+    assert value(found, "mulligan_jobs_total", state="succeeded") == 3
+    assert value(found, "mulligan_score_bucket", le="+Inf") == 5
+    assert value(found, "mulligan_score_count") == 5
+    below = [value(found, "mulligan_score_bucket", le=f"{le}.0") for le in range(10, 101, 10)]
+    assert below == sorted(below)  # cumulative
+    assert below[-1] == 5
+    assert value(found, "mulligan_retry_latency_seconds_count") == 2
+    assert value(found, "mulligan_retry_latency_seconds_sum") >= 0
+    assert value(found, "mulligan_cycles_total", status="pending_immediate_retry") == 2
+
+
+def test_every_name_is_there(site: Site) -> None:
+    """Given a breaker that opened, a worker, a pause and a sweep: things that can be absent."""
+    jobs_ran(site, scripted(GOOD))
+    Fold(site.ledger.calls, site.settings).run()
+    breakers = redis_breakers(site.settings, site.ledger)
+    for _ in range(5):
+        breakers.fault(TransportFault("503", "openai-eu"))
+    site.ledger.pause("task_type:slow")
+    beat = Beat(name="a@h", pool="a", host="h", pid=1, slots=8, active=3, round_trips=7)
+    Presence(site.ledger.calls, "mulligan", lambda: beat).beat()
+    found = scraped(site)
+    told = ask(site).get("/metrics").text
+    names = {line.split()[2] for line in told.splitlines() if line.startswith("# TYPE ")}
+    assert names >= NAMES
+    assert value(found, "mulligan_breaker_state", provider="openai-eu") == 2
+    assert value(found, "mulligan_paused", what="task_type:slow") == 1
+    assert value(found, "mulligan_slots", pool="a") == 8
+    assert value(found, "mulligan_active", pool="a") == 3
+    assert value(found, "mulligan_workers", pool="a") == 1
+    assert value(found, "mulligan_ledger_round_trips_total", worker="a@h") == 7
+    assert value(found, "mulligan_queue_depth", queue="attempt", priority="0") == 0
+    assert value(found, "mulligan_webhook_deliveries", state="dead") == 0
+    assert value(found, "mulligan_fold_lag_seconds") == 0
+    assert value(found, "mulligan_sweep_age_seconds") >= 0
+
+
+def test_escalations_wait_for_somebody(site: Site) -> None:
+    jobs_ran(site, scripted("no"), scripted("no"))
+    found = scraped(site)
+    assert value(found, "mulligan_escalations_open") == 2
+    assert value(found, "mulligan_escalation_groups_open") == 1
+    assert value(found, "mulligan_fold_lag_seconds") >= 0  # nobody has folded yet
+
+
+def test_metrics_are_for_ops_and_of_all_tenants(site: Site) -> None:
+    assert scraped(site, new_token(site, role="ops"))
+    for fields in ({"role": "producer"}, {"role": "ops", "tenant": "acme"}):
+        assert ask(site, new_token(site, **fields)).get("/metrics").status_code == 403
+    assert ask(site).get("/metrics").status_code == 401

@@ -1,0 +1,97 @@
+"""Content-addressed bytes: the same contract in Redis and in a shared directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+from support.ledger_stage import SettingsMaker
+
+from mulligan.tasks.ports.world import BadInput, BlobStore, MissingBlob
+from mulligan.workers.ledger.blobs import DirectoryBlobs, RedisBlobs, blob_store
+from mulligan.workers.settings.model import Settings
+
+DATA = b"\x00\xff a workspace \r\n" * 100
+ADDRESS = "sha256:" + hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture(params=["redis", "directory"])
+def store(request: pytest.FixtureRequest, settings: SettingsMaker, tmp_path: Path) -> BlobStore:
+    url = {"redis": None, "directory": f"file://{tmp_path}/shared"}[request.param]
+    return blob_store(settings(blob_url=url, workspace_cap=10_000, retention=1000))
+
+
+def test_what_is_put_is_got_by_its_content_s_address(store: BlobStore) -> None:
+    assert store.put(DATA) == ADDRESS
+    assert store.get(ADDRESS) == DATA
+    assert store.put(b"") != ADDRESS
+
+
+def test_the_same_bytes_are_one_blob_however_often_they_are_put(store: BlobStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        addresses = set(pool.map(store.put, [DATA] * 24))
+    assert addresses == {ADDRESS}
+    assert store.get(ADDRESS) == DATA
+
+
+def test_a_blob_that_is_gone_says_so(store: BlobStore) -> None:
+    with pytest.raises(MissingBlob, match="no longer stored"):
+        store.get(ADDRESS)
+
+
+def test_a_blob_over_the_cap_is_refused_with_both_numbers(store: BlobStore) -> None:
+    store.put(b"x" * 10_000)
+    with pytest.raises(BadInput, match=r"10,001 bytes are over the cap of 10,000 \(workspace_cap"):
+        store.put(b"x" * 10_001)
+
+
+def test_a_blob_in_redis_outlives_jobs_and_is_renewed_by_use(
+    settings: SettingsMaker, redis_client: redis.Redis
+) -> None:
+    store = blob_store(settings(retention=1000))
+    assert isinstance(store, RedisBlobs)
+    key = f"mulligan:{{fleet}}:blob:{store.put(DATA)}"
+    assert 1000 < redis_client.ttl(key) <= 2000
+    redis_client.expire(key, 5)
+    store.get(ADDRESS)
+    assert redis_client.ttl(key) > 1000
+    redis_client.expire(key, 5)
+    store.put(DATA)
+    assert redis_client.ttl(key) > 1000
+
+
+@pytest.mark.parametrize("address", ["sha256:../../etc/passwd", "../secret", "sha256:", "a/b"])
+def test_an_address_cannot_leave_the_directory(tmp_path: Path, address: str) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    with pytest.raises(MissingBlob):
+        DirectoryBlobs(tmp_path / "shared", cap=100).get(address)
+
+
+def test_a_crash_while_putting_leaves_no_half_blob(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a disk that fails before the bytes are safe, then the blob is missing, not short."""
+    store = DirectoryBlobs(tmp_path, cap=10_000)
+
+    def fail(_descriptor: int) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="no space"):
+            store.put(DATA)
+    with pytest.raises(MissingBlob):
+        store.get(ADDRESS)
+    store.put(DATA)
+    assert store.get(ADDRESS) == DATA
+
+
+def test_only_stores_that_exist_can_be_configured(settings: SettingsMaker) -> None:
+    with pytest.raises(BadInput, match="s3:// is not supported; use file:///"):
+        blob_store(settings(blob_url="s3://bucket/blobs"))
+    with pytest.raises(BadInput, match="no ledger: set MULLIGAN_LEDGER_URL"):
+        blob_store(Settings())

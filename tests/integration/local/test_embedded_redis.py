@@ -1,0 +1,178 @@
+"""The embedded Redis: shared by all users of a directory, gone with the last one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from support.ledger_stage import until
+
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.local import embedded_redis as embedded
+from mulligan.workers.local.embedded_redis import EmbeddedRedis, find_server
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def users(home: Path) -> Iterator[list[EmbeddedRedis]]:
+    """Two users of one home; whatever a test leaves running is stopped."""
+    both = [EmbeddedRedis(home), EmbeddedRedis(home)]
+    yield both
+    for user in both:
+        user.stop()
+
+
+def client(user: EmbeddedRedis) -> redis.Redis:
+    return redis.Redis(unix_socket_path=str(user.socket), decode_responses=True)
+
+
+def server_pid(user: EmbeddedRedis) -> int:
+    with client(user) as connection:
+        return int(connection.info("server")["process_id"])
+
+
+def running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_two_users_share_one_server_and_the_last_one_out_stops_it(
+    users: list[EmbeddedRedis],
+) -> None:
+    first, second = users
+    first.start()
+    second.start()
+    pid = server_pid(first)
+    assert server_pid(second) == pid
+    first.stop()
+    assert server_pid(second) == pid
+    first.start()
+    second.stop()
+    assert server_pid(first) == pid
+    first.stop()
+    until(lambda: not running(pid))
+
+
+def test_leaving_twice_or_without_having_joined_is_harmless(users: list[EmbeddedRedis]) -> None:
+    first, second = users
+    second.stop()
+    first.start()
+    first.stop()
+    first.stop()
+
+
+def test_a_user_killed_with_9_leaves_no_server_behind(home: Path) -> None:
+    script = (
+        "import sys, signal; from pathlib import Path\n"
+        "from mulligan.workers.local.embedded_redis import EmbeddedRedis\n"
+        "user = EmbeddedRedis(Path(sys.argv[1])); user.start()\n"
+        "print('up', flush=True); signal.pause()\n"
+    )
+    user = subprocess.Popen([sys.executable, "-c", script, str(home)], stdout=subprocess.PIPE)
+    assert user.stdout is not None
+    assert user.stdout.readline() == b"up\n"
+    pid = server_pid(EmbeddedRedis(home))
+    keeper = psutil.Process(pid).parent()
+    assert keeper is not None
+    user.send_signal(signal.SIGKILL)
+    user.wait()
+    user.stdout.close()
+    until(lambda: not running(pid) and not running(keeper.pid))
+
+
+def test_a_keeper_killed_with_9_takes_its_server_along(users: list[EmbeddedRedis]) -> None:
+    first, second = users
+    first.start()
+    pid = server_pid(first)
+    keeper = psutil.Process(pid).parent()
+    assert keeper is not None
+    keeper.kill()
+    until(lambda: not running(pid))
+    second.start()  # whoever comes next has a server again, with a keeper of its own
+    assert server_pid(second) != pid
+
+
+def test_data_survives_a_restart(users: list[EmbeddedRedis]) -> None:
+    first, second = users
+    first.start()
+    with client(first) as connection:
+        connection.set("job", "remembered")
+    first.stop()
+    second.start()
+    with client(second) as connection:
+        assert connection.get("job") == "remembered"
+
+
+def test_joining_while_the_last_one_leaves_always_finds_a_server(
+    users: list[EmbeddedRedis],
+) -> None:
+    """Given one user who leaves and one who joins at the same moment, then the one who joined
+    has a server, whether it is the old one or a new one."""
+    leaving, joining = users
+    leaving.start()
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(3):
+            moves = [pool.submit(leaving.stop), pool.submit(joining.start)]
+            for move in moves:
+                move.result(60)
+            assert server_pid(joining) > 0
+            leaving, joining = joining, leaving
+
+
+def test_a_home_with_a_long_path_gets_a_short_socket_of_its_own(tmp_path: Path) -> None:
+    """The kernel's limit for the path of a socket is 108 bytes."""
+    deep = tmp_path / ("a" * 80) / ("b" * 80)
+    user = EmbeddedRedis(deep)
+    assert len(str(user.socket)) < 100
+    assert user.socket != EmbeddedRedis(deep.with_name("c" * 80)).socket
+    user.start()
+    try:
+        assert user.url == f"redis+socket://{user.socket}"
+        assert server_pid(user) > 0
+        assert user.socket.parent.stat().st_mode & 0o777 == 0o700
+        assert (deep / "redis").is_dir()
+    finally:
+        user.stop()
+        user.socket.parent.rmdir()
+
+
+def test_a_server_is_found_on_the_path_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "valkey-server"
+    own.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_server() == str(own)
+
+
+def test_without_any_server_the_message_names_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(embedded, "find_spec", lambda _name: None)
+    with pytest.raises(BadInput, match=r"no Redis server: install one \(`apt-get install redis"):
+        find_server()
+
+
+def test_a_server_that_does_not_start_says_why(
+    tmp_path: Path, users: list[EmbeddedRedis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "redis-server"
+    broken.write_text("#!/bin/sh\necho 'cannot open the log' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(embedded, "find_server", lambda: str(broken))
+    with pytest.raises(BadInput, match=r"did not start; .*redis.log ends with:\ncannot open"):
+        users[0].start()

@@ -1,0 +1,319 @@
+"""The page without a browser: what is served, to whom, and at what cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+from support.ledger_stage import (
+    SettingsMaker,
+    Stage,
+    escalates,
+    make_job,
+    retries_at_once,
+    succeeds,
+)
+from support.web import ask, new_token
+
+from mulligan.console.http.context import Site, open_site
+from mulligan.policies.jobs.job import Output
+from mulligan.tasks.ports.ledger import Refused, Submission
+from mulligan.workers.ledger import keys
+
+HTML = {"Accept": "text/html"}
+PATHS = ("/", "/jobs", "/failures", "/cycles", "/escalations", "/operations", "/runbook", "/login")
+SECRET = "<b>a secret</b>"
+
+
+@pytest.fixture
+def site(settings: SettingsMaker) -> Iterator[Site]:
+    opened = open_site(settings(allow_inline=True))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def stage(site: Site) -> Stage:
+    return Stage(site.ledger, site.settings, lambda _: None)
+
+
+def repaired(stage: Stage, **fields: Any) -> str:
+    """A job of one tenant's that was repaired; its texts are recognisable."""
+    job_id = stage.submit(prompt=SECRET, labels={"tenant": "acme"}, **fields)
+    first = stage.take(job_id)
+    kept = stage.ledger.store_output(first.lease, Output(text=f"first {SECRET}"))
+    assert not isinstance(kept, Refused)
+    failure = {
+        "kind": "schema_invalid",
+        "coarse_signature": "v1:abc",
+        "message": f"quotes {SECRET}",
+        "findings": [{"message": SECRET, "path": "$.age", "code": "type"}],
+    }
+    verdict = {
+        "score": 40.0,
+        "failure": failure,
+        "instruction": {"prompt_suffix": SECRET},
+        "results": [
+            {
+                "status": "fail",
+                "verifier_id": "contract.schema",
+                "summary": SECRET,
+                "errors": [{"message": SECRET, "path": "$.age", "code": "type"}] * 2,
+            }
+        ],
+    }
+    stage.settle(first, retries_at_once(first, verdict=verdict))
+    second = stage.take(job_id, 2)
+    stage.ledger.store_output(second.lease, Output(text=SECRET))
+    stage.settle(second, succeeds(second))
+    return job_id
+
+
+def page(client: TestClient, path: str, **headers: str) -> str:
+    answer = client.get(path, headers={**HTML, **headers})
+    assert answer.status_code == 200, (path, answer.text)
+    assert "script-src 'self'; style-src 'self'" in answer.headers["content-security-policy"]
+    return answer.text
+
+
+class _Inline(HTMLParser):
+    """Finds what a strict policy would refuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = dict(attrs)
+        if "style" in names or tag == "style" or (tag == "script" and "src" not in names):
+            self.found.append(tag)
+        self.found += [name for name in names if name.startswith("on")]
+        sources = [names.get("src"), names.get("href") if tag == "link" else None]
+        self.found += [source for source in sources if source and not source.startswith("/")]
+
+
+def test_no_page_has_anything_inline_or_from_elsewhere(site: Site, stage: Stage) -> None:
+    job_id = repaired(stage)
+    failed = stage.submit()
+    claim = stage.take(failed)
+    stage.settle(claim, escalates(claim))
+    group = site.ledger.groups()[0].signature
+    client = ask(site)
+    for path in (*PATHS, f"/jobs/{job_id}", f"/jobs/{failed}", f"/escalations/{group}"):
+        parser = _Inline()
+        parser.feed(page(client, path))
+        assert parser.found == [], path
+
+
+def test_texts_are_escaped_and_hidden_from_who_may_not_read_them(site: Site, stage: Stage) -> None:
+    job_id = repaired(stage)
+    read = page(ask(site), f"/jobs/{job_id}")
+    assert SECRET not in read
+    assert "&lt;b&gt;a secret&lt;/b&gt;" in read
+    ops = ask(site, new_token(site, role="ops"))
+    for path in (f"/jobs/{job_id}", "/", "/jobs", "/cycles"):
+        assert "a secret" not in page(ops, path), path
+    assert "$.age" in page(ops, f"/jobs/{job_id}")
+    assert ops.get(f"/jobs/{job_id}/job.yaml").status_code == 403
+    reader = ask(site, new_token(site, role="ops", texts=True))
+    assert "a secret" in page(reader, f"/jobs/{job_id}")
+
+
+def test_a_tenant_sees_its_own_alone(site: Site, stage: Stage) -> None:
+    job_id = repaired(stage, name="of-acme")
+    acme = ask(site, new_token(site, role="producer", tenant="acme"))
+    other = ask(site, new_token(site, role="producer", tenant="globex"))
+    assert "of-acme" in page(acme, "/jobs")
+    assert job_id in page(acme, "/cycles")
+    for path in ("/", "/jobs", "/cycles"):
+        text = page(other, path)
+        assert job_id not in text
+        assert "of-acme" not in text
+    assert other.get(f"/jobs/{job_id}", headers=HTML).status_code == 404
+
+
+def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(site: Site, stage: Stage) -> None:
+    stage.submit(name="of-beta", labels={"tenant": "beta"})
+    others = [make_job(name=f"job-{n}", labels={"tenant": "zeta"}) for n in range(600)]
+    site.ledger.accept([Submission(id=keys.job_id(partitions=1), job=job) for job in others])
+    client = ask(site)
+    assert "of-beta" not in page(client, "/")
+    text = page(client, "/?tenant=beta")
+    assert re.findall(r'class="who">([^<]+)<', text) == ["of-beta"]
+    assert 'data-tenant="beta"' in text
+    nothing = page(client, "/?tenant=nobody%26co")
+    assert "Nothing of nobody&amp;co is among the last" in nothing
+    assert 'href="/jobs?label=tenant%3Anobody%26co"' in nothing
+
+
+def test_an_empty_window_says_whose_it_is(site: Site) -> None:
+    client = ask(site)
+    assert "mulligan init" in page(client, "/")
+    chosen = page(client, "/?tenant=beta&window=24h")
+    assert "beta had none in the last 24h" in chosen
+    assert "mulligan init" not in chosen
+
+
+def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
+    site: Site, stage: Stage
+) -> None:
+    for tenant in ("beta", "beta", "zeta"):
+        claim = stage.take(stage.submit(labels={"tenant": tenant}))
+        stage.settle(claim, escalates(claim))
+    client = ask(site)
+    group = quote(site.ledger.groups()[0].signature, safe="")
+    address = f"/escalations/{group}?tenant=beta"
+    for path in ("/?tenant=beta", "/escalations?tenant=beta"):
+        assert f'href="{address}"' in page(client, path), path
+    text = page(client, address)
+    assert set(re.findall(r'data-group-tenant="([^"]*)"', text)) == {"beta"}
+    assert "beta only" in text
+    assert "zeta" not in text
+    assert '?show=all&amp;tenant=beta"' in text
+    assert set(
+        re.findall(r'data-group-tenant="([^"]*)"', page(client, f"/escalations/{group}"))
+    ) == {""}
+
+
+@pytest.mark.parametrize(
+    ("task", "there"),
+    [("-2", "#attempt-2"), ("-1-v0", "#attempt-1"), ("-1-c1", "#attempt-1"), ("-done", "")],
+)
+def test_what_flower_calls_a_task_leads_to_its_story(
+    site: Site, stage: Stage, task: str, there: str
+) -> None:
+    job_id = repaired(stage)
+    client = ask(site)
+    for asked in (f"/jobs/{job_id}{task}", f"/jobs?name={job_id}{task}"):
+        told = client.get(asked, headers=HTML)
+        assert told.headers["location"] == f"/jobs/{job_id}{there}", asked
+    assert not there or f'id="{there[1:]}"' in page(client, f"/jobs/{job_id}")
+
+
+def test_the_task_of_a_users_own_app_leads_to_its_story(site: Site) -> None:
+    root = "0b9e6fc1-8a59-4a5d-9a34-0c6b1d8b8f11"
+    own = keys.own_job_id(root, partitions=1)
+    job = make_job(labels={"tenant": "acme"})
+    site.ledger.accept([Submission(id=own, job=job)])
+    client = ask(site)
+    for task, there in ((root, ""), (f"{root}-2", "#attempt-2")):
+        told = client.get(f"/jobs/{task}", headers=HTML)
+        assert told.headers["location"] == f"/jobs/{own}{there}"
+    other = ask(site, new_token(site, role="producer", tenant="globex"))
+    assert other.get(f"/jobs/{root}", headers=HTML).status_code == 404
+
+
+def test_jobs_are_found_by_the_beginning_of_their_name(site: Site, stage: Stage) -> None:
+    for name in ("invoice-1", "invoice-2", "person"):
+        stage.submit(name=name)
+    client = ask(site)
+    assert re.findall(r'id="job-[^>]+>([^<]+)<', page(client, "/jobs?name=invoice")) == [
+        "invoice-2",
+        "invoice-1",
+    ]
+    assert "No job is like that" in page(client, "/jobs?name=voice")
+
+
+def test_a_producer_is_offered_only_what_it_may_open(site: Site) -> None:
+    producer = ask(site, new_token(site, role="producer"))
+    text = page(producer, "/")
+    assert 'href="/jobs"' in text
+    assert 'href="/operations"' not in text
+    refused = producer.get("/operations", headers=HTML)
+    assert refused.status_code == 403
+    assert "this needs the role ops" in refused.text.lower()
+
+
+def test_an_error_page_keeps_the_navigation_of_who_is_let_in(site: Site) -> None:
+    new_token(site, role="admin")
+    producer = ask(site, new_token(site, role="producer"))
+    for path, status in (("/jobs/p00-gone", 404), ("/nowhere", 404), ("/operations", 403),
+                         ("/jobs?state=odd", 422)):  # fmt: skip
+        told = producer.get(path, headers=HTML)
+        assert told.status_code == status
+        assert '<nav aria-label="Pages">' in told.text, path
+    nobody = ask(site).get("/nowhere", headers=HTML)
+    assert nobody.status_code == 404
+    assert "<nav" not in nobody.text
+
+
+@pytest.mark.parametrize(
+    ("token", "offered"),
+    [
+        ({"role": "ops"}, True),
+        ({"role": "ops", "tenant": "acme"}, False),
+        ({"role": "producer"}, False),
+    ],
+)
+def test_metrics_are_offered_to_who_may_read_them(
+    site: Site, token: dict[str, Any], offered: bool
+) -> None:
+    client = ask(site, new_token(site, **token))
+    assert ('href="/metrics"' in page(client, "/")) is offered
+    assert (client.get("/metrics").status_code == 200) is offered
+
+
+def test_without_a_session_every_page_leads_to_the_login(site: Site) -> None:
+    new_token(site, role="ops")
+    nobody = ask(site)
+    for path in set(PATHS) - {"/login"}:
+        answer = nobody.get(path, headers=HTML)
+        wanted = "" if path == "/" else f"?next={quote(path, safe='')}"
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/login{wanted}")
+
+
+def test_a_wrong_token_keeps_the_page_that_was_asked_for(site: Site) -> None:
+    new_token(site, role="ops")
+    form = {"token": "mul_wrong", "next": "/jobs?state=escalated"}
+    again = ask(site).post("/login", data=form, headers=HTML)
+    assert again.status_code == 403
+    assert 'value="/jobs?state=escalated"' in again.text
+
+
+def test_a_fragment_is_the_page_without_its_frame(site: Site) -> None:
+    client = ask(site)
+    for path in set(PATHS) - {"/login"}:
+        whole, part = page(client, path), page(client, path, **{"X-Fragment": "1"})
+        assert "<html" in whole
+        assert "<html" not in part
+        assert "<h1" in part or path == "/jobs"
+
+
+def test_static_files_are_kept_by_browsers_as_long_as_they_are_these(site: Site) -> None:
+    client = ask(site)
+    addresses = re.findall(r'"(/static/[^"]+)"', page(client, "/"))
+    assert len(addresses) == 3
+    for address in addresses:
+        answer = client.get(address)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+        assert client.get(address.partition("?")[0]).headers["cache-control"] == "no-cache"
+    assert client.get("/static/../routes.py").status_code == 404
+
+
+def test_more_jobs_cost_no_page_more_round_trips(site: Site) -> None:
+    client = ask(site)
+
+    def cost(path: str) -> int:
+        before = site.ledger.calls.round_trips
+        page(client, path)
+        return site.ledger.calls.round_trips - before
+
+    def add(count: int) -> None:
+        jobs = [make_job(name=f"job-{n}") for n in range(count)]
+        site.ledger.accept([Submission(id=keys.job_id(partitions=1), job=job) for job in jobs])
+
+    add(5)
+    paths = ("/", "/jobs", "/failures", "/cycles", "/operations", "/escalations")
+    for path in paths:
+        page(client, path)  # scripts are loaded once
+    few = [cost(path) for path in paths]
+    add(1000)
+    many = [cost(path) for path in paths]
+    # A page may find something kept for seconds (settings, tokens) too old just now: one or two.
+    assert all(now <= before + 2 for before, now in zip(few, many, strict=True)), (few, many)

@@ -1,0 +1,204 @@
+"""The command runner with real programs in real private copies."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mulligan.policies.jobs.job import Message, RunnerSpec, Workspace
+from mulligan.policies.value import Json
+from mulligan.tasks.ports.world import BadInput, MissingBlob, Request, RunnerError
+from mulligan.workers.runners.command import CommandRunner, prompt_text
+from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.sandbox.workspace import apply_diff, pack, unpack
+
+ECHO = "import sys; sys.stdout.write(sys.stdin.read().upper())"
+
+
+class Blobs(dict[str, bytes]):
+    """A blob store that is a dictionary."""
+
+    def put(self, data: bytes) -> str:
+        address = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        self[address] = data
+        return address
+
+    def get(self, address: str, default: Any = None) -> bytes:
+        try:
+            return self[address]
+        except KeyError:
+            raise MissingBlob(address) from None
+
+
+def python(code: str, blobs: Blobs | None = None, **options: Json) -> CommandRunner:
+    argv = [sys.executable, "-c", code]
+    return CommandRunner.from_options({"argv": argv, **options}, blobs=blobs)
+
+
+def request(text: str = "hello", **fields: Any) -> Request:
+    return Request(messages=(Message(role="user", content=text),), **fields)
+
+
+def error_of(runner: CommandRunner, **fields: Any) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
+        runner.answer(request(**fields))
+    return caught.value
+
+
+@pytest.fixture
+def exercise(tmp_path: Path) -> Path:
+    folder = tmp_path / "exercise"
+    folder.mkdir()
+    (folder / "main.py").write_text("print('before')\n")
+    (folder / "gone.txt").write_text("delete me\n")
+    return folder
+
+
+def test_the_prompt_is_on_stdin_and_the_answer_on_stdout() -> None:
+    output = python(ECHO).answer(request("grüße\n"))
+    assert output.text == "GRÜSSE\n"
+    assert output.diff is None
+    assert output.usage.total_tokens is None
+    assert output.elapsed_seconds > 0
+
+
+def test_a_conversation_becomes_one_text() -> None:
+    system = Message(role="system", content="Be brief.")
+    user, assistant = Message(role="user", content="a"), Message(role="assistant", content="b")
+    assert prompt_text([system, user]) == "Be brief.\n\na"
+    assert prompt_text([user, assistant, user]) == "User: a\n\nAssistant: b\n\nUser: a"
+
+
+def test_changes_become_a_diff_and_the_original_stays(exercise: Path) -> None:
+    # Given an agent that edits, adds and deletes files in its working directory
+    code = (
+        "from pathlib import Path;"
+        "Path('main.py').write_text('after'); Path('gone.txt').unlink();"
+        r"Path('new.bin').write_bytes(b'\x00\xff'); print('done')"
+    )
+    blobs = Blobs()
+    snapshot = pack(exercise, max_bytes=1 << 20)
+    workspace = Workspace(snapshot=blobs.put(snapshot))
+    # When it answers
+    output = python(code, blobs).answer(request(workspace=workspace))
+    # Then I expect the diff to turn the snapshot into what it left, and the original untouched
+    assert output.text == "done\n"
+    assert output.diff is not None
+    rebuilt = exercise.parent / "rebuilt"
+    unpack(snapshot, rebuilt)
+    apply_diff(rebuilt, blobs[output.diff])
+    names = {path.name: path.read_bytes() for path in rebuilt.iterdir()}
+    assert names == {"main.py": b"after", "new.bin": b"\x00\xff"}
+    assert (exercise / "main.py").read_text() == "print('before')\n"
+
+
+def test_no_change_is_no_diff(exercise: Path) -> None:
+    workspace = Workspace(path=str(exercise))
+    assert (
+        python("print(open('main.py').read())", Blobs())
+        .answer(request(workspace=workspace))
+        .text.startswith("print('before')")
+    )
+    assert python(ECHO, Blobs()).answer(request(workspace=workspace)).diff is None
+
+
+def test_changes_without_a_blob_store_are_refused(exercise: Path) -> None:
+    runner = python("open('x', 'w').close()")
+    assert "no blob store" in str(error_of(runner, workspace=Workspace(path=str(exercise))))
+
+
+def test_without_a_workspace_it_works_in_an_empty_directory() -> None:
+    code = "import os; print(os.listdir('.'), os.getcwd())"
+    text = python(code).answer(request()).text
+    assert text.startswith("[] ")
+    assert not Path(text.removeprefix("[] ").strip()).exists()
+
+
+def test_a_failure_has_its_evidence() -> None:
+    runner = python("import sys; sys.stderr.write('first\\nthe reason\\n'); sys.exit(3)")
+    error = error_of(runner)
+    assert not error.final
+    assert str(error).endswith("ended with exit code 3: the reason")
+    assert error.evidence["kind"] == "command_failed"
+    assert error.evidence["argv"][0] == sys.executable
+    assert error.evidence["exit_code"] == 3
+    assert error.evidence["stderr_tail"] == "first\nthe reason\n"
+    assert error.evidence["timed_out"] is False
+
+
+def test_a_signal_is_told() -> None:
+    error = error_of(python("import os; os.kill(os.getpid(), 9)"))
+    assert (error.evidence["signal"], error.evidence["exit_code"]) == (9, None)
+
+
+@pytest.mark.parametrize(("own", "asked"), [("300ms", 60.0), (60, 0.3)])
+def test_the_shorter_timeout_ends_it(own: Json, asked: float) -> None:
+    error = error_of(python("import time; time.sleep(60)", timeout=own), timeout=asked)
+    assert error.evidence["timed_out"] is True
+    assert "did not end within" in str(error)
+
+
+def test_a_missing_program_is_final_and_says_what_to_do() -> None:
+    error = error_of(CommandRunner.from_options({"argv": ["no-such-agent-4711"]}))
+    assert error.final
+    assert "no-such-agent-4711" in str(error)
+    assert "install it" in str(error)
+
+
+def test_it_gets_the_named_variables_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_MODE", "fast")
+    monkeypatch.setenv("SOME_API_KEY", "sk-not-for-you")
+    code = "import os; print(os.environ.get('AGENT_MODE'), os.environ.get('SOME_API_KEY'))"
+    assert python(code, env=["AGENT_MODE"]).answer(request()).text == "fast None\n"
+
+
+def test_a_missing_variable_is_named() -> None:
+    error = error_of(python(ECHO, env=["NO_SUCH_VARIABLE_4711"]))
+    assert "NO_SUCH_VARIABLE_4711" in str(error)
+
+
+def test_keys_are_taken_out_of_everything_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_KEY", "sk-secret-4711")
+    code = "import os, sys; print(os.environ['AGENT_KEY'], file={}); sys.exit({})"
+    talking = python(code.format("sys.stdout", 0), env=["AGENT_KEY"])
+    assert talking.answer(request()).text == "***\n"
+    error = error_of(python(code.format("sys.stderr", 1), env=["AGENT_KEY"]))
+    assert "sk-secret" not in str(error) + repr(error.evidence)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({}, "runner.argv"),
+        ({"argv": []}, "runner.argv"),
+        ({"argv": "rm -rf"}, "runner.argv"),
+        ({"argv": ["x"], "env": ["A=B"]}, "runner.env.0"),
+        ({"argv": ["x"], "cwd": "/"}, "runner.cwd"),
+        ({"argv": ["x"], "limits": {"memory": 1}}, "runner.limits.memory"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Json], field: str) -> None:
+    spec = RunnerSpec.model_validate({"kind": "command", **options})
+    problems = RunnerRegistry().check(spec, allow_inline=True)
+    assert [problem.partition(":")[0] for problem in problems] == [field]
+
+
+def test_the_registry_gives_it_the_blob_store(exercise: Path) -> None:
+    blobs = Blobs()
+    profile = {"kind": "command", "argv": [sys.executable, "-c", "open('x', 'w').close()"]}
+    runner = RunnerRegistry({"agent": profile}, blobs=blobs).resolve(
+        RunnerSpec(profile="agent"), allow_inline=False
+    )
+    output = runner.answer(request(workspace=Workspace(path=str(exercise))))
+    assert output.diff in blobs
+
+
+def test_a_job_cannot_change_the_program() -> None:
+    shop = RunnerRegistry({"agent": {"kind": "command", "argv": ["true"]}})
+    spec = RunnerSpec.model_validate({"profile": "agent", "argv": ["evil"]})
+    with pytest.raises(BadInput, match=r"runner\.argv: a job may not change this"):
+        shop.resolve(spec, allow_inline=False)

@@ -1,0 +1,164 @@
+"""The bundled model, really run; and its one server per host, really started and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+
+from mulligan.policies.jobs.job import Decoding, Message, Output
+from mulligan.policies.value import Json
+from mulligan.tasks.ports.world import Request, TransportFault
+from mulligan.workers.runners import local_state
+from mulligan.workers.runners.local import LocalRunner, ensure_local_server, stop_local_server
+
+pytestmark = [pytest.mark.model, pytest.mark.real_models]
+
+SCHEMA: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "priority": {"enum": ["low", "medium", "high"]},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 4},
+    },
+    "required": ["title", "priority", "tags"],
+    "additionalProperties": False,
+}
+TICKET = "Turn this into a JSON ticket: 'The login page shows an error 500 since this morning!'"
+OWNER = """
+import os, sys
+from mulligan.workers.runners.local import ensure_local_server
+print(ensure_local_server(owner_pid=os.getpid()), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A runtime directory of the test's own, so that no other server is found or stopped."""
+    monkeypatch.setenv("MULLIGAN_RUNTIME_DIR", str(tmp_path))
+    yield tmp_path
+    stop_local_server()
+    until(lambda: servers_of(tmp_path) == [])
+
+
+def servers_of(directory: Path) -> list[int]:
+    """The processes that serve this runtime directory."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"mulligan.workers.runners.local_server" in words and str(directory).encode() in words:
+            found.append(int(entry.parent.name))
+    return found
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)
+
+
+def owner() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def ask(runner: LocalRunner, text: str, decoding: Decoding | None = None) -> Output:
+    messages = (Message(role="user", content=text),)
+    return runner.answer(
+        Request(messages=messages, decoding=decoding or Decoding(), json_schema=SCHEMA)
+    )
+
+
+@pytest.mark.usefixtures("runtime")
+def test_the_model_answers_is_constrained_and_repeats_itself() -> None:
+    ensure_local_server(owner_pid=os.getpid())
+    runner = LocalRunner.from_options({"temperature": 0.7, "seed": 1, "max_tokens": 150})
+
+    free = ask(runner, "What is the capital of France?")
+    assert free.text.strip()
+    assert free.usage.prompt_tokens
+    assert free.usage.completion_tokens
+    assert ask(runner, "What is the capital of France?").text == free.text
+
+    constrained = ask(runner, TICKET, Decoding(constrained=True, max_tokens=300))
+    assert constrained.finish_reason == "stop"
+    jsonschema_rs.validate(SCHEMA, json.loads(constrained.text))
+
+    assert ask(runner, "Count to one hundred.", Decoding(max_tokens=5)).truncated
+
+
+def test_processes_at_once_start_one_server_and_the_last_owner_ends_it(runtime: Path) -> None:
+    # Given four processes that need the server at the same moment
+    owners = [owner() for _ in range(4)]
+    urls = {first_line(process) for process in owners}
+    # Then I expect one server
+    assert len(urls) == 1
+    assert len(servers_of(runtime)) == 1
+    # When all but one give it up, it stays
+    results = [stop_local_server(owner_pid=process.pid) for process in owners[:3]]
+    assert results == [False] * 3
+    assert len(servers_of(runtime)) == 1
+    # When the last one is killed without giving anything up, it ends by itself
+    owners[3].kill()
+    until(lambda: servers_of(runtime) == [])
+    for process in owners:
+        process.kill()
+        process.communicate()
+
+
+def test_stopping_leaves_no_process(runtime: Path) -> None:
+    ensure_local_server(owner_pid=os.getpid())
+    assert len(servers_of(runtime)) == 1
+    assert stop_local_server() is True
+    assert servers_of(runtime) == []
+    assert stop_local_server() is True
+
+
+def test_a_server_that_was_killed_is_started_again(runtime: Path) -> None:
+    runner = LocalRunner.from_options({"max_tokens": 5})
+    assert ask(runner, "Hello").text
+    (pid,) = servers_of(runtime)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: local_state.identify(pid) is None)
+    assert ask(runner, "Hello").text
+    assert pid not in servers_of(runtime)
+
+
+def test_without_an_owner_it_ends_when_idle(runtime: Path) -> None:
+    ensure_local_server(idle_exit=0.2)
+    until(lambda: servers_of(runtime) == [])
+    until(lambda: not (runtime / "local-model.json").exists())
+
+
+def test_a_server_that_nobody_asked_for_any_more_ends(runtime: Path) -> None:
+    """Its starter died before it could write down that there is one."""
+    ensure_local_server(owner_pid=os.getpid())
+    local_state.forget_state(runtime)
+    until(lambda: servers_of(runtime) == [])
+
+
+def test_a_start_that_fails_shows_the_log(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(TransportFault, match="did not start") as caught:
+        ensure_local_server()
+    assert caught.value.provider == "local"
+    assert servers_of(runtime) == []

@@ -1,0 +1,350 @@
+"""The openai runner against a real HTTP server that speaks, or fails to speak, the protocol."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from mulligan.policies.jobs.job import Decoding, Message, Usage
+from mulligan.policies.value import Json
+from mulligan.tasks.ports.world import Request, RunnerError, TransportFault
+from mulligan.workers.runners.openai import OpenAIRunner
+
+# Its server is a fake of ours on loopback, but the runner cannot know that.
+pytestmark = pytest.mark.real_models
+
+KEY = "sk-test-4711-do-not-tell"
+KEY_ENV = "MULLIGAN_TEST_KEY"
+SCHEMA: dict[str, Json] = {"type": "object", "properties": {"age": {"type": "integer"}}}
+Script = Callable[["Handler", dict[str, Any]], None]
+
+
+class Provider(ThreadingHTTPServer):
+    """Answers as the test's script says and remembers what it was asked."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.script: Script = lambda handler, body: handler.reply(completion("hi"))
+        self.bodies: list[dict[str, Any]] = []
+        self.authorizations: list[str | None] = []
+        self.hung_up = threading.Event()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Provider
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.bodies.append(body)
+        self.server.authorizations.append(self.headers["authorization"])
+        self.server.script(self, body)
+
+    def reply(self, body: Json, status: int = 200, **headers: str) -> None:
+        self.raw(json.dumps(body).encode(), status, **headers)
+
+    def raw(self, data: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+def completion(text: str | None, finish: str = "stop", **fields: Json) -> Json:
+    message = {"role": "assistant", "content": text}
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    choices = [{"index": 0, "message": message, "finish_reason": finish}]
+    return {"model": "m-1", "choices": choices, "usage": usage} | fields
+
+
+def refusal(message: str, **fields: Json) -> Json:
+    return {"error": {"message": message, **fields}}
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_ENV, KEY)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ambient-must-not-leak")
+    # Loopback is reached directly, whatever the environment says about proxies.
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+
+
+def runner(provider: Provider, **options: Json) -> OpenAIRunner:
+    base = {"base_url": provider.base_url, "model": "small", "api_key_env": KEY_ENV}
+    return OpenAIRunner.from_options(base | options)
+
+
+def request(**fields: Any) -> Request:
+    return Request(messages=(Message(role="user", content="How old?"),), **fields)
+
+
+def fault_of(provider: Provider, **fields: Any) -> TransportFault:
+    with pytest.raises(TransportFault) as caught:
+        runner(provider).answer(request(**fields))
+    return caught.value
+
+
+def error_of(provider: Provider) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
+        runner(provider).answer(request())
+    return caught.value
+
+
+def silent_until(over: threading.Event) -> Script:
+    def script(handler: Handler, body: dict[str, Any]) -> None:
+        over.wait(30)
+
+    return script
+
+
+def always(body: Json, status: int = 200, **headers: str) -> Script:
+    return lambda handler, _: handler.reply(body, status, **headers)
+
+
+def test_an_answer_with_its_usage(provider: Provider) -> None:
+    provider.script = always(completion("31", finish="length"))
+    output = runner(provider, temperature=0.2, seed=3, extra={"top_k": 5}).answer(request())
+    assert (output.text, output.finish_reason, output.model) == ("31", "length", "m-1")
+    assert output.usage == Usage(prompt_tokens=5, completion_tokens=2, total_tokens=7)
+    assert output.elapsed_seconds > 0
+    (body,) = provider.bodies
+    assert body["messages"] == [{"role": "user", "content": "How old?"}]
+    assert (body["model"], body["temperature"], body["seed"], body["top_k"]) == ("small", 0.2, 3, 5)
+    assert provider.authorizations == [f"Bearer {KEY}"]
+
+
+def test_unknown_usage_and_an_empty_answer(provider: Provider) -> None:
+    provider.script = always(completion(None, usage=None))
+    output = runner(provider).answer(request())
+    assert output.text == ""
+    assert output.usage == Usage()
+
+
+def test_without_a_key_env_no_ambient_key_is_sent(provider: Provider) -> None:
+    runner(provider, api_key_env=None).answer(request())
+    assert provider.authorizations == ["Bearer none"]
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 529])
+def test_later_is_a_transport_fault_after_exactly_one_request(
+    provider: Provider, status: int
+) -> None:
+    provider.script = always(refusal("busy"), status, retry_after="7")
+    fault = fault_of(provider)
+    assert (fault.status, fault.retry_after) == (status, 7.0)
+    assert fault.provider == runner(provider).provider
+    assert len(provider.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind", "cause", "part"),
+    [
+        (401, refusal(f"Incorrect key {KEY[:6]}"), "tool_error", "key_refused", KEY_ENV),
+        (403, refusal("no"), "tool_error", "key_refused", KEY_ENV),
+        (404, refusal("no model"), "tool_error", "not_found", "model 'small' not found"),
+        (
+            400,
+            refusal("too long", code="context_length_exceeded"),
+            "tool_error",
+            "context_length",
+            "the prompt is too long",
+        ),
+        (
+            400,
+            refusal("no", code="content_filter"),
+            "unsafe_request",
+            "content_filter",
+            "content filter",
+        ),
+        (400, refusal(f"bad field, {KEY}"), "tool_error", "bad_request", "bad field, ***"),
+        (413, "not even an error object", "tool_error", "bad_request", "413"),
+    ],
+)
+def test_never_is_a_runner_error(
+    provider: Provider, status: int, error: Json, kind: str, cause: str, part: str
+) -> None:
+    provider.script = always(error, status)
+    found = error_of(provider)
+    assert part in str(found)
+    assert (found.evidence["kind"], found.evidence["class"]) == (kind, cause)
+    assert KEY[:6] not in str(found) + repr(found.evidence)
+    assert len(provider.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"message": {"content": "cut"}, "finish_reason": "content_filter"},
+        {"message": {"content": None, "refusal": "I cannot help"}, "finish_reason": "stop"},
+    ],
+)
+def test_a_refused_answer_is_an_unsafe_request(provider: Provider, choice: Json) -> None:
+    provider.script = always(completion("", choices=[choice]))
+    assert error_of(provider).evidence["kind"] == "unsafe_request"
+
+
+@pytest.mark.parametrize(
+    "data", [b"<html>gateway</html>", b"", b"{", b'{"choices": []}', b"[1]", b"\xff\xfe"]
+)
+def test_garbage_is_the_providers_fault(provider: Provider, data: bytes) -> None:
+    provider.script = lambda handler, _: handler.raw(data)
+    assert "no chat completion" in str(fault_of(provider))
+    assert len(provider.bodies) == 1
+
+
+def test_a_missing_key_is_named(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_ENV)
+    assert f"export {KEY_ENV}=" in str(error_of(provider))
+    assert provider.bodies == []
+
+
+def test_a_key_that_no_header_can_carry_is_not_quoted(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_ENV, f"{KEY}\nmore")
+    found = error_of(provider)
+    assert KEY_ENV in str(found)
+    assert KEY not in str(found)
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with pytest.raises(TransportFault, match="connection failed") as caught:
+        OpenAIRunner.from_options({"base_url": url, "model": "m"}).answer(request())
+    assert url in str(caught.value)
+
+
+def test_a_server_that_hangs_up_half_way(provider: Provider) -> None:
+    def script(handler: Handler, body: dict[str, Any]) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{")
+        handler.close_connection = True
+
+    provider.script = script
+    assert "connection failed: " in str(fault_of(provider))
+    assert len(provider.bodies) == 1
+
+
+def test_a_silent_server_is_left_at_the_deadline(provider: Provider) -> None:
+    over = threading.Event()
+    provider.script = silent_until(over)
+    try:
+        assert "no answer within 0.3 s" in str(fault_of(provider, timeout=0.3))
+    finally:
+        over.set()
+
+
+@pytest.mark.parametrize("headers_first", [True, False])
+def test_a_server_that_dribbles_is_left_at_the_deadline(
+    provider: Provider, headers_first: bool
+) -> None:
+    """Each byte comes well within any timeout per read; all of them together never end."""
+
+    def dribble(handler: Handler, body: dict[str, Any]) -> None:
+        start = (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 99999\r\n\r\n" if headers_first else b"HTTP/1.1"
+        )
+        handler.wfile.write(start)
+        try:
+            while True:
+                handler.wfile.write(b" ")
+                provider.hung_up.wait(0.02)
+        except OSError:
+            provider.hung_up.set()
+
+    provider.script = dribble
+    assert "no answer within 0.5 s" in str(fault_of(provider, timeout=0.5))
+    assert provider.hung_up.wait(30), "the connection must be closed, not only abandoned"
+
+
+def test_the_options_own_timeout_is_a_total_too(provider: Provider) -> None:
+    over = threading.Event()
+    provider.script = silent_until(over)
+    try:
+        with pytest.raises(TransportFault, match=r"no answer within 0\.2 s"):
+            runner(provider, timeout=0.2).answer(request(timeout=60))
+    finally:
+        over.set()
+
+
+def test_a_server_without_response_format_is_asked_once_more_without(provider: Provider) -> None:
+    def script(handler: Handler, body: dict[str, Any]) -> None:
+        if "response_format" in body:
+            handler.reply(refusal("unknown field response_format"), 400)
+        else:
+            handler.reply(completion('{"age": 31}'))
+
+    provider.script = script
+    wanted = request(decoding=Decoding(constrained=True), json_schema=SCHEMA)
+    assert runner(provider).answer(wanted).text == '{"age": 31}'
+    first, second = provider.bodies
+    assert first["response_format"]["json_schema"]["schema"] == SCHEMA
+    assert "response_format" not in second
+
+
+@pytest.mark.parametrize("status", [401, 429, 500])
+def test_other_refusals_of_a_constrained_attempt_are_not_asked_again(
+    provider: Provider, status: int
+) -> None:
+    provider.script = always(refusal("no"), status)
+    with pytest.raises((TransportFault, RunnerError)):
+        runner(provider).answer(request(decoding=Decoding(constrained=True), json_schema=SCHEMA))
+    assert len(provider.bodies) == 1
+
+
+@pytest.mark.parametrize(("step", "model"), [(0, "small"), (1, "bigger"), (2, "huge"), (9, "huge")])
+def test_fallbacks_are_counted_down(provider: Provider, step: int, model: str) -> None:
+    ladder: Json = ["bigger", {"model": "huge", "temperature": 0.1}]
+    runner(provider, fallbacks=ladder).answer(request(decoding=Decoding(fallback=step)))
+    assert provider.bodies[0]["model"] == model
+
+
+def test_many_threads_share_one_client(provider: Provider) -> None:
+    shared = runner(provider)
+    with ThreadPoolExecutor(16) as pool:
+        texts = list(pool.map(lambda _: shared.answer(request()).text, range(64)))
+    assert texts == ["hi"] * 64
+
+
+def test_nothing_logs_or_shows_the_key(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    provider.script = always(refusal(f"bad key {KEY}"), 500)
+    asked = runner(provider)
+    fault = fault_of(provider)
+    shown = caplog.text + repr(asked) + str(fault) + repr(fault)
+    assert KEY not in shown

@@ -1,0 +1,354 @@
+"""Running programs that are not trusted. Real processes; nothing is waited for by the clock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import psutil
+import pytest
+
+from mulligan.tasks.ports.world import VerifierError
+from mulligan.workers.sandbox.streams import CappedOutput
+from mulligan.workers.sandbox.subprocesses import (
+    Completed,
+    Limits,
+    ProgramMissing,
+    clean_environment,
+    run,
+)
+
+
+def python(tmp_path: Path, code: str, **options: Any) -> Completed:
+    """Run Python code in the sandbox."""
+    limits = options.pop("limits", Limits())
+    return run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=tmp_path,
+        timeout=options.pop("timeout", 30),
+        env=clean_environment(tmp_path, options.pop("env", None)),
+        limits=limits,
+        **options,
+    )
+
+
+def ends(pid: int) -> bool:
+    """Whether a killed process goes away; the kernel may still be taking it apart."""
+    deadline = monotonic() + 20
+    while monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                return True
+        except psutil.NoSuchProcess:
+            return True
+    return False
+
+
+# -- how a program ends ---------------------------------------------------------------------------
+
+
+def test_output_and_exit_code(tmp_path: Path) -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
+    completed = python(tmp_path, code)
+    assert completed.exit_code == 3
+    assert completed.signal is None
+    assert not completed.timed_out
+    assert completed.stdout == "out\n"
+    assert completed.stderr == "err\n"
+    assert completed.elapsed > 0
+
+
+def test_a_signal_is_no_exit_code(tmp_path: Path) -> None:
+    completed = python(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    assert completed.exit_code is None
+    assert completed.signal == signal.SIGTERM
+
+
+def test_argv_is_never_a_shell_line(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    completed = run(
+        ["echo", f"$(touch {marker}); touch {marker}"],
+        cwd=tmp_path,
+        timeout=30,
+        env=clean_environment(tmp_path),
+        limits=Limits(),
+    )
+    assert completed.stdout == f"$(touch {marker}); touch {marker}\n"
+    assert not marker.exists()
+
+
+def test_stdin_is_fed_and_closed(tmp_path: Path) -> None:
+    text = "é" * 500_000
+    completed = python(tmp_path, "import sys; print(len(sys.stdin.read()))", stdin=text)
+    assert completed.stdout == "500000\n"
+
+
+def test_a_program_that_does_not_read_its_input_is_no_error(tmp_path: Path) -> None:
+    completed = python(tmp_path, "print('done')", stdin="x" * 1_000_000)
+    assert (completed.exit_code, completed.stdout) == (0, "done\n")
+
+
+def test_without_stdin_there_is_an_empty_one(tmp_path: Path) -> None:
+    assert python(tmp_path, "import sys; print(repr(sys.stdin.read()))").stdout == "''\n"
+
+
+@pytest.mark.parametrize("program", ["mulligan-no-such-program", "./nothing", "/no/such/file"])
+def test_a_missing_program_is_the_verifiers_error(tmp_path: Path, program: str) -> None:
+    with pytest.raises(VerifierError, match="no such program"):
+        run([program], cwd=tmp_path, timeout=5, env=clean_environment(tmp_path), limits=Limits())
+
+
+def test_a_program_that_cannot_be_executed_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    with pytest.raises(ProgramMissing, match="cannot be started"):
+        run(["./script"], cwd=tmp_path, timeout=5, env=clean_environment(tmp_path), limits=Limits())
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(VerifierError, match="directory"):
+        run(
+            ["true"],
+            cwd=tmp_path / "gone",
+            timeout=5,
+            env=clean_environment(tmp_path),
+            limits=Limits(),
+        )
+
+
+# -- nothing is left behind -----------------------------------------------------------------------
+
+#: Starts a child that sleeps for ever, tells its pid in a file, and goes on.
+GRANDCHILD = """
+import os, pathlib, subprocess, sys, time
+child = subprocess.Popen(
+    [sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session={detached}
+)
+pathlib.Path("pid").write_text(str(child.pid))
+{then}
+"""
+
+
+@pytest.mark.parametrize("detached", [False, True])
+@pytest.mark.parametrize(
+    ("then", "timed_out"), [("sys.exit(0)", False), ("time.sleep(3600)", True)]
+)
+def test_grandchildren_die_with_the_program(
+    tmp_path: Path, detached: bool, then: str, timed_out: bool
+) -> None:
+    """Also those that left the process group, and although they hold the output open."""
+    timeout = 3 if timed_out else 60
+    completed = python(tmp_path, GRANDCHILD.format(detached=detached, then=then), timeout=timeout)
+    assert completed.timed_out is timed_out
+    assert ends(int((tmp_path / "pid").read_text()))
+
+
+def test_a_daemon_that_nobody_is_the_parent_of_dies_too(tmp_path: Path) -> None:
+    completed = python(
+        tmp_path,
+        """
+        import os, pathlib, time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                pathlib.Path("pid.part").write_text(str(os.getpid()))
+                os.rename("pid.part", "pid")
+                time.sleep(3600)
+            os._exit(0)
+        os.wait()
+        while not os.path.exists("pid"):
+            time.sleep(0.01)
+        """,
+    )
+    assert completed.exit_code == 0
+    assert ends(int((tmp_path / "pid").read_text()))
+
+
+def test_a_timeout_keeps_what_was_printed(tmp_path: Path) -> None:
+    completed = python(
+        tmp_path, "import time; print('before', flush=True); time.sleep(3600)", timeout=3
+    )
+    assert completed.timed_out
+    assert completed.signal == signal.SIGKILL
+    assert completed.stdout == "before\n"
+
+
+def test_ignoring_sigterm_does_not_help(tmp_path: Path) -> None:
+    completed = python(
+        tmp_path,
+        """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        time.sleep(3600)
+        """,
+        timeout=2,
+    )
+    assert completed.timed_out
+
+
+def test_a_worker_killed_outright_takes_the_program_with_it(tmp_path: Path) -> None:
+    """Given a worker that runs a program, when it is killed with -9, then the program ends."""
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from mulligan.workers.sandbox.subprocesses import Limits, clean_environment, run
+        here = Path(sys.argv[1])
+        run(["sleep", "3600"], cwd=here, timeout=3600, limits=Limits(), env=clean_environment(here))
+        """
+    worker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    parent = psutil.Process(worker.pid)
+    program = None
+    while program is None:
+        program = next((child for child in parent.children() if child.name() == "sleep"), None)
+    worker.kill()
+    worker.wait()
+    assert ends(program.pid)
+
+
+# -- output ---------------------------------------------------------------------------------------
+
+
+def test_output_is_capped_while_it_is_read(tmp_path: Path) -> None:
+    code = """
+    import sys
+    sys.stdout.write('begin')
+    for _ in range(2_000):
+        sys.stdout.write('x' * 10_000)
+        sys.stderr.write('y' * 10_000)
+    sys.stdout.write('end')
+    """
+    completed = python(tmp_path, code, max_output_bytes=4096)
+    assert completed.exit_code == 0
+    assert completed.stdout.startswith("begin")
+    assert completed.stdout.endswith("end")
+    assert "bytes left out" in completed.stdout
+    assert len(completed.stdout) < 5000
+    assert len(completed.stderr) < 5000
+
+
+def test_the_limits_cap_output_if_nothing_else_does(tmp_path: Path) -> None:
+    completed = python(tmp_path, "print('x' * 100_000)", limits=Limits(output_bytes=2048))
+    assert len(completed.stdout) < 3000
+
+
+def test_bytes_that_are_no_text_become_marks(tmp_path: Path) -> None:
+    completed = python(tmp_path, r"import sys; sys.stdout.buffer.write(b'a\xff\xfeb')")
+    assert completed.stdout == "a��b"
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 25, 100])
+def test_capped_output_keeps_both_ends(size: int) -> None:
+    output = CappedOutput(10)
+    data = bytes(range(size))
+    for start in range(0, size, 7):
+        output.add(data[start : start + 7])
+    if size <= 10:
+        assert output.text.encode() == data
+    else:
+        assert output.text.encode().startswith(data[:5])
+        assert output.text.encode().endswith(data[-5:])
+        assert f"{size - 10} bytes left out" in output.text
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def test_processor_time_is_limited(tmp_path: Path) -> None:
+    completed = python(tmp_path, "while True: pass", limits=Limits(cpu_seconds=1), timeout=120)
+    assert completed.signal in (signal.SIGXCPU, signal.SIGKILL)
+    assert not completed.timed_out
+
+
+def test_memory_is_limited(tmp_path: Path) -> None:
+    completed = python(tmp_path, "x = 'x' * (1 << 29)", limits=Limits(memory_bytes=256 << 20))
+    assert completed.exit_code == 1
+    assert "MemoryError" in completed.stderr
+
+
+def test_the_size_of_files_is_limited(tmp_path: Path) -> None:
+    code = "open('big', 'wb').write(b'x' * 100_000)"
+    completed = python(tmp_path, code, limits=Limits(file_bytes=10_000))
+    assert completed.exit_code != 0
+    assert (tmp_path / "big").stat().st_size <= 10_000
+
+
+def test_there_are_no_core_files_and_process_limits_are_set(tmp_path: Path) -> None:
+    code = """
+    import resource as r
+    print(r.getrlimit(r.RLIMIT_CORE), r.getrlimit(r.RLIMIT_NPROC))
+    """
+    completed = python(tmp_path, code, limits=Limits(processes=5000))
+    assert completed.stdout == "(0, 0) (5000, 5000)\n"
+
+
+def test_limits_can_be_left_out(tmp_path: Path) -> None:
+    limits = Limits(cpu_seconds=None, memory_bytes=None, file_bytes=None)
+    assert python(tmp_path, "print(1)", limits=limits).stdout == "1\n"
+
+
+def test_ignored_signals_are_not_inherited(tmp_path: Path) -> None:
+    """A pipe that breaks must end a program as it would in a shell."""
+    completed = run(
+        ["sh", "-c", "kill -PIPE $$; echo survived"],
+        cwd=tmp_path,
+        timeout=30,
+        env=clean_environment(tmp_path),
+        limits=Limits(),
+    )
+    assert completed.signal == signal.SIGPIPE
+
+
+# -- environment ----------------------------------------------------------------------------------
+
+
+def test_the_environment_has_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets: Mapping[str, str] = {
+        "OPENAI_API_KEY": "sk-secret",
+        "MULLIGAN_BROKER_URL": "redis://:secret@host",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "PYTHONPATH": "/secret",
+        "LD_PRELOAD": "",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LC_TIME", "C")
+    completed = python(tmp_path, "import os; print(sorted(os.environ))", env={"EXTRA": "1"})
+    seen = set(eval(completed.stdout))  # noqa: S307 - a list of names, printed by our own line
+    assert not seen & set(secrets)
+    assert seen - {"LANG", "LANGUAGE", "TZ", "LC_ALL", "LC_CTYPE", "MULLIGAN_RUN"} == {
+        "EXTRA",
+        "HOME",
+        "LC_TIME",
+        "PATH",
+        "TMPDIR",
+    }
+
+
+def test_home_and_temporary_files_are_private(tmp_path: Path) -> None:
+    env = clean_environment(tmp_path)
+    assert Path(env["HOME"]).parent == tmp_path
+    assert Path(env["TMPDIR"]).parent == tmp_path
+    assert Path(env["TMPDIR"]).is_dir()
+
+
+def test_only_the_given_descriptors_are_inherited(tmp_path: Path) -> None:
+    mine, other = os.pipe(), os.pipe()
+    os.set_inheritable(other[1], True)
+    try:
+        code = f"import os; os.write({mine[1]}, b'hello'); os.write({other[1]}, b'leak')"
+        completed = python(tmp_path, code, pass_fds=(mine[1],))
+        assert completed.exit_code == 1
+        assert "Bad file descriptor" in completed.stderr
+        assert os.read(mine[0], 100) == b"hello"
+    finally:
+        for fd in (*mine, *other):
+            os.close(fd)

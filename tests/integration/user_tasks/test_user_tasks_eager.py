@@ -1,0 +1,326 @@
+"""A user's own tasks inline, by hand, killed with -9, and in the lanes of their worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
+from celery import Celery
+from celery.exceptions import Ignore
+from support.fleet import Server, wait_for
+from typer.testing import CliRunner
+
+from mulligan import Repair, RepairingTask, install
+from mulligan.console.cli.main import create_cli
+from mulligan.tasks.ports.ledger import Entry, JobView
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.celery.publisher import OWN_HEADER
+from mulligan.workers.celery.queue_depth import depths
+from mulligan.workers.celery.state_task import Escalated
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.calls import connect
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.local.supervisor import Stack
+from mulligan.workers.settings.model import Settings
+from mulligan.workers.user_tasks import installed_app as own_app
+
+
+@pytest.fixture
+def app(redis_url: str) -> Celery:
+    app = Celery("mine", broker=redis_url, backend="cache+memory://", set_as_current=False)
+    install(app)
+    return app
+
+
+def view_of(ledger: RedisLedger, message_id: str) -> JobView:
+    view = ledger.job(keys.own_job_id(message_id, partitions=1))
+    assert view is not None
+    return view
+
+
+# -- inline ----------------------------------------------------------------------------------------
+
+
+def please(self: Any, wanted: str) -> str:
+    if self.repair is None:
+        raise Repair("say please", score=40)
+    return f"please, {wanted}"
+
+
+def hopeless(self: Any) -> str:
+    prompt: str = self.correct("Ask.")
+    return prompt
+
+
+def test_apply_runs_the_whole_loop_inline(app: Celery, ledger: RedisLedger) -> None:
+    task = app.task(base=RepairingTask, shared=False)(please)
+    result = task.apply(args=("tea",))
+    assert (result.state, result.get()) == ("SUCCESS", "please, tea")
+    view = view_of(ledger, result.id)
+    assert [a.plan.mode for a in view.attempts] == ["initial", "immediate_retry"]
+    assert view.state == "succeeded"
+    # Run inline, the retry is nobody else's business.
+    assert depths(app, ["celery.repair"]) == {"celery.repair": 0}
+
+
+def test_always_eager_runs_the_whole_loop_inline(app: Celery, ledger: RedisLedger) -> None:
+    app.conf.update(task_always_eager=True)
+    prompts = []
+
+    def never(self: Any) -> str:
+        prompts.append(self.correct("Ask."))
+        return "never JSON"
+
+    task = app.task(base=RepairingTask, shared=False, verifiers=["json.object"])(never)
+    result = task.delay()
+    with pytest.raises(Escalated, match="repeated_failure"):
+        result.get()
+    view = view_of(ledger, result.id)
+    assert (view.state, len(view.attempts)) == ("escalated", 3)
+    assert prompts[0] == "Ask."
+    assert all(prompt.startswith("Ask.\n\n") for prompt in prompts[1:])
+
+
+def test_a_direct_call_is_a_plain_call(app: Celery, ledger: RedisLedger) -> None:
+    task = app.task(base=RepairingTask, shared=False, verifiers=["json.object"])(hopeless)
+    assert task() == "Ask."
+    assert ledger.jobs() == []
+
+
+def test_a_direct_call_needs_no_install() -> None:
+    bare = Celery("bare", set_as_current=False)
+    task = bare.task(base=RepairingTask, shared=False)(hopeless)
+    assert task() == "Ask."
+
+
+def test_without_install_the_error_names_it() -> None:
+    bare = Celery("bare", broker="memory://", set_as_current=False)
+    task = bare.task(base=RepairingTask, shared=False)(hopeless)
+    with pytest.raises(BadInput, match=r"call mulligan.install\(app\)"):
+        task.apply(throw=True)
+
+
+def test_a_message_that_comes_again_after_the_end_tells_the_result_again(app: Celery) -> None:
+    """Its first worker may have died between the ledger and the result backend."""
+    calls = []
+
+    def count() -> dict[str, int]:
+        calls.append(1)
+        return {"calls": len(calls)}
+
+    task = app.task(base=RepairingTask, shared=False)(count)
+    assert task.apply(task_id="one").get() == {"calls": 1}
+    assert task.apply(task_id="one").get() == {"calls": 1}
+
+
+def test_an_ignored_task_is_not_run_again(app: Celery, ledger: RedisLedger) -> None:
+    def ignoring() -> None:
+        raise Ignore
+
+    task = app.task(base=RepairingTask, shared=False)(ignoring)
+    result = task.apply()
+    assert result.state == "IGNORED"
+    assert view_of(ledger, result.id).state == "cancelled"
+
+
+def test_the_delayed_verification_asks_the_task_s_own_verifiers(
+    app: Celery, ledger: RedisLedger
+) -> None:
+    """A plain function is in no registry: it must come from the task."""
+
+    def polite(text: str) -> bool:
+        return text.startswith("please")
+
+    def ask(self: Any) -> str:
+        return "tea" if self.repair is None else "please, tea"
+
+    task = app.task(base=RepairingTask, shared=False, verifiers=[polite])(ask)
+    result = task.apply()
+    view = view_of(ledger, result.id)
+    entry = Entry("cycle", view.id, 1, 1)
+    key = f"mulligan:{{p00}}:cycle:{entry.cycle_id}"
+    ledger.calls.run("HSET", key, "due_at", f"{ledger.now() * 1000:.3f}")
+    task.push_request(called_directly=False, id="a-recheck", **{OWN_HEADER: str(entry)})
+    try:
+        assert task() == "delayed verification scored 100"
+    finally:
+        task.pop_request()
+    assert view_of(ledger, result.id).cycles[0].status == "completed"
+
+
+def test_the_sweep_works_where_a_queue_does_not_exist(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ answers with an error, where Redis counts 0."""
+
+    def missing(_app: Celery, _queues: Any) -> list[str]:
+        raise NotFound
+
+    monkeypatch.setattr(own_app, "empty_queues", missing)
+    assert app.tasks["mulligan.sweep"].apply(throw=True).get() == 0
+
+
+def test_the_report_says_what_enforcing_would_have_changed(
+    app: Celery, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
+    options: dict[str, Any] = {"base": RepairingTask, "shared": False, "mode": "observe"}
+    bad = app.task(**options, name="bad", verifiers=["json.object"])(hopeless)
+    good = app.task(**options, name="good")(hopeless)
+    seen = bad.apply()
+    assert seen.get() == "Ask."
+    good.apply()
+    good.apply()
+    shown = CliRunner().invoke(create_cli(), ["report", "observe"])
+    assert shown.exit_code == 0, shown.output
+    assert "observed tasks of 7 days: 3" in shown.output
+    assert "would have passed at once: 2 (66.7%)" in shown.output
+    assert "task type  bad: mandatory_retry 1" in shown.output
+    assert keys.own_job_id(seen.id, partitions=1) in shown.output
+    assert "Enforcing would have run 1 of 3 again" in shown.output
+    assert "not known: whether a retry would have worked" in shown.output
+
+
+# -- with a worker ---------------------------------------------------------------------------------
+
+PROJECT = '''
+import os
+import signal
+import time
+from pathlib import Path
+
+from celery import Celery
+
+from mulligan import Repair, RepairingTask, install
+
+app = Celery("mine", broker=os.environ["BROKER"], backend=os.environ["BROKER"])
+app.conf.worker_prefetch_multiplier = 1
+app.conf.task_default_queue = "mine"
+install(app, sweep_interval=0.2, lease=1, outbox_grace=0.5, republish_after=2)
+here = Path(__file__).parent
+
+
+@app.task(base=RepairingTask)
+def fragile(self, number):
+    """Kills its process in the middle of the first run."""
+    with (here / f"ran-{number}").open("a") as log:
+        log.write("x")
+    if len((here / f"ran-{number}").read_text()) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if self.repair is None:
+        raise Repair("once more", score=10)
+    return number * 2
+
+
+@app.task(base=RepairingTask)
+def noted(self, name):
+    with (here / "order").open("a") as log:
+        log.write(f"{name}{'' if self.repair is None else ' again'}\\n")
+    time.sleep(0.2)
+    if name == "first" and self.repair is None:
+        raise Repair("once more", score=10)
+'''
+
+
+class Mine:
+    """A user's project with a worker of one kind of pool."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tasks.py").write_text(PROJECT)
+        self.server = Server(folder / "r")
+        self.app = Celery("client", broker=self.server.url, backend=self.server.url,
+                          set_as_current=False)  # fmt: skip
+        environment = {**os.environ, "BROKER": self.server.url, "PYTHONPATH": str(folder)}
+        self.stack = Stack(folder, environment, backoff=0.1, backoff_cap=0.2)
+        argv = [sys.executable, "-P", "-m", "celery", "--workdir", str(folder), "-A", "tasks"]
+        argv += ["worker", "-B", "--scheduler", "celery.beat.Scheduler", "-l", "info"]
+        self.argv = [*argv, "--without-gossip", "--without-mingle", *options]
+        settings = Settings(broker_url=self.server.url)
+        self.ledger = RedisLedger(connect(settings.ledger or ""), settings, patience=10)
+
+    def start(self) -> None:
+        self.stack.add("mine", self.argv)
+
+    def send(self, name: str, *args: Any) -> str:
+        return str(self.app.send_task(f"tasks.{name}", args=args, queue="mine").id)
+
+    def ended(self, message_id: str) -> JobView:
+        def state() -> JobView | None:
+            self.stack.watch()
+            view = self.ledger.job(keys.own_job_id(message_id, partitions=1))
+            return view if view and view.state in ("succeeded", "escalated", "cancelled") else None
+
+        view: JobView = wait_for(state, "the task to end")
+        return view
+
+
+@contextmanager
+def project(folder: Path, *options: str) -> Iterator[Mine]:
+    mine = Mine(folder, *options)
+    mine.server.start()
+    try:
+        yield mine
+    except BaseException:
+        log = folder / "logs" / "mine.log"
+        sys.stderr.write(log.read_text()[-5000:] if log.exists() else "no log")
+        raise
+    finally:
+        mine.stack.stop()
+        mine.server.kill(signal.SIGTERM)
+        marked = [p for p in psutil.process_iter() if str(mine.server.socket) in _environ(p)]
+        assert not marked
+
+
+def _environ(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("BROKER", "")
+    except psutil.Error:
+        return ""
+
+
+@pytest.fixture
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not tmp_path: the kernel allows 108 bytes for the path of a socket."""
+    return tmp_path_factory.mktemp("m")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("pool", [("-P", "prefork", "-c", "2"), ("-P", "threads", "-c", "2")])
+def test_a_worker_killed_in_the_middle_of_an_attempt_loses_nothing(
+    short: Path, pool: tuple[str, ...]
+) -> None:
+    with project(short, "-Q", "mine", *pool) as mine:
+        mine.start()
+        # One after the other: a message that dies in the hands of the broker's client, before its
+        # task has claimed anything, comes back with the visibility timeout, not with the ledger.
+        for number in (1, 2):
+            message = mine.send("fragile", number)
+            view = mine.ended(message)
+            assert view.state == "succeeded"
+            assert [a.plan.mode for a in view.attempts] == ["initial", "immediate_retry"]
+            assert view.attempts[0].claims == 2
+            assert len(view.cycles) == 1
+            assert mine.app.AsyncResult(message).get(timeout=30) == number * 2
+
+
+def test_a_worker_of_a_queue_serves_its_repair_lane_first(short: Path) -> None:
+    with project(short, "-Q", "mine", "-P", "threads", "-c", "1") as mine:
+        names = ["first", *(f"later {number}" for number in range(8))]
+        sent = [mine.send("noted", name) for name in names]
+        mine.start()
+        for message in sent:
+            mine.ended(message)
+        order = (short / "order").read_text().splitlines()
+    # The retry was sent when eight were waiting; at most those the worker had in hand come before.
+    assert set(order) == {*names, "first again"}
+    assert order.index("first again") <= 3

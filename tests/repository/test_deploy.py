@@ -1,0 +1,404 @@
+"""What deploy/ and docker-compose.yml promise: schemas hold, names match, nothing is cut short."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import kubernetes_validate  # type: ignore[import-untyped]
+import promql_parser
+import pytest
+from ruamel.yaml import YAML
+from support.keda import KEDA
+
+from mulligan.policies.jobs.job import parse_duration
+from mulligan.tasks.jobs import attempt as attempt_task
+from mulligan.workers.local.supervisor import pools
+from mulligan.workers.settings.model import Settings, load_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+OBSERVABILITY = ROOT / "deploy" / "observability"
+SCALED = {"repair", "attempt", "verify"}
+Document = Mapping[str, Any]
+
+#: Every metric that /metrics serves, with the labels that queries may use.
+METRICS: dict[str, set[str]] = {
+    "mulligan_attempts_total": {"mode", "outcome", "kind"},
+    "mulligan_jobs_total": {"state"},
+    "mulligan_score": {"le"},
+    "mulligan_retry_latency_seconds": {"le"},
+    "mulligan_cycles_total": {"status"},
+    "mulligan_escalations_total": {"reason"},
+    "mulligan_events_missed_total": set(),
+    "mulligan_queue_depth": {"queue", "priority"},
+    "mulligan_queue_oldest_seconds": {"queue"},
+    "mulligan_slots": {"pool"},
+    "mulligan_active": {"pool"},
+    "mulligan_workers": {"pool"},
+    "mulligan_tokens_total": {"runner", "direction", "repair"},
+    "mulligan_breaker_state": {"provider"},
+    "mulligan_escalations_open": set(),
+    "mulligan_escalation_groups_open": set(),
+    "mulligan_ledger_round_trips_total": {"worker"},
+    "mulligan_sweep_age_seconds": set(),
+    "mulligan_fold_lag_seconds": set(),
+    "mulligan_webhook_deliveries": {"state"},
+    "mulligan_paused": {"what"},
+}
+HISTOGRAMS = {"mulligan_score", "mulligan_retry_latency_seconds"}
+
+
+@cache
+def documents(path: Path) -> list[Document]:
+    return [each for each in YAML(typ="safe").load_all(path.read_text("utf-8")) if each]
+
+
+@cache
+def manifests() -> dict[tuple[str, str], Document]:
+    """Everything there is, by kind and name."""
+    found: dict[tuple[str, str], Document] = {}
+    for path in sorted(KUBERNETES.glob("*.yaml")):
+        for document in documents(path):
+            if document["kind"] == "Kustomization":
+                continue
+            key = (document["kind"], document["metadata"]["name"])
+            assert key not in found, f"{key} is there twice"
+            found[key] = document
+    return found
+
+
+def of_kind(kind: str) -> dict[str, Document]:
+    return {name: each for (found, name), each in manifests().items() if found == kind}
+
+
+def pod(name: str) -> dict[str, Any]:
+    spec: dict[str, Any] = of_kind("Deployment")[name]["spec"]["template"]["spec"]
+    return spec
+
+
+def container(name: str) -> dict[str, Any]:
+    (only,) = pod(name)["containers"]
+    found: dict[str, Any] = only
+    return found
+
+
+def settings_of(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    path = folder / "mulligan.toml"
+    path.write_text(text)
+    monkeypatch.setenv("MULLIGAN_CONFIG", str(path))
+    return load_settings()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings in the ConfigMap."""
+    text = of_kind("ConfigMap")["mulligan"]["data"]["mulligan.toml"]
+    return settings_of(text, tmp_path, monkeypatch)
+
+
+# -- kubernetes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", sorted(manifests()), ids="/".join)
+def test_every_manifest_holds_its_schema(key: tuple[str, str]) -> None:
+    document = manifests()[key]
+    if document["apiVersion"].startswith("keda.sh/"):
+        assert document["apiVersion"] == "keda.sh/v1alpha1"
+        jsonschema_rs.validator_for(KEDA[document["kind"]]).validate(document["spec"])
+    else:
+        newest = kubernetes_validate.latest_version()
+        kubernetes_validate.validate(document, newest, strict=True)
+    wanted = "mulligan" if document["kind"] != "Namespace" else None
+    assert document["metadata"].get("namespace") == wanted
+
+
+def test_the_kustomization_has_every_file_but_the_example_of_a_secret() -> None:
+    (root,) = documents(KUBERNETES / "kustomization.yaml")
+    files = {path.name for path in KUBERNETES.glob("*.yaml")}
+    assert set(root["resources"]) == files - {"kustomization.yaml", "secret.example.yaml"}
+    images = {container(name)["image"] for name in of_kind("Deployment")}
+    assert images == {image["name"] for image in root["images"]}
+
+
+def test_the_example_of_a_secret_holds_none() -> None:
+    for value in of_kind("Secret")["mulligan"]["stringData"].values():
+        assert "REPLACE_ME" in value
+
+
+def test_every_pool_has_a_deployment_with_the_command_of_the_stack(settings: Settings) -> None:
+    wanted = {pool.name: pool.argv()[2:] for pool in pools(settings)}
+    assert set(of_kind("Deployment")) == {*wanted, "console", "flower"}
+    for name, argv in wanted.items():
+        assert container(name)["command"] == argv
+    control = of_kind("Deployment")["control"]["spec"]
+    assert (control["replicas"], control["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_no_attempt_is_cut_short(settings: Settings) -> None:
+    """A claim lasts hard_limit at most; an attempt its runner's timeout and some slack."""
+    profiles = [parse_duration(r["timeout"]) for r in settings.runners.values() if "timeout" in r]
+    longest = max([settings.runner_timeout, *profiles]) + attempt_task.SLACK
+    assert longest <= settings.hard_limit
+    for name in SCALED:
+        assert pod(name)["terminationGracePeriodSeconds"] > settings.hard_limit
+        environment = {item["name"] for item in container(name)["env"]}
+        assert "REMAP_SIGTERM" not in environment
+
+
+def references() -> Iterator[tuple[str, str, str]]:
+    """(kind, name, key) of everything that is taken out of a Secret or a ConfigMap."""
+    for name in of_kind("Deployment"):
+        for item in container(name)["env"]:
+            source = item.get("valueFrom", {})
+            for kind, field in (("Secret", "secretKeyRef"), ("ConfigMap", "configMapKeyRef")):
+                if field in source:
+                    yield kind, source[field]["name"], source[field]["key"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container(name)["volumeMounts"]}
+        for volume in pod(name)["volumes"]:
+            if "configMap" not in volume:
+                continue
+            folder = mounts[volume["name"]]
+            words = [
+                *container(name)["command"],
+                *(i.get("value", "") for i in container(name)["env"]),
+            ]
+            for file in re.findall(rf"{folder}/([\w.]+)", " ".join(words)):
+                yield "ConfigMap", volume["configMap"]["name"], file
+    for each in of_kind("TriggerAuthentication").values():
+        for target in each["spec"]["secretTargetRef"]:
+            yield "Secret", target["name"], target["key"]
+
+
+def test_every_key_that_is_referred_to_exists_and_every_key_is_used() -> None:
+    used = set(references())
+    there = {
+        (kind, name, key)
+        for kind in ("Secret", "ConfigMap")
+        for name, document in of_kind(kind).items()
+        for key in document.get("stringData", document.get("data", {}))
+    }
+    assert used == there
+
+
+def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return selector.items() <= labels.items()
+
+
+def test_selectors_find_what_they_are_for() -> None:
+    deployments = of_kind("Deployment")
+    labels = {
+        name: each["spec"]["template"]["metadata"]["labels"] for name, each in deployments.items()
+    }
+
+    def found(selector: Mapping[str, str]) -> set[str]:
+        return {name for name, has in labels.items() if selects(selector, has)}
+
+    for name, each in deployments.items():
+        assert found(each["spec"]["selector"]["matchLabels"]) == {name}
+    for name, each in of_kind("Service").items():
+        assert found(each["spec"]["selector"]) == {name}
+        (port,) = each["spec"]["ports"]
+        assert port["targetPort"] in {p["name"] for p in container(name)["ports"]}
+    budgets = of_kind("PodDisruptionBudget")
+    assert set(budgets) == SCALED | {"console"}
+    for name, each in budgets.items():
+        assert found(each["spec"]["selector"]["matchLabels"]) == {name}
+    policies = {
+        n: each["spec"]["podSelector"].get("matchLabels", {})
+        for n, each in of_kind("NetworkPolicy").items()
+    }
+    assert found(policies["https"]) == {"control", "repair", "attempt"}, "verify runs foreign code"
+    assert found(policies["redis"]) == set(deployments)
+    assert (found(policies["console"]), found(policies["flower"])) == ({"console"}, {"flower"})
+    deny = of_kind("NetworkPolicy")["default-deny"]["spec"]
+    assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+
+
+def test_keda_asks_the_console_about_pools_that_exist(settings: Settings) -> None:
+    known = {pool.name for pool in pools(settings)}
+    service = of_kind("Service")["console"]
+    (port,) = service["spec"]["ports"]
+    for name, each in of_kind("ScaledObject").items():
+        spec = each["spec"]
+        assert name in known
+        assert spec["scaleTargetRef"]["name"] == name
+        assert "replicas" not in of_kind("Deployment")[name]["spec"], "two would decide"
+        assert spec["minReplicaCount"] < spec["maxReplicaCount"]
+        (trigger,) = spec["triggers"]
+        base = f"http://console.{service['metadata']['namespace']}.svc:{port['port']}"
+        assert trigger["metadata"]["url"] == f"{base}/api/scale/{name}"
+        assert trigger["metadata"]["valueLocation"] == "value"
+        assert trigger["metadata"]["authMode"] == "bearer"
+        # A ratio over all pods, so not an average of each.
+        assert trigger["metricType"] == "Value"
+        authentication = of_kind("TriggerAuthentication")[trigger["authenticationRef"]["name"]]
+        assert authentication["spec"]["secretTargetRef"][0]["parameter"] == "token"
+    assert set(of_kind("ScaledObject")) == SCALED
+    assert of_kind("ScaledObject")["repair"]["spec"]["minReplicaCount"] >= 1, (
+        "retries wait for none"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(of_kind("Deployment")))
+def test_every_pod_is_locked_down_and_looked_after(name: str) -> None:
+    spec, box = pod(name), container(name)
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert box["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert box["resources"]["requests"].keys() == {"cpu", "memory"}
+    assert "memory" in box["resources"]["limits"]
+    assert {"startupProbe", "readinessProbe", "livenessProbe"} <= box.keys()
+    secrets = {item["name"] for item in box["env"] if "secretKeyRef" in item.get("valueFrom", {})}
+    assert ("MODEL_KEY" in secrets) == (name in ("repair", "attempt"))
+    for item in box["env"]:
+        secret = any(word in item["name"] for word in ("KEY", "AUTH", "TOKEN", "URL"))
+        assert not secret or "valueFrom" in item or "RUNBOOK" in item["name"]
+
+
+def test_probes_look_where_the_worker_signs(settings: Settings) -> None:
+    from mulligan.workers.celery.worker_heartbeat import sign
+
+    for name in {*SCALED, "control"}:
+        home = next(i["value"] for i in container(name)["env"] if i["name"] == "MULLIGAN_HOME")
+        signed = sign(settings.model_copy(update={"home": Path(home)}), f"{name}@host")
+        assert signed == Path(home) / "alive" / f"{name}@host"
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            words = container(name)[probe]["exec"]["command"]
+            assert words[-1].startswith(f"find \"$MULLIGAN_HOME/alive\" -name '{name}@*' -mmin -1 ")
+        mounts = [Path(mount["mountPath"]) for mount in container(name)["volumeMounts"]]
+        assert any(mount in signed.parents for mount in mounts), "the rest cannot be written"
+    flower = shlex.join(container("flower")["command"])
+    assert "--read_only=True" in flower
+
+
+# -- compose ---------------------------------------------------------------------------------------
+
+
+def test_pools_of_compose_can_be_scaled_and_are_not_cut_short() -> None:
+    (data,) = documents(ROOT / "docker-compose.yml")
+    services = data["services"]
+    longest = Settings().runner_timeout + attempt_task.SLACK
+    for name in SCALED:
+        assert "container_name" not in services[name]
+        assert "ports" not in services[name], "two could not share one"
+        assert parse_duration(services[name]["stop_grace_period"]) > longest
+    console = services["console"]
+    assert console["command"] == "mulligan console --host 0.0.0.0 --port 8700"
+    assert "/healthz" in console["healthcheck"]["test"][-1]
+
+
+# -- observability ---------------------------------------------------------------------------------
+
+
+def alerts() -> dict[str, Document]:
+    (rules,) = documents(OBSERVABILITY / "rules.yml")
+    return {rule["alert"]: rule for group in rules["groups"] for rule in group["rules"]}
+
+
+def dashboard() -> Document:
+    data: Document = json.loads((OBSERVABILITY / "grafana-dashboard.json").read_text("utf-8"))
+    return data
+
+
+def queries() -> list[tuple[str, str]]:
+    found = [(name, rule["expr"]) for name, rule in alerts().items()]
+    panels = dashboard()["panels"]
+    return found + [(p["title"], t["expr"]) for p in panels for t in p["targets"]]
+
+
+@pytest.mark.parametrize(("where", "text"), queries())
+def test_every_query_parses_and_names_metrics_and_labels_there_are(where: str, text: str) -> None:
+    selectors = vector_selectors(promql_parser.parse(text))
+    assert selectors, where
+    for selector in selectors:
+        if selector.name == "up":
+            continue
+        name = selector.name.removesuffix("_bucket")
+        assert name in METRICS, f"{where}: {selector.name}"
+        assert (name in HISTOGRAMS) == selector.name.endswith("_bucket")
+        used = {matcher.name for matcher in selector.matchers.matchers}
+        assert used <= METRICS[name], where
+    grouped = re.findall(r"\bby \(([^)]*)\)", text)
+    labels = {label.strip() for group in grouped for label in group.split(",")}
+    known = set().union(*(METRICS.get(s.name.removesuffix("_bucket"), set()) for s in selectors))
+    assert labels <= known, where
+
+
+def vector_selectors(expression: Any) -> list[Any]:
+    """Every selector below an expression."""
+    if isinstance(expression, promql_parser.VectorSelector):
+        return [expression]
+    if isinstance(expression, promql_parser.MatrixSelector):
+        return [expression.vector_selector]
+    below: list[Any] = []
+    for name in ("lhs", "rhs", "expr"):
+        if (child := getattr(expression, name, None)) is not None:
+            below.append(child)
+    below += getattr(expression, "args", None) or []
+    return [found for child in below for found in vector_selectors(child)]
+
+
+def kebab(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+
+
+@pytest.mark.parametrize("name", sorted(alerts()))
+def test_every_alert_says_what_it_means_and_where_to_read_on(name: str) -> None:
+    rule = alerts()[name]
+    assert rule["for"]
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    assert rule["annotations"]["summary"].endswith(".")
+    assert rule["annotations"]["runbook_url"].endswith(f"/docs/runbook.md#{kebab(name)}")
+
+
+def test_the_alerts_that_must_be_there() -> None:
+    assert alerts().keys() >= {
+        "MulliganDown", "NotReady", "SweepStale", "RetryLatencyHigh", "EscalationsRising",
+        "BreakerOpen", "QueueOldest", "NoWorkers", "CompletionRateLow", "WebhooksDead", "FoldLag",
+        "BudgetExhausted",
+    }  # fmt: skip
+
+
+def test_the_runbook_has_a_section_for_every_alert() -> None:
+    text = (ROOT / "docs" / "runbook.md").read_text("utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    anchors = {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings}
+    assert {kebab(name) for name in alerts()} <= anchors
+
+
+def test_the_scrape_is_of_the_console_with_a_token() -> None:
+    (config,) = documents(OBSERVABILITY / "prometheus.yml")
+    assert config["rule_files"] == ["rules.yml"]
+    (scrape,) = config["scrape_configs"]
+    assert scrape["job_name"] == "mulligan"
+    assert (scrape["metrics_path"], scrape["authorization"]["type"]) == ("/metrics", "Bearer")
+    assert "credentials" not in scrape["authorization"], "in a file, not in here"
+
+
+def test_the_dashboard_is_one_that_grafana_takes() -> None:
+    data = dashboard()
+    ids = [panel["id"] for panel in data["panels"]]
+    assert len(set(ids)) == len(ids)
+    assert data["uid"] == "mulligan"
+    for panel in data["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        assert panel["datasource"]["uid"] == "${datasource}"
+    shown = {
+        name.removesuffix("_bucket")
+        for _, text in queries()
+        for name in re.findall(r"mulligan_\w+", text)
+    }
+    assert shown == set(METRICS), "every metric is looked at somewhere"

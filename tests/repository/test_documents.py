@@ -1,0 +1,535 @@
+"""The documents say what is: settings, options, commands, files and examples are looked up."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+from ruamel.yaml import YAML
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from mulligan.console.cli.main import create_cli
+from mulligan.console.jobfiles.job_file import find_jobs
+from mulligan.policies.failures.failure import FailureKind
+from mulligan.policies.jobs.job import (
+    Budget,
+    DelayedVerification,
+    Job,
+    PolicySpec,
+    RunnerSpec,
+    VerifierSpec,
+    Workspace,
+)
+from mulligan.workers.app import app
+from mulligan.workers.celery.factory import QUEUES, SUBMIT_QUEUE
+from mulligan.workers.local.supervisor import pools
+from mulligan.workers.runners.command import CommandOptions
+from mulligan.workers.runners.external import ExternalOptions
+from mulligan.workers.runners.local import LocalOptions
+from mulligan.workers.runners.openai import OpenAIOptions
+from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
+from mulligan.workers.runners.scripted import ScriptedAnswer, ScriptedOptions
+from mulligan.workers.settings.model import OTHER_VARIABLES, Settings, load_settings
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+#: Variables that the code reads and that are no settings.
+RUNNERS: dict[str, type[BaseModel]] = {
+    "openai": OpenAIOptions,
+    "command": CommandOptions,
+    "local": LocalOptions,
+    "scripted": ScriptedOptions,
+    "external": ExternalOptions,
+}
+VERIFIERS = VerifierRegistry(plugins=lambda: [])
+
+
+@cache
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The rows of all tables, without headings and rulers."""
+    lines = text.splitlines()
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line.startswith("|") and before.startswith("|") and not line.startswith("|--"):
+            yield [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def named_in(text: str) -> set[str]:
+    """What the first cells of all tables name."""
+    return {name for row in rows(text) for name in re.findall(r"`([^`]+)`", row[0])}
+
+
+def section(text: str, title: str) -> str:
+    """From a heading to the next one of its level or above."""
+    level = len(title) - len(title.lstrip("#"))
+    found = re.search(
+        rf"^{re.escape(title)}$(.*?)(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    assert found, f"there is no heading {title!r}"
+    return found[1]
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(name), re.MULTILINE | re.DOTALL)
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def settings_rows() -> dict[str, list[str]]:
+    found = rows(text_of("docs/configuration.md"))
+    return {row[0].strip("`"): row for row in found if len(row) == 4}
+
+
+def test_every_setting_is_documented_and_no_other() -> None:
+    assert settings_rows().keys() == Settings.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", sorted(Settings.model_fields))
+def test_a_setting_has_its_variable_and_its_default(name: str) -> None:
+    _, variable, default, meaning = settings_rows()[name]
+    assert variable == f"`MULLIGAN_{name.upper()}`"
+    assert meaning
+    field = Settings.model_fields[name]
+    if default.startswith("`"):
+        value = tomllib.loads(f"it = {default.strip('`')}")["it"]
+        assert getattr(load_settings(**{name: value}), name) == field.get_default(
+            call_default_factory=True
+        )
+    else:
+        made = field.default is PydanticUndefined
+        assert (default, field.default) == ("none", None) or (default, made) == ("processors", True)
+
+
+def test_the_complete_file_has_every_setting_at_its_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = blocks("docs/configuration.md", "toml")
+    shown = set(re.findall(r"^(?:# )?([a-z_]+) = ", example.partition("\n[")[0], re.MULTILINE))
+    tables = set(re.findall(r"^\[(\w+)", example, re.MULTILINE))
+    assert shown | tables == Settings.model_fields.keys()
+    settings = settings_of(example, tmp_path, monkeypatch)
+    plain = load_settings().model_dump(exclude={*tables})
+    assert settings.model_dump(exclude={*tables}) == plain
+
+
+def settings_of(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    path = tmp_path / "example.toml"
+    path.write_text(text)
+    with monkeypatch.context() as inside:
+        inside.setenv("MULLIGAN_CONFIG", str(path))
+        settings = load_settings()
+        inside.delenv("MULLIGAN_CONFIG")
+        assert RunnerRegistry(profiles=settings.runners).check_profiles() == []
+        return settings
+
+
+def test_every_variable_that_is_named_anywhere_exists() -> None:
+    known = {f"MULLIGAN_{name.upper()}" for name in Settings.model_fields}
+    known |= OTHER_VARIABLES
+    names = [name for name in tracked() if name.endswith((".md", ".yml", "Procfile", "Dockerfile"))]
+    for name in names:
+        found = set(re.findall(r"\bMULLIGAN_[A-Z]+(?:_[A-Z]+)*", text_of(name)))
+        found.discard("MULLIGAN_RUNNERS__small__kind")
+        assert found <= known, f"{name} names {found - known}"
+    listed = set(re.findall(r"`(MULLIGAN_\w+)`", text_of("docs/configuration.md")))
+    assert known <= listed
+
+
+# -- jobs, verifiers, runners ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("title", "model"),
+    [
+        ("## The fields of a job", Job),
+        ("### policy", PolicySpec),
+        ("### budget", Budget),
+        ("### workspace", Workspace),
+        ("### delayed_verification", DelayedVerification),
+        ("## Verifiers", VerifierSpec),
+        ("## Runners", RunnerSpec),
+    ],
+)
+def test_every_field_of_a_job_is_documented(title: str, model: type[BaseModel]) -> None:
+    assert model.model_fields.keys() <= named_in(section(text_of("docs/job-files.md"), title))
+
+
+def test_every_failure_kind_and_memory_scope_is_named() -> None:
+    text = text_of("docs/job-files.md")
+    scopes = get_args(Job.model_fields["memory_scope"].annotation)
+    names = [*(kind.value for kind in FailureKind), *scopes]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_every_verifier_and_its_options_are_documented() -> None:
+    text = text_of("docs/verifiers.md")
+    for name in VERIFIERS.names():
+        told = section(text, f"## `{name}`")
+        fields = VERIFIERS._class(name).Options.model_fields
+        options = {field.alias or option for option, field in fields.items()}
+        also = {"command"} if name == "command.subprocess" else set()
+        assert {n for n in named_in(told) if n.isidentifier()} == options | also, name
+        assert "Evidence:" in told
+        assert f"`{name}`" in text_of("CHANGELOG.md")
+
+
+def test_every_runner_and_its_options_are_documented() -> None:
+    assert RunnerRegistry().kinds() == sorted(RUNNERS)
+    for kind, model in RUNNERS.items():
+        told = section(text_of("docs/runners.md"), f"## `{kind}`")
+        options = set(model.model_fields)
+        if kind == "scripted":
+            options |= set(ScriptedAnswer.model_fields)
+        assert named_in(told) == options, kind
+    for name in ("docs/runners.md", "docs/job-files.md"):
+        assert [n for n in SAFE_OVERRIDES if f"`{n}`" not in text_of(name)] == []
+
+
+def yaml_examples() -> list[Any]:
+    return [
+        pytest.param(name, block, id=f"{name}-{number}")
+        for name in sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))
+        for number, block in enumerate(blocks(name, "yaml"))
+    ]
+
+
+@pytest.mark.parametrize(("name", "block"), yaml_examples())
+def test_a_job_example_is_a_valid_job(name: str, block: str, tmp_path: Path) -> None:
+    """A fragment is completed by what it leaves out; a profile must be one that the page shows."""
+    data = YAML(typ="safe").load(block)
+    if isinstance(data, dict) and "jobs" not in data:
+        rest = {"task_type": "example", "prompt": "x", "verifiers": ["json.object"],
+                "runner": {"kind": "scripted", "answers": ["x"]}}  # fmt: skip
+        data = {**rest, **data}
+    path = tmp_path / "job.yaml"
+    YAML(typ="safe").dump(data, path)
+    (tmp_path / "summary.txt").write_text("Summarise in {{words}} words of {{language}}.")
+    settings = tomllib.loads("\n".join(blocks(name, "toml")))
+    runners = RunnerRegistry(profiles=settings.get("runners", {}))
+    for found in find_jobs([str(path)]):
+        assert runners.check(found.job.runner, allow_inline=True) == []
+        assert VERIFIERS.check(found.job.verifiers, found.job.workspace) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        pytest.param(f"docs/{path.name}", block, id=f"{path.stem}-{number}")
+        for path in sorted(DOCS.glob("*.md"))
+        for number, block in enumerate(blocks(f"docs/{path.name}", "toml"))
+    ],
+)
+def test_a_toml_example_is_a_valid_file(
+    name: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if block.startswith("[project.entry-points."):
+        groups = set(tomllib.loads(block)["project"]["entry-points"])
+        assert groups <= set(tomllib.loads(text_of("pyproject.toml"))["project"]["entry-points"])
+        return
+    settings_of(block, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples").rglob("mulligan.toml")), ids=lambda path: path.parent.name
+)
+def test_a_configuration_among_the_examples_is_valid(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_of(path.read_text("utf-8"), tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "path",
+    # Those beside a pyproject.toml use a plug-in of their own; test_gallery.py runs them. Those
+    # of edits are plans and suites, which test_examples_edits.py runs.
+    [
+        path
+        for path in sorted((ROOT / "examples").rglob("*.yaml"))
+        if not (path.parent / "pyproject.toml").exists() and "edits" not in path.parts
+    ],
+    ids=lambda path: path.parent.name,
+)
+def test_a_job_file_among_the_examples_is_valid(path: Path) -> None:
+    for found in find_jobs([str(path)]):
+        if found.job.runner.kind is not None:
+            assert RunnerRegistry().check(found.job.runner, allow_inline=True) == []
+        assert VERIFIERS.check(found.job.verifiers, found.job.workspace) == []
+
+
+def test_the_plug_ins_of_the_documents_work() -> None:
+    for name in ("docs/verifiers.md", "docs/runners.md"):
+        (block,) = blocks(name, "python")
+        scope: dict[str, Any] = {"__name__": "example"}
+        exec(compile(block, name, "exec"), scope)  # noqa: S102 - our own example
+        if "Echo" in scope:
+            assert scope["make"]({}).provider == "echo"
+        else:
+            from mulligan.policies.jobs.job import Output
+            from mulligan.tasks.ports.world import Candidate
+
+            verifier = scope["EvenLength"](scope["EvenLength"].Options())
+            candidate = Candidate(output=Output(text="odd"), text="odd")
+            assert verifier.verify(candidate).status == "fail"
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def commands(command: Any, path: str = "mulligan") -> Iterator[tuple[str, Any]]:
+    if isinstance(command, TyperGroup):
+        for name, child in command.commands.items():
+            yield from commands(child, f"{path} {name}")
+    else:
+        yield path, command
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = text_of("docs/cli.md")
+    titles = re.findall(r"^#+ `(mulligan [^`]*)`$", text, re.MULTILINE)
+    found = dict(commands(get_command(create_cli())))
+    leaves = {title: re.sub(r" [^a-z].*", "", title) for title in titles}
+    groups = {path.rpartition(" ")[0] for path in found}
+    assert set(leaves.values()) - groups == found.keys()
+    for title, path in leaves.items():
+        if path not in found:
+            continue
+        level = next(line for line in text.splitlines() if line.endswith(f"# `{title}`"))
+        told = {word for cell in named_in(section(text, level)) for word in cell.split()}
+        options = [p for p in found[path].params if p.param_type_name == "option"]
+        # Of an option with a negative form, both are opts of one parameter.
+        wanted = {flag for o in options for flag in (*o.opts, *o.secondary_opts)}
+        wanted -= {"--help", "-h"}
+        assert {word for word in told if word.startswith("--")} == wanted, path
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+def pool_commands(settings: Settings) -> dict[str, list[str]]:
+    """What each pool is started with, but for the number of slots."""
+    return {pool.name: without_slots(pool.argv()[2:]) for pool in pools(settings)}
+
+
+def without_slots(argv: list[str]) -> list[str]:
+    place = argv.index("-c") + 1
+    return [*argv[:place], "N", *argv[place + 1 :]]
+
+
+def procfile() -> dict[str, str]:
+    lines = [line for line in text_of("Procfile").splitlines() if not line.startswith("#")]
+    return dict(line.split(": ", 1) for line in lines)
+
+
+def test_the_procfile_runs_the_pools_of_the_stack() -> None:
+    lines, wanted = procfile(), pool_commands(load_settings())
+    assert list(lines) == [*wanted, "console", "flower"]
+    for name, argv in wanted.items():
+        assert without_slots(shlex.split(lines[name])[1:]) == argv
+    assert "--address=127.0.0.1" in lines["flower"]
+    assert "--read_only=True" in lines["flower"]
+    assert "FLOWER_BASIC_AUTH:?" in lines["flower"]
+
+
+def test_slots_of_procfile_and_compose_are_the_settings() -> None:
+    settings = load_settings()
+    for text in (text_of("Procfile"), text_of("docker-compose.yml")):
+        found = dict(re.findall(r"\$\{MULLIGAN_(\w+)_SLOTS:-([^}]+)\}", text))
+        assert found.keys() == {"REPAIR", "ATTEMPT", "VERIFY"}
+        assert int(found["REPAIR"]) == settings.repair_slots
+        assert int(found["ATTEMPT"]) == settings.attempt_slots
+
+
+def compose() -> dict[str, Any]:
+    data: dict[str, Any] = YAML(typ="safe").load(text_of("docker-compose.yml"))
+    return data
+
+
+def test_compose_runs_the_pools_of_the_stack() -> None:
+    services, wanted = compose()["services"], pool_commands(load_settings())
+    assert set(services) == {*wanted, "ledger", "broker", "console", "flower"}
+    for name, argv in wanted.items():
+        assert without_slots(shlex.split(services[name]["command"])) == argv
+        assert f"-d {name}@$$HOSTNAME" in services[name]["healthcheck"]["test"][1]
+
+
+def test_compose_keeps_what_it_must_and_shows_nothing_to_the_network() -> None:
+    data = compose()
+    services = data["services"]
+    for name in ("ledger", "broker"):
+        argv = shlex.split(services[name]["command"])
+        options = dict(zip(argv[1::2], argv[2::2], strict=True))
+        assert options["--appendonly"] == "yes"
+        assert options["--maxmemory-policy"] == "noeviction"
+        assert services[name]["volumes"] == [f"{name}:/data"]
+        assert name in data["volumes"]
+    for name, service in services.items():
+        assert service["healthcheck"]["test"], name
+        assert service["stop_grace_period"], name
+        assert "container_name" not in service, "it would forbid --scale"
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+        for key, value in service.get("environment", {}).items():
+            secret = any(word in key for word in ("KEY", "AUTH", "TOKEN", "PASSWORD"))
+            assert not secret or re.fullmatch(r"\$\{\w+:[-?][^}]*\}", value), f"{name}: {key}"
+    assert "MODEL_KEY" not in services["verify"]["environment"]
+    flower = services["flower"]
+    assert "--read_only=True" in flower["command"]
+    assert "FLOWER_BASIC_AUTH" in flower["environment"]
+
+
+def test_the_configuration_in_compose_is_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(compose()["configs"]["mulligan"]["content"], tmp_path, monkeypatch)
+    assert settings.runners
+
+
+def test_the_image_has_what_it_copies_and_a_user_of_its_own() -> None:
+    lines = text_of("deploy/Dockerfile").splitlines()
+    copied = [word for line in lines if line.startswith("COPY ") and "--from" not in line
+              for word in line.split()[1:-1]]  # fmt: skip
+    let_in = {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
+    assert set(copied) == let_in
+    assert all((ROOT / name).exists() for name in copied)
+    user = next(line for line in lines if line.startswith("USER "))
+    assert user.split()[1] not in ("0", "root")
+
+
+def test_every_queue_and_task_is_in_the_architecture() -> None:
+    text = text_of("docs/architecture.md")
+    tasks = [name for name in app.tasks if name.startswith("mulligan.")]
+    names = [*QUEUES, SUBMIT_QUEUE, *tasks, *(pool.name for pool in pools(load_settings()))]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+# -- files and links -------------------------------------------------------------------------------
+
+
+def documents() -> list[str]:
+    return sorted(name for name in tracked() if name.endswith(".md"))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_relative_link_leads_somewhere() -> None:
+    for name in documents():
+        prose = re.sub(r"^```.*?^```$", "", text_of(name), flags=re.MULTILINE | re.DOTALL)
+        for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+            if "://" in link or link.startswith("mailto:"):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (ROOT / name).parent / path if path else ROOT / name
+            assert target.exists(), f"{name}: {link}"
+            if anchor and target.suffix == ".md":
+                assert anchor in anchors(target.read_text("utf-8")), f"{name}: {link}"
+
+
+_POINTER = re.compile(r"[\w.-]+(?:/[\w.-]+)*\.(?:py|lua|md|toml|yml)(?:::?[\w.]+)?")
+
+
+def pointers() -> list[str]:
+    """Everything in backticks that is a file, with or without a name in it."""
+    quoted = re.findall(r"`([^`\n]+)`", text_of("docs/architecture.md"))
+    return [word for word in quoted if _POINTER.fullmatch(word)]
+
+
+def defined_in(path: Path) -> set[str]:
+    """Every name that a module defines at its top or inside a class."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                names.add(node.name)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                names.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    return names
+
+
+def test_every_pointer_of_the_architecture_leads_somewhere() -> None:
+    found = pointers()
+    assert len(found) > 100
+    for pointer in found:
+        path, name = (*re.split("::?", pointer), "")[:2]
+        if path == "mulligan.toml":
+            continue
+        assert (ROOT / path).is_file(), pointer
+        if name:
+            assert set(name.split(".")) <= defined_in(ROOT / path), pointer
+
+
+def test_every_script_and_folder_is_in_the_architecture() -> None:
+    text = text_of("docs/architecture.md")
+    scripts = [
+        f"workers/ledger/lua/{path.name}" for path in (ROOT / "workers/ledger/lua").glob("*.lua")
+    ]
+    folders = [f"{name}/" for name in ("policies", "tasks", "workers", "console")]
+    assert [name for name in scripts + folders if f"`{name}`" not in text] == []
+    finding = list(rows(section(text, "## Where do I find…")))
+    assert len(finding) >= 20
+
+
+def test_decisions_are_numbered_without_gaps_and_say_three_things() -> None:
+    files = sorted((DOCS / "decisions").glob("*.md"))
+    assert [int(path.name[:4]) for path in files] == list(range(1, len(files) + 1))
+    for path in files:
+        text = path.read_text("utf-8")
+        assert text.startswith(f"# {path.name[:4]}: ")
+        titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        assert [title.split(",")[0] for title in titles] == ["Context", "Choice", "What it costs"]
+
+
+#: Put together here, so that this file does not name what it forbids.
+FORBIDDEN = re.compile(
+    "|".join(
+        [
+            "pypi" + r"\.org/simple",
+            "python" + "hosted",
+            r"(?:extra-)?" + "index" + "[-_]url",
+            "arti" + "factory",
+            r"(?<![\w.}])/(?:" + "home/(?!ada/)" + "|Users/|root/(?!project/)|work/" + r")\w",
+        ]
+    ),
+    re.IGNORECASE,
+)
+
+
+def test_no_file_names_a_registry_or_somebody_s_home() -> None:
+    """The exceptions are the made-up homes that masks are tested with."""
+    for name in tracked():
+        data = (ROOT / name).read_bytes()
+        if b"\0" in data:
+            continue
+        for number, line in enumerate(data.decode("utf-8").splitlines(), 1):
+            assert not FORBIDDEN.search(line), f"{name}:{number}: {line.strip()[:120]}"

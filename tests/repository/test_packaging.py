@@ -1,0 +1,171 @@
+"""The wheel, an empty environment, and users whose own modules are called like our folders.
+
+Needs the package registry that `make setup` used; uv answers nearly all of it from its cache.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+UV = Path(sys.executable).with_name("uv")
+GALLERY = ROOT / "examples" / "gallery"
+FOLDERS = ("policies", "tasks", "workers", "console")
+CONSTRAINTS = ROOT / "constraints.txt"
+
+
+def run(*argv: str | Path, cwd: Path | None = None) -> str:
+    """What a program prints, with nothing of the developer's environment that Python looks at."""
+    hidden = ("PYTHON", "MULLIGAN_", "VIRTUAL_ENV")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+    done = subprocess.run(
+        argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{argv}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout.strip()
+
+
+def environment_in(folder: Path) -> Path:
+    """The Python of a new, empty environment."""
+    run(UV, "venv", "--quiet", "--python", sys.executable, folder)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean copy, as a clone has it: builders leave things behind where they work."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, copy)
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("mulligan", *FOLDERS):
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    pinned = ["--python", sys.executable, "--build-constraints", str(CONSTRAINTS)]
+    run(UV, "build", "--wheel", "--quiet", *pinned, "--out-dir", source / "dist", source)
+    (built,) = (source / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has the wheel and what it asks for, and nothing else."""
+    python = environment_in(tmp_path_factory.mktemp("installed") / "venv")
+    pinned: list[str | Path] = ["--python", python, "--constraints", CONSTRAINTS]
+    run(UV, "pip", "install", "--quiet", *pinned, wheel)
+    return python
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's project: its modules are called like our folders."""
+    (tmp_path / "tasks.py").write_text("OWNER = 'the user'\n")
+    for name in ("workers", "policies"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("OWNER = 'the user'\n")
+    return tmp_path
+
+
+def test_the_folders_are_reached_by_relative_links() -> None:
+    for name in FOLDERS:
+        assert str((ROOT / "mulligan" / name).readlink()) == f"../{name}"
+
+
+def test_the_wheel_has_every_module_and_script_and_nothing_beside_mulligan(
+    wheel: Path, source: Path
+) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"mulligan"}
+    wanted = {
+        f"mulligan/{path.relative_to(source).as_posix()}"
+        for folder in FOLDERS
+        for path in (source / folder).rglob("*")
+        if path.suffix in (".py", ".lua")
+    }
+    assert wanted - names == set(), "add the package to [tool.setuptools] packages"
+    assert {"mulligan/__init__.py", "mulligan/py.typed"} <= names
+    assert any(name.endswith("/settle.lua") for name in wanted)
+
+
+def test_the_wheel_works_in_an_empty_environment_from_another_directory(
+    installed: Path, tmp_path: Path
+) -> None:
+    assert run(installed.with_name("mulligan"), "--version", cwd=tmp_path) == "mulligan 0.1.0"
+    code = (
+        "import mulligan.policies.repair.retry, mulligan.tasks.jobs.attempt;"
+        "import mulligan.workers.app as a;"
+        "from mulligan.workers.ledger.calls import SCRIPTS;"
+        "print(sorted(n for n in a.app.tasks if n.startswith('mulligan.')), len(SCRIPTS))"
+    )
+    tasks = [
+        "attempt",
+        "bulk",
+        "edit",
+        "edits",
+        "fold",
+        "recheck",
+        "submit",
+        "sweep",
+        "verify",
+        "webhooks",
+    ]
+    scripts = len(list((ROOT / "workers/ledger/lua").glob("*.lua"))) - 1  # the prelude is in each
+    assert run(installed, "-c", code, cwd=tmp_path) == (
+        f"{[f'mulligan.{name}' for name in tasks]} {scripts}"
+    )
+
+
+def test_a_project_with_modules_of_the_same_names_keeps_them_and_ours(
+    installed: Path, project: Path
+) -> None:
+    """Given a project with tasks.py, workers/ and policies/, both sides import their own."""
+    code = (
+        "import tasks, workers, policies; import mulligan.workers.app, mulligan.tasks.jobs.submit;"
+        "import mulligan.policies.repair.retry as r;"
+        "print({m.OWNER for m in (tasks, workers, policies)}, r.PASSING_SCORE)"
+    )
+    assert run(installed, "-c", code, cwd=project) == "{'the user'} 70.0"
+    report = ("-m", "celery", "-A", "mulligan.workers.app", "report")
+    assert "software -> celery" in run(installed, *report, cwd=project)
+
+
+def test_the_client_and_ones_own_tasks_work_in_such_a_project(
+    installed: Path, project: Path
+) -> None:
+    """Given two programs of the gallery in it, they find mulligan's parts and the project's own."""
+    shutil.copy(GALLERY / "01_client.py", project)
+    told = run(installed, "01_client.py", cwd=project)
+    assert told.endswith("Person(name='Alice', age=31), attempts: 2, score: 100")
+    shutil.copy(GALLERY / "03_own_celery_app" / "tasks.py", project)
+    code = (
+        "import tasks, workers, policies; from mulligan import RepairingTask;"
+        "print(tasks.extract.name, isinstance(tasks.extract, RepairingTask),"
+        " 'mulligan.sweep' in tasks.app.tasks, workers.OWNER)"
+    )
+    assert run(installed, "-c", code, cwd=project) == "tasks.extract True True the user"
+
+
+def test_an_editable_install_has_no_names_but_mulligan(source: Path, tmp_path: Path) -> None:
+    """From any other directory, `import tasks` does not find ours."""
+    python = environment_in(tmp_path / "venv")
+    pinned: list[str | Path] = ["--python", python, "--build-constraints", CONSTRAINTS]
+    run(UV, "pip", "install", "--quiet", "--no-deps", *pinned, "--editable", source)
+    code = (
+        "from importlib.util import find_spec;"
+        "import mulligan.policies, mulligan.tasks, mulligan.workers, mulligan.console;"
+        f"print([n for n in {FOLDERS!r} if find_spec(n)], mulligan.tasks.__file__)"
+    )
+    told = run(python, "-c", code, cwd=tmp_path)
+    assert told == f"[] {source}/mulligan/tasks/__init__.py"

@@ -1,0 +1,135 @@
+"""The command line as a real process, and whatever it leaves behind. For test_cli_*.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+from typer.testing import CliRunner, Result
+
+from mulligan.console.cli.main import create_cli
+
+SCHEMA = {
+    "type": "object",
+    "required": ["name", "age"],
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+}
+GOOD = '{"name": "Alice", "age": 31}'
+WRONG_TYPE = '{"name": "Alice", "age": "31"}'
+_MARK = "MULLIGAN_TEST_MARK"
+
+
+def job(*answers: Any, **changes: Any) -> dict[str, Any]:
+    """A job with scripted answers; its contract wants a name and an age."""
+    return {
+        "task_type": "extract_person",
+        "prompt": "Extract the person.",
+        "runner": {"kind": "scripted", "answers": list(answers)},
+        "verifiers": ["json.object", {"id": "contract.schema", "schema": SCHEMA}],
+        "delayed_verification": {"after": 0.2},
+        **changes,
+    }
+
+
+@dataclass
+class Shell:
+    """A directory to run `mulligan` in. Everything started from it carries its mark."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    mark: str = field(default_factory=lambda: uuid4().hex)
+
+    def write(self, name: str, content: Any) -> str:
+        text = content if isinstance(content, str) else json.dumps(content)
+        (self.folder / name).write_text(text)
+        return name
+
+    def start(self, *argv: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "mulligan.console", *argv],
+            cwd=self.folder,
+            env={**os.environ, **self.environment, **environment, _MARK: self.mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(
+        self, *argv: str, code: int = 0, timeout: float = 180, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; it must end with the code."""
+        process = self.start(*argv, **environment)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise AssertionError(f"{argv} did not end: {out}{err}") from None
+        assert process.returncode == code, f"{argv} ended with {process.returncode}: {out}{err}"
+        assert "Traceback" not in err
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+    def read(self, *argv: str, code: int = 0) -> Any:
+        """The JSON document that a command prints."""
+        return json.loads(self.run(*argv, "--json", code=code).stdout)
+
+    def look(self, *argv: str, code: int = 0) -> Result:
+        """Run a quick command in this process, which has imported everything already."""
+        with chdir(self.folder):
+            result = CliRunner().invoke(create_cli(), list(argv), env=self.environment)
+        assert result.exit_code == code, f"{argv}: {result.exit_code}: {result.output}"
+        return result
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that was started from here, at any remove."""
+        return [process for process in psutil.process_iter() if self._ours(process)]
+
+    def _ours(self, process: psutil.Process) -> bool:
+        try:
+            marked = process.environ().get(_MARK) == self.mark
+            return marked and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    def nothing_left(self, *, seconds: float = 20.0) -> bool:
+        try:
+            wait_for(lambda: not self.processes(), "the last process", seconds=seconds)
+        except AssertionError:
+            return False
+        return True
+
+
+@contextmanager
+def new_shell(**environment: str) -> Iterator[Shell]:
+    """A shell whose processes are all killed in the end, should a test have failed."""
+    # Not tmp_path: the kernel allows 108 bytes for the path of a socket.
+    with tempfile.TemporaryDirectory(prefix="mulligan-cli-") as folder:
+        shell = Shell(Path(folder), environment)
+        try:
+            yield shell
+        finally:
+            for process in shell.processes():
+                process.kill()
+            psutil.wait_procs(shell.processes(), timeout=5)
+
+
+def wait_for(condition: Callable[[], Any], what: str, *, seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"waited {seconds:g} s in vain for {what}")

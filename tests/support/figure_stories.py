@@ -1,0 +1,28 @@
+"""Jobs that really ran, for tests of what is told about them: threads, no Celery worker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from mulligan.console.http.context import Site
+from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.ports.ledger import JobView
+from mulligan.workers.local.local_workers import LocalWorkers
+from support.fleet import wait_for
+
+_ENDS = ("succeeded", "escalated", "cancelled")
+
+
+def jobs_ran(site: Site, *jobs: dict[str, Any]) -> list[JobView]:
+    """Submit jobs to the site's ledger, work on them in this process, and wait for their ends."""
+    with LocalWorkers(site.shop.bench, slots=2) as workers:
+        intake = replace(site.shop.intake, publish=workers.publish)
+        accepted = submit_jobs(intake, [read_job(job) for job in jobs])
+        return [wait_for(partial(_ended, site, each.id), "a job to end") for each in accepted]
+
+
+def _ended(site: Site, job_id: str) -> JobView | None:
+    view = site.ledger.job(job_id)
+    return view if view is not None and view.state in _ENDS else None

@@ -1,0 +1,333 @@
+"""The vocabulary of the ledger's stories: jobs, settlements, and a stage to play them on.
+
+``from support import …`` works in every test: conftest.py puts this folder on the path.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mulligan.policies.cycles.cycle import SelfRepairCycle, cycle_id
+from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Mode, Output, Usage
+from mulligan.tasks.jobs.context import RunnerInHand, Workbench
+from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.ledger import (
+    Accepted,
+    AttemptView,
+    Claim,
+    Conflict,
+    CycleClaim,
+    CyclePlan,
+    Ended,
+    Entry,
+    EscalationEnd,
+    Finish,
+    JobView,
+    Ledger,
+    NextAttempt,
+    Publication,
+    Refused,
+    Settlement,
+    Submission,
+)
+from mulligan.tasks.ports.world import Request
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger.twin.memory_stores import MemoryBreakers
+from mulligan.workers.settings.model import Settings
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+
+def until(condition: Callable[[], Any], *, timeout: float = 60.0) -> None:
+    """Wait for something that is bound to happen; fail if it does not."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def make_job(**fields: Any) -> Job:
+    defaults: dict[str, Any] = {
+        "task_type": "extract",
+        "prompt": "Extract the person.",
+        "runner": {"kind": "scripted", "answers": ["{}"]},
+        "verifiers": ["json.object"],
+    }
+    return Job.model_validate({**defaults, **fields})
+
+
+def answer(text: str = "an answer", *, tokens: int | None = 10, seconds: float = 0.5) -> Output:
+    return Output(text=text, usage=Usage(total_tokens=tokens), elapsed_seconds=seconds)
+
+
+def passed(verifier: str = "json.object") -> VerificationResult:
+    return VerificationResult(status=VerificationStatus.PASS, verifier_id=verifier, score=100)
+
+
+# -- settlements -----------------------------------------------------------------------------------
+
+
+def succeeds(claim: Claim, *, score: float = 100.0, **more: Any) -> Settlement:
+    return _settlement(claim, Finish(state="succeeded"), score=score, success=True, **more)
+
+
+def escalates(claim: Claim, reason: str = "max_attempts", **more: Any) -> Settlement:
+    then = Finish(state="escalated", reason=reason, detail="it went wrong")
+    return _settlement(claim, then, **more)
+
+
+def retries_at_once(claim: Claim, **more: Any) -> Settlement:
+    """A low score: the mandatory retry and its cycle."""
+    loop = claim.loops + 1
+    cycle = CyclePlan(
+        id=cycle_id(claim.job_id, claim.plan.number, loop),
+        loop_index=loop,
+        status="pending_immediate_retry",
+        metadata={"taskType": claim.job.task_type, "causeLabel": "json_invalid"},
+    )
+    then = _next(claim, "immediate_retry", "repair", cycle=cycle.id)
+    return _settlement(claim, then, cycle=cycle, **more)
+
+
+def cut_short(claim: Claim, reason: str = "per_skill_loop_cap", **more: Any) -> Settlement:
+    """A low score whose mandatory retry a guardrail or a budget forbids."""
+    loop = claim.loops + 1
+    cycle = CyclePlan(
+        id=cycle_id(claim.job_id, claim.plan.number, loop),
+        loop_index=loop,
+        status="escalated",
+        metadata={"taskType": claim.job.task_type, "causeLabel": "json_invalid"},
+    )
+    then = Finish(state="escalated", reason=reason, detail="it went wrong")
+    return _settlement(claim, then, cycle=cycle, **more)
+
+
+def retries_by_policy(claim: Claim, *, delay: float = 0.0, **more: Any) -> Settlement:
+    return _settlement(claim, _next(claim, "policy_retry", "attempt", delay=delay), **more)
+
+
+def _next(
+    claim: Claim, mode: Mode, queue: str, *, cycle: str | None = None, delay: float = 0.0
+) -> NextAttempt:
+    plan = AttemptPlan(
+        number=claim.plan.number + 1, mode=mode, prompt="Do it right.", cycle_id=cycle
+    )
+    return NextAttempt(plan=plan, queue=queue, priority=0, delay=delay)
+
+
+def _settlement(claim: Claim, then: NextAttempt | Finish, **more: Any) -> Settlement:
+    mandatory = claim.plan.mode == "immediate_retry"
+    fields: dict[str, Any] = {
+        "verdict": {"score": more.get("score", 40.0)},
+        "score": 40.0,
+        "success": False,
+        "kind": None if more.get("success") else "json_invalid",
+        "signatures": () if more.get("success") else ("json_invalid|$",),
+        "cycle_done": claim.plan.cycle_id if mandatory else None,
+    }
+    return Settlement(then=then, **{**fields, **more})
+
+
+# -- the stage -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A ledger, and a clock that stories move instead of sleeping."""
+
+    ledger: Ledger
+    settings: Settings
+    advance: Callable[[float], None]
+
+    def new_id(self, job: Job) -> str:
+        return keys.job_id(
+            partitions=self.settings.partitions,
+            key=views.key_of(job, self.settings),
+            scope=views.scope_of(job, self.settings),
+        )
+
+    def offer(self, job: Job) -> Accepted | Conflict:
+        (told,) = self.ledger.accept([Submission(id=self.new_id(job), job=job)])
+        return told
+
+    def submit(self, **fields: Any) -> str:
+        """A new job, accepted."""
+        told = self.offer(make_job(**fields))
+        assert isinstance(told, Accepted)
+        assert told.status == "accepted"
+        return told.id
+
+    def submit_elsewhere(self, subject: str = "mia", **fields: Any) -> str:
+        """A new job whose attempts are made elsewhere, accepted."""
+        given: dict[str, Any] = {
+            "subject": subject,
+            "runner": {"kind": "external"},
+            "verifiers": ["external.score"],
+            "delayed_verification": {"mode": "reformulate"},
+        }
+        return self.submit(**{**given, **fields})
+
+    def view(self, job_id: str) -> JobView:
+        view = self.ledger.job(job_id)
+        assert view is not None
+        return view
+
+    def attempt(self, job_id: str, number: int = 1) -> AttemptView:
+        return self.view(job_id).attempts[number - 1]
+
+    def cycle(self, job_id: str) -> SelfRepairCycle:
+        """The only cycle of a job."""
+        (cycle,) = self.view(job_id).cycles
+        return cycle
+
+    # -- what workers do ------------------------------------------------------------------------
+
+    def take(self, job_id: str, number: int = 1, *, worker: str = "worker") -> Claim:
+        claim = self.ledger.claim(Entry("attempt", job_id, number), worker=worker)
+        assert isinstance(claim, Claim), claim
+        return claim
+
+    def refusal(self, job_id: str, number: int = 1) -> Refused:
+        refused = self.ledger.claim(Entry("attempt", job_id, number), worker="worker")
+        assert isinstance(refused, Refused), refused
+        return refused
+
+    def take_check(self, job_id: str, index: int, *, number: int = 1) -> Claim:
+        entry = Entry("verification", job_id, number, index)
+        claim = self.ledger.claim_verification(entry, worker="worker")
+        assert isinstance(claim, Claim), claim
+        return claim
+
+    def refused_check(self, job_id: str, index: int) -> Refused:
+        entry = Entry("verification", job_id, 1, index)
+        refused = self.ledger.claim_verification(entry, worker="worker")
+        assert isinstance(refused, Refused), refused
+        return refused
+
+    def take_recheck(self, entry: Entry) -> CycleClaim:
+        taken = self.ledger.claim_cycle(entry, worker="worker")
+        assert isinstance(taken, CycleClaim), taken
+        return taken
+
+    def refused_recheck(self, entry: Entry) -> Refused:
+        refused = self.ledger.claim_cycle(entry, worker="worker")
+        assert isinstance(refused, Refused), refused
+        return refused
+
+    def settle(self, claim: Claim, settlement: Settlement) -> Publication | None:
+        published = self.ledger.settle(claim.lease, settlement)
+        assert not isinstance(published, Refused), published
+        return published[0] if published else None
+
+    def hand_over(self, job_id: str, checks: Sequence[int] = (0, 1)) -> Claim:
+        """An answer is stored and its slow verifications are handed over."""
+        claim = self.take(job_id)
+        stored = self.ledger.store_output(claim.lease, answer(), verifications=checks)
+        assert not isinstance(stored, Refused)
+        return claim
+
+    # -- what subjects and people do ------------------------------------------------------------
+
+    def waiting(self, subject: str = "mia", *, tenant: str | None = None) -> str | None:
+        """What a subject is to do next, as text."""
+        found = self.ledger.next_of(subject, tenant=tenant)
+        return str(found.entry) if found else None
+
+    def escalated(
+        self, *, reason: str = "max_attempts", about: str | None = None, **fields: Any
+    ) -> str:
+        """A job that ended as an escalation at its first attempt."""
+        job_id = self.submit(**fields)
+        claim = self.take(job_id)
+        self.settle(claim, escalates(claim, reason, about=about))
+        return job_id
+
+    def end(self, escalation_id: str, how: EscalationEnd, **more: Any) -> Ended:
+        ended = self.ledger.end_escalation(escalation_id, how=how, by="ada", **more)
+        assert isinstance(ended, Ended), ended
+        return ended
+
+    # -- what the sweep does --------------------------------------------------------------------
+
+    def sweep(self, *empty: str) -> list[Publication]:
+        return self.ledger.sweep(empty_queues=empty)
+
+    def swept(self, *empty: str) -> set[str]:
+        """The entries to be published now, as text."""
+        return {str(publication.entry) for publication in self.sweep(*empty)}
+
+    def expire_leases(self) -> set[str]:
+        """Every worker has fallen silent, and the sweep has seen it."""
+        self.advance(self.settings.lease + 1)
+        return self.swept()
+
+    # -- longer stories -------------------------------------------------------------------------
+
+    def repaired(self, **fields: Any) -> tuple[str, Entry]:
+        """A job that succeeded by its mandatory retry, and its cycle's delayed verification."""
+        job_id = self.submit(**fields)
+        first = self.take(job_id)
+        self.settle(first, retries_at_once(first))
+        second = self.take(job_id, 2)
+        self.ledger.store_output(second.lease, answer("repaired"))
+        self.settle(second, succeeds(second))
+        return job_id, Entry("cycle", job_id, 1, 1)
+
+
+# -- the bench of one worker -----------------------------------------------------------------------
+
+
+@dataclass
+class FakeRunner:
+    """Answers, or raises, what it is given; remembers what it was asked."""
+
+    answers: Sequence[str | Output | Exception]
+    provider: str = "fake"
+    asked: list[Request] = field(default_factory=list)
+
+    def answer(self, request: Request) -> Output:
+        self.asked.append(request)
+        given = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        if isinstance(given, Exception):
+            raise given
+        return given if isinstance(given, Output) else Output(text=given)
+
+
+def bench_of(stage: Stage, runner: FakeRunner | None = None, **changes: Any) -> Workbench:
+    """A workbench over a stage's ledger. It publishes nothing: stories call what is due."""
+    asked = RunnerInHand(runner=runner or FakeRunner(["{}"]), timeout=7.0, decoding=Decoding())
+    bench = Workbench(
+        ledger=stage.ledger,
+        runner=lambda _: asked,
+        verifier=VerifierRegistry().build,
+        publish=lambda _: None,
+        holding=lambda _lease, _deadline: nullcontext(),
+        breakers=MemoryBreakers(),
+        worker="here",
+        tenant=lambda job: views.tenant_of(job, stage.settings),
+        randomness=lambda: 0.5,
+    )
+    return replace(bench, **changes)
+
+
+def intake_of(stage: Stage, **changes: Any) -> Intake:
+    fields: dict[str, Any] = {
+        "ledger": stage.ledger,
+        "publish": lambda _: None,
+        "check": lambda _: [],
+        "snapshot": lambda workspace: workspace,
+        "new_id": stage.new_id,
+        "prompt_cap": 100_000,
+        "exempt_task_types": stage.settings.exempt_task_types,
+    }
+    return Intake(**{**fields, **changes})
+
+
+StageMaker = Callable[..., Stage]
+SettingsMaker = Callable[..., Settings]
+TwinsMaker = Callable[..., tuple[Stage, Stage]]

@@ -1,0 +1,77 @@
+"""The console for tests: in this process for questions, as a real server where bytes stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+from starlette.testclient import TestClient
+
+from mulligan.console.http.app import create_console
+from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.server import ConsoleServer, listen
+from mulligan.workers.settings.model import Settings
+from support.fleet import wait_for
+
+
+def ask(site: Site, token: str | None = None, **options: Any) -> TestClient:
+    """A client of a console in this process, as if it came from this host."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return TestClient(
+        create_console(site),
+        base_url="http://localhost",
+        client=("127.0.0.1", 50000),
+        headers=headers,
+        follow_redirects=False,
+        **options,
+    )
+
+
+def new_token(site: Site, **fields: Any) -> str:
+    """The text of a new token: ``new_token(site, role="ops", tenant="acme")``."""
+    return site.tokens.create(**fields)[1]
+
+
+class Served:
+    """A real server in a thread of this process."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self._socket = listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.server = ConsoleServer(site)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        self.server.run(sockets=[self._socket])
+
+    def start(self) -> None:
+        self._thread.start()
+        wait_for(lambda: self.server.started, "the console to listen")
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self._thread.join(20)
+        self._socket.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def client(self, token: str | None = None) -> httpx2.Client:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False)
+
+
+@contextmanager
+def served(settings: Settings) -> Iterator[Served]:
+    """A console of these settings on a free port."""
+    console = Served(open_site(settings))
+    console.start()
+    try:
+        yield console
+    finally:
+        console.stop()

@@ -1,0 +1,69 @@
+"""What Flower is told of arguments and results."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.tasks.ports.ledger import Entry
+from mulligan.workers.celery.flower_format import describe, describe_entry, format_task
+
+TEXT = "Who is Alice?"
+
+
+@pytest.mark.parametrize(
+    ("value", "shape"),
+    [
+        ((TEXT, 3, None, True, 0.5), "(text(13), 3, None, True, 0.5)"),
+        ([TEXT], "(text(13),)"),
+        ((), "()"),
+        ({"prompt": TEXT, "n": 3}, "{'prompt': text(13), 'n': 3}"),
+        ({TEXT: 1}, "{text(13): 1}"),  # a text that serves as a key
+        ({"a": {"b": {"c": {"d": TEXT}}}}, "{'a': {'b': {'c': dict}}}"),
+        (range(3), "range"),
+        (b"1234", "bytes(4)"),
+        (list(range(9)), "(0, 1, 2, 3, 4, …)"),
+    ],
+)
+def test_a_value_is_told_by_its_shape(value: Any, shape: str) -> None:
+    assert describe(value) == shape
+
+
+@given(st.recursive(st.just(TEXT), lambda inner: st.lists(inner) | st.tuples(inner, inner)))
+def test_no_text_is_ever_told(value: Any) -> None:
+    assert "Alice" not in describe(value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "queue", "told"),
+    [
+        (Entry("attempt", "p00-a", 1), "attempt", "('attempt 1 of p00-a',)"),
+        (Entry("attempt", "p00-a", 2), "repair", "('attempt 2 of p00-a, immediate_retry',)"),
+        (Entry("verification", "p00-a", 2, 1), "verify", "('verifier 1 of attempt 2 of p00-a',)"),
+        (
+            Entry("cycle", "p00-a", 1, 1),
+            "verify",
+            "('delayed verification of attempt 1 of p00-a',)",
+        ),
+    ],
+)
+def test_a_hint_says_what_it_is_about(entry: Entry, queue: str, told: str) -> None:
+    assert describe_entry(entry, queue) == told
+
+
+def test_pages_show_nothing_long_of_other_tasks() -> None:
+    task = SimpleNamespace(name="mine.task", args="('short',)", kwargs="x" * 201, result=None)
+    shown = format_task(task)
+    assert (shown.args, shown.result) == ("('short',)", None)
+    assert shown.kwargs == "(201 characters, not shown)"
+
+
+def test_pages_show_reasons_of_ours_whole() -> None:
+    reason = "score 40: " + "schema_invalid $.a, " * 20
+    assert (
+        format_task(SimpleNamespace(name="mulligan.attempt", exception=reason)).exception == reason
+    )

@@ -1,0 +1,248 @@
+"""LocalWorkers: the verbs on threads of this process, over a ledger in memory and on Redis."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+from support.ledger_stage import make_job, until
+
+from mulligan.policies.jobs.job import TERMINAL, Job, Output
+from mulligan.tasks.jobs.context import RunnerInHand
+from mulligan.tasks.jobs.submit import submit_jobs
+from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Ledger, Publication
+from mulligan.tasks.ports.world import Request
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
+from mulligan.workers.local.local_stack import LocalStack, local_stack
+from mulligan.workers.local.local_workers import LocalWorkers
+from mulligan.workers.settings.model import Settings
+
+QUICK: dict[str, Any] = {
+    "allow_inline": True,
+    "sweep_interval": 0.05,
+    "outbox_grace": 0.1,
+    "backoff_base": 0.01,
+    "lease": 2.0,
+    "republish_after": 0.3,
+}
+
+
+@pytest.fixture(params=["memory", "redis"])
+def ledger(request: pytest.FixtureRequest) -> Ledger:
+    if request.param == "memory":
+        return MemoryLedger(Settings(**QUICK))
+    client: redis.Redis = request.getfixturevalue("redis_client")
+    return RedisLedger(client, Settings(**QUICK), patience=5.0)
+
+
+@pytest.fixture
+def stack(ledger: Ledger, redis_url: str) -> Iterator[LocalStack]:
+    with local_stack(Settings(broker_url=redis_url, **QUICK), ledger, slots=2, grace=3) as stack:
+        yield stack
+
+
+def submit(stack: LocalStack, *jobs: Job) -> list[str]:
+    return [accepted.id for accepted in submit_jobs(stack.intake, jobs)]
+
+
+def ended(stack: LocalStack, job_id: str) -> JobView:
+    def view() -> JobView:
+        found = stack.ledger.job(job_id)
+        assert found is not None
+        return found
+
+    until(lambda: view().state in TERMINAL)
+    return view()
+
+
+def scripted(*answers: Any) -> dict[str, Any]:
+    return {"kind": "scripted", "answers": list(answers)}
+
+
+def test_a_job_is_repaired(stack: LocalStack) -> None:
+    (job_id,) = submit(stack, make_job(runner=scripted("nonsense", "{}")))
+    view = ended(stack, job_id)
+    assert (view.state, len(view.attempts), view.best_attempt) == ("succeeded", 2, 2)
+
+
+def test_delays_faults_and_delayed_verifications_are_found_by_the_sweep(stack: LocalStack) -> None:
+    fault = {"fault": {"status": 503, "times": 2}, "text": "nonsense"}
+    job = make_job(runner=scripted(fault, "{}"), delayed_verification={"after": 0.1})
+    (job_id,) = submit(stack, job)
+    assert ended(stack, job_id).attempts[0].faults == 2
+    until(lambda: [c.status for c in ended(stack, job_id).cycles] == ["completed"])
+
+
+def test_slow_verifications_run_here_too(stack: LocalStack) -> None:
+    checks = [{"id": "command.subprocess", "argv": ["true"]}, "json.object"]
+    (job_id,) = submit(stack, make_job(runner=scripted("{}"), verifiers=checks))
+    assert ended(stack, job_id).state == "succeeded"
+
+
+def test_nothing_is_started_before_the_first_job(stack: LocalStack) -> None:
+    before = threading.active_count()
+    assert stack.workers.depths() == {"repair": 0, "verify": 0, "attempt": 0}
+    assert threading.active_count() == before
+
+
+def test_repair_goes_before_verify_before_attempt_then_priority_then_order() -> None:
+    """Given one slot that is busy, what waits is taken in that order."""
+    taken: list[Entry] = []
+    busy, go = threading.Event(), threading.Event()
+
+    class Watched(MemoryLedger):
+        def claim(self, entry: Entry, **terms: Any) -> Any:
+            taken.append(entry)
+            busy.set()
+            go.wait(10)
+            return super().claim(entry, **terms)
+
+    settings = Settings(**{**QUICK, "sweep_interval": 60})
+    with local_stack(settings, Watched(settings), slots=1) as stack:
+
+        def offer(job_id: str, queue: str, priority: int) -> Publication:
+            return Publication(Entry("attempt", job_id, 1), queue, priority)
+
+        stack.workers.publish([offer("p00-first", "attempt", 5)])
+        busy.wait(10)
+        stack.workers.publish(
+            [offer("p00-d", "attempt", 5), offer("p00-e", "attempt", 5),
+             offer("p00-c", "attempt", 1), offer("p00-b", "verify", 5),
+             offer("p00-a", "repair", 9), offer("p00-e", "attempt", 5)]
+        )  # fmt: skip
+        assert stack.workers.depths() == {"repair": 1, "verify": 1, "attempt": 3}
+        go.set()
+        until(lambda: len(taken) == 6)
+        assert [entry.job_id[-1] for entry in taken[1:]] == ["a", "b", "c", "d", "e"]
+
+
+class Gate:
+    """A runner that answers when it is let."""
+
+    provider = "gate"
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.open = threading.Event()
+        self.answered = threading.Event()
+
+    def answer(self, request: Request) -> Output:
+        self.asked.set()
+        self.open.wait(60)
+        self.answered.set()
+        return Output(text="{}")
+
+
+def gated(stack: LocalStack, gate: Gate, **more: Any) -> LocalWorkers:
+    """Workers over the same ledger whose runner is the gate."""
+    bench = stack.workers.bench
+    in_hand = bench.runner(make_job().runner)
+    held = RunnerInHand(runner=gate, timeout=in_hand.timeout, decoding=in_hand.decoding)
+    options = {"slots": 1, "lease": QUICK["lease"], **more}
+    return LocalWorkers(replace(bench, runner=lambda _: held), **options)
+
+
+def test_closing_waits_for_what_runs(stack: LocalStack) -> None:
+    gate = Gate()
+    with gated(stack, gate, grace=60) as workers:
+        intake = replace(stack.intake, publish=workers.publish)
+        job_id = submit_jobs(intake, [make_job()])[0].id
+        assert gate.asked.wait(10)
+        threading.Timer(0.2, gate.open.set).start()
+    view = stack.ledger.job(job_id)
+    assert view is not None
+    assert view.state == "succeeded"
+
+
+def test_what_does_not_end_in_time_is_given_back_at_once(stack: LocalStack) -> None:
+    gate = Gate()
+    with gated(stack, gate, grace=0.1, sweep_interval=60) as workers:
+        intake = replace(stack.intake, publish=workers.publish)
+        job_id = submit_jobs(intake, [make_job(runner=scripted("{}"))])[0].id
+        assert gate.asked.wait(10)
+    assert not gate.answered.is_set(), "closing did not wait for the answer"
+    view = stack.ledger.job(job_id)
+    assert view is not None
+    assert view.state in ("queued", "waiting")
+    stack.workers.start()
+    assert ended(stack, job_id).state == "succeeded"
+    gate.open.set()
+
+
+def test_a_lease_is_renewed_while_a_runner_takes_its_time(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That renewing keeps the attempt, however long it takes, is test_leases.py's to show."""
+    gate, renewed, renew = Gate(), list[Entry](), stack.ledger.renew
+
+    def watched(leases: Sequence[Lease]) -> set[Entry]:
+        lost = renew(leases)
+        renewed.extend(lease.entry for lease in leases if lease.entry not in lost)
+        return lost
+
+    monkeypatch.setattr(stack.ledger, "renew", watched)
+    with gated(stack, gate, grace=60, lease=0.03) as workers:  # looked after every 10 ms
+        intake = replace(stack.intake, publish=workers.publish)
+        job_id = submit_jobs(intake, [make_job()])[0].id
+        until(lambda: renewed.count(Entry("attempt", job_id, 1)) >= 3)
+        gate.open.set()
+    assert ended(stack, job_id).state == "succeeded"
+
+
+def test_an_exception_is_logged_and_the_attempt_comes_back(
+    stack: LocalStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [True]
+    settle = stack.ledger.settle
+
+    def failing(*args: Any) -> Any:
+        if broken.pop() if broken else False:
+            raise ZeroDivisionError("a bug of ours")
+        return settle(*args)
+
+    monkeypatch.setattr(stack.ledger, "settle", failing)
+    with caplog.at_level(logging.ERROR):
+        (job_id,) = submit(stack, make_job(runner=scripted("{}")))
+        view = ended(stack, job_id)
+    assert (view.state, view.attempts[0].claims) == ("succeeded", 2)
+    assert "a bug of ours" in caplog.text
+
+
+def test_what_only_a_broker_can_send_stays_in_the_outbox(stack: LocalStack) -> None:
+    """Given a job whose end another app waits for, when it ends here, the message is kept."""
+    told = {"task": "shop.done", "queue": "shop"}
+    (job_id,) = submit(stack, make_job(runner=scripted("{}"), on_done=told))
+    assert ended(stack, job_id).state == "succeeded"
+    end = Publication(Entry("done", job_id, 1), "shop", 5)
+    stack.workers.publish([end])  # as the pool's own sweep does, sooner or later
+    until(lambda: stack.ledger.sweep(empty_queues=[]) == [end])
+
+
+def test_a_task_of_a_users_own_app_is_not_taken_for_a_job(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamped: list[Entry] = []
+    monkeypatch.setattr(stack.ledger, "stamp", stamped.extend)
+    job_id = keys.own_job_id("from-celery", partitions=1)
+    stack.workers.publish([Publication(Entry("attempt", job_id, 1), "repair", 5)])
+    assert stamped == []
+
+
+def test_after_closing_work_stays_in_the_ledger(stack: LocalStack) -> None:
+    stack.close()
+    stack.close()
+    (job_id,) = submit(stack, make_job(runner=scripted("{}")))
+    assert stack.workers.depths() == {"repair": 0, "verify": 0, "attempt": 0}
+    view = stack.ledger.job(job_id)
+    assert view is not None
+    assert view.state == "queued"
+    with local_stack(stack.settings, stack.ledger) as next_one:
+        next_one.workers.start()
+        assert ended(next_one, job_id).state == "succeeded"

@@ -1,0 +1,76 @@
+"""Guardrails: when one more repair loop is one too many."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.policies.cycles.guardrail import (
+    LOOP_CAP,
+    TIME_SHARE_CAP,
+    Guardrail,
+    Session,
+    Step,
+    session_of,
+)
+
+seconds = st.floats(min_value=0, max_value=1e6, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("loops_of_skill", "loops", "repair", "total", "expected"),
+    [
+        # Nothing happened yet, or nothing that was a loop: the first low score is always repaired,
+        # however small the session and however large the share.
+        (0, 0, 0, 0, None),
+        (0, 0, 0, 60, None),
+        (0, 0, 60, 60, None),
+        # Of one skill: two loops, and no third.
+        (1, 1, 10, 100, None),
+        (2, 2, 0, 100, LOOP_CAP),
+        (3, 3, 0, 100, LOOP_CAP),
+        (2, 2, 99, 100, LOOP_CAP),  # the first limit that is passed is told
+        # Of every skill: a quarter of the time, and not more.
+        (0, 1, 25, 100, None),
+        (0, 1, 26, 100, TIME_SHARE_CAP),
+        (1, 1, 26, 100, TIME_SHARE_CAP),
+        (0, 9, 25, 100, None),  # loops of other skills count by their time alone
+        # Nobody told how long anything took: nothing can be said.
+        (0, 1, 0, 0, None),
+    ],
+)
+def test_what_forbids_one_more_loop(
+    loops_of_skill: int, loops: int, repair: float, total: float, expected: str | None
+) -> None:
+    session = Session(
+        loops_of_skill=loops_of_skill, loops=loops, repair_seconds=repair, seconds=total
+    )
+    assert Guardrail().exhausted(session) == expected
+
+
+@given(seconds, seconds)
+def test_the_first_loop_of_a_session_is_never_stopped_by_its_time(a: float, b: float) -> None:
+    session = Session(repair_seconds=max(a, b), seconds=min(a, b))
+    assert Guardrail(share=0.01).exhausted(session) is None
+
+
+@given(st.integers(1, 9), st.integers(0, 20))
+def test_so_many_loops_of_a_skill_and_no_more(cap: int, done: int) -> None:
+    session = Session(loops_of_skill=done, loops=done, repair_seconds=0, seconds=1)
+    assert (Guardrail(loops=cap).exhausted(session) == LOOP_CAP) is (done >= cap)
+
+
+def test_a_session_is_seen_from_one_skill() -> None:
+    steps = [
+        Step(skill="read", seconds=10, repair=False, loop=True),
+        Step(skill="read", seconds=5, repair=True, loop=False),
+        Step(skill="write", seconds=20, repair=False, loop=True),
+        Step(skill="write", seconds=15, repair=True, loop=False),
+        Step(skill="read", seconds=30, repair=False, loop=False),
+    ]
+    assert session_of(steps, skill="read") == Session(
+        loops_of_skill=1, loops=2, repair_seconds=20, seconds=80
+    )
+    assert session_of(iter(steps), skill="count").loops_of_skill == 0
+    assert session_of([], skill="read") == Session()

@@ -1,0 +1,202 @@
+"""The delayed verification of a queue job, on an in-memory ledger: checked or asked once more."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+from support.ledger_stage import FakeRunner, Stage, StageMaker, bench_of, make_job, passed
+
+from mulligan.policies.cycles.cycle import CycleStatus
+from mulligan.policies.cycles.delayed import SAME_FORMULATION, similarity
+from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.jobs.job import Output, Usage
+from mulligan.tasks.jobs.attempt import SLACK, run_attempt
+from mulligan.tasks.jobs.context import Stay
+from mulligan.tasks.jobs.outcome import Rechecked, Requeued
+from mulligan.tasks.jobs.recheck import run_recheck
+from mulligan.tasks.ports.ledger import Entry, Lease, Publication, Refused
+from mulligan.tasks.ports.world import RunnerError, TransportFault, VerifierError
+
+PROMPT = "Extract the person as JSON."
+AFTER = 601
+
+
+@pytest.fixture
+def play(memory_stage: StageMaker) -> Stage:
+    return memory_stage()
+
+
+def repaired(play: Stage, mode: str, **delayed: Any) -> Entry:
+    """A job that failed, was repaired by its mandatory retry, and is due to be verified again."""
+    told = play.offer(make_job(prompt=PROMPT, delayed_verification={"mode": mode, **delayed}))
+    bench = bench_of(play, FakeRunner(["no JSON", '{"name": "Ada"}']))
+    for number in (1, 2):
+        run_attempt(bench, Entry("attempt", told.id, number))
+    assert play.view(told.id).state == "succeeded"
+    play.advance(AFTER)
+    return Entry("cycle", told.id, 1, 1)
+
+
+@pytest.mark.parametrize(("mode", "queue"), [("recheck", "verify"), ("reformulate", "attempt")])
+def test_it_runs_where_its_work_belongs(play: Stage, mode: str, queue: str) -> None:
+    """Checking is the verify pool's; asking a model is the attempt pool's."""
+    entry = repaired(play, mode)
+    assert play.sweep() == [Publication(entry, queue, 5)]
+
+
+def test_a_stored_answer_is_checked_and_nobody_is_asked(play: Stage) -> None:
+    entry = repaired(play, "recheck")
+    runner = FakeRunner(["never"])
+    told = run_recheck(bench_of(play, runner), entry)
+    assert told == Rechecked(entry=entry, score=100, status="completed")
+    assert runner.asked == []
+
+
+class Slow:
+    """A slow verifier that says how long it may take."""
+
+    slow = True
+    longest = 5000.0
+
+    def verify(self, candidate: object) -> VerificationResult:
+        return passed()
+
+
+@pytest.mark.parametrize(("mode", "least"), [("recheck", 5000.0), ("reformulate", 5007.0)])
+def test_it_is_held_for_as_long_as_its_parts_may_take(play: Stage, mode: str, least: float) -> None:
+    """At the deadline the process is replaced, with whatever its other slots are doing."""
+    entry = repaired(play, mode)
+    held: list[float] = []
+
+    def holding(_lease: Lease, deadline: float) -> AbstractContextManager[None]:
+        held.append(deadline)
+        return nullcontext()
+
+    bench = bench_of(play, verifier=lambda _: Slow(), holding=holding)
+    assert isinstance(run_recheck(bench, entry), Rechecked)
+    assert held == [least + SLACK]
+
+
+def test_in_other_words_the_runner_is_asked_once(play: Stage) -> None:
+    entry = repaired(play, "reformulate")
+    runner = FakeRunner([Output(text='{"name": "Ada"}', usage=Usage(total_tokens=9))])
+    told = run_recheck(bench_of(play, runner), entry)
+    assert told == Rechecked(entry=entry, score=100, status="completed")
+    (asked,) = runner.asked
+    words = asked.messages[-1].content
+    assert PROMPT in words
+    assert similarity(PROMPT, words) < SAME_FORMULATION
+    assert asked.attempt == 3  # a scripted runner tells it from the attempts
+    assert play.view(entry.job_id).tokens == 9
+    assert play.cycle(entry.job_id).status is CycleStatus.COMPLETED
+
+
+def test_a_producer_s_own_words_are_asked(play: Stage) -> None:
+    entry = repaired(play, "reformulate", prompt="Who is it? Answer with an object.")
+    runner = FakeRunner(["{}"])
+    run_recheck(bench_of(play, runner), entry)
+    assert runner.asked[0].messages[-1].content == "Who is it? Answer with an object."
+
+
+def test_the_score_of_the_new_answer_counts(play: Stage) -> None:
+    """However good the stored answer is."""
+    entry = repaired(play, "reformulate")
+    told = run_recheck(bench_of(play, FakeRunner(["no JSON"])), entry)
+    assert told == Rechecked(entry=entry, score=0, status="escalated")
+    assert play.cycle(entry.job_id).reason == "delayed verification scored 0"
+    assert play.view(entry.job_id).state == "succeeded"
+    (escalation,) = play.ledger.escalations()
+    assert (escalation.reason, escalation.cycle_id) == ("delayed_verification", entry.cycle_id)
+
+
+class Failing:
+    """A verifier that reaches no verdict."""
+
+    slow = False
+
+    def verify(self, candidate: object) -> Any:
+        raise VerifierError("no disk")
+
+
+def test_an_answer_that_is_stored_is_not_asked_for_again(play: Stage) -> None:
+    entry = repaired(play, "reformulate")
+    runner = FakeRunner(["{}"])
+    broken = bench_of(play, runner, verifier=lambda _: Failing())
+    assert isinstance(run_recheck(broken, entry), Requeued)
+    play.advance(10)
+    told = run_recheck(bench_of(play, runner), entry)
+    assert told == Rechecked(entry=entry, score=100, status="completed")
+    assert len(runner.asked) == 1
+
+
+def test_a_verifier_that_never_reaches_a_verdict_ends_with_a_person(play: Stage) -> None:
+    entry = repaired(play, "reformulate")
+    broken = bench_of(play, verifier=lambda _: Failing())
+    for _ in range(broken.verifier_tries - 1):
+        assert isinstance(run_recheck(broken, entry), Requeued)
+        play.advance(10)
+    assert run_recheck(broken, entry) == Refused("escalated", "tool_error")
+    assert play.cycle(entry.job_id).reason == "tool_error"
+
+
+def test_a_transport_fault_puts_it_off(play: Stage) -> None:
+    entry = repaired(play, "reformulate")
+    fault = TransportFault("busy", provider="fake", status=429, retry_after=30.0)
+    runner = FakeRunner([fault, "{}"])
+    bench = bench_of(play, runner)
+    told = run_recheck(bench, entry)
+    assert isinstance(told, Requeued)
+    assert told.delay >= 30
+    assert run_recheck(bench, entry) == Refused("early")
+    play.advance(told.delay + 1)
+    assert play.swept() == {str(entry)}
+    assert run_recheck(bench, entry) == Rechecked(entry=entry, score=100, status="completed")
+    assert len(runner.asked) == 2
+
+
+class Away:
+    """A provider that is to be left alone."""
+
+    def wait(self, provider: str) -> Stay | None:
+        return Stay(seconds=50.0)
+
+    def fault(self, fault: TransportFault) -> None: ...
+
+    def success(self, provider: str) -> None: ...
+
+
+def test_a_provider_that_is_away_is_left_alone_and_at_last_told_of(play: Stage) -> None:
+    entry = repaired(play, "reformulate")
+    runner = FakeRunner(["{}"])
+    bench = bench_of(play, runner, breakers=Away())
+    told: Any = None
+    for _ in range(200):
+        told = run_recheck(bench, entry)
+        if isinstance(told, Refused):
+            break
+        play.advance(51)
+    assert told == Refused("escalated", "missing_delayed_verification")
+    assert runner.asked == []
+
+
+def test_a_runner_that_fails_proves_nothing(play: Stage) -> None:
+    entry = repaired(play, "reformulate")
+    told = run_recheck(bench_of(play, FakeRunner([RunnerError("no such model")])), entry)
+    assert told == Rechecked(entry=entry, score=None, status="escalated")
+    assert play.cycle(entry.job_id).reason == "delayed verification: no such model"
+    assert play.ledger.escalations()[0].signature == "reason:delayed_verification"
+
+
+def test_whoever_lost_the_lease_changes_nothing(play: Stage) -> None:
+    entry = repaired(play, "reformulate")
+
+    class Slow(FakeRunner):
+        def answer(self, request: Any) -> Output:
+            play.expire_leases()
+            return super().answer(request)
+
+    assert run_recheck(bench_of(play, Slow(["no JSON"])), entry) == Refused("lost")
+    told = run_recheck(bench_of(play, FakeRunner(["{}"])), entry)
+    assert told == Rechecked(entry=entry, score=100, status="completed")

@@ -1,0 +1,225 @@
+"""No path leads out of the root, and changes are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from mulligan.tasks.ports.appliers import Change, EditConflict, EditRefused
+from mulligan.workers.edits.tree import confined_paths as confine
+from mulligan.workers.edits.tree import write_changes as writing
+from mulligan.workers.edits.tree.write_changes import perform, put, remove_leftovers
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    inside = tmp_path / "root"
+    inside.mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("secret")
+    return inside
+
+
+def snapshot(where: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path.relative_to(where)): (path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+        for path in where.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/etc/passwd",
+        "../outside/secret",
+        "a/../../outside/secret",
+        "a/..",
+        "a\0b",
+        ".",
+        "folder/",
+        ".git/config",
+        ".GIT/config",
+        ".Git /config",
+        ".git./config",
+        ".g\u200cit/config",
+        "GIT~1/config",
+        "nested/.git/hooks/pre-commit",
+        "nested/.git",
+        ".mulligan/journal",
+        ".MULLIGAN/journal",
+        "mulligan.toml",
+        "app/Mulligan.toml.",
+        "\ud800",
+    ],
+)
+def test_a_path_that_leads_elsewhere_is_refused(root: Path, path: str) -> None:
+    with pytest.raises(EditRefused):
+        confine.read(root, path)
+    with pytest.raises(EditRefused):
+        perform(root, [Change(path=path, before=None, after=b"x")])
+    assert snapshot(root.parent) == {"outside/secret": (b"secret", 0o644)}
+
+
+@pytest.mark.parametrize("path", [".gitignore", ".gitattributes", "a/.github/x.yml", "..a", "a b"])
+def test_names_that_only_look_like_it_are_fine(root: Path, path: str) -> None:
+    perform(root, [Change(path=path, before=None, after=b"x")])
+    assert (root / path).read_bytes() == b"x"
+
+
+def test_a_link_is_never_followed(root: Path) -> None:
+    (root / "folder").symlink_to(root.parent / "outside")
+    (root / "file").symlink_to(root.parent / "outside" / "secret")
+    (root / "dangling").symlink_to(root.parent / "outside" / "new")
+    for path in ("folder/secret", "folder/new", "file", "dangling"):
+        with pytest.raises(EditRefused, match="symbolic link"):
+            confine.read(root, path)
+        with pytest.raises(EditRefused):
+            perform(root, [Change(path=path, before=b"secret", after=b"x")])
+        with pytest.raises(EditRefused):
+            perform(root, [Change(path=path, before=None, after=b"x")])
+    assert snapshot(root.parent / "outside") == {"secret": (b"secret", 0o644)}
+
+
+def test_a_folder_swapped_for_a_link_before_the_write_leads_nowhere(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given that somebody swaps a folder after everything was checked and staged,
+    when the file is renamed into place, then I expect a refusal and nothing outside touched."""
+    (root / "folder").mkdir()
+    (root / "folder" / "secret").write_text("secret")
+    place = writing._place
+
+    def swapped(where: Path, path: str, temporary: str) -> None:
+        (root / "folder").rename(root / "away")
+        (root / "folder").symlink_to(root.parent / "outside")
+        place(where, path, temporary)
+
+    monkeypatch.setattr(writing, "_place", swapped)
+    with pytest.raises(EditRefused):
+        perform(root, [Change(path="folder/secret", before=b"secret", after=b"mine")])
+    assert snapshot(root.parent / "outside") == {"secret": (b"secret", 0o644)}
+
+
+def test_special_files_and_large_ones_are_refused(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    (root / "large").write_bytes(b"x" * 101)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(root / "socket"))
+        for name in ("pipe", "socket"):
+            with pytest.raises(EditRefused, match="special file"):
+                confine.read(root, name)
+    with pytest.raises(EditRefused, match="over the cap of 100 bytes"):
+        confine.read(root, "large", max_bytes=100)
+    with pytest.raises(EditRefused, match="over the cap of 100 bytes"):
+        perform(root, [Change(path="new", before=None, after=b"x" * 101)], max_bytes=100)
+
+
+def test_a_missing_file_is_refused_with_those_that_may_be_meant(root: Path) -> None:
+    (root / "app").mkdir()
+    (root / "app" / "parse.py").write_text("")
+    with pytest.raises(EditRefused, match=r"does not exist \(did you mean app/parse.py\?\)"):
+        confine.existing(root, "app/prase.py")
+
+
+def test_changes_are_written_with_their_modes_and_folders(root: Path) -> None:
+    (root / "run.sh").write_text("old")
+    (root / "run.sh").chmod(0o750)
+    (root / "gone").write_text("gone")
+    perform(
+        root,
+        [
+            Change(path="run.sh", before=b"old", after=b"new"),
+            Change(path="a/b/new", before=None, after=b"n"),
+            Change(path="a/b/tool", before=None, after=b"t", mode=0o755),
+            Change(path="gone", before=b"gone", after=None),
+        ],
+    )
+    assert snapshot(root) == {
+        "run.sh": (b"new", 0o750),
+        "a/b/new": (b"n", 0o644),
+        "a/b/tool": (b"t", 0o755),
+    }
+
+
+def test_a_file_may_become_a_folder_and_back(root: Path) -> None:
+    (root / "x").write_text("file")
+    there = [
+        Change(path="x", before=b"file", after=None),
+        Change(path="x/y/z", before=None, after=b"in"),
+    ]
+    back = [
+        Change(path="x", before=None, after=b"file"),
+        Change(path="x/y/z", before=b"in", after=None),
+    ]
+    perform(root, there)
+    assert snapshot(root) == {"x/y/z": (b"in", 0o644)}
+    perform(root, back)
+    assert snapshot(root) == {"x": (b"file", 0o644)}
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        Change(path="b", before=b"other", after=b"x"),
+        Change(path="b", before=None, after=b"x"),
+        Change(path="missing", before=b"m", after=b"x"),
+        Change(path="b", before=b"other", after=None),
+        Change(path="a", before=b"a", after=b"twice"),
+    ],
+    ids=["changed", "created", "deleted", "deleting", "twice"],
+)
+def test_one_stale_change_keeps_all_of_them_from_being_written(root: Path, stale: Change) -> None:
+    (root / "a").write_text("a")
+    (root / "b").write_text("b")
+    before = snapshot(root)
+    with pytest.raises(EditRefused) as refused:
+        perform(root, [Change(path="a", before=b"a", after=b"A"), stale])
+    assert stale.path == "a" or isinstance(refused.value, EditConflict)
+    assert snapshot(root) == before
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_what_fails_half_way_is_put_back(
+    root: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """Given a disk that fails at the n-th rename, then I expect every file as it was."""
+    (root / "a").write_text("a")
+    (root / "a").chmod(0o600)
+    (root / "b").write_text("b")
+    before = snapshot(root)
+    changes = [
+        Change(path="a", before=b"a", after=b"A", mode=0o755),
+        Change(path="b", before=b"b", after=None),
+        Change(path="deep/er/c", before=None, after=b"c"),
+        Change(path="d", before=None, after=b"d"),
+        Change(path="e", before=None, after=b"e"),
+    ]
+    rename, calls = os.rename, iter(range(100))
+
+    def failing_rename(*args: object, **kwargs: object) -> None:
+        if next(calls) == failing:
+            raise OSError(28, "No space left on device")
+        rename(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "rename", failing_rename)
+    with pytest.raises(EditRefused, match="No space left"):
+        perform(root, changes)
+    assert snapshot(root) == before
+    assert sorted(path.name for path in root.iterdir()) == ["a", "b"]
+
+
+def test_putting_is_idempotent_and_leftovers_go(root: Path) -> None:
+    for _ in range(2):
+        put(root, "a/b", b"x", 0o700)
+    assert snapshot(root) == {"a/b": (b"x", 0o700)}
+    (root / "a" / f"{writing.TEMPORARY}1").write_text("left by a killed process")
+    remove_leftovers(root, ["a/b", "nowhere/c"])
+    for _ in range(2):
+        put(root, "a/b", None)
+    assert snapshot(root) == {}

@@ -1,0 +1,175 @@
+"""Alerts: words, links, signatures and the time between two tries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.policies.escalations.alerts import (
+    Alert,
+    Places,
+    alert_body,
+    alert_text,
+    delivery_delay,
+    hook_name,
+    runbook_link,
+    sign,
+    verify_signature,
+)
+
+HERE = Places(console="http://127.0.0.1:8700")
+GROUP: dict[str, Any] = {
+    "signature": "v1:schema_invalid|$.age",
+    "reason": "repeated_failure",
+    "kind": "schema_invalid",
+    "task_types": {"extract": 3},
+}
+
+
+def alert(event: str, count: int = 1, **about: Any) -> Alert:
+    return Alert.model_validate(
+        {"id": "p00-1-1", "event": event, "at": 1000.5, "count": count, "about": about}
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        (alert("escalated", 1, **GROUP), "1 job escalated: schema_invalid (extract)"),
+        (alert("escalated", 4000, **GROUP), "4,000 jobs escalated: schema_invalid (extract)"),
+        (
+            alert("escalated", 2, signature="reason:deadline", reason="deadline", task_types={}),
+            "2 jobs escalated: deadline",
+        ),
+        (
+            alert("escalated", 9, **{**GROUP, "task_types": dict.fromkeys("abcd", 1)}),
+            "9 jobs escalated: schema_invalid (4 task types)",
+        ),
+        (
+            alert("budget_exhausted", 2, **{**GROUP, "reason": "budget_tokens"}),
+            "2 jobs ran out of budget: budget_tokens (extract)",
+        ),
+        (alert("breaker_opened", provider="openai-eu"), "the breaker of openai-eu opened"),
+        (alert("breaker_opened", 3, provider="eu"), "the breaker of eu opened 3 times"),
+        (alert("job_finished", job_id="p00-a", state="succeeded"), "job p00-a succeeded"),
+        (
+            alert("job_finished", job_id="p00-a", state="escalated", reason="deadline"),
+            "job p00-a escalated (deadline)",
+        ),
+        (alert("test"), "a test: this webhook works"),
+    ],
+)
+def test_an_alert_is_one_line_for_people(told: Alert, text: str) -> None:
+    assert alert_text(told) == text
+    assert alert_body(told, HERE)["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("told", "link"),
+    [
+        (alert("escalated", **GROUP), "/escalations?signature=v1%3Aschema_invalid%7C%24.age"),
+        (alert("job_finished", job_id="p00-a", state="succeeded"), "/jobs/p00-a"),
+        (alert("breaker_opened", provider="eu"), "/"),
+    ],
+)
+def test_an_alert_leads_to_the_console(told: Alert, link: str) -> None:
+    assert alert_body(told, HERE)["console_url"] == f"http://127.0.0.1:8700{link}"
+
+
+def test_an_alert_leads_to_its_section_of_the_runbook() -> None:
+    wiki = Places(console="http://127.0.0.1:8700", runbook="https://wiki.example/ops")
+    assert runbook_link("breaker_opened", wiki) == "https://wiki.example/ops#breaker_opened"
+    assert runbook_link("escalated", HERE) == "http://127.0.0.1:8700/runbook#escalated"
+
+
+def test_a_body_says_what_and_how_often() -> None:
+    body = alert_body(alert("escalated", 7, **GROUP), HERE)
+    told = {name: body[name] for name in ("id", "event", "at", "count", *GROUP)}
+    assert told == {"id": "p00-1-1", "event": "escalated", "at": 1000.5, "count": 7, **GROUP}
+
+
+def test_a_webhook_s_name_has_its_host_and_nothing_of_its_path() -> None:
+    name = hook_name("https://user:pw@hooks.example/services/T0/secret", "KEY")
+    assert name.startswith("hooks.example#")
+    assert "secret" not in name
+    assert "pw" not in name
+    assert name != hook_name("https://hooks.example/services/T0/other", "KEY")
+    assert name != hook_name("https://user:pw@hooks.example/services/T0/secret", "OTHER")
+
+
+# -- signatures ------------------------------------------------------------------------------------
+
+BODY = b'{"event": "escalated"}'
+SIGNED = sign("secret", BODY, 1000.9)
+
+
+def test_the_signature_of_a_known_request() -> None:
+    """printf '1000.{"event": "escalated"}' | openssl dgst -sha256 -hmac secret"""
+    mac = "35cd67a0c80aebcb740b78fce40138961b34368a49c554db24e32ceeee80661a"
+    assert f"t=1000,v1={mac}" == SIGNED
+
+
+@pytest.mark.parametrize(
+    ("secret", "header", "body", "now", "right"),
+    [
+        ("secret", SIGNED, BODY, 1000, True),
+        ("secret", SIGNED, BODY, 1300, True),  # as old as it may be
+        ("secret", SIGNED, BODY, 1301, False),  # a replay
+        ("secret", SIGNED, BODY, 699, False),  # from the future
+        ("Secret", SIGNED, BODY, 1000, False),
+        ("secret", SIGNED, BODY + b" ", 1000, False),
+        ("secret", SIGNED.replace("t=1000", "t=1001"), BODY, 1000, False),
+        ("secret", SIGNED.replace(",", ", "), BODY, 1000, True),
+        ("secret", f"{SIGNED},v1=0000", BODY, 1000, True),  # a secret that is being changed
+        ("secret", f"t=1,{SIGNED}", BODY, 1000, False),  # two times
+        ("secret", "", BODY, 1000, False),
+        ("secret", "t=1000", BODY, 1000, False),
+        ("secret", "t=1000,v1=", BODY, 1000, False),
+        ("secret", "t=,v1=0", BODY, 1000, False),
+        ("secret", "t=²,v1=0", BODY, 1000, False),
+        ("secret", "t=" + "9" * 9999 + ",v1=ü", BODY, 1000, False),
+    ],
+)
+def test_what_a_receiver_takes(
+    secret: str, header: str, body: bytes, now: float, right: bool
+) -> None:
+    assert verify_signature(secret, header, body, now) is right
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1), st.binary(), st.integers(0, 2**40))
+def test_whoever_signs_is_believed(secret: str, body: bytes, at: int) -> None:
+    assert verify_signature(secret, sign(secret, body, at), body, at)
+    assert not verify_signature(secret, sign(secret, body, at), body + b"!", at)
+
+
+@given(st.text())
+def test_no_header_makes_a_receiver_fail(header: str) -> None:
+    assert verify_signature("secret", header, BODY, 1000) is False
+
+
+# -- tries -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tries", "randomness", "delay"),
+    [
+        (1, 0.0, 7.5),  # 15 / 2
+        (1, 0.5, 11.25),  # 7.5 + 7.5 / 2
+        (2, 0.0, 15),
+        (4, 0.0, 60),
+        (8, 0.0, 960),  # 15 * 2**7 / 2
+        (9, 0.0, 1800),  # the cap of an hour, halved
+        (10**6, 0.5, 2700),
+    ],
+)
+def test_the_wait_doubles_up_to_an_hour(tries: int, randomness: float, delay: float) -> None:
+    assert delivery_delay(tries, randomness=randomness) == delay
+
+
+@pytest.mark.parametrize(("tries", "randomness"), [(0, 0.5), (1, 1.0), (1, -0.1)])
+def test_a_wait_that_makes_no_sense_is_refused(tries: int, randomness: float) -> None:
+    with pytest.raises(ValueError, match="is"):
+        delivery_delay(tries, randomness=randomness)

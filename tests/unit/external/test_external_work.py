@@ -1,0 +1,483 @@
+"""Work done elsewhere, on an in-memory ledger: the retry is the subject's, and settled once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support.ledger_stage import FakeRunner, Stage, StageMaker, bench_of, intake_of, make_job
+
+from mulligan.policies.cycles.cycle import CycleStatus
+from mulligan.policies.cycles.guardrail import LOOP_CAP, TIME_SHARE_CAP, Guardrail
+from mulligan.policies.failures.failure import Finding
+from mulligan.policies.jobs.job import Output
+from mulligan.tasks.external.lane import (
+    NotCounted,
+    Report,
+    Task,
+    next_task,
+    parse_token,
+    record_attempt,
+    report_attempt,
+)
+from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.jobs.outcome import Handed, Outcome, Rechecked
+from mulligan.tasks.jobs.settle import Settled
+from mulligan.tasks.jobs.verify import run_verification
+from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Refused
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
+
+PROMPT = "Write one sentence about yesterday with the past tense of 'to go'."
+OTHER = "Yesterday, how did you travel to school? Answer in a full sentence."
+AFTER = 601
+
+
+@dataclass(frozen=True)
+class School:
+    """A stage, a bench and a door, and what the subjects of a school do."""
+
+    play: Stage
+    bench: Workbench
+
+    def record(self, score: float | None, *, subject: str = "mia", **fields: Any) -> str:
+        job_id, _ = self.recorded(score, subject=subject, **fields)
+        return job_id
+
+    def recorded(
+        self, score: float | None, *, seconds: float = 10.0, **fields: Any
+    ) -> tuple[str, Outcome]:
+        raw = {"subject": "mia", "task_type": "past_tense", "prompt": PROMPT, **fields}
+        report = Report(
+            score=score, answer="I goed.", feedback="'goed' is not a word", seconds=seconds
+        )
+        return record_attempt(self.bench, intake_of(self.play), raw, report)
+
+    def next(self, subject: str = "mia", tenant: str | None = None) -> Task:
+        task = next_task(self.bench, subject, tenant=tenant)
+        assert task is not None
+        return task
+
+    def nothing(self, subject: str = "mia", tenant: str | None = None) -> bool:
+        return next_task(self.bench, subject, tenant=tenant) is None
+
+    def report(self, task: Task, score: float | None, **fields: Any) -> Outcome:
+        given = {"answer": "I went.", "seconds": 10.0, **fields}
+        return report_attempt(self.bench, parse_token(task.token), Report(score=score, **given))
+
+    def repaired(self, **fields: Any) -> str:
+        """A job that failed, was repaired, and is due to be verified once more."""
+        job_id = self.record(40, **fields)
+        self.report(self.next(), 90)
+        self.play.advance(AFTER)
+        return job_id
+
+    def view(self, job_id: str) -> JobView:
+        return self.play.view(job_id)
+
+
+@pytest.fixture
+def school(memory_stage: StageMaker) -> School:
+    play = memory_stage(stale_after=50_000, retention=100_000)
+    return School(play, bench_of(play))
+
+
+# -- the mandatory retry ---------------------------------------------------------------------------
+
+
+def test_a_low_score_makes_the_retry_the_subject_s_next_task(school: School) -> None:
+    job_id, told = school.recorded(40)
+    assert isinstance(told, Settled)
+    assert (told.verdict.score, told.verdict.success) == (40, False)
+    school.record(30, subject="noa")
+    task = school.next()
+    assert (task.mode, task.cycle_id) == ("immediate_retry", f"{job_id}:1:1")
+    assert task.lease.entry == Entry("attempt", job_id, 2)
+    prompt = task.claim.plan.prompt
+    assert prompt is not None
+    assert PROMPT in prompt
+    assert "'goed' is not a word" in prompt
+    assert task.expires_at == pytest.approx(school.play.ledger.now() + 1800, abs=60)
+    assert school.play.cycle(job_id).status is CycleStatus.PENDING_IMMEDIATE_RETRY
+
+
+@pytest.mark.parametrize("score", [70, 70.5, 100])
+def test_a_passing_score_asks_for_nothing(school: School, score: float) -> None:
+    job_id = school.record(score)
+    assert school.view(job_id).state == "succeeded"
+    assert school.view(job_id).attempts[0].output == Output(text="I goed.", elapsed_seconds=10)
+    assert school.nothing()
+
+
+def test_findings_say_where_it_went_wrong(school: School) -> None:
+    raw = {"subject": "mia", "task_type": "past_tense", "prompt": PROMPT}
+    found = Finding(path="line 2", message="is in the present tense", code="tense")
+    report = Report(score=20, answer="I go.", findings=[found])
+    record_attempt(school.bench, intake_of(school.play), raw, report)
+    assert "is in the present tense" in (school.next().claim.plan.prompt or "")
+
+
+def test_the_same_subject_gets_the_same_task_and_nobody_else_does(school: School) -> None:
+    school.record(40)
+    task = school.next()
+    again = school.next()
+    assert again.token == task.token
+    assert again.expires_at == pytest.approx(task.expires_at, abs=1)
+    assert school.nothing("noa")
+    assert school.nothing("mia", tenant="school")
+
+
+def test_a_tenant_s_subject_is_its_own(school: School) -> None:
+    school.record(40, labels={"tenant": "school"})
+    assert school.nothing()
+    assert school.nothing(tenant="other")
+    assert school.next(tenant="school").mode == "immediate_retry"
+
+
+def test_the_token_settles_once(school: School) -> None:
+    job_id = school.record(40)
+    task = school.next()
+    told = school.report(task, 90)
+    assert isinstance(told, Settled)
+    view = school.view(job_id)
+    assert (view.state, view.best_attempt) == ("succeeded", 2)
+    assert view.cycles[0].status is CycleStatus.PENDING_DELAYED_VERIFICATION
+    assert school.report(task, 10) == Refused("stored")
+    assert school.view(job_id) == view
+    assert school.nothing()
+
+
+def test_a_report_that_was_cut_off_may_be_repeated(school: School) -> None:
+    """Given that the answer was stored and the verdict was not."""
+    job_id = school.record(40)
+    task = school.next()
+    school.play.ledger.store_output(task.lease, Output(text="I went.", elapsed_seconds=10))
+    assert isinstance(school.report(task, 90), Settled)
+    assert school.view(job_id).seconds == 20
+
+
+def test_an_expired_lease_is_refused_and_the_task_comes_again(school: School) -> None:
+    school.record(40)
+    task = school.next()
+    school.play.advance(1801)
+    assert school.report(task, 90) == Refused("lost")
+    school.play.sweep()
+    again = school.next()
+    assert again.lease.entry == task.lease.entry
+    assert again.token != task.token
+    assert school.report(task, 90) == Refused("lost")
+    assert isinstance(school.report(again, 90), Settled)
+
+
+def test_a_retry_that_fails_goes_on_by_the_policy_and_ends_with_a_person(school: School) -> None:
+    job_id = school.record(40, policy={"max_attempts": 3})
+    for mode in ("immediate_retry", "policy_retry"):
+        task = school.next()
+        assert task.mode == mode
+        school.report(task, 40, feedback=f"wrong again: {mode}")
+    view = school.view(job_id)
+    assert (view.state, len(view.attempts)) == ("escalated", 3)
+    assert school.nothing()
+
+
+def test_recording_another_attempt_does_not_lose_what_is_in_hand(school: School) -> None:
+    school.record(40)
+    task = school.next()
+    school.record(90, task_type="plurals")
+    assert school.next().token == task.token
+
+
+def test_a_key_is_recorded_once(school: School) -> None:
+    job_id, _ = school.recorded(40, idempotency_key="k")
+    again, told = school.recorded(40, idempotency_key="k")
+    assert (again, told) == (job_id, Refused("finished"))
+    assert len(school.view(job_id).attempts) == 2
+
+
+def test_a_score_is_needed_before_anything_is_stored(school: School) -> None:
+    with pytest.raises(BadInput, match="score: is required"):
+        school.record(None)
+    assert school.play.ledger.jobs() == []
+
+
+def test_an_attempt_of_nobody_s_is_refused(school: School) -> None:
+    with pytest.raises(BadInput, match="belong together"):
+        school.record(40, subject=None)  # type: ignore[arg-type] # what a careless caller does
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ".", "x", "a:.t", "a:p00-x/1", "a:p00-x/1.", "v:p00-x/1/0.ab", "d:p00-x/1.ab",
+     "a:p00-x/-1.ab", "a:/1.ab", "c:p00-x:1.ab", "a:p00-x/0.ab", "a:p00-x/1e9.ab",
+     "a:p00-x/" + "9" * 50 + ".ab", "a:p00-x/1.ÄB", "a:p00-x/1.ab\n", "c:p00-x:1:1:1.ab"],
+)  # fmt: skip
+def test_what_is_no_token_is_said_so(text: str) -> None:
+    with pytest.raises(BadInput, match="token: is not one that came with a task"):
+        parse_token(text)
+
+
+@pytest.mark.parametrize("entry", [Entry("attempt", "p00-x", 2), Entry("cycle", "p00-x", 1, 1)])
+def test_a_token_names_its_task(school: School, entry: Entry) -> None:
+    assert parse_token(f"{entry}.0a1b") == Lease(entry, "0a1b")
+    told = report_attempt(school.bench, Lease(entry, "0a1b"), Report(score=1))
+    assert told == Refused("gone")
+
+
+def test_a_pause_leaves_nothing_to_do_and_loses_nothing(school: School) -> None:
+    job_id = school.record(40)
+    school.play.ledger.pause("task_type:past_tense")
+    assert school.nothing()
+    assert school.view(job_id).waiting_for == "pause"
+    school.play.ledger.resume("task_type:past_tense")
+    assert school.next().claim.job_id == job_id
+
+
+def test_a_paused_task_type_does_not_block_another_retry(school: School) -> None:
+    first = school.record(40, task_type="past_tense")
+    second = school.record(40, task_type="plural")
+    school.play.ledger.pause("task_type:past_tense")
+    task = school.next()
+    assert (task.claim.job_id, task.mode) == (second, "immediate_retry")
+    school.report(task, 90)
+    assert school.nothing()
+    school.play.ledger.resume("task_type:past_tense")
+    assert school.next().claim.job_id == first
+
+
+# -- jobs that wait for their first attempt --------------------------------------------------------
+
+
+def submitted(school: School, *verifiers: Any) -> str:
+    return school.play.submit(
+        task_type="person", subject="mia", runner={"kind": "external"}, verifiers=verifiers
+    )
+
+
+def test_a_job_may_be_verified_here(school: School) -> None:
+    job_id = submitted(school, "json.object")
+    task = school.next()
+    assert (task.mode, task.cycle_id) == ("initial", None)
+    told = school.report(task, None, answer="no JSON")
+    assert isinstance(told, Settled)
+    assert told.verdict.score == 0
+    school.report(school.next(), None, answer='{"a": 1}')
+    assert school.view(job_id).state == "succeeded"
+
+
+def test_slow_verifiers_run_where_they_always_do(school: School) -> None:
+    job_id = submitted(school, {"id": "command.subprocess", "argv": ["true"]})
+    task = school.next()
+    told = school.report(task, None, answer="x")
+    assert told == Handed(entry=task.lease.entry, verifications=1)
+    assert school.report(task, None) == Refused("verifying")
+    assert school.nothing()
+    run_verification(school.bench, Entry("verification", job_id, 1, 0))
+    assert school.view(job_id).attempts[0].verdict["score"] == 100
+
+
+# -- delayed verification --------------------------------------------------------------------------
+
+
+def test_a_delayed_verification_comes_when_it_is_due(school: School) -> None:
+    school.record(40)
+    school.report(school.next(), 90)
+    assert school.nothing()
+    school.play.advance(AFTER)
+    task = school.next()
+    assert task.mode == "delayed_verification"
+    assert school.next().token == task.token
+
+
+@pytest.mark.parametrize(
+    ("score", "status", "reason"),
+    [
+        (70, CycleStatus.COMPLETED, None),
+        (100, CycleStatus.COMPLETED, None),
+        (69.5, CycleStatus.ESCALATED, "delayed verification scored 69.5"),
+        (0, CycleStatus.ESCALATED, "delayed verification scored 0"),
+    ],
+)
+def test_its_score_decides(
+    school: School, score: float, status: CycleStatus, reason: str | None
+) -> None:
+    job_id = school.repaired()
+    task = school.next()
+    told = school.report(task, score, prompt=OTHER)
+    assert told == Rechecked(entry=task.lease.entry, score=score, status=status.value)
+    cycle = school.play.cycle(job_id)
+    assert (cycle.status, cycle.reason or None) == (status, reason)
+    assert school.view(job_id).state == "succeeded"
+    assert school.report(task, 0, prompt=OTHER) == Refused("stored")
+    assert school.play.cycle(job_id).score == score
+    assert school.nothing()
+
+
+def test_what_does_not_count_is_counted_and_may_be_done_again(school: School) -> None:
+    job_id = school.repaired(
+        delayed_verification={"mode": "reformulate", "other_family": True, "after": 600}
+    )
+    task = school.next()
+    refused = [
+        ("missing_task_family_context", {"prompt": OTHER}),
+        ("missing_prompt_context", {"task_family": "plurals"}),
+        ("missing_prompt_context", {"task_family": "plurals", "prompt": " "}),
+        ("duplicate_task_family", {"task_family": "past_tense", "prompt": OTHER}),
+        ("duplicate_prompt_formulation", {"task_family": "plurals", "prompt": PROMPT.upper()}),
+    ]
+    for reason, fields in refused:
+        with pytest.raises(NotCounted, match=reason) as caught:
+            school.report(task, 100, **fields)
+        assert caught.value.reason == reason
+    assert school.play.cycle(job_id).status is CycleStatus.PENDING_DELAYED_VERIFICATION
+    assert isinstance(school.play.ledger, MemoryLedger)
+    row = school.play.ledger._book.rows.get(f"cycle:{task.cycle_id}")
+    counted = json.loads(row["delayed_invalid"])
+    assert counted == {
+        "missing_task_family_context": 1,
+        "missing_prompt_context": 2,
+        "duplicate_task_family": 1,
+        "duplicate_prompt_formulation": 1,
+    }
+    school.report(task, 80, prompt=OTHER, task_family="plurals")
+    assert school.play.cycle(job_id).status is CycleStatus.COMPLETED
+
+
+def test_one_without_a_score_counts_for_nothing(school: School) -> None:
+    school.repaired()
+    task = school.next()
+    with pytest.raises(BadInput, match="score: is required"):
+        school.report(task, None, prompt=OTHER)
+    assert isinstance(school.report(task, 90, prompt=OTHER), Rechecked)
+
+
+def test_one_may_be_verified_here_too(school: School) -> None:
+    job_id = school.play.submit(
+        task_type="person",
+        subject="mia",
+        prompt=PROMPT,
+        runner={"kind": "external"},
+        delayed_verification={"mode": "reformulate"},
+    )
+    school.report(school.next(), None, answer="no JSON")
+    school.report(school.next(), None, answer="{}")
+    school.play.advance(AFTER)
+    school.report(school.next(), None, answer="no JSON", prompt=OTHER)
+    cycle = school.play.cycle(job_id)
+    assert (cycle.status, cycle.reason) == (
+        CycleStatus.ESCALATED,
+        "delayed verification scored 0",
+    )
+
+
+# -- guardrails ------------------------------------------------------------------------------------
+
+
+def loop(school: School, **fields: Any) -> str:
+    """One repair loop that takes hardly any time: its cycle is open or was cut short."""
+    job_id = school.record(40, **fields)
+    if school.view(job_id).state != "escalated":
+        school.report(school.next(fields.get("subject", "mia")), 90, seconds=0.1)
+    return job_id
+
+
+def test_the_third_loop_of_a_skill_is_a_person_s(school: School) -> None:
+    done = [loop(school) for _ in range(3)]
+    assert [school.view(job_id).state for job_id in done[:2]] == ["succeeded", "succeeded"]
+    view = school.view(done[2])
+    assert (view.state, view.reason, len(view.attempts)) == ("escalated", LOOP_CAP, 1)
+    assert (view.cycles[0].status, view.cycles[0].reason) == (CycleStatus.ESCALATED, LOOP_CAP)
+    assert view.cycles[0].ended_at is not None
+    assert school.play.view(loop(school, task_type="plurals")).state == "succeeded"
+    assert school.play.view(loop(school, subject="noa")).reason is None
+
+
+def test_a_session_ends_and_loops_are_allowed_again(school: School) -> None:
+    for _ in range(2):
+        loop(school)
+    school.play.advance(5401)
+    assert school.view(loop(school)).state == "succeeded"
+
+
+def test_the_first_low_score_of_a_fresh_session_is_always_repaired(school: School) -> None:
+    """However little time there was: nothing can be a share of it yet."""
+    job_id = school.record(0, seconds=0.001)
+    assert school.next().mode == "immediate_retry"
+    assert school.view(job_id).reason is None
+
+
+@pytest.mark.parametrize(
+    ("repair", "then", "state"),
+    [
+        (40, 10, "escalated"),  # 40 of 100 + 40 + 10 seconds are more than a quarter
+        (40, 100, "queued"),  # the time of this very attempt counts too: 40 of 240
+        (35, 0, "escalated"),  # 35 of 135
+        (10, 1, "queued"),
+    ],
+)
+def test_a_quarter_of_a_session_s_time_may_go_into_repairs(
+    school: School, repair: float, then: float, state: str
+) -> None:
+    school.record(40, seconds=100)
+    school.report(school.next(), 90, seconds=repair)
+    job_id = school.record(40, task_type="plurals", seconds=then)
+    view = school.view(job_id)
+    assert view.state == state
+    assert view.reason == (TIME_SHARE_CAP if state == "escalated" else None)
+    if state == "escalated":
+        assert view.cycles[0].status is CycleStatus.ESCALATED
+
+
+def test_a_guardrail_forbids_loops_and_nothing_else(school: School) -> None:
+    """A good score, or a task type without a mandatory retry, opens none."""
+    for _ in range(2):
+        loop(school)
+    assert school.view(school.record(85)).state == "succeeded"
+    bench = bench_of(school.play, exempt_task_types=frozenset({"past_tense"}))
+    job_id = School(school.play, bench).record(40)
+    assert (school.view(job_id).state, school.view(job_id).cycles) == ("queued", ())
+
+
+def test_a_loop_under_way_may_end(school: School) -> None:
+    """The second loop's retry fails: it goes on by the policy, not by the guardrail."""
+    loop(school)
+    job_id = school.record(40)
+    school.report(school.next(), 40, feedback="still wrong", seconds=0)
+    assert school.view(job_id).state == "queued"
+
+
+# -- guardrails of queue jobs ----------------------------------------------------------------------
+
+
+def tired(play: Stage, **changes: Any) -> JobView:
+    """A queue job that fails again and again."""
+    bench = bench_of(play, FakeRunner(["no JSON"]), **changes)
+    told = play.offer(make_job(policy={"max_attempts": 6, "same_failure_limit": 9}))
+    for number in range(1, 7):
+        run_attempt(bench, Entry("attempt", told.id, number))
+    return play.view(told.id)
+
+
+def test_queue_jobs_have_no_guardrails_unless_they_are_set(memory_stage: StageMaker) -> None:
+    play = memory_stage()
+    off = tired(play, guardrail=Guardrail(loops=1))
+    assert off.reason not in (LOOP_CAP, TIME_SHARE_CAP)
+    assert len(off.cycles) > 1
+    on = tired(play, guard_jobs=True, guardrail=Guardrail(loops=1))
+    assert (on.state, on.reason) == ("escalated", LOOP_CAP)
+    assert [cycle.status for cycle in on.cycles] == [CycleStatus.ESCALATED] * 2
+    assert on.cycles[-1].reason == LOOP_CAP
+
+
+def test_a_requeued_job_has_its_loops_again(memory_stage: StageMaker) -> None:
+    play = memory_stage()
+    view = tired(play, guard_jobs=True, guardrail=Guardrail(loops=1))
+    number = len(view.attempts)
+    play.end(f"{view.id}:{number}", "requeued")
+    again = FakeRunner(["no JSON"])
+    bench = bench_of(play, again, guard_jobs=True, guardrail=Guardrail(loops=1))
+    run_attempt(bench, Entry("attempt", view.id, number + 1))
+    after = play.view(view.id)
+    assert (after.state, after.attempts[-1].plan.mode) == ("queued", "immediate_retry")

@@ -1,0 +1,326 @@
+"""The JSON Schemas for editors agree with the loader, on every example and every small mistake."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from ruamel.yaml import YAML
+from support.job_file_cases import BEYOND, INVALID, VALID, job, over
+
+from mulligan.console.cli.commands.schema import Kind, schema_for
+from mulligan.console.jobfiles import option_schemas
+from mulligan.console.jobfiles.job_file import find_jobs
+from mulligan.console.jobfiles.option_schemas import verifier_models
+from mulligan.policies.jobs.job import Job, parse_duration
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.admission.intake import check_job
+from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
+from mulligan.workers.settings.model import Settings, load_settings
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+ROOT = Path(__file__).resolve().parents[3]
+SETTINGS: dict[str, Any] = {
+    "runners": {"small": {"kind": "openai", "model": "m", "base_url": "http://127.0.0.1:8080/v1"}},
+    "commands": {"lint": {"argv": ["true"]}},
+}
+
+
+@cache
+def validator(kind: Kind) -> Any:
+    return jsonschema_rs.Draft202012Validator(schema_for(kind))
+
+
+def schema_accepts(data: Any) -> bool:
+    return bool(validator("job").is_valid(data))
+
+
+def loader_accepts(data: Any, folder: Path) -> bool:
+    """What `mulligan run` would say of a file before it starts anything."""
+    (folder / "exercise").mkdir(exist_ok=True)
+    (folder / "hello.txt").write_text("Hello {{who}}")
+    path = folder / "jobs.json"
+    path.write_text(json.dumps(data))
+    try:
+        found = find_jobs([str(path)])
+    except BadInput:
+        return False
+    return not any(check_job(each.job, **intake()) for each in found)
+
+
+@cache
+def intake() -> dict[str, Any]:
+    settings = load_settings(allow_inline=True, **SETTINGS)
+    runners = RunnerRegistry(profiles=settings.runners)
+    verifiers = VerifierRegistry()
+    return {"settings": settings, "runners": runners, "verifiers": verifiers, "local_paths": True}
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_both_accept(name: str, tmp_path: Path) -> None:
+    assert loader_accepts(VALID[name], tmp_path)
+    assert [str(error) for error in validator("job").iter_errors(VALID[name])] == []
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_both_refuse(name: str, tmp_path: Path) -> None:
+    assert not loader_accepts(INVALID[name], tmp_path)
+    assert not schema_accepts(INVALID[name])
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_only_the_loader_refuses(name: str, tmp_path: Path) -> None:
+    assert not loader_accepts(BEYOND[name], tmp_path)
+    assert schema_accepts(BEYOND[name])
+
+
+# -- every file with every small mistake -----------------------------------------------------------
+
+INSTEAD: tuple[Any, ...] = (None, -1, 2.5, "", "zz", "10m", [], ["zz"], {}, {"zz": 1})
+
+
+def mutations(data: Any) -> Iterator[tuple[str, Any]]:
+    """The data with one value left out, replaced, or with a stranger beside it."""
+    for path in paths_of(data):
+        parent, key = at(data, path[:-1]), path[-1]
+        for number, value in enumerate(INSTEAD):
+            changed = copy.deepcopy(data)
+            at(changed, path[:-1])[key] = value
+            yield f"{path}={value!r}", changed
+            if number == 0 and isinstance(parent, dict):
+                changed = copy.deepcopy(data)
+                del at(changed, path[:-1])[key]
+                yield f"{path} left out", changed
+        if isinstance(at(data, path), dict):
+            changed = copy.deepcopy(data)
+            at(changed, path)["stranger"] = "x"
+            yield f"{path} with a stranger", changed
+
+
+def paths_of(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    inside = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in inside:
+        yield (*path, key)
+        if isinstance(value, dict | list) and key != "schema":
+            yield from paths_of(value, (*path, key))
+
+
+def at(data: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        data = data[key]
+    return data
+
+
+#: The schema cannot know which names there are: profiles, commands, directories, files, vars.
+NAMES = re.compile(r"'(runner|profile|command|path|workspace|prompt_file|vars|who|args)'")
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_both_see_the_same_small_mistakes(name: str, tmp_path: Path) -> None:
+    false_alarms, missed = [], []
+    for how, data in mutations(VALID[name]):
+        loader, schema = loader_accepts(data, tmp_path), schema_accepts(data)
+        # A mistake in a default that no job takes is still worth a word in an editor.
+        if loader and not schema and not how.startswith("('defaults'"):
+            false_alarms.append(how)
+        # Nor can it put defaults and jobs together.
+        if schema and not loader and not NAMES.search(how) and "defaults" not in VALID[name]:
+            missed.append(how)
+    assert (false_alarms, missed) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "text", ["3", "20s", " 1.5 h ", "250ms", "7d", "0", "", "s", "-1", "1 min", "1e3", ".5", "1."]
+)
+def test_durations_as_text(text: str) -> None:
+    try:
+        parse_duration(text)
+        known = True
+    except ValueError:
+        known = False
+    assert schema_accepts(job(deadline=text)) is known
+
+
+# -- the repository's own files --------------------------------------------------------------------
+
+
+def test_both_schemas_are_schemas_and_name_everything() -> None:
+    for kind in ("job", "config"):
+        jsonschema_rs.meta.validate(schema_for(kind))
+    made = schema_for("job")
+    fields = made["$defs"]["job"]["properties"]
+    assert fields.keys() == {*Job.model_fields, "prompt_file", "vars"}
+    assert all("title" in f or "$ref" in f or "anyOf" in f for f in fields.values())
+    assert fields["priority"]["default"] == 5
+    assert fields["deadline"]["description"]
+    assert sorted(verifier_models()) == VerifierRegistry().names()
+    kinds = [n.split(".")[1] for n in made["$defs"] if re.fullmatch(r"runner\.\w+", n)]
+    assert sorted({*kinds} - {"part", "profile"}) == RunnerRegistry().kinds()
+    assert made["$defs"]["runner.profile"]["properties"].keys() >= SAFE_OVERRIDES
+    assert schema_for("config")["properties"].keys() == Settings.model_fields.keys()
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    text = path.read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def documents() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def examples(pattern: str) -> list[Any]:
+    found = sorted((ROOT / "examples").rglob(pattern))
+    found = [path for path in found if "edits" not in path.parts]  # plans and suites are no jobs
+    return [pytest.param(path, id=str(path.relative_to(ROOT / "examples"))) for path in found]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
+    """The validator of job files where the plug-ins of a folder's pyproject.toml are installed."""
+
+    def install(folder: Path) -> Any:
+        project = folder / "pyproject.toml"
+        if not project.exists():
+            return validator("job")
+        groups = tomllib.loads(project.read_text("utf-8"))["project"]["entry-points"]
+        points = {
+            group: [EntryPoint(name, value, group) for name, value in names.items()]
+            for group, names in groups.items()
+        }
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.setattr(option_schemas, "entry_points", lambda group: points.get(group, []))
+        return jsonschema_rs.Draft202012Validator(schema_for("job"))
+
+    return install
+
+
+@pytest.mark.parametrize("path", examples("*.yaml"))
+def test_the_job_files_of_the_examples(path: Path, installed: Callable[[Path], Any]) -> None:
+    installed(path.parent).validate(YAML(typ="safe").load(path))
+
+
+PLUG_INS = {
+    "mulligan.verifiers": {"my.even": "plugged:Even", "my.broken": "plugged:none"},
+    "mulligan.runners": {"echo": "plugged:echo"},
+}
+PLUGGED = """\
+from pydantic import BaseModel, field_validator
+class Even:
+    slow = False
+    class Options(BaseModel, extra="forbid"):
+        tolerance: int = 0
+        words: list[str] = []
+        @field_validator("words", mode="before")
+        @classmethod
+        def _split(cls, value): return value.split() if isinstance(value, str) else value
+    def __init__(self, options): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "accepted"),
+    [
+        (job(verifiers=["my.even", "my.broken"]), False),
+        (job(verifiers=["my.even", {"id": "my.broken", "any": "thing"}]), True),
+        (job(verifiers=[{"id": "my.even", "tolerance": 1, "words": "a b"}]), True),
+        (job(verifiers=[{"id": "my.even", "tolerence": 1}]), False),
+        (job(runner={"kind": "echo", "any": "thing"}), True),
+        (over({**job(), "runner": {"kind": "echo"}}, {"runner": {"any": "thing"}}), True),
+        (job(runner={"kind": "ehco"}), False),
+    ],
+)
+def test_plug_ins_are_part_of_the_schema(
+    data: Any, accepted: bool, tmp_path: Path, installed: Callable[[Path], Any]
+) -> None:
+    (tmp_path / "plugged.py").write_text(PLUGGED)
+    lines = ["[project]"]
+    for group, names in PLUG_INS.items():
+        lines.append(f'[project.entry-points."{group}"]')
+        lines += [f'"{name}" = "{value}"' for name, value in names.items()]
+    (tmp_path / "pyproject.toml").write_text("\n".join(lines))
+    assert installed(tmp_path).is_valid(data) is accepted
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.stem)
+def test_the_job_files_in_the_documents(path: Path) -> None:
+    """A fragment is completed by what it leaves out."""
+    for block in blocks(path, "yaml"):
+        data = YAML(typ="safe").load(block)
+        whole = not isinstance(data, dict) or "jobs" in data
+        validator("job").validate(data if whole else {**job(), **data})
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.stem)
+def test_the_configurations_in_the_documents(path: Path) -> None:
+    for block in blocks(path, "toml"):
+        if not block.startswith("[project"):
+            validator("config").validate(tomllib.loads(block))
+
+
+@pytest.mark.parametrize("path", examples("mulligan.toml"))
+def test_the_configurations_of_the_examples(path: Path) -> None:
+    validator("config").validate(tomllib.loads(path.read_text("utf-8")))
+
+
+# -- mulligan.toml ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("", True),
+        ('lease = "30s"\npartitions = 2\nallow_inline = true', True),
+        ('[runners.a]\nkind = "local"\n[runners.b]\nkind = "scripted"\nanswers = ["x"]', True),
+        ('[commands.a]\nargv = ["true"]\ntimeout = "1m"\n[workspaces]\nw = "/srv"', True),
+        ("leese = 3", False),
+        ('lease = "soon"', False),
+        ("lease = 0", False),
+        ("partitions = 101", False),
+        ('key_prefix = "a b"', False),
+        ('exempt_task_types = "read_aloud"', False),
+        ("flower_port = 70000", False),
+        ("workspaces = {a = 3}", False),
+        ('runners = {a = "local"}', False),
+        ("[runners.a]\nmax_tokens = 3", False),
+        ('[runners.a]\nkind = "opnai"', False),
+        ('[runners.a]\nkind = "openai"', False),
+        ('[runners.a]\nkind = "local"\nmodel = "x"', False),
+        ('[runners.a]\nkind = "local"\ntimeout = "1 min"', False),
+        ('[commands.a]\nargv = "true"', False),
+        ('[commands.a]\nargs = ["true"]', False),
+    ],
+)
+def test_mulligan_toml(text: str, accepted: bool) -> None:
+    Path("mulligan.toml").write_text(text)
+    assert config_is_accepted() is accepted
+    assert validator("config").is_valid(tomllib.loads(text)) is accepted
+
+
+def config_is_accepted() -> bool:
+    """What `doctor` would say, and any job that names one of the commands."""
+    try:
+        settings = load_settings()
+    except BadInput:
+        return False
+    runners = RunnerRegistry(profiles=settings.runners)
+    verifiers = VerifierRegistry()
+    jobs = [
+        Job.model_validate(job(runner={"kind": "local"},
+                               verifiers=[{"id": "command.subprocess", "command": name}]))
+        for name in settings.commands
+    ]  # fmt: skip
+    inline = settings.model_copy(update={"allow_inline": True})
+    return not runners.check_profiles() and not any(
+        check_job(each, settings=inline, runners=runners, verifiers=verifiers, local_paths=True)
+        for each in jobs
+    )

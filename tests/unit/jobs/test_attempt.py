@@ -1,0 +1,304 @@
+"""The verbs on an in-memory ledger: what each does when the world misbehaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from support.ledger_stage import make_job
+
+from mulligan.policies.failures.failure import FailureKind
+from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
+from mulligan.policies.repair.wording import WORKED_BEFORE
+from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.jobs.context import RunnerInHand, Stay, Workbench
+from mulligan.tasks.jobs.outcome import Outcome, Requeued
+from mulligan.tasks.jobs.settle import Settled
+from mulligan.tasks.jobs.submit import Intake, problems, read_job
+from mulligan.tasks.ports.ledger import Entry, JobView, Publication, Refused, Submission
+from mulligan.tasks.ports.world import BadInput, Request, RunnerError, TransportFault, VerifierError
+from mulligan.workers.ledger.keys import job_id as new_id
+from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
+from mulligan.workers.settings.model import Settings
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+Answer = str | Output | Exception
+
+
+@dataclass
+class FakeRunner:
+    """Answers, or raises, what it is given; remembers what it was asked."""
+
+    answers: Sequence[Answer]
+    provider: str = "fake"
+    asked: list[Request] = field(default_factory=list)
+
+    def answer(self, request: Request) -> Output:
+        self.asked.append(request)
+        given = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        if isinstance(given, Exception):
+            raise given
+        return given if isinstance(given, Output) else Output(text=given)
+
+
+@dataclass
+class FakeBreakers:
+    stay: Stay | None = None
+    faults: list[TransportFault] = field(default_factory=list)
+    successes: int = 0
+
+    def wait(self, provider: str) -> Stay | None:
+        return self.stay
+
+    def fault(self, fault: TransportFault) -> None:
+        self.faults.append(fault)
+
+    def success(self, provider: str) -> None:
+        self.successes += 1
+
+
+class Shop:
+    """One worker's bench over an in-memory ledger."""
+
+    def __init__(self, *answers: Answer, **changes: Any) -> None:
+        self.ledger = MemoryLedger(Settings())
+        self.runner = FakeRunner(answers)
+        self.breakers = FakeBreakers()
+        self.published: list[Publication] = []
+        verifiers = VerifierRegistry()
+        bench = Workbench(
+            ledger=self.ledger,
+            runner=lambda _: RunnerInHand(
+                runner=self.runner, timeout=7.0, decoding=Decoding(temperature=1.0, max_tokens=100)
+            ),
+            verifier=verifiers.build,
+            publish=self.published.extend,
+            holding=lambda _lease, _deadline: nullcontext(),
+            breakers=self.breakers,
+            worker="here",
+            randomness=lambda: 0.5,
+        )
+        self.bench = replace(bench, **changes)
+
+    def submit(self, job: Job) -> str:
+        submission = Submission(id=new_id(partitions=1), job=job)
+        self.ledger.accept([submission])
+        return submission.id
+
+    def run(self, job: Job, *, attempts: int = 1) -> tuple[Outcome, JobView]:
+        job_id = self.submit(job)
+        outcome: Outcome = Refused("gone")
+        for number in range(1, attempts + 1):
+            outcome = run_attempt(self.bench, Entry("attempt", job_id, number))
+        view = self.ledger.job(job_id)
+        assert view is not None
+        return outcome, view
+
+
+def test_an_answer_over_the_cap_is_cut_and_counts_as_truncated() -> None:
+    shop = Shop('{"a": "' + "x" * 100 + '"}', answer_cap=20)
+    _, view = shop.run(make_job())
+    output = view.attempts[0].output
+    assert output is not None
+    assert len(output.text) == 20
+    assert view.attempts[0].verdict["failure"]["cause"] == "truncated"
+
+
+def test_text_that_is_no_text_is_replaced_not_fatal() -> None:
+    _, view = Shop('{"a": "\ud800"}').run(make_job())
+    assert view.state == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("stay", "reason"),
+    [
+        (Stay(seconds=12.0), "the breaker of fake is open"),
+        (Stay(seconds=5.0, waiting_for="pause"), "fake is paused"),
+    ],
+)
+def test_a_provider_is_left_alone_for_as_long_as_it_takes(stay: Stay, reason: str) -> None:
+    shop = Shop("{}")
+    shop.breakers.stay = stay
+    outcome, view = shop.run(make_job())
+    assert isinstance(outcome, Requeued)
+    assert (outcome.delay, outcome.reason) == (stay.seconds, reason)
+    assert (view.state, view.waiting_for) == ("waiting", stay.waiting_for)
+    assert shop.runner.asked == []
+
+
+def test_a_transport_fault_is_no_failure_of_the_answer() -> None:
+    fault = TransportFault("busy", provider="fake", status=429, retry_after=3.0)
+    outcome, view = Shop(fault).run(make_job())
+    assert isinstance(outcome, Requeued)
+    assert outcome.delay == 3.5  # what it asked for, and half of the first back-off of 1 s
+    assert (view.state, view.waiting_for) == ("waiting", "delay")
+    assert view.attempts[0].verdict == {}
+    assert view.attempts[0].faults == 1
+
+
+def test_an_answer_tells_the_breaker() -> None:
+    shop = Shop("{}")
+    shop.run(make_job())
+    assert shop.breakers.successes == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        # Asking again is pointless, so nobody is asked again.
+        (RunnerError("no such model"), "escalated", "tool_error"),
+        # A program that failed may do better with a corrected prompt.
+        (RunnerError("exit 1", evidence={"exit_code": 1}, final=False), "queued", None),
+        # A runner's own bug is classified like everything else.
+        (ZeroDivisionError("oops"), "queued", None),
+    ],
+)
+def test_a_runner_that_fails(error: Exception, state: str, reason: str | None) -> None:
+    outcome, view = Shop(error).run(make_job())
+    assert isinstance(outcome, Settled)
+    assert (view.state, view.reason) == (state, reason)
+    assert view.attempts[0].verdict["score"] is None
+    assert view.cycles == ()
+
+
+def test_the_next_call_may_cost_what_is_left_of_the_budget() -> None:
+    costly = Output(text="nonsense", usage=Usage(total_tokens=600))
+    shop = Shop(costly, "{}")
+    shop.run(make_job(budget={"tokens": 1000}), attempts=2)
+    assert [request.token_allowance for request in shop.runner.asked] == [1000, 400]
+
+
+def test_seconds_are_running_time_and_are_enforced() -> None:
+    slow = Output(text="nonsense", elapsed_seconds=5.0)
+    _, view = Shop(slow).run(make_job(budget={"seconds": 4}))
+    assert (view.state, view.reason) == ("escalated", "budget_seconds")
+
+
+def test_the_retry_asks_the_corrected_prompt_in_another_way() -> None:
+    schema = {"type": "object", "required": ["a"]}
+    shop = Shop("{}", '{"a": 1}')
+    _, view = shop.run(
+        make_job(system="You are terse.", verifiers=[{"id": "contract.schema", "schema": schema}]),
+        attempts=2,
+    )
+    first, second = shop.runner.asked
+    assert view.state == "succeeded"
+    assert [message.role for message in second.messages] == ["system", "user"]
+    assert "$.a" in second.messages[-1].content
+    assert second.messages[-1].content.startswith(first.messages[-1].content)
+    assert (first.decoding.constrained, second.decoding.constrained) == (False, True)
+    assert second.json_schema == schema
+    assert second.timeout == 7.0
+
+
+def test_what_cured_a_failure_once_is_passed_on_to_other_jobs() -> None:
+    """The fleet's memory carries a technique from one job to the next, never a text."""
+    schema = {"type": "object", "required": ["secret"]}
+    job = make_job(prompt="Job one's own words", verifiers=[{"id": "contract.schema",
+                                                             "schema": schema}])  # fmt: skip
+    shop = Shop("{}", '{"secret": 1}', "{}", '{"secret": 2}')
+    shop.run(job, attempts=2)
+    other = job.model_copy(update={"prompt": "Another job"})
+    shop.run(other, attempts=2)
+    first, second = shop.runner.asked[1], shop.runner.asked[3]
+    assert WORKED_BEFORE not in first.messages[-1].content
+    assert WORKED_BEFORE in second.messages[-1].content
+    assert "Job one's own words" not in second.messages[-1].content
+
+
+def test_a_verifier_without_a_verdict_is_run_again_on_the_same_answer() -> None:
+    class Broken:
+        slow = False
+
+        def verify(self, candidate: Any) -> Any:
+            raise VerifierError("no program")
+
+    shop = Shop("{}")
+    shop.bench = replace(shop.bench, verifier=lambda _: Broken())
+    outcome, view = shop.run(make_job())
+    assert isinstance(outcome, Requeued)
+    assert view.attempts[0].output is not None
+    assert view.attempts[0].verdict == {}
+
+
+def intake(**changes: Any) -> Intake:
+    ledger = MemoryLedger(Settings())
+    fields: dict[str, Any] = {
+        "ledger": ledger,
+        "publish": lambda _: None,
+        "check": lambda _: [],
+        "snapshot": lambda workspace: workspace,
+        "new_id": lambda _: new_id(partitions=1),
+        "prompt_cap": 100,
+        "exempt_task_types": frozenset({"read_aloud"}),
+        **changes,
+    }
+    return Intake(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"prompt": "é" * 51}, "prompt: 102 bytes are over the cap of 100"),
+        ({"policy": {"max_attempts": 1}}, "policy.max_attempts: must be 2 or more"),
+    ],
+)
+def test_what_a_well_formed_job_may_still_break(fields: dict[str, Any], line: str) -> None:
+    found = problems(intake(), make_job(**fields))
+    assert len(found) == 1
+    assert found[0].startswith(line)
+
+
+def test_an_exempt_type_may_have_one_attempt() -> None:
+    job = make_job(task_type="read_aloud", policy={"max_attempts": 1})
+    assert problems(intake(), job) == []
+
+
+Change = Callable[[dict[str, Any]], Any]
+RAW: dict[str, Any] = {
+    "task_type": "t",
+    "prompt": "p",
+    "runner": "r",
+    "verifiers": ["json.object"],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        ({"promt": "x"}, ["promt: there is no such field; did you mean 'prompt'?"]),
+        ({"task_type": None}, ["task_type: input should be a valid string"]),
+        ({"verifiers": []}, ["verifiers: give at least 1"]),
+        ({"runner": {"temperature": 1}}, ["runner: name a profile of mulligan.toml or a kind"]),
+        ({"policy": {"max_attempts": 0}}, ["policy.max_attempts: input should be greater than"]),
+        ({"budget": {"seconds": "soon"}}, ["budget.seconds: 'soon' is not a duration"]),
+        ({"prompt": None}, ["job: give either a prompt or messages"]),
+        ({"verifiers": "json.object"}, ["verifiers: must be a list, such as [json.object]"]),
+        ({"verifiers": [3]}, ["verifiers[0]: must be a mapping, such as {id: json.object}"]),
+        ({"runner": None}, ["runner: must be a mapping, such as {kind: openai, model: name}, or"]),
+        (
+            {"policy": {"escalate_on": ["odd"]}},
+            [f"policy.escalate_on[0]: must be one of {', '.join(FailureKind)}"],
+        ),
+        (
+            {"workspace": {"path": "w", "output_file": "../x"}},
+            ["workspace: output_file '../x' must stay inside the workspace"],
+        ),
+        ({"priority": 10, "labels": 3}, ["labels: must be a mapping", "priority: input should be"]),
+    ],
+)
+def test_a_bad_job_names_every_field(changes: dict[str, Any], lines: list[str]) -> None:
+    with pytest.raises(BadInput) as caught:
+        read_job({**RAW, **changes})
+    assert len(caught.value.problems) == len(lines)
+    for problem, line in zip(caught.value.problems, lines, strict=True):
+        assert problem.startswith(line)
+
+
+@pytest.mark.parametrize("raw", [[], "job", None, 3])
+def test_what_is_no_mapping_is_no_job(raw: Any) -> None:
+    with pytest.raises(BadInput, match="a job is a mapping"):
+        read_job(raw)

@@ -1,0 +1,141 @@
+"""What cannot be done within one claim is refused before anybody is asked."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from support.ledger_stage import make_job
+
+from mulligan.policies.jobs.job import Job
+from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.admission.intake import check_job
+from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
+from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs, MemoryBreakers
+from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.services import furnish
+from mulligan.workers.settings.model import Settings
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+#: Nothing is run: what a command may take is looked at.
+pytestmark = pytest.mark.real_models("command")
+RUNNERS = {
+    "small": {"kind": "command", "argv": ["agent"], "timeout": "30s"},
+    "usual": {"kind": "command", "argv": ["agent"]},
+    "endless": {"kind": "command", "argv": ["agent"], "timeout": "2h"},
+}
+AGENT = {"kind": "command", "argv": ["agent"]}
+WORKSPACE = {"snapshot": "sha256:" + "0" * 64, "output_file": "answer.py"}
+
+
+def settings(**changes: Any) -> Settings:
+    return Settings(allow_inline=True, runners=RUNNERS, **changes)
+
+
+def problems(job: Job, **changes: Any) -> list[str]:
+    given = settings(**changes)
+    return check_job(
+        job,
+        settings=given,
+        runners=RunnerRegistry(profiles=given.runners),
+        verifiers=VerifierRegistry(),
+        local_paths=True,
+    )
+
+
+def job_with_tests(*timeouts: str, **more: Any) -> Job:
+    verifiers = [{"id": "pytest.subprocess", "timeout": timeout} for timeout in timeouts]
+    return make_job(workspace=WORKSPACE, verifiers=verifiers, **more)
+
+
+def test_a_runner_that_may_outlive_its_claim_is_refused() -> None:
+    assert problems(make_job(runner={**AGENT, "timeout": "2h"})) == [
+        "runner.timeout: 7200 s and 60 s of slack is more than hard_limit 3600 s;"
+        " lower it or raise MULLIGAN_HARD_LIMIT"
+    ]
+    assert problems(make_job(runner={**AGENT, "timeout": "2h"}), hard_limit="3h") == []
+    assert problems(make_job(runner={**AGENT, "timeout": 3540})) == []
+
+
+def test_a_profile_that_may_is_named() -> None:
+    (problem,) = problems(make_job(runner="endless"))
+    assert problem.startswith("runner.profile: [runners.endless] of mulligan.toml: timeout: 7200 s")
+
+
+@pytest.mark.parametrize(
+    ("profile", "timeout", "most"),
+    [
+        ("small", "31s", "30 s"),
+        ("small", "10h", "30 s"),
+        ("usual", "301s", "300 s"),  # runner_timeout
+    ],
+)
+def test_a_job_may_not_raise_the_timeout_of_a_profile(
+    profile: str, timeout: str, most: str
+) -> None:
+    (problem,) = problems(make_job(runner={"profile": profile, "timeout": timeout}))
+    assert problem.startswith("runner.timeout: ")
+    assert f"more than the {most} of the profile '{profile}'" in problem
+
+
+@pytest.mark.parametrize(
+    ("profile", "timeout"), [("small", 30), ("small", 5), ("usual", 300), ("endless", 60)]
+)
+def test_a_job_may_lower_it(profile: str, timeout: float) -> None:
+    assert problems(make_job(runner={"profile": profile, "timeout": timeout})) == []
+
+
+def test_tests_are_listed_twice_and_run_once_within_a_claim() -> None:
+    assert problems(job_with_tests("1180s")) == []
+    assert problems(job_with_tests("60s", "1h")) == [
+        "verifiers[1].timeout: with it a verification may take 10860 s, more than hard_limit"
+        " 3600 s; lower it or raise MULLIGAN_HARD_LIMIT"
+    ]
+    assert problems(job_with_tests("1h"), hard_limit="4h") == []
+
+
+def test_a_delayed_verification_does_it_all_within_one_claim() -> None:
+    four = ["5m"] * 4  # 960 s each
+    (problem,) = problems(job_with_tests(*four))
+    assert problem.startswith("delayed_verification: everything it runs may take 3840 s together")
+    assert problems(job_with_tests(*four, task_type="benchmark")) == [], "an exempt type has none"
+    assert problems(job_with_tests(*four[1:])) == []
+    asking = {"delayed_verification": {"mode": "reformulate"}, "runner": {**AGENT, "timeout": 1200}}
+    (problem,) = problems(job_with_tests(*four[1:], **asking))
+    assert "may take 4140 s together" in problem
+
+
+def bench_of(given: Settings) -> Workbench:
+    return furnish(
+        given,
+        MemoryLedger(given),
+        blobs=MemoryBlobs(),
+        breakers=MemoryBreakers(),
+        publish=lambda _: None,
+        holding=lambda _lease, _deadline: nullcontext(),
+        local_paths=True,
+    ).bench
+
+
+def test_workers_refuse_what_a_producer_could_not_check() -> None:
+    bench = bench_of(settings())
+    with pytest.raises(BadInput, match="more than hard_limit"):
+        bench.runner(make_job(runner={**AGENT, "timeout": "2h"}).runner)
+    with pytest.raises(BadInput, match=r"pytest\.subprocess: timeout: .* more than hard_limit"):
+        bench.verifier(job_with_tests("1h").verifiers[0])
+
+
+@pytest.mark.parametrize(
+    ("hard_limit", "runner_timeout", "given"),
+    [(3600, 300, 300), (3600, "2h", 3540), (200, 300, 140), (6, 300, 3)],
+)
+def test_the_default_is_cut_to_what_fits(
+    hard_limit: float, runner_timeout: float, given: float
+) -> None:
+    """A job that says nothing is not refused."""
+    fleet = {"hard_limit": hard_limit, "runner_timeout": runner_timeout}
+    job = make_job(runner=AGENT, delayed_verification={"mode": "reformulate"})
+    assert problems(job, **fleet) == []
+    assert bench_of(settings(**fleet)).runner(job.runner).timeout == given

@@ -1,0 +1,98 @@
+"""Reading tokens while the ledger is slow or away: nobody waits in a queue."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+from support.ledger_stage import until
+
+from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.workers.ledger import tokens as token_store
+from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.tokens import Tokens
+
+
+class Calls:
+    """A ledger that answers when it is told to, or is away."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, str] = {}
+        self.away = False
+        self.readings = 0
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def hashes(self, names: Sequence[str]) -> list[dict[str, str]]:
+        self.readings += 1
+        rows = [dict(self.rows) for _ in names]
+        assert self.answers.wait(60)
+        if self.away:
+            raise LedgerUnavailable("the ledger is away")
+        return rows
+
+    def run(self, command: str, *arguments: Any) -> Any:
+        if command == "HSET":
+            self.rows[arguments[1]] = arguments[2]
+        return None
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+def tokens(calls: Calls) -> Tokens:
+    return Tokens(cast(RedisCalls, calls), prefix="mulligan")
+
+
+def outcome(tokens: Tokens) -> str:
+    try:
+        return str(tokens.any())
+    except LedgerUnavailable:
+        return "away"
+
+
+@pytest.mark.parametrize(("away", "told"), [(True, "away"), (False, "False")])
+def test_all_who_ask_at_once_wait_for_one_reading(
+    calls: Calls, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, away: bool, told: str
+) -> None:
+    for name in ("_AWAY", "_FRESH"):  # whoever comes late is told the same
+        monkeypatch.setattr(token_store, name, 3600.0)
+    calls.away = away
+    calls.answers.clear()
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(outcome, tokens) for _ in range(8)]
+        until(lambda: calls.readings == 1)
+        calls.answers.set()
+        assert [each.result(60) for each in asked] == [told] * 8
+    assert calls.readings == 1
+
+
+def test_a_ledger_that_was_away_is_not_asked_again_at_once(
+    calls: Calls, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_store, "_AWAY", 3600.0)
+    calls.away = True
+    assert [outcome(tokens), outcome(tokens)] == ["away", "away"]
+    with pytest.raises(LedgerUnavailable):
+        tokens.session("a secret")
+    assert calls.readings == 1
+    calls.away = False
+    monkeypatch.setattr(token_store, "_AWAY", -1.0)
+    assert outcome(tokens) == "False"
+
+
+def test_a_reading_from_before_a_change_is_not_kept(calls: Calls, tokens: Tokens) -> None:
+    calls.answers.clear()
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(tokens.any)
+        until(lambda: calls.readings == 1)
+        _, text = tokens.create(role="ops")
+        calls.answers.set()
+        assert early.result(60) is False
+    assert tokens.find(text) is not None

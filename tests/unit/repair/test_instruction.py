@@ -1,0 +1,251 @@
+"""Instructions: one per kind and finer cause, naming the place, without a model."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.policies.failures.classify import classify_failure
+from mulligan.policies.failures.failure import (
+    FailureKind,
+    FailureRecord,
+    Finding,
+    VerificationResult,
+)
+from mulligan.policies.repair.instruction import (
+    RepairInstruction,
+    in_words,
+    one_line,
+    reduce_failure_to_repair,
+    repair_instruction_from_dict,
+    repair_instruction_to_dict,
+)
+from mulligan.policies.repair.wording import FALLBACKS, RECIPES, TECHNIQUES, recipe_for
+
+
+def repair(verifier_id: str, **fields: Any) -> RepairInstruction:
+    data = {"status": "fail", "verifier_id": verifier_id, **fields}
+    result = VerificationResult.model_validate(data)
+    return reduce_failure_to_repair(classify_failure(result, source="verify"))
+
+
+def schema(code: str, **finding: Any) -> RepairInstruction:
+    error = {"message": "m", "code": code, "path": "$.a.b", "schema_path": "/x", **finding}
+    return repair("contract.schema", evidence={"contract": "c"}, errors=[error])
+
+
+def broken_test(code: str, **finding: Any) -> RepairInstruction:
+    error = {"message": "m", "code": code, "path": "test_a.py::test_b", **finding}
+    return repair("pytest.subprocess", evidence={"exit_code": 1}, errors=[error])
+
+
+def text(code: str, **finding: Any) -> RepairInstruction:
+    return repair("text.match", errors=[{"message": "m", "code": code, **finding}])
+
+
+def other(payload: object) -> RepairInstruction:
+    return reduce_failure_to_repair(classify_failure(payload, source="task"))
+
+
+@pytest.mark.parametrize(
+    ("instruction", "action", "says"),
+    [
+        # schema: the place, what is wanted, what is there
+        (schema("required"), "add_missing_field", ["$.a.b", "missing"]),
+        (schema("type", expected="integer", actual="31"), "fix_type",
+         ["$.a.b", "integer", '"31"', "without quotes"]),
+        (schema("type", expected="string", actual=31), "fix_type", ["31", "double quotes"]),
+        (schema("type", expected=["string", "null"], actual=3), "fix_type", ["string or null"]),
+        (schema("additionalProperties"), "remove_extra_field", ["$.a.b", "Remove"]),
+        (schema("enum", expected=["red", "blue"], actual="rot"), "choose_allowed_value",
+         ['"red", "blue"', '"rot"']),
+        (schema("const", expected=3, actual=4), "choose_allowed_value", ["3", "4"]),
+        (schema("pattern", expected="^a", actual="b"), "fix_format", ['"^a"', '"b"']),
+        (schema("format", expected="date", actual="b"), "fix_format", ['"date"']),
+        (schema("minimum", expected=3, actual=1), "fix_range", ["minimum 3", "1"]),
+        (schema("maxItems", expected=3, actual=[1]), "fix_size", ["maxItems 3"]),
+        (schema("oneOf", message="none fits"), "fix_value", ["$.a.b", "none fits"]),
+        # not JSON
+        (repair("json.object", evidence={"shape": "fence"}), "drop_fence", ["```", "{"]),
+        (repair("json.object", evidence={"shape": "prose"}), "drop_prose", ["no other words"]),
+        (repair("json.object", evidence={"shape": "empty"}), "answer_at_all", ["empty"]),
+        (repair("json.object", evidence={"shape": "not_object"}), "answer_with_object", ["object"]),
+        (repair("json.object", evidence={"shape": "object", "decoder": "Expecting value"}),
+         "fix_json_syntax", ["Expecting value"]),
+        (repair("json.object", evidence={"shape": "truncated", "truncated": True}),
+         "raise_token_cap", ["cut off"]),
+        # a contract may want an array: nothing is said of braces
+        (repair("contract.schema", evidence={"shape": "prose"}, errors=[
+            {"message": "m", "code": "not_json", "path": "$"}]), "drop_prose", ["schema"]),
+        # tests
+        (broken_test("assertion", message="assert 2 == 0"), "fix_assertion",
+         ["test_a.py::test_b", "assert 2 == 0"]),
+        (broken_test("exception", message="TypeError: x"), "fix_exception", ["TypeError: x"]),
+        (broken_test("import_error", message="no module named y"), "fix_import", ["named y"]),
+        (broken_test("syntax_error", message="invalid syntax"), "fix_syntax", ["invalid syntax"]),
+        (broken_test("collection_error"), "fix_collection", ["test_a.py"]),
+        (broken_test("no_tests"), "keep_tests_collectable", ["whole file"]),
+        (broken_test("forged"), "remove_tampering", ["exit handlers"]),
+        (broken_test("early_exit", message="the run ended early"), "remove_tampering",
+         ["the run ended early"]),
+        (repair("pytest.subprocess", errors=[
+            {"message": "no tests", "code": "collection_error"},
+            {"message": "No module named y", "code": "import_error", "path": "t.py"}]),
+         "fix_import", ["t.py", "No module named y"]),
+        (repair("pytest.subprocess", evidence={"failed": [
+            {"nodeid": "t.py::a", "exception": "AssertionError", "assertion": "assert 1 == 2"}]}),
+         "fix_assertion", ["t.py::a", "assert 1 == 2"]),
+        # commands
+        (repair("pytest.subprocess", evidence={"timed_out": True}, errors=[
+            {"message": "m", "code": "timeout", "path": "t.py::slow"}]), "make_it_finish",
+         ["t.py::slow", "endless loop"]),
+        (repair("command.subprocess", evidence={"argv": ["make", "x"], "exit_code": 2,
+                                                "stderr_tail": "a\nno rule\n"}),
+         "fix_exit", ["`make x`", "exit code 2", "no rule"]),
+        (repair("command.subprocess", evidence={"argv": ["make", "x"], "exit_code": 2,
+                                                "stderr_tail": "no rule"}, errors=[
+            {"message": "m", "code": "exit_code", "path": "make", "expected": 0, "actual": 2}]),
+         "fix_exit", ["`make x` failed with exit code 2: no rule."]),
+        (repair("command.subprocess", evidence={"argv": ["a"], "signal": 11}), "fix_crash",
+         ["signal 11"]),
+        (repair("command.subprocess", evidence={"argv": ["a"], "exit_code": 127}),
+         "name_existing_program", ["`a`"]),
+        # text
+        (text("missing", expected="Hello"), "include_text", ['"Hello"']),
+        (text("forbidden", actual="sorry"), "remove_text", ['"sorry"']),
+        (text("length", message="9 characters, at most 3"), "fix_length", ["at most 3"]),
+        # the rest
+        (other({"kind": "reasoning_error", "cause": "low_score"}), "improve_quality", ["letter"]),
+        (other({"kind": "reasoning_error", "message": "off by one"}), "reconsider", ["off by one"]),
+        (other(KeyError("town")), "use_given_context", ["town"]),
+        (other({"kind": "unsafe_request", "message": "secret"}), "stay_safe", ["not allowed"]),
+        (other({"kind": "repeated_failure"}), "change_approach", ["another way"]),
+        (other({"code": "context_length_exceeded"}), "shorten_context", ["briefly"]),
+        (other({"status": 503, "message": "overloaded"}), "ask_again", ["as it is written"]),
+        (repair("acme.lint", summary="too many words"), "fix_reported_problem", ["too many words"]),
+        (other(RuntimeError("odd")), "fix_reported_problem", ["odd"]),
+    ],
+)  # fmt: skip
+def test_one_instruction_per_cause(
+    instruction: RepairInstruction, action: str, says: list[str]
+) -> None:
+    assert instruction.action == action
+    for words in says:
+        assert words in instruction.prompt_suffix
+    assert instruction.minimal_next_step
+
+
+@pytest.mark.parametrize(
+    ("instruction", "constrained", "cooler", "more_room", "shows_last"),
+    [
+        (schema("type", expected="integer", actual="1"), True, True, False, True),
+        (repair("json.object", evidence={"shape": "prose"}), True, True, False, True),
+        (repair("json.object", evidence={"shape": "empty"}), True, True, False, False),
+        # truncation needs room, and half an answer helps nobody
+        (repair("json.object", evidence={"truncated": True}), True, False, True, False),
+        # code is not JSON, and a cold model repeats itself
+        (broken_test("assertion"), False, False, False, True),
+        (text("missing", expected="x"), False, True, False, True),
+        (other({"kind": "repeated_failure"}), False, False, False, False),
+    ],
+)
+def test_what_changes_in_decoding(
+    instruction: RepairInstruction,
+    constrained: bool,
+    cooler: bool,
+    more_room: bool,
+    shows_last: bool,
+) -> None:
+    assert instruction.constrained is constrained
+    assert (instruction.temperature_factor < 1) is cooler
+    assert (instruction.token_cap_factor > 1) is more_room
+    assert instruction.show_last_answer is shows_last
+
+
+def test_truncated_code_gets_room_but_no_schema() -> None:
+    data = {"status": "fail", "verifier_id": "pytest.subprocess"}
+    result = VerificationResult.model_validate(data)
+    record = classify_failure(result, source="verify", truncated=True)
+    instruction = reduce_failure_to_repair(record)
+    assert instruction.action == "raise_token_cap"
+    assert instruction.token_cap_factor == 2.5
+    assert not instruction.constrained
+
+
+def test_nothing_about_a_provider_reaches_the_prompt() -> None:
+    record = classify_failure(
+        {"status": 429, "provider": "acme", "message": "slow down, key sk-123"}, source="task"
+    )
+    suffix = reduce_failure_to_repair(record).prompt_suffix
+    assert "429" not in suffix
+    assert "acme" not in suffix
+    assert "sk-123" not in suffix
+
+
+def test_every_kind_has_a_recipe_and_every_action_a_name() -> None:
+    assert set(FALLBACKS) == set(FailureKind)
+    for kind in FailureKind:
+        for cause in (None, "no such cause", "truncated", *RECIPES.get(kind, {})):
+            recipe = recipe_for(kind, cause)
+            assert TECHNIQUES[recipe.action] == recipe.technique
+            assert re.fullmatch(r"[a-z_]{1,40}", recipe.action)
+            # Names of places to fill in belong to one failure; techniques are told to others.
+            assert "{" not in recipe.technique
+
+
+def test_an_instruction_reads_back() -> None:
+    instruction = schema("type", expected="integer", actual="31")
+    assert repair_instruction_from_dict(repair_instruction_to_dict(instruction)) == instruction
+
+
+VALUES = st.none() | st.text(max_size=2000) | st.integers() | st.lists(st.text(), max_size=5)
+
+
+@given(
+    st.sampled_from(list(FailureKind)),
+    st.none() | st.sampled_from(sorted({c for table in RECIPES.values() for c in table})),
+    st.text(max_size=3000),
+    st.none() | st.text(max_size=3000),
+    VALUES,
+    VALUES,
+)
+def test_any_record_gives_a_short_instruction(
+    kind: FailureKind, cause: str | None, message: str, path: str | None, wanted: Any, found: Any
+) -> None:
+    record = FailureRecord(
+        kind=kind,
+        cause=cause,
+        classification_signature="v1:a",
+        coarse_signature="v1:b",
+        message=message,
+        source="task",
+        findings=(Finding(message=message, path=path, expected=wanted, actual=found, code=cause),),
+    )
+    instruction = reduce_failure_to_repair(record)
+    assert len(instruction.prompt_suffix) < 1500
+    # Nothing from outside can start a line of its own in the prompt.
+    assert "\n" not in instruction.prompt_suffix
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("x", '"x"'),
+        (3, "3"),
+        (None, "null"),
+        (["a", 1], '"a", 1'),
+        ({"a": 1}, '{"a": 1}'),
+        ("ä" * 500, '"' + "ä" * 158 + "…"),
+    ],
+)
+def test_values_in_words(value: Any, words: str) -> None:
+    assert in_words(value) == words
+
+
+def test_one_line() -> None:
+    assert one_line(" a\n\tb ") == "a b"
+    assert one_line("x" * 50, 10) == "x" * 9 + "…"

@@ -1,0 +1,147 @@
+"""RetryPolicy: the handbook's two questions, and the decision table of the mandatory retry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.policies.failures.failure import FailureKind, FailureRecord
+from mulligan.policies.failures.memory import RetryMemory
+from mulligan.policies.jobs.job import Mode
+from mulligan.policies.repair.retry import ChangeStrategy, Escalate, Retry, RetryPolicy
+
+
+def failure(
+    attempt: int = 1,
+    signature: str = "v1:a",
+    kind: FailureKind = FailureKind.SCHEMA_INVALID,
+) -> FailureRecord:
+    return FailureRecord(
+        kind=kind,
+        classification_signature=signature,
+        coarse_signature="v1:coarse",
+        message="broken",
+        source="verify",
+        attempt=attempt,
+    )
+
+
+def memory_of(count: int, signature: str = "v1:a") -> RetryMemory:
+    memory = RetryMemory()
+    for _ in range(count):
+        memory = memory.record(failure(signature=signature))
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("attempt", "seen", "stop"),
+    [
+        (1, 0, False),
+        (4, 0, False),  # 4 is not greater than max_attempts 4
+        (5, 0, True),  # 5 > 4
+        (1, 1, False),  # one in memory is below the limit of 2
+        (1, 2, True),  # two identical signatures block a third
+        (1, 3, True),
+    ],
+)
+def test_should_stop_retrying(attempt: int, seen: int, stop: bool) -> None:
+    policy = RetryPolicy(max_attempts=4, same_failure_limit=2)
+    assert policy.should_stop_retrying(failure(attempt), memory_of(seen)) is stop
+    assert policy.should_retry(failure(attempt), memory_of(seen)) is not stop
+
+
+def test_a_kind_to_escalate_is_never_retried_but_has_not_passed_a_limit() -> None:
+    policy = RetryPolicy(escalate_on=frozenset({FailureKind.UNSAFE_REQUEST}))
+    record = failure(kind=FailureKind.UNSAFE_REQUEST)
+    assert not policy.should_retry(record, RetryMemory())
+    assert not policy.should_stop_retrying(record, RetryMemory())
+
+
+def test_another_signature_does_not_count() -> None:
+    assert RetryPolicy().should_retry(failure(signature="v1:b"), memory_of(9, "v1:a"))
+
+
+# Columns: mode, attempt, score, n (this signature in memory before), what else -> decision.
+# max_attempts is 4 and same_failure_limit is 2 throughout.
+TABLE: list[tuple[Mode, int, float | None, int, dict[str, Any], object]] = [
+    # A kind to escalate, or an exhausted budget, comes before everything.
+    ("initial", 1, 10, 0, {"kind": FailureKind.UNSAFE_REQUEST}, "unsafe_request"),
+    ("initial", 1, 10, 0, {"exhausted": "budget_tokens"}, "budget_tokens"),
+    # The first low score is always retried at once, whatever the memory of others holds.
+    ("initial", 1, 69.99, 0, {}, "immediate_retry"),
+    ("initial", 1, 0, 5, {}, "immediate_retry"),
+    # 70 is not below 70: no cycle, but a failed required verifier is no success either.
+    ("initial", 1, 70, 0, {}, Retry),
+    ("initial", 1, 70, 1, {}, ChangeStrategy),
+    # An exempt type below 70 has no mandatory retry.
+    ("initial", 1, 10, 0, {"exempt": True}, Retry),
+    # After the mandatory retry: new failure, retry; the same, another strategy; again, stop.
+    ("immediate_retry", 2, 10, 0, {}, Retry),
+    ("immediate_retry", 2, 10, 1, {}, ChangeStrategy),
+    ("immediate_retry", 2, 10, 2, {}, "repeated_failure"),
+    ("immediate_retry", 2, 90, 2, {}, "repeated_failure"),
+    # A policy retry below 70 opens the next cycle.
+    ("policy_retry", 3, 10, 0, {}, "immediate_retry"),
+    ("policy_retry", 3, 10, 1, {}, "immediate_retry"),
+    ("policy_retry", 3, 10, 2, {}, "repeated_failure"),
+    ("policy_retry", 3, 90, 0, {}, Retry),
+    ("policy_retry", 3, 10, 0, {"exempt": True}, Retry),
+    # The fourth of four attempts is the last.
+    ("immediate_retry", 4, 10, 0, {}, "max_attempts"),
+    ("policy_retry", 4, 10, 1, {}, "max_attempts"),
+    ("policy_retry", 4, 10, 2, {}, "repeated_failure"),  # the memory's row comes first
+    # An attempt without an answer has no score: no cycle.
+    ("initial", 1, None, 0, {}, Retry),
+    ("initial", 1, None, 1, {}, ChangeStrategy),
+]
+
+
+@pytest.mark.parametrize(("mode", "attempt", "score", "seen", "more", "expected"), TABLE)
+def test_decision_table(
+    mode: Mode,
+    attempt: int,
+    score: float | None,
+    seen: int,
+    more: dict[str, Any],
+    expected: object,
+) -> None:
+    more = dict(more)
+    record = failure(attempt, kind=more.pop("kind", FailureKind.SCHEMA_INVALID))
+    policy = RetryPolicy(max_attempts=4, same_failure_limit=2)
+    decision = policy.decide(record, memory_of(seen), mode=mode, score=score, **more)
+    match expected:
+        case "immediate_retry":
+            assert isinstance(decision, Retry)
+            assert (decision.mode, decision.queue) == ("immediate_retry", "repair")
+            assert (decision.delay, decision.priority) == (0, 0)
+        case str(reason):
+            assert decision == Escalate(reason=reason)
+        case _:
+            assert type(decision) is expected
+            assert isinstance(decision, Retry)
+            assert (decision.mode, decision.queue) == ("policy_retry", "attempt")
+
+
+@given(
+    attempt=st.integers(2, 10),
+    seen=st.integers(0, 5),
+    score=st.one_of(st.none(), st.floats(0, 100)),
+    mode=st.sampled_from(["immediate_retry", "policy_retry"]),
+)
+def test_after_the_first_attempt_a_retry_follows_only_where_the_handbook_allows_it(
+    attempt: int, seen: int, score: float | None, mode: Mode
+) -> None:
+    policy = RetryPolicy(max_attempts=4, same_failure_limit=2)
+    decision = policy.decide(failure(attempt), memory_of(seen), mode=mode, score=score)
+    allowed = policy.should_retry(failure(attempt + 1), memory_of(seen))
+    assert isinstance(decision, Retry) == allowed
+
+
+def test_a_memory_is_never_changed_and_counts_a_signature_once_per_attempt() -> None:
+    empty = RetryMemory()
+    once = empty.record_all([failure(), failure(), failure(signature="v1:b")])
+    assert (empty.count("v1:a"), once.count("v1:a"), once.count("v1:b")) == (0, 1, 1)
+    assert once.record(failure()).count("v1:a") == 2

@@ -1,0 +1,225 @@
+"""From a verdict to the next attempt: what is asked, and what changes in how it is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.failures.memory import RetryMemory
+from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
+from mulligan.policies.repair.retry import ChangeStrategy, Escalate, Retry
+from mulligan.policies.repair.strategy import best_techniques, contract_of, plan_next
+from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
+from mulligan.workers.runners.openai import response_format
+
+SCHEMA = {"type": "object", "required": ["age"], "properties": {"age": {"type": "integer"}}}
+
+
+def job(**changes: Any) -> Job:
+    fields: dict[str, Any] = {
+        "task_type": "extract",
+        "prompt": "Extract the age.",
+        "runner": "small",
+        "verifiers": [{"id": "contract.schema", "schema": SCHEMA}],
+        **changes,
+    }
+    return Job.model_validate(fields)
+
+
+WRONG_TYPE = VerificationResult(
+    status=VerificationStatus.FAIL,
+    verifier_id="contract.schema",
+    errors=(
+        Finding(
+            message="must be integer",
+            code="type",
+            path="$.age",
+            schema_path="/properties/age/type",
+            expected="integer",
+            actual="31",
+        ),
+    ),
+)
+TRUNCATED = VerificationResult(
+    status=VerificationStatus.FAIL,
+    verifier_id="json.object",
+    evidence={"shape": "truncated", "truncated": True},
+    errors=(Finding(message="cut off", code="truncated"),),
+)
+
+
+def next_plan(
+    verdict: Verdict, *, asked_with: Decoding | None = None, of: Job | None = None
+) -> AttemptPlan:
+    assert isinstance(verdict.decision, Retry)
+    return plan_next(
+        of or job(),
+        AttemptPlan(),
+        verdict,
+        verdict.decision,
+        output=Output(text='{"age": "31"}'),
+        asked_with=asked_with or Decoding(temperature=0.8, max_tokens=120),
+        cycle_id="j:1:1",
+    )
+
+
+def test_a_low_score_is_corrected_at_once() -> None:
+    verdict = judge(job(), AttemptPlan(), [WRONG_TYPE], RetryMemory())
+    plan = next_plan(verdict)
+    assert (plan.number, plan.mode, plan.cycle_id) == (2, "immediate_retry", "j:1:1")
+    assert plan.prompt is not None
+    assert "Extract the age." in plan.prompt
+    assert "$.age" in plan.prompt
+    assert '{"age": "31"}' in plan.prompt
+    assert plan.decoding.constrained
+    assert plan.decoding.temperature is not None
+    assert plan.decoding.temperature < 0.8
+    assert plan.technique is not None
+    assert plan.technique.endswith("+constrained")
+    assert plan.cures == verdict.failures[0].coarse_signature
+
+
+def test_a_truncated_answer_gets_a_larger_cap_and_is_not_shown_again() -> None:
+    of = job(verifiers=["json.object"])
+    plan = next_plan(judge(of, AttemptPlan(), [TRUNCATED], RetryMemory()), of=of)
+    assert plan.decoding.max_tokens is not None
+    assert plan.decoding.max_tokens > 120
+    assert plan.prompt is not None
+    assert '{"age": "31"}' not in plan.prompt
+
+
+def test_a_changed_strategy_starts_afresh_with_the_next_model() -> None:
+    first = judge(job(), AttemptPlan(), [WRONG_TYPE], RetryMemory())
+    memory = RetryMemory().record(first.failures[0])
+    plan = AttemptPlan(number=2, mode="immediate_retry")
+    verdict = judge(job(), plan, [WRONG_TYPE], memory)
+    assert isinstance(verdict.decision, ChangeStrategy)
+    after = next_plan(verdict)
+    assert after.prompt is not None
+    assert '{"age": "31"}' not in after.prompt
+    assert after.decoding.fallback == 1
+    assert after.technique is not None
+    assert "fresh_context" in after.technique
+
+
+def test_nothing_verified_is_escalated_never_a_success() -> None:
+    skipped = VerificationResult(status=VerificationStatus.SKIPPED, verifier_id="contract.schema")
+    verdict = judge(job(), AttemptPlan(), [skipped], RetryMemory())
+    assert not verdict.success
+    assert verdict.decision == Escalate(reason="not_verified")
+
+
+def test_the_failed_required_verifier_listed_first_decides() -> None:
+    of = job(
+        verifiers=[
+            {"id": "json.object", "required": False},
+            {"id": "contract.schema", "schema": SCHEMA},
+        ]
+    )
+    verdict = judge(of, AttemptPlan(), [TRUNCATED, WRONG_TYPE], RetryMemory())
+    assert [record.verifier_id for record in verdict.failures] == ["contract.schema", "json.object"]
+    assert len(verdict.signatures) == 2
+
+
+def test_passing_checks_with_a_low_score_are_still_a_failure() -> None:
+    poor = VerificationResult(
+        status=VerificationStatus.PASS, verifier_id="contract.schema", score=40
+    )
+    verdict = judge(job(), AttemptPlan(), [poor], RetryMemory())
+    assert verdict.failure is not None
+    assert verdict.failure.kind == "reasoning_error"
+    assert isinstance(verdict.decision, Retry)
+
+
+def test_an_attempt_without_an_answer_opens_no_cycle() -> None:
+    verdict = judge_error(job(), AttemptPlan(), TimeoutError("slow"), RetryMemory())
+    assert isinstance(verdict.decision, Retry)
+    assert verdict.decision.mode == "policy_retry"
+
+
+def test_a_final_error_is_not_asked_again() -> None:
+    error = PermissionError("key refused")
+    verdict = judge_error(job(), AttemptPlan(), error, RetryMemory(), final=True)
+    assert isinstance(verdict.decision, Escalate)
+
+
+def test_a_verdict_is_plain_json() -> None:
+    verdict = judge(job(), AttemptPlan(), [WRONG_TYPE], RetryMemory())
+    plain = verdict_to_dict(verdict)
+    assert plain["decision"]["action"] == "retry"
+    assert plain["failure"]["kind"] == "schema_invalid"
+
+
+@pytest.mark.parametrize(
+    ("remedies", "best"),
+    [
+        ({}, []),
+        ({"a": (0, 4)}, []),  # never worked
+        ({"a": (1, 4)}, []),  # worked less than half of the time
+        ({"a": (2, 4), "b": (3, 3), "c": (9, 10)}, ["b", "c"]),  # 100 %, 90 %, then 50 %
+    ],
+)
+def test_only_techniques_that_mostly_worked_are_passed_on(
+    remedies: dict[str, tuple[int, int]], best: list[str]
+) -> None:
+    assert best_techniques(remedies) == best
+
+
+def test_a_job_without_a_contract_has_none() -> None:
+    assert contract_of(job(verifiers=["json.object"])) is None
+    assert contract_of(job()) == SCHEMA
+
+
+def test_a_fence_around_a_file_is_told_as_one() -> None:
+    failed = VerificationResult(
+        status=VerificationStatus.FAIL,
+        verifier_id="pytest.subprocess",
+        evidence={"coercions": ["fence", "prose"]},
+        errors=(Finding(message="1 != 2", code="assertion", path="t.py::test_it"),),
+    )
+    exercise = job(
+        verifiers=["pytest.subprocess"], workspace={"snapshot": "-", "output_file": "a.py"}
+    )
+    plan = next_plan(judge(exercise, AttemptPlan(), [failed], RetryMemory()), of=exercise)
+    assert plan.prompt is not None
+    assert "Do not put ``` around the file." in plan.prompt
+    assert "JSON" not in plan.prompt
+
+
+PROSE = VerificationResult(
+    status=VerificationStatus.FAIL,
+    verifier_id="json.object",
+    evidence={"shape": "prose"},
+    errors=(Finding(message="prose", code="prose"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("verifiers", "format_asked"),
+    [
+        (["json.object"], "json_object"),
+        (["json.object", {"id": "contract.schema", "schema": SCHEMA}], "json_schema"),
+        (["text.match"], None),  # nothing says that the answer is JSON
+    ],
+)
+def test_an_answer_that_should_be_json_is_constrained(
+    verifiers: list[Any], format_asked: str | None
+) -> None:
+    of = job(verifiers=verifiers)
+    failed = [PROSE.model_copy(update={"verifier_id": spec.id}) for spec in of.verifiers]
+    plan = next_plan(judge(of, AttemptPlan(), failed, RetryMemory()), of=of)
+    asked = response_format("json_schema", plan.decoding, contract_of(of))
+    assert (asked and asked["type"]) == format_asked
+    assert plan.technique is not None
+    assert plan.technique.endswith("+constrained") is (format_asked is not None)
+
+
+def test_a_changed_strategy_constrains_without_a_schema_too() -> None:
+    of = job(verifiers=["json.object"])
+    first = judge(of, AttemptPlan(), [TRUNCATED], RetryMemory())
+    memory = RetryMemory().record(first.failures[0])
+    plan = AttemptPlan(number=2, mode="immediate_retry")
+    after = next_plan(judge(of, plan, [TRUNCATED], memory), of=of)
+    assert (after.decoding.fallback, after.decoding.constrained) == (1, True)

@@ -1,0 +1,141 @@
+"""Settings that are read again while a process runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mulligan.workers.settings.live_settings import LIVE, Live, LiveTypes
+from mulligan.workers.settings.model import Price, Quota, Settings, load_settings
+
+FILE = Path("mulligan.toml")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def write(text: str) -> None:
+    """A new state of the file, whatever the file system's sense of time."""
+    before = FILE.stat().st_mtime_ns if FILE.exists() else 0
+    FILE.write_text(text)
+    os.utime(FILE, ns=(before + 10**9, before + 10**9))
+
+
+def started(text: str = "", **given: Any) -> tuple[Live, Clock]:
+    """A process that was started with this file."""
+    if text:
+        write(text)
+    clock = Clock()
+    return Live(load_settings(**given), clock=clock), clock
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("prices", "[prices.small]\nprompt = 2.5", {"small": Price(prompt=2.5)}),
+        ("quotas", "[quotas.acme]\nconcurrency = 2", {"acme": Quota(concurrency=2)}),
+        ("exempt_task_types", 'exempt_task_types = ["chat"]', frozenset({"chat"})),
+        ("report_labels", 'report_labels = ["team"]', frozenset({"team"})),
+        ("alert_window", 'alert_window = "1m"', 60.0),
+        ("webhook_tries", "webhook_tries = 2", 2),
+    ],
+)
+def test_a_change_counts_within_ten_seconds(name: str, text: str, value: Any) -> None:
+    live, clock = started("lease = 20")
+    before = live.current()
+    write(f"lease = 20\n{text}")
+    assert live.current() is before, "the file is not looked at for every attempt"
+    clock.now += 6
+    assert getattr(live.current(), name) == value
+
+
+def test_webhooks_come_and_go() -> None:
+    live, clock = started('[[webhooks]]\nurl = "http://a.example/"')
+    assert len(live.current().webhooks) == 1
+    write("webhooks = []")
+    clock.now += 6
+    assert live.current().webhooks == ()
+
+
+def test_what_is_read_again_is_what_is_said() -> None:
+    live, clock = started()
+    every = {name: getattr(live.current(), name) for name in Settings.model_fields}
+    write('lease = 99\nattempt_slots = 3\nalert_window = 1\nkey_prefix = "other"')
+    clock.now += 6
+    changed = {n for n in every if getattr(live.current(), n) != every[n]}
+    assert changed == {"alert_window"}
+    assert changed < set(LIVE)
+
+
+def test_a_change_between_start_and_first_look_is_not_missed() -> None:
+    live, _ = started("alert_window = 10")
+    write("alert_window = 20")
+    assert live.current().alert_window == 20
+
+
+def test_the_environment_and_the_code_still_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULLIGAN_ALERT_WINDOW", "7")
+    live, clock = started("alert_window = 10", webhook_tries=5)
+    write("alert_window = 20\nwebhook_tries = 6")
+    clock.now += 6
+    assert (live.current().alert_window, live.current().webhook_tries) == (7, 5)
+
+
+@pytest.mark.parametrize("broken", ["alert_window = [", "alert_window = -1", "alert_windw = 3"])
+def test_a_broken_file_changes_nothing_and_is_complained_of_once(
+    broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    live, clock = started("alert_window = 10\nwebhook_tries = 2")
+    live.current()
+    write(f"webhook_tries = 9\n{broken}")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            clock.now += 6
+            assert (live.current().alert_window, live.current().webhook_tries) == (10, 2)
+    assert len(caplog.records) == 1
+    assert "the old values stay" in caplog.text
+    write("alert_window = 30")
+    clock.now += 6
+    assert live.current().alert_window == 30
+
+
+def test_a_file_that_is_gone_for_a_moment_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    live, clock = started("alert_window = 10")
+    live.current()
+    FILE.unlink()
+    for _ in range(3):
+        clock.now += 6
+        assert live.current().alert_window == 10
+    assert caplog.text.count("is gone") == 1
+    write("alert_window = 30")
+    clock.now += 6
+    assert live.current().alert_window == 30
+
+
+def test_a_file_that_appears_counts() -> None:
+    live, clock = started()
+    live.current()
+    write("alert_window = 30")
+    clock.now += 6
+    assert live.current().alert_window == 30
+
+
+def test_exemptions_are_asked_anew() -> None:
+    live, clock = started()
+    exempt = LiveTypes(live)
+    assert "read_aloud" in exempt
+    assert "chat" not in exempt
+    write('exempt_task_types = ["chat"]')
+    clock.now += 6
+    assert "chat" in exempt
+    assert "read_aloud" not in exempt

@@ -1,0 +1,150 @@
+"""A user's app that is configured after `install`: nothing of it is lost, and nothing of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, signals
+from celery.beat import Service
+
+from mulligan import install
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.user_tasks.installed_app import SWEEP, installed
+
+LATE = "redis://late:6379/3"
+NIGHTLY = {"nightly": {"task": "mine.nightly", "schedule": 86400.0}}
+OPTIONS = {"visibility_timeout": 7}
+
+
+def assign(app: Celery) -> None:
+    app.conf.broker_url = LATE
+    app.conf.beat_schedule = dict(NIGHTLY)
+    app.conf.broker_transport_options = OPTIONS
+
+
+def update(app: Celery) -> None:
+    app.conf.update(broker_url=LATE, beat_schedule=dict(NIGHTLY), broker_transport_options=OPTIONS)
+
+
+def from_object(app: Celery) -> None:
+    app.config_from_object(
+        SimpleNamespace(
+            broker_url=LATE, beat_schedule=dict(NIGHTLY), broker_transport_options=OPTIONS
+        )
+    )
+
+
+def from_namespace(app: Celery) -> None:
+    app.config_from_object(
+        SimpleNamespace(
+            CELERY_BROKER_URL=LATE,
+            CELERY_BEAT_SCHEDULE=dict(NIGHTLY),
+            CELERY_BROKER_TRANSPORT_OPTIONS=OPTIONS,
+        ),
+        namespace="CELERY",
+    )
+
+
+Configure = Callable[[Celery], None]
+
+
+@pytest.fixture(params=[assign, update, from_object, from_namespace])
+def configure(request: pytest.FixtureRequest) -> Configure:
+    chosen: Configure = request.param
+    return chosen
+
+
+def check(app: Celery) -> None:
+    assert app.conf.beat_schedule.keys() == {"nightly", SWEEP}
+    assert app.conf.broker_transport_options == {"queue_order_strategy": "priority", **OPTIONS}
+    assert installed(app).settings.broker_url == LATE
+
+
+def begin_worker(app: Celery) -> None:
+    """What a worker says before it connects."""
+    worker = SimpleNamespace(app=app)
+    signals.celeryd_init.send(sender="worker", instance=worker, conf=app.conf, options={})
+
+
+def test_a_configuration_that_follows_install(configure: Configure) -> None:
+    app = Celery("mine", set_as_current=False)
+    install(app)
+    configure(app)
+    app.finalize()
+    check(app)
+
+
+def test_a_configuration_that_comes_before_install(configure: Configure) -> None:
+    app = Celery("mine", set_as_current=False)
+    configure(app)
+    install(app)
+    app.finalize()
+    check(app)
+
+
+def test_a_configuration_that_follows_the_first_use(configure: Configure) -> None:
+    app = Celery("mine", set_as_current=False)
+    install(app)
+    app.finalize()
+    configure(app)
+    begin_worker(app)
+    check(app)
+
+
+def test_an_app_that_is_complete_when_it_is_installed() -> None:
+    app = Celery("mine", broker=LATE, set_as_current=False)
+    app.finalize()
+    install(app)
+    assert SWEEP in app.conf.beat_schedule
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_beat_sends_the_sweep_whatever_was_configured_in_between(replaced: bool) -> None:
+    app = Celery("mine", broker=LATE, set_as_current=False)
+    install(app, sweep_interval=0.5)
+    app.finalize()
+    if replaced:
+        app.conf.beat_schedule = dict(NIGHTLY)
+    service = Service(app, scheduler_cls="celery.beat:Scheduler")
+    assert (SWEEP in service.scheduler.schedule) is not replaced
+    signals.beat_init.send(sender=service)
+    entry = service.scheduler.schedule[SWEEP]
+    assert (entry.task, entry.schedule.run_every.total_seconds()) == (SWEEP, 0.5)
+    assert ("nightly" in service.scheduler.schedule) is replaced
+
+
+def test_a_sweep_of_the_users_own_is_left_alone() -> None:
+    app = Celery("mine", broker=LATE, set_as_current=False)
+    install(app)
+    own = {"task": SWEEP, "schedule": 9.0}
+    app.conf.beat_schedule = {SWEEP: own}
+    app.finalize()
+    begin_worker(app)
+    assert app.conf.beat_schedule == {SWEEP: own}
+
+
+def test_other_apps_are_left_alone() -> None:
+    install(Celery("mine", broker=LATE, set_as_current=False))
+    other = Celery("other", broker=LATE, set_as_current=False)
+    other.finalize()
+    begin_worker(other)
+    signals.beat_init.send(sender=Service(other, scheduler_cls="celery.beat:Scheduler"))
+    assert SWEEP not in other.conf.beat_schedule
+
+
+def test_a_setting_that_is_none_is_refused_at_once() -> None:
+    app = Celery("mine", set_as_current=False)
+    with pytest.raises(BadInput, match="did you mean lease"):
+        install(app, **{"leese": 3})
+
+
+def test_install_reads_no_configuration() -> None:
+    """Reading it would fix it, before the app has said what it is."""
+    app = Celery("mine", set_as_current=False)
+    read: list[Any] = []
+    app.on_after_configure.connect(lambda **_: read.append(1), weak=False)
+    install(app)
+    assert read == []

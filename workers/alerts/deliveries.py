@@ -1,0 +1,192 @@
+"""Deliveries of alerts, in the partition that their alert is from: one script per step."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mulligan.policies.cycles.report import BUDGET_REASONS
+from mulligan.policies.escalations.alerts import Alert, hook_name
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.settings.model import Webhook
+
+#: Deliveries that may wait, and dead ones that are kept, in one partition.
+CAP = 10_000
+DEAD_CAP = 1_000
+#: How long a delivery is kept, dead or alive.
+KEEP_SECONDS = 7 * 86400.0
+#: Longer than sending one takes: whoever holds it and says nothing for so long is gone.
+LEASE_SECONDS = 60.0
+#: Groups and events of a partition that one look takes.
+_LIMIT = 500
+_EVENTS = ("escalated", "breaker_opened", "budget_exhausted", "job_finished")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """One alert for one webhook."""
+
+    alert: Alert
+    #: The webhook's name: the URL itself stays in the configuration.
+    hook: str
+    state: str
+    #: Tries begun so far, and what the last one that failed said.
+    tries: int
+    error: str
+    token: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.alert.id
+
+    def as_dict(self) -> dict[str, Any]:
+        """As people read it."""
+        return {
+            "id": self.id,
+            "event": self.alert.event,
+            "hook": self.hook,
+            "state": self.state,
+            "count": self.alert.count,
+            "at": self.alert.at,
+            "tries": self.tries,
+            "error": self.error or None,
+            "about": self.alert.about,
+        }
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """What a look at every partition found."""
+
+    #: Deliveries that were written.
+    made: int
+    #: Prefixes with deliveries to send now.
+    due: tuple[str, ...]
+    #: Whether there was more than one look takes.
+    more: bool
+
+
+class Deliveries:
+    """Everything about deliveries that is in Redis."""
+
+    def __init__(self, calls: RedisCalls, *, prefix: str, partitions: int) -> None:
+        self._calls = calls
+        self._prefix = prefix
+        names = [f"p{n:02d}" for n in range(partitions)]
+        self._prefixes = [keys.partition_prefix(prefix, name) for name in (*names, "fleet")]
+
+    def notice(self, hooks: Sequence[Webhook], *, window: float) -> Noticed:
+        """Write the deliveries of all that is to be told now."""
+        request = {
+            "token": secrets.token_hex(6),
+            "hooks": [
+                {
+                    "name": hook_name(hook.url, hook.secret_env),
+                    "wants": {event: event in hook.events for event in _EVENTS},
+                }
+                for hook in hooks
+            ],
+            "budget": dict.fromkeys(BUDGET_REASONS, True),
+            "window_ms": window * 1000,
+            "limit": _LIMIT,
+            "cap": CAP,
+            "keep_ms": KEEP_SECONDS * 1000,
+        }
+        found = self._calls.many("alerts", [(prefix, request) for prefix in self._prefixes])
+        return Noticed(
+            made=sum(int(answer[0]) for answer in found),
+            due=tuple(p for p, a in zip(self._prefixes, found, strict=True) if int(a[1])),
+            more=any(int(answer[2]) for answer in found),
+        )
+
+    def take(self, prefix: str, *, tries: int, spare: Collection[str]) -> Delivery | None:
+        """The next one to send, leased; webhooks in ``spare`` are busy enough already."""
+        flat = self._calls.one(
+            "deliveries",
+            prefix,
+            verb="take",
+            token=secrets.token_hex(8),
+            tries=tries,
+            spare=dict.fromkeys(spare, True),
+            lease_ms=LEASE_SECONDS * 1000,
+            dead_cap=DEAD_CAP,
+            keep_ms=KEEP_SECONDS * 1000,
+        )
+        return _read(dict(zip(flat[::2], flat[1::2], strict=True))) if flat else None
+
+    def finish(
+        self, delivery: Delivery, *, error: str | None, final: bool, delay: float, tries: int
+    ) -> str:
+        """What became of a try: `done`, `again` in ``delay`` seconds, `dead`, or `lost`."""
+        answer = self._calls.one(
+            "deliveries",
+            self._prefix_of(delivery.id),
+            verb="end",
+            id=delivery.id,
+            token=delivery.token,
+            error=error,
+            final=final,
+            delay_ms=delay * 1000,
+            tries=tries,
+            keep_ms=KEEP_SECONDS * 1000,
+        )
+        return str(answer[0])
+
+    def retry(self, delivery_id: str | None = None) -> list[str]:
+        """Try dead ones anew: one, or all of them."""
+        return self._each("retry", delivery_id)
+
+    def drop(self, delivery_id: str | None = None) -> list[str]:
+        """Forget one, or all dead ones."""
+        return self._each("drop", delivery_id)
+
+    def _each(self, verb: str, delivery_id: str | None) -> list[str]:
+        request = {"verb": verb, "id": delivery_id, "keep_ms": KEEP_SECONDS * 1000}
+        prefixes = self._prefixes if delivery_id is None else [self._prefix_of(delivery_id)]
+        found = self._calls.many("deliveries", [(prefix, request) for prefix in prefixes])
+        return [str(name) for names in found for name in names]
+
+    def all(self, *, limit: int = 100) -> list[Delivery]:
+        """Pending and dead ones, the newest first."""
+        names: list[str] = []
+        for prefix in self._prefixes:
+            for index in ("deliveries", "deliveries:dead"):
+                ids = self._calls.run("ZREVRANGE", prefix + index, 0, limit - 1)
+                names += [f"{prefix}delivery:{found}" for found in ids]
+        read = [_read(row) for row in self._calls.hashes(names) if row]
+        return sorted(read, key=lambda delivery: delivery.alert.at, reverse=True)[:limit]
+
+    def counts(self) -> dict[str, int]:
+        """How many are pending, and how many dead."""
+        found = {"pending": "deliveries", "dead": "deliveries:dead"}
+        return {
+            state: sum(int(self._calls.run("ZCARD", p + index)) for p in self._prefixes)
+            for state, index in found.items()
+        }
+
+    def _prefix_of(self, delivery_id: str) -> str:
+        return keys.partition_prefix(self._prefix, keys.partition_of(delivery_id))
+
+
+def _read(row: Mapping[str, str]) -> Delivery:
+    alert = Alert.model_validate(
+        {
+            "id": row["id"],
+            "event": row["event"],
+            "at": float(row["at"]) / 1000,
+            "count": int(float(row["count"])),
+            "about": json.loads(row["about"]),
+        }
+    )
+    return Delivery(
+        alert=alert,
+        hook=row["hook"],
+        state=row["state"],
+        tries=int(row["tries"]),
+        error=row["error"],
+        token=row["token"],
+    )

@@ -1,0 +1,230 @@
+"""The factory of the Celery app. Messages are hints; the ledger is the truth."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from typing import Any
+
+from celery import Celery, signals
+from celery.concurrency.thread import TaskPool as ThreadPool
+from celery.exceptions import Reject
+from kombu.entity import Queue
+
+from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.jobs.recheck import run_recheck
+from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.sweep import run_sweep
+from mulligan.tasks.jobs.verify import run_verification
+from mulligan.tasks.ports.ledger import Entry
+from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.workers.celery import transport
+from mulligan.workers.celery.autoscale import autoscaler
+from mulligan.workers.celery.flower_format import REDACTED
+from mulligan.workers.celery.queue_depth import empty_queues
+from mulligan.workers.celery.state_task import StateTask
+from mulligan.workers.celery.worker_heartbeat import Attendance
+from mulligan.workers.celery.worker_process import Process
+from mulligan.workers.edits.sessions.edit_queue import hint_at_sessions, work_on_session
+from mulligan.workers.figures.fold import Fold
+from mulligan.workers.ledger.bulk_actions import RedisBulks, run_bulks
+from mulligan.workers.ledger.calls import SOCKET_TIMEOUT
+from mulligan.workers.settings.model import Settings
+
+log = logging.getLogger(__name__)
+
+#: In the order a worker that serves several of them must list them.
+QUEUES = ("repair", "attempt", "verify", "edit", "loop", "control")
+SUBMIT_QUEUE = "mulligan.submit"
+#: How often events are added up into figures, in seconds.
+FOLD_INTERVAL = 1.0
+#: How often bulk actions on escalations get their turn, in seconds.
+BULK_INTERVAL = 1.0
+#: How often sessions of edits are looked after, in seconds.
+EDITS_INTERVAL = 1.0
+#: How often alerts are looked for, in seconds.
+WEBHOOKS_INTERVAL = 2.0
+#: How long a submission that the ledger refused waits before it is offered again, in seconds.
+RESUBMIT_SECONDS = 1.0
+
+
+def _queues(*, hints: bool) -> list[Any]:
+    """Every queue. A submission is the only copy of a job, so its queue is always booked."""
+    make: Any = Queue  # kombu is untyped
+    return [make(name, no_ack=hints) for name in QUEUES] + [make(SUBMIT_QUEUE)]
+
+
+def _schedule(settings: Settings) -> dict[str, Any]:
+    """What `control` does again and again; messages that nobody served in time do not pile up."""
+    every = {
+        "sweep": settings.sweep_interval,
+        "fold": FOLD_INTERVAL,
+        "bulk": BULK_INTERVAL,
+        "edits": EDITS_INTERVAL,
+        "webhooks": WEBHOOKS_INTERVAL,
+    }
+    return {
+        name: {
+            "task": f"mulligan.{name}",
+            "schedule": seconds,
+            "options": {"queue": "control", "expires": max(5.0, 2 * seconds)},
+        }
+        for name, seconds in every.items()
+    }
+
+
+def configuration(settings: Settings) -> dict[str, Any]:
+    """Celery's settings. docs/decisions/0003 says which of them cost throughput and why."""
+    broker = settings.broker_url or "memory://"
+    on_redis = broker.startswith("redis")
+    return {
+        "broker_url": broker,
+        "result_backend": None,
+        "task_ignore_result": True,
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "worker_prefetch_multiplier": 1,
+        # A worker takes a message only when it has a free slot, booked or not.
+        "worker_disable_prefetch": on_redis,
+        "task_queues": _queues(hints=on_redis),
+        "task_default_queue": "attempt",
+        "task_default_priority": 5,
+        # A redelivered message finds its attempt claimed, so this only bounds how long a message
+        # that died with its worker stays in the broker's books.
+        "broker_transport_options": {
+            "visibility_timeout": 900,
+            "queue_order_strategy": "priority",
+            # A broker that hangs without dying must not hold a worker, nor its shutdown, for ever.
+            "socket_timeout": SOCKET_TIMEOUT,
+        },
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "worker_send_task_events": settings.task_events,
+        "worker_soft_shutdown_timeout": 10,
+        "worker_enable_soft_shutdown_on_idle": True,
+        "worker_hijack_root_logger": False,
+        # In force with --autoscale only.
+        "worker_autoscaler": autoscaler(settings),
+        "beat_schedule": _schedule(settings),
+    }
+
+
+def create_app(settings: Settings) -> Celery:
+    """The app with every task registered explicitly, under a name that never changes."""
+    transport.install()
+    app = Celery("mulligan", set_as_current=False)
+    app.conf.update(configuration(settings))
+    process = Process(settings, app)
+    _register(app, process)
+    _register_periodic(app, process)
+    _follow(process, Attendance(settings, app))
+    return app
+
+
+def _follow(process: Process, attendance: Attendance) -> None:
+    """What happens when a worker, or a process of a prefork pool, comes and goes."""
+
+    def child_up(sender: str, **_: Any) -> None:
+        process.warm_up()
+        attendance.child_ready(sender, process.shop)
+
+    def ready(sender: Any, **_: Any) -> None:
+        process.warm_up(slots=sender.controller.concurrency or 1)
+        attendance.ready(sender, process.shop)
+
+    def set_up(instance: Any, **_: Any) -> None:
+        # A tree belongs to one host: its sessions have a queue of their own.
+        queues = instance.app.amqp.queues
+        if "edit" in queues.consume_from:
+            queues.select_add(f"edit.{socket.gethostname()}")
+        # Celery tells of a cold shutdown when it is over: after its soft time, and after every
+        # thread has come to its end. By then a supervisor has killed it.
+        softly = instance.wait_for_soft_shutdown
+
+        def give_back_first() -> None:
+            process.give_back()
+            if isinstance(instance.pool, ThreadPool):
+                # Threads cannot be killed, which Celery would take for an error of its own; what
+                # they still do is refused.
+                instance.pool.terminate_job = lambda *_, **__: None
+            softly()
+
+        instance.wait_for_soft_shutdown = give_back_first
+
+    signals.celeryd_after_setup.connect(set_up, weak=False)
+    signals.worker_process_init.connect(child_up, weak=False)
+    signals.worker_ready.connect(ready, weak=False)
+    signals.worker_shutting_down.connect(lambda **_: attendance.shutting_down(), weak=False)
+    signals.worker_shutdown.connect(lambda **_: attendance.gone(), weak=False)
+
+
+def _register(app: Celery, process: Process) -> None:
+    def attempt(self: StateTask, entry: str) -> str:
+        parsed = Entry.parse(entry)
+        return self.report(parsed, run_attempt(process.shop.bench, parsed))
+
+    def verify(self: StateTask, entry: str) -> str:
+        parsed = Entry.parse(entry)
+        return self.report(parsed, run_verification(process.shop.bench, parsed))
+
+    def recheck(self: StateTask, entry: str) -> str:
+        parsed = Entry.parse(entry)
+        return self.report(parsed, run_recheck(process.shop.bench, parsed))
+
+    def edit(session: str) -> str:
+        return work_on_session(process.shop, session)
+
+    def submit_job(self: StateTask, **job: Any) -> str:
+        # The message's own id is the key otherwise: a redelivery makes no second job.
+        key = job.get("idempotency_key") or self.request.id
+        read = read_job({**job, "idempotency_key": key})
+        try:
+            return submit_jobs(process.shop.intake, [read])[0].id
+        except LedgerUnavailable as error:
+            # The message is the only copy of the job, so it goes back; not in a hurry.
+            log.error("a job stays on %s, which is tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - no trace: it is no bug
+            time.sleep(RESUBMIT_SECONDS)
+            raise Reject(error, requeue=True) from error
+
+    for name, function in (("attempt", attempt), ("verify", verify), ("recheck", recheck)):
+        app.task(name=f"mulligan.{name}", bind=True, base=StateTask, shared=False)(function)
+    redacted = {"bind": True, "base": StateTask, "shared": False, "Request": REDACTED}
+    app.task(name="mulligan.submit", **redacted)(submit_job)
+    app.task(name="mulligan.edit", ignore_result=True, shared=False)(edit)
+
+
+def _register_periodic(app: Celery, process: Process) -> None:
+    def sweep() -> int:
+        shop = process.shop
+        return run_sweep(
+            shop.ledger,
+            empty_queues=lambda: empty_queues(app, QUEUES),
+            publish=shop.publisher.publish,
+        )
+
+    def fold() -> int:
+        shop = process.shop
+        shop.configured.note(shop.live.current(), now=time.time())
+        return Fold(shop.ledger.calls, shop.settings).run()
+
+    def bulk() -> int:
+        shop = process.shop
+        bulks = RedisBulks(shop.ledger.calls, prefix=shop.settings.key_prefix)
+        return run_bulks(shop.ledger, bulks, shop.publisher.publish)
+
+    def webhooks() -> int:
+        return process.shop.webhooks.tick()
+
+    def edits() -> int:
+        return hint_at_sessions(process.shop, app)
+
+    # Several a second, day and night: their events would push the jobs out of Flower's list.
+    silent = {"ignore_result": True, "send_events": False, "shared": False}
+    app.task(name="mulligan.sweep", **silent)(sweep)
+    app.task(name="mulligan.fold", **silent)(fold)
+    app.task(name="mulligan.bulk", **silent)(bulk)
+    app.task(name="mulligan.edits", **silent)(edits)
+    app.task(name="mulligan.webhooks", **silent)(webhooks)

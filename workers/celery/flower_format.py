@@ -1,0 +1,78 @@
+"""What Flower shows of arguments and results: enough to follow a job, never a prompt.
+
+Flower applies `format_task` to its pages only, not to its API, so what must not be seen is
+replaced before it becomes an event: see `redacted_request` and `publisher`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mulligan.tasks.ports.ledger import Entry
+
+#: What a task names as its `Request`: as text, so that a producer need not import a worker.
+REDACTED = "mulligan.workers.celery.redacted_request:RedactedRequest"
+#: Longer texts are not shown: their beginning is as secret as the rest.
+_SHORT = 200
+#: How much of a structure is worth a look.
+_ITEMS = 5
+_DEPTH = 3
+_FIELDS = ("args", "kwargs", "result", "exception", "traceback")
+
+
+def format_task(task: Any) -> Any:
+    """For flowerconfig.py: a copy of a task of any app, without anything long in it."""
+    if str(task.name).startswith("mulligan."):
+        return task  # redacted already, and its reasons are worth reading whole
+    for name in _FIELDS:
+        text = getattr(task, name, None)
+        if isinstance(text, str):
+            setattr(task, name, shorten(text))
+    return task
+
+
+def shorten(text: str) -> str:
+    return text if len(text) <= _SHORT else f"({len(text):,} characters, not shown)"
+
+
+def describe_entry(entry: Entry, queue: str) -> str:
+    """The argument of a hint, as people read it."""
+    attempt = f"attempt {entry.attempt} of {entry.job_id}"
+    match entry.kind:
+        case "verification":
+            return f"('verifier {entry.index} of {attempt}',)"
+        case "cycle":
+            return f"('delayed verification of {attempt}',)"
+        case _:
+            mode = ", immediate_retry" if queue == "repair" else ""
+            return f"('{attempt}{mode}',)"
+
+
+def describe(value: Any, depth: int = _DEPTH) -> str:
+    """The shape of a value: numbers as they are, texts as their length."""
+    match value:
+        case None | bool() | int() | float():
+            return repr(value)
+        case str():
+            return f"text({len(value)})"
+        case bytes():
+            return f"bytes({len(value)})"
+        case Mapping() if depth:
+            pairs = [f"{_key(key)}: {describe(inner, depth - 1)}" for key, inner in value.items()]
+            return "{" + _first(pairs) + "}"
+        case list() | tuple() if depth:
+            inner = [describe(item, depth - 1) for item in value[: _ITEMS + 1]]
+            return f"({_first(inner)},)" if len(value) == 1 else f"({_first(inner)})"
+        case _:
+            return type(value).__name__
+
+
+def _key(key: Any) -> str:
+    """Names of arguments and fields are shown; a text that serves as a key is not."""
+    named = isinstance(key, str) and key.isidentifier() and len(key) <= 40
+    return repr(key) if named else describe(key, 0)
+
+
+def _first(parts: list[str]) -> str:
+    return ", ".join(parts[:_ITEMS] + ["…"] * (len(parts) > _ITEMS))

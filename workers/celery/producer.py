@@ -1,0 +1,67 @@
+"""A producer: writes jobs into the ledger of a fleet and sends the hints. It can run nothing.
+
+Neither a runner nor a verifier is imported, and Celery not before the first hint is sent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from mulligan.policies.jobs.job import Job
+from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.ledger import Ledger, Publication
+from mulligan.workers.admission.intake import build_intake
+from mulligan.workers.contract_models import Models, contract_problems
+from mulligan.workers.settings.model import Settings
+
+
+def producer_intake(settings: Settings, ledger: Ledger, *, models: Models) -> Intake:
+    """The door of a fleet as seen from outside: what a job names is checked by the workers."""
+
+    def check(job: Job) -> list[str]:
+        return contract_problems(job, models)
+
+    def blobs() -> Any:
+        from mulligan.workers.ledger.blobs import blob_store
+
+        return blob_store(settings)
+
+    hints = Hints(settings, ledger)
+    return build_intake(
+        settings, ledger=ledger, publish=hints.publish, check=check, blobs=blobs, models=models
+    )
+
+
+class Hints:
+    """Publishes through a minimal Celery app, made for the first publication."""
+
+    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._lock = threading.Lock()
+        self._publisher: Any = None
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        if publications:
+            self._ready().publish(publications)
+
+    def _ready(self) -> Any:
+        from celery import Celery
+
+        from mulligan.workers.celery.publisher import Publisher
+
+        with self._lock:
+            if self._publisher is None:
+                app = Celery("mulligan-producer", set_as_current=False)
+                app.conf.update(
+                    broker_url=self._settings.broker_url,
+                    result_backend=None,
+                    task_ignore_result=True,
+                    task_serializer="json",
+                    accept_content=["json"],
+                    task_default_queue="attempt",
+                )
+                self._publisher = Publisher(app, self._ledger)
+            return self._publisher

@@ -1,0 +1,141 @@
+"""StateTask: the base of every task, and the one place where an outcome becomes a state.
+
+What Flower shows is true: an attempt that will be corrected is RETRY with the reason, an escalated
+one FAILURE with kind, place and count, and only a success is SUCCESS. Nothing here publishes:
+retries are outbox entries.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from celery import Task
+from celery.exceptions import Ignore, Retry
+
+from mulligan.policies.failures.failure import FailureRecord, VerificationResult, VerificationStatus
+from mulligan.policies.failures.redaction import discreet_place
+from mulligan.tasks.jobs.outcome import Checked, Handed, Outcome, Rechecked, Requeued
+from mulligan.tasks.jobs.settle import Settled
+from mulligan.tasks.ports.ledger import Entry, Finish, NextAttempt, Refused
+from mulligan.workers.celery.publisher import task_id
+
+#: How a task ended, as Celery's events name it.
+Event = Literal["task-succeeded", "task-retried", "task-failed"]
+
+
+class Escalated(Exception):
+    """A person must look. Flower's FAILURE list is the list of these."""
+
+
+class Corrected(Exception):
+    """The attempt failed its checks; a corrected one follows."""
+
+
+class StateTask(Task):  # type: ignore[misc] # celery is untyped
+    """Never retried by Celery itself: RetryPolicy is the only authority."""
+
+    abstract = True
+    max_retries = 0
+    acks_late = True
+    reject_on_worker_lost = True
+    ignore_result = True
+    throws = (Escalated,)
+
+    def report(self, entry: Entry, outcome: Outcome) -> str:
+        """Turn an outcome into what Celery, its events and Flower understand."""
+        match outcome:
+            case Settled(then=NextAttempt() as then, verdict=verdict):
+                reason = f"{_describe(verdict.failure)} → {then.plan.mode} {then.plan.number}"
+                text = f"score {_score(verdict.score)}: {reason}"
+                return self._settled(entry, outcome, "task-retried", text)
+            case Settled(then=Finish(state="escalated", reason=reason), verdict=verdict):
+                text = f"{reason}: {_describe(verdict.failure)}{_times(outcome.seen)}"
+                return self._settled(entry, outcome, "task-failed", text)
+            case Settled(verdict=verdict):
+                text = f"score {_score(verdict.score)}"
+                return self._settled(entry, outcome, "task-succeeded", text)
+            case Requeued(delay=delay, reason=reason):
+                raise Retry(f"{reason}; again in {delay:.1f} s", exc=Corrected(reason), when=delay)
+            case Refused(reason="escalated", detail=detail) if entry.kind == "verification":
+                self._tell(entry, "task-failed", detail)
+                raise Retry(detail, exc=Corrected(detail))
+            case Refused(reason="escalated", detail=detail):
+                raise Escalated(detail)
+            case Checked(result=result) if result.status is VerificationStatus.FAIL:
+                raise Retry(_checked(result), exc=Corrected(_checked(result)))
+            case Rechecked(status="escalated", score=score):
+                raise Escalated(f"delayed verification scored {_score(score)}")
+            case Handed() | Refused():
+                # Whoever ends the attempt reports it under the attempt's own id.
+                raise Ignore
+            case Checked(result=result):
+                return _checked(result)
+            case Rechecked(score=score):
+                return f"delayed verification scored {_score(score)}"
+
+    def _settled(self, entry: Entry, outcome: Settled, event: Event, text: str) -> str:
+        """How an attempt ended. A verification that settled it speaks for the attempt, and is
+        itself no second failure: an escalation is one row."""
+        told = f"{outcome.task_type} attempt {outcome.attempt}: {text}"
+        if entry.kind != "attempt":
+            self._tell(entry, event, told)
+            event = _own(entry, outcome, event)
+        match event:
+            case "task-retried":
+                raise Retry(told, exc=Corrected(told))
+            case "task-failed":
+                raise Escalated(told)
+            case "task-succeeded":
+                return told
+
+    def _tell(self, entry: Entry, event: Event, text: str) -> None:
+        """Say how the attempt that was verified ended, under its own id."""
+        if not self.app.conf.worker_send_task_events:
+            return
+        attempt = task_id(Entry("attempt", entry.job_id, entry.attempt))
+        fields: dict[str, Any] = {"exception": text}
+        if event == "task-succeeded":
+            fields = {"result": text, "runtime": 0.0}
+        with self.app.events.default_dispatcher(hostname=self.request.hostname) as dispatcher:
+            dispatcher.send(event, uuid=attempt, retry=False, **fields)
+
+
+def _own(entry: Entry, outcome: Settled, event: Event) -> Event:
+    """The state of the verification itself, which passed or did not, whatever the others say."""
+    mine = outcome.verdict.results[entry.index or 0 :][:1]
+    passed = bool(mine) and mine[0].status is not VerificationStatus.FAIL
+    return "task-succeeded" if passed or event == "task-succeeded" else "task-retried"
+
+
+def _score(score: float | None) -> str:
+    return "–" if score is None else f"{score:g}"
+
+
+def _checked(result: VerificationResult) -> str:
+    """Which verifier said what; its summary may quote the answer."""
+    score = "" if result.score is None else f", score {result.score:g}"
+    return f"{result.verifier_id}: {result.status.value}{score}"
+
+
+def _times(seen: int) -> str:
+    if seen == 0:
+        return ""
+    return ", seen once" if seen == 1 else f", seen {seen} times"
+
+
+def _describe(failure: FailureRecord | None) -> str:
+    """Kind, place and what is wrong; never a prompt or an answer."""
+    if failure is None:
+        return "not verified"
+    places = (
+        discreet_place(
+            found.path,
+            verifier_id=failure.verifier_id,
+            code=found.code,
+            schema_path=found.schema_path,
+        )
+        for found in failure.findings
+    )
+    place = next(filter(None, places), "")
+    cause = f" ({failure.cause})" if failure.cause else ""
+    return f"{failure.kind.value}{cause} {place}".strip()

@@ -1,0 +1,66 @@
+"""The shop of a worker process: made once, and anew after a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from celery import Celery
+
+from mulligan.workers.sandbox.private import tidy_once
+from mulligan.workers.services import Shop, compose
+from mulligan.workers.settings.model import Settings
+
+_RELEASE_SECONDS = 3.0
+
+
+class Process:
+    """Holds the shop of this process. ``make`` is for tests: another way to come by one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        app: Celery,
+        *,
+        make: Callable[[Settings, Celery], Shop] = compose,
+    ) -> None:
+        self._settings = settings
+        self._app = app
+        self._make = make
+        self._lock = threading.Lock()
+        self._shop: tuple[int, Shop] | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    @property
+    def shop(self) -> Shop:
+        with self._lock:
+            if self._shop is None or self._shop[0] != os.getpid():
+                self._shop = (os.getpid(), self._make(self.settings, self._app))
+            return self._shop[1]
+
+    def warm_up(self, *, slots: int = 1) -> None:
+        """Open the connections before the first jobs need them: they are the worst latency.
+
+        And remove the private copies of workers that were killed: there is time for it now.
+        """
+        tidy_once()
+        self.shop.ledger.now()
+        with ExitStack() as opened:
+            for _ in range(min(slots, self._app.conf.broker_pool_limit or 1)):
+                producer = opened.enter_context(self._app.producer_or_acquire())
+                _ = producer.channel  # made, and so connected, on first use
+
+    def give_back(self) -> None:
+        """At a cold shutdown: nobody should wait for leases of what will not be finished."""
+        if self._shop is None or self._shop[0] != os.getpid():
+            return
+        # In a thread of its own: this runs in a signal handler, and the interrupted code may be
+        # in the middle of a round trip on this thread's connection.
+        release = threading.Thread(target=self._shop[1].leases.release_all, daemon=True)
+        release.start()
+        release.join(_RELEASE_SECONDS)

@@ -1,0 +1,77 @@
+"""Payloads of edits: read as an operation's model, with every mistake told at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from rapidfuzz import fuzz, process
+
+from mulligan.policies.edits.edit import Edit
+from mulligan.policies.value import Value
+from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, Validation
+from mulligan.workers.edits.tree import confined_paths as confine
+
+_Payload = TypeVar("_Payload", bound=Value)
+#: How alike a name has to be to be offered, of 100.
+_ALIKE = 60
+_LISTED = 12
+
+
+def payload_of(model: type[_Payload], edit: Edit) -> _Payload:
+    """An edit's payload as an operation takes it. Raises EditRefused with one line per error."""
+    try:
+        return model.model_validate(edit.payload)
+    except ValidationError as error:
+        names = [field.alias or name for name, field in model.model_fields.items()]
+        raise EditRefused(*(_explained(item, names) for item in error.errors())) from None
+
+
+def validated(model: type[Value], edit: Edit, ctx: ApplyContext, *problems: str) -> Validation:
+    """Whether the payload has the right form and size; ``problems`` are what was found besides."""
+    found = list(problems)
+    try:
+        payload_of(model, edit)
+    except EditRefused as error:
+        found += error.problems
+    found += _unwritable(edit, ctx)
+    return Validation(ok=not found, reason="\n".join(found))
+
+
+def _unwritable(edit: Edit, ctx: ApplyContext) -> Iterable[str]:
+    for name, value in edit.payload.items():
+        try:
+            text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+            text.encode("utf-8")
+            confine.refuse_large(f"payload.{name}", len(text), ctx.max_bytes)
+        except EditRefused as error:
+            yield str(error)
+        except (TypeError, ValueError, RecursionError):
+            yield f"payload.{name}: holds what no file can (not JSON, not finite, not Unicode)"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to say after "there is no …": the names it may be a slip of, or those there are."""
+    names = sorted(set(known))
+    if not names:
+        return "; there are none"
+    hits = process.extract(name, names, scorer=fuzz.WRatio, limit=3, score_cutoff=_ALIKE)
+    if hits:
+        return f"; did you mean {' or '.join(repr(hit[0]) for hit in hits)}?"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"; there are: {', '.join(names[:_LISTED])}{more}"
+
+
+def _explained(item: ErrorDetails, names: list[str]) -> str:
+    place = ".".join(str(part) for part in ("payload", *item["loc"]))
+    if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
+        return f"{place}: there is no such field{nearest(str(item['loc'][0]), names)}"
+    if item["type"] == "missing":
+        return f"{place}: is required"
+    message: Any = item["msg"]
+    if not item["loc"]:
+        place = "payload"
+    return f"{place}: {message.removeprefix('Value error, ')}"

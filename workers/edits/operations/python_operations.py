@@ -1,0 +1,189 @@
+"""edit_python: a function or a class replaced by name, everything else of the file as it was.
+
+libcst keeps every byte that it does not replace. The new definition takes over the indentation and
+line endings of the file. Decorators and comments above it stay, unless the new code has its own.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, TypeGuard
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+from pydantic import Field
+
+from mulligan.policies.edits.edit import Edit, EditOp
+from mulligan.policies.value import Value
+from mulligan.tasks.ports.appliers import ApplyContext, Change, EditRefused, Validation
+from mulligan.workers.edits.operations.payloads import nearest, payload_of, validated
+from mulligan.workers.edits.tree import confined_paths as confine
+
+Definition = cst.FunctionDef | cst.ClassDef
+HAS_IT = "it has this definition"
+
+
+class EditPythonPayload(Value):
+    #: ``name``, ``Class.method`` or ``Outer.Inner.method``.
+    symbol: Annotated[str, Field(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$", max_length=500)]
+    #: The whole new definition, and nothing else.
+    code: Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class EditPython:
+    """Replaces one definition."""
+
+    op: ClassVar[str] = EditOp.EDIT_PYTHON
+
+    def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
+        problems: list[str] = []
+        try:
+            confine.parts_of(edit.target)
+        except EditRefused as error:
+            problems += error.problems
+        symbol, code = (edit.payload.get(name) for name in ("symbol", "code"))
+        if isinstance(symbol, str) and isinstance(code, str) and code:
+            try:
+                _definition(symbol, code)
+            except EditRefused as error:
+                problems += error.problems
+        return validated(EditPythonPayload, edit, ctx, *problems)
+
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+        payload = payload_of(EditPythonPayload, edit)
+        new = _definition(payload.symbol, payload.code)
+        path = confine.normal(edit.target)
+        seen = confine.existing(ctx.root, path, max_bytes=ctx.max_bytes)
+        module = _parsed(path, seen.data)
+        old = _only(path, module, payload.symbol)
+        data = _swapped(module, old, _dressed(new, old)).bytes
+        _refuse_broken(path, data)
+        confine.refuse_large(path, len(data), ctx.max_bytes)
+        note = HAS_IT if data == seen.data else ""
+        return [Change(path=path, before=seen.data, after=data, note=note)]
+
+
+def _definition(symbol: str, code: str) -> Definition:
+    """The one definition that the code is. Raises EditRefused for anything else."""
+    name = symbol.rpartition(".")[2]
+    if code[:1] in " \t\n\r":
+        code = textwrap.dedent(code).lstrip("\r\n")
+    try:
+        module = cst.parse_module(code)
+    except cst.ParserSyntaxError as error:
+        raise EditRefused(f"payload.code: is not Python: {_told(error, code)}") from None
+    if len(module.body) == 1 and _defines(module.body[0]) and not _commented(module.footer):
+        found = module.body[0]
+        if found.name.value != name:
+            raise EditRefused(f"payload.code: defines {found.name.value}, not {name}")
+        return found.with_changes(leading_lines=(*module.header, *found.leading_lines))
+    parts = [_called(statement) for statement in module.body] or ["nothing"]
+    raise EditRefused(
+        f"payload.code: has to define {name} and nothing else, but has {', '.join(parts[:5])}"
+    )
+
+
+def _defines(node: cst.CSTNode) -> TypeGuard[Definition]:
+    return isinstance(node, cst.FunctionDef | cst.ClassDef)
+
+
+def _called(statement: cst.CSTNode) -> str:
+    if _defines(statement):
+        return statement.name.value
+    return cst.Module(body=[]).code_for_node(statement).strip().partition("\n")[0][:60]
+
+
+def _told(error: cst.ParserSyntaxError, source: str | bytes) -> str:
+    """What is wrong, in the words of Python itself where it finds it too."""
+    return _broken(source) or f"line {error.raw_line}: {error.message}"
+
+
+def _parsed(path: str, data: bytes) -> cst.Module:
+    try:
+        module = cst.parse_module(data)
+    except cst.ParserSyntaxError as error:
+        raise EditRefused(f"{path}: is not Python: {_told(error, data)}") from None
+    except (UnicodeDecodeError, SyntaxError, LookupError) as error:
+        raise EditRefused(f"{path}: cannot be decoded: {error}") from None
+    if module.bytes != data:
+        raise EditRefused(
+            f"{path}: has characters that would be lost (form feeds); use search_replace"
+        )
+    return module
+
+
+def _found(body: cst.CSTNode, prefix: str = "") -> Iterator[tuple[str, Definition]]:
+    """Every definition with its name, those in classes and under if, try and with included."""
+    for child in body.children:
+        if _defines(child):
+            name = prefix + child.name.value
+            yield name, child
+            if isinstance(child, cst.ClassDef):
+                yield from _found(child.body, f"{name}.")
+        elif not isinstance(child, cst.SimpleStatementLine | cst.BaseExpression):
+            yield from _found(child, prefix)
+
+
+def _only(path: str, module: cst.Module, symbol: str) -> Definition:
+    """The one definition of a name. Raises EditRefused if there are none or several."""
+    known = list(_found(module))
+    hits = [node for name, node in known if name == symbol]
+    if not hits:
+        names = [name for name, _ in known]
+        raise EditRefused(f"{path}: does not define {symbol!r}{nearest(symbol, names)}")
+    if len(hits) > 1:
+        positions = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
+        lines = ", ".join(str(positions[node].start.line) for node in hits)
+        raise EditRefused(
+            f"{path}: {symbol!r} is ambiguous: it is defined in lines {lines}; use search_replace"
+        )
+    return hits[0]
+
+
+def _commented(lines: object) -> bool:
+    return isinstance(lines, list | tuple) and any(line.comment is not None for line in lines)
+
+
+def _dressed(new: Definition, old: Definition) -> Definition:
+    """The new definition with what the old one has above it and the new one does not."""
+    if not new.decorators:
+        new = new.with_changes(
+            decorators=old.decorators, lines_after_decorators=old.lines_after_decorators
+        )
+    above: list[cst.EmptyLine] = list(old.leading_lines)
+    if _commented(new.leading_lines):
+        first = next((n for n, line in enumerate(above) if line.comment is not None), len(above))
+        above = above[:first] + list(new.leading_lines)
+    return new.with_changes(leading_lines=above)
+
+
+def _swapped(module: cst.Module, old: Definition, new: Definition) -> cst.Module:
+    done = module.deep_replace(old, new)
+    return done if isinstance(done, cst.Module) else module
+
+
+def _refuse_broken(path: str, data: bytes) -> None:
+    problem = _broken(data)
+    if problem:
+        raise EditRefused(f"{path}: would not compile with it: {problem}")
+
+
+def _broken(source: str | bytes) -> str | None:
+    """Why a source does not compile, None if it does."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "code", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return str(error) or type(error).__name__
+    return None
+
+
+#: Every operation of this module.
+APPLIERS = (EditPython(),)

@@ -1,0 +1,53 @@
+"""Sessions on the edit queue: a worker's turn, and the hints that bring it. No task waits."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from mulligan.policies.jobs.job import TERMINAL
+from mulligan.workers.celery.queue_depth import SENT_HEADER
+from mulligan.workers.ledger import keys
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from mulligan.workers.services import Shop
+
+#: A hint that nobody took within so many seconds is worth nothing: another was sent since.
+_EXPIRES = 10.0
+
+
+def work_on_session(shop: Shop, session_id: str) -> str:
+    """A worker's turn at a session; in which phase it is then."""
+    # Imported here: the other pools never need libcst, tomlkit and the like.
+    from mulligan.workers.edits.sessions.engine import engine_of, take_steps
+
+    inline = shop.settings.allow_inline
+    engine = engine_of(shop.settings, shop.ledger, shop.intake, commands=inline)
+    return take_steps(engine, session_id)
+
+
+def hint_at_sessions(shop: Shop, app: Celery) -> int:
+    """Send a hint for every session that can go on; how many were sent."""
+    from mulligan.workers.edits.sessions.session_store import RedisSessions, hints
+
+    settings, calls = shop.settings, shop.ledger.calls
+    sessions = RedisSessions(calls, prefix=settings.key_prefix, retention=settings.cycle_retention)
+
+    def ended(job_id: str) -> bool:
+        partition = keys.partition_prefix(settings.key_prefix, keys.partition_of(job_id))
+        state = calls.run("HGET", f"{partition}job:{job_id}", "state")
+        return state is None or state in TERMINAL
+
+    found = hints(sessions, ended)
+    for session in found:
+        app.send_task(
+            "mulligan.edit",
+            args=(session.id,),
+            queue=f"edit.{session.host}",
+            expires=_EXPIRES,
+            retry=False,
+            headers={SENT_HEADER: time.time()},
+        )
+    return len(found)

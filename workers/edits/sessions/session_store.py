@@ -1,0 +1,297 @@
+"""Sessions in Redis: changed by compare-and-set, worked on under a lease, one at work on a tree.
+
+See `workers.ledger.keys`. Whoever wants a session's next step takes its lease first; whoever
+only decides (approve, reject) compares and sets, and the step at work notices when it saves.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from secrets import token_hex
+from typing import Any
+
+from pydantic import ValidationError
+
+from mulligan.policies.edits.session import Delta, Session
+from mulligan.tasks.edits.advance import NotNow
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.calls import RedisCalls
+
+#: Measured deltas on record, and sessions.
+DELTAS_CAP = 10_000
+SESSIONS_CAP = 10_000
+#: Who says nothing for this long has lost the session.
+LEASE_SECONDS = 30.0
+_POLL = 0.05
+
+
+@dataclass(frozen=True)
+class Found:
+    """A session as it is on record; ``text`` is what it is compared with when it is saved."""
+
+    session: Session
+    text: str
+
+
+class RedisSessions:
+    """All sessions of a fleet."""
+
+    def __init__(
+        self, calls: RedisCalls, *, prefix: str, retention: float, lease: float = LEASE_SECONDS
+    ) -> None:
+        self._calls = calls
+        self._fleet = keys.partition_prefix(prefix, "fleet")
+        self._retention_ms = int(retention * 1000)
+        self._lease = lease
+
+    # -- one session -----------------------------------------------------------------------------
+
+    def create(self, session: Session) -> bool:
+        """Put a new session on record; whether there was none of that name."""
+        self._index(session, "edits", session.created_at)
+        self._forget_old()
+        return self._put(session, "", _text(session))
+
+    def _put(self, session: Session, old: str, new: str) -> bool:
+        """Compare and set. Indexed before, because a session without its name is lost and a name
+        without a session is not; and after, because who cleans up may have come between."""
+        if session.phase != "done":
+            self._index(session, "edits:open", session.updated_at)
+        if not self._swap(_key(session.id), "state", old, new):
+            return False
+        if session.phase != "done":
+            self._index(session, "edits:open", session.updated_at)
+        return True
+
+    def _index(self, session: Session, name: str, at: datetime) -> None:
+        self._calls.run("ZADD", f"{self._fleet}{name}", "NX", at.timestamp(), session.id)
+
+    def find(self, session_id: str) -> Found | None:
+        """A session, or None. BadInput if another version wrote it."""
+        text = self._calls.run("HGET", f"{self._fleet}{_key(session_id)}", "state")
+        if not text:
+            return None
+        try:
+            return Found(Session.model_validate_json(text), text)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in problem["loc"])
+            raise BadInput(
+                f"session {session_id} cannot be read: {place}: {problem['msg']}"
+            ) from error
+
+    def get(self, session_id: str) -> Found:
+        """A session, or BadInput that names the nearest one."""
+        found = self.find(session_id)
+        if found is None:
+            raise BadInput(
+                f"there is no session {session_id!r}; `mulligan edits review list --all` shows them"
+            )
+        return found
+
+    def save(self, found: Found, session: Session) -> Found | None:
+        """Replace a session that nobody changed meanwhile; None if somebody did."""
+        text = _text(session)
+        if not self._put(session, found.text, text):
+            return None
+        name = f"{self._fleet}{_key(session.id)}"
+        if session.finished:
+            self._calls.run("PEXPIRE", name, self._retention_ms)
+        elif found.session.finished:
+            self._calls.run("PERSIST", name)
+        return Found(session, text)
+
+    # -- many ------------------------------------------------------------------------------------
+
+    def recent(self, *, limit: int = 100) -> list[Session]:
+        """The newest first."""
+        return self._sessions(self._calls.run("ZREVRANGE", f"{self._fleet}edits", 0, limit - 1))
+
+    def at_work(self) -> list[Session]:
+        """Every session that has a next step."""
+        name = f"{self._fleet}edits:open"
+        ids = [str(each) for each in self._calls.run("ZRANGE", name, 0, -1)]
+        found = {session.id: session for session in self._sessions(ids)}
+        working = {name: each for name, each in found.items() if each.phase != "done"}
+        for session_id in ids:
+            # Looked at again: a decision may have come meanwhile and given it a next step.
+            if session_id not in working and self._rests(session_id):
+                self._calls.run("ZREM", name, session_id)
+        return list(working.values())
+
+    def _rests(self, session_id: str) -> bool:
+        found = self.find(session_id)
+        return found is None or found.session.phase == "done"
+
+    def _sessions(self, ids: Sequence[str]) -> list[Session]:
+        found = (self.find(str(each)) for each in ids)
+        return [each.session for each in found if each is not None]
+
+    def _forget_old(self) -> None:
+        """Names of sessions whose retention ended, and of the oldest beyond the cap."""
+        self._calls.run("ZREMRANGEBYRANK", f"{self._fleet}edits", 0, -SESSIONS_CAP - 1)
+
+    # -- measured deltas -------------------------------------------------------------------------
+
+    def note(self, delta: Delta) -> None:
+        """Add to the history. The same effect again is known by its session and edit."""
+        name = f"{self._fleet}edits:deltas"
+        self._calls.run("LPUSH", name, delta.model_dump_json())
+        self._calls.run("LTRIM", name, 0, DELTAS_CAP - 1)
+
+    def deltas(self, *, limit: int = 1000) -> list[Delta]:
+        """The newest first, each edit once: as it was measured last, with what became of it."""
+        texts = self._calls.run("LRANGE", f"{self._fleet}edits:deltas", 0, -1)
+        found: dict[tuple[str, str], Delta] = {}
+        for text in texts:
+            delta = Delta.model_validate_json(text)
+            found.setdefault((delta.session, delta.edit_id), delta)
+        return sorted(found.values(), key=lambda delta: delta.at, reverse=True)[:limit]
+
+    # -- who works -------------------------------------------------------------------------------
+
+    @contextmanager
+    def leased(
+        self, session_id: str, *, patience: float = 0.0, by_force: bool = False
+    ) -> Iterator[Lease]:
+        """Be the only one who takes this session's steps. NotNow if somebody else still is after
+        ``patience`` seconds. ``by_force``: the caller knows that whoever was, is dead."""
+        lease = Lease(self, session_id, token_hex(8), self._lease)
+        if by_force:
+            self._calls.run("HDEL", f"{self._fleet}{_key(session_id)}", "lease")
+        deadline = time.monotonic() + patience
+        while not lease.take():
+            if time.monotonic() < deadline:
+                time.sleep(_POLL)
+                continue
+            raise NotNow(f"session {session_id} is being worked on by another process")
+        with lease.renewed():
+            yield lease
+
+    def take_lease(self, session_id: str, token: str, seconds: float) -> bool:
+        """Whether it was free, or is ours already."""
+        held, holder, until = self._holder(session_id)
+        if holder not in ("", token) and until > self._now_ms():
+            return False
+        return self._set_lease(session_id, held, token, seconds)
+
+    def keep_lease(self, session_id: str, token: str, seconds: float) -> bool:
+        """Whether it is still ours; then it is for so much longer."""
+        held, holder, _ = self._holder(session_id)
+        return holder == token and self._set_lease(session_id, held, token, seconds)
+
+    def drop_lease(self, session_id: str, token: str) -> None:
+        held, holder, _ = self._holder(session_id)
+        if holder == token:
+            self._swap(_key(session_id), "lease", held, "")
+
+    def is_leased(self, session_id: str) -> bool:
+        return self._holder(session_id)[2] > self._now_ms()
+
+    def _holder(self, session_id: str) -> tuple[str, str, float]:
+        """The lease as it is written, whose it is, and until when."""
+        text = str(self._calls.run("HGET", f"{self._fleet}{_key(session_id)}", "lease") or "")
+        token, _, until = text.partition(" ")
+        return text, token, float(until or 0)
+
+    def _set_lease(self, session_id: str, held: str, token: str, seconds: float) -> bool:
+        until = self._now_ms() + seconds * 1000
+        return self._swap(_key(session_id), "lease", held, f"{token} {until:.0f}")
+
+    def _now_ms(self) -> float:
+        seconds, micros = self._calls.run("TIME")
+        return float(seconds) * 1000 + float(micros) / 1000
+
+    # -- whose a tree is -------------------------------------------------------------------------
+
+    def take_tree(self, session: Session) -> str | None:
+        """Make a tree the session's own until it lets go; None, or the session that has it."""
+        while True:
+            owner = str(self._calls.run("HGET", f"{self._fleet}edits:trees", _tree(session)) or "")
+            if owner == session.id:
+                return None
+            if owner and self._still_needs(owner):
+                return owner
+            if self._swap("edits:trees", _tree(session), owner, session.id):
+                return None
+
+    def let_go(self, session: Session) -> None:
+        self._swap("edits:trees", _tree(session), session.id, "")
+
+    def _still_needs(self, session_id: str) -> bool:
+        found = self.find(session_id)
+        return found is not None and found.session.phase != "done"
+
+    def _swap(self, key: str, field: str, old: str, new: str) -> bool:
+        answer: list[Any] = self._calls.one(
+            "swap", self._fleet, key=key, field=field, old=old, new=new, told=None
+        )
+        return bool(answer[0] == "swapped")
+
+
+class Lease:
+    """The right to take a session's steps; checked again right before anything is written."""
+
+    def __init__(
+        self, sessions: RedisSessions, session_id: str, token: str, seconds: float
+    ) -> None:
+        self._sessions = sessions
+        self._id = session_id
+        self._token = token
+        self._seconds = seconds
+
+    def take(self) -> bool:
+        return self._sessions.take_lease(self._id, self._token, self._seconds)
+
+    def check(self) -> None:
+        """Raise NotNow if it is no longer ours."""
+        if not self._sessions.keep_lease(self._id, self._token, self._seconds):
+            raise NotNow(f"session {self._id} was taken over by another process")
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Keep it while the block lasts, then give it back."""
+        over = threading.Event()
+
+        def keep() -> None:
+            while not over.wait(self._seconds / 3):
+                if not self._sessions.keep_lease(self._id, self._token, self._seconds):
+                    return
+
+        thread = threading.Thread(target=keep, name=f"lease-{self._id}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(self._seconds)
+            self._sessions.drop_lease(self._id, self._token)
+
+
+def _key(session_id: str) -> str:
+    return f"edits:session:{session_id}"
+
+
+def _tree(session: Session) -> str:
+    return f"{session.host}:{session.root}"
+
+
+def _text(session: Session) -> str:
+    return session.model_dump_json()
+
+
+def hints(sessions: RedisSessions, ended: Callable[[str], bool]) -> list[Session]:
+    """The sessions of the queue that somebody should take a step of now. ``ended``: of a job."""
+    return [
+        session
+        for session in sessions.at_work()
+        if not session.inline
+        and not sessions.is_leased(session.id)
+        and all(ended(job_id) for job_id in reversed(session.jobs))
+    ]

@@ -1,0 +1,84 @@
+"""A tree as sessions use it: see tasks.edit_session.EditTree."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mulligan.tasks.edits.advance import NotNow
+from mulligan.tasks.ports.appliers import Change
+from mulligan.workers.edits.tree.edited_tree import Check, Tree
+from mulligan.workers.edits.tree.tree_lock import LockLost, TreeBusy
+
+
+class TreeDesk:
+    """See tasks.edit_session.EditTree for what each method promises."""
+
+    def __init__(self, tree: Tree, check: Check | None = None) -> None:
+        """``check`` is called right before anything is written, inside the tree's lock."""
+        self._tree = tree
+        self._check = check
+        #: What stands in the tree; only who has the session's lease changes what it has there.
+        self._standing: dict[tuple[str, str], int] | None = None
+
+    def standing(self, session_id: str, edit_id: str) -> int | None:
+        return self._known(session_id).get((session_id, edit_id))
+
+    def _known(self, session_id: str) -> dict[tuple[str, str], int]:
+        if self._standing is None:
+            with not_now(), self._tree.held(session_id):  # settles what a dead process left
+                points = self._tree.history()
+            self._standing = {
+                (str(point.session_id), str(point.edit_id)): point.number
+                for point in points
+                if point.kind == "edit" and point.state == "applied"
+            }
+        return self._standing
+
+    def mode(self, path: str) -> int | None:
+        try:
+            return stat.S_IMODE((self._tree.root / path).lstat().st_mode)
+        except OSError:
+            return None
+
+    def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
+        known = self._known(session_id)
+        with not_now():
+            made = self._tree.apply(edit_id, session_id, tier, changes, check=self._check)
+        known[session_id, edit_id] = made.number
+        return made.number
+
+    def rollback_edit(self, session_id: str, edit_id: str) -> str:
+        with not_now(), self._tree.held(session_id):
+            if not self._was_applied(session_id, edit_id):
+                return f"edit {edit_id} of session {session_id} was not applied yet"
+            done = self._tree.rollback_edit(edit_id, session_id, check=self._check)
+        self._standing = None
+        return done.text
+
+    def rollback_session(self, session_id: str) -> str:
+        with not_now(), self._tree.held(session_id):
+            if not self._was_applied(session_id):
+                return f"session {session_id}: nothing was applied yet, nothing to roll back"
+            done = self._tree.rollback_session(session_id, check=self._check)
+        self._standing = None
+        return done.text
+
+    def _was_applied(self, session_id: str, edit_id: str | None = None) -> bool:
+        """Whether the tree ever had it, be it rolled back since or not."""
+        return any(
+            point.kind == "edit"
+            and point.session_id == session_id
+            and edit_id in (None, point.edit_id)
+            for point in self._tree.history()
+        )
+
+
+@contextmanager
+def not_now() -> Iterator[None]:
+    """Another process has the tree: that says nothing about the edit."""
+    try:
+        yield
+    except (TreeBusy, LockLost) as error:
+        raise NotNow(str(error)) from error

@@ -1,0 +1,163 @@
+"""Reading figures: the buckets of a window in one round trip, and the totals in another."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from mulligan.policies.figures.facts import HOUR, MINUTE, Figure, parse
+from mulligan.policies.jobs.job import parse_duration
+from mulligan.tasks.ports.ledger import EscalationGroup
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.figures.fold import MINUTES_KEPT, START
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.settings.model import Settings
+
+LONGEST_WINDOW = 365 * 86400
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The figures of one step of time, over all partitions."""
+
+    start: int
+    rows: Counter[Figure] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window's buckets, oldest first, and as many of the time before it."""
+
+    seconds: int
+    step: int
+    now: float
+    buckets: tuple[Bucket, ...]
+    before: tuple[Bucket, ...]
+    #: (signature, tenant) → `<job>/<attempt>`, the newest.
+    examples: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+def parse_window(text: str, *, longest: float = LONGEST_WINDOW) -> int:
+    """``90m``, ``24h``, ``7d`` or seconds, in seconds. BadInput says what is wrong."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise BadInput(f"window: {error}") from None
+    if not isinstance(seconds, (int, float)) or not MINUTE <= seconds <= longest:
+        raise BadInput(f"window: {text!r} is not between 1m and {longest / 86400:g}d")
+    return round(seconds)
+
+
+class Figures:
+    """The figures that `Fold` wrote."""
+
+    def __init__(self, calls: RedisCalls, settings: Settings) -> None:
+        self._calls = calls
+        self._key_prefix = settings.key_prefix
+        self._prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
+
+    def window(self, seconds: int, *, now: float, compare: bool = True) -> Window:
+        """By the minute while those are kept for this window and the one before, else by the hour.
+
+        The step that has just begun is the last one: a window is whole steps. Without ``compare``
+        the window before is not read, and neither are examples.
+        """
+        step = MINUTE if 2 * seconds <= MINUTES_KEPT - MINUTE else HOUR
+        count = max(1, -(-seconds // step))
+        last = int(now) // step
+        numbers = range(last - (2 if compare else 1) * count + 1, last + 1)
+        kind = "m" if step == MINUTE else "h"
+        names = [f"{p}figures:{kind}:{n}" for n in numbers for p in self._prefixes]
+        hours = range(numbers[-count] * step // HOUR, int(now) // HOUR + 1 if compare else 0)
+        examples = [f"{p}figures:e:{n}" for n in hours for p in self._prefixes]
+        found = self._calls.hashes(names + examples)
+        buckets = tuple(
+            Bucket(number * step, _added(rows))
+            for number, rows in zip(
+                numbers, _by(found[: len(names)], len(self._prefixes)), strict=True
+            )
+        )
+        return Window(
+            seconds=count * step,
+            step=step,
+            now=now,
+            buckets=buckets[-count:],
+            before=buckets[:-count],
+            examples=_examples(found[len(names) :]),
+        )
+
+    def groups(self, signatures: Sequence[str]) -> dict[str, EscalationGroup]:
+        """The escalations of these signatures, in one round trip."""
+        names = [f"{p}group:{signature}" for signature in signatures for p in self._prefixes]
+        found: dict[str, EscalationGroup] = {}
+        for row in self._calls.hashes(names):
+            if row:
+                group = views.read_group(row)
+                known = found.get(group.signature)
+                found[group.signature] = views.merged(known, group) if known else group
+        return found
+
+    def failure(self, example: str) -> dict[str, Any] | None:
+        """The classified failure of `<job>/<attempt>`, if the ledger still has it."""
+        return self.failures([example])[0]
+
+    def failures(self, examples: Sequence[str]) -> list[dict[str, Any] | None]:
+        """The classified failures of several, in one round trip."""
+        names = []
+        for example in examples:
+            job_id, _, number = example.partition("/")
+            prefix = keys.partition_prefix(self._key_prefix, keys.partition_of(job_id))
+            names.append(f"{prefix}job:{job_id}:{number}")
+        return [_failure(text) for text in self._calls.fields(names, "verdict")]
+
+    def totals(self) -> Counter[Figure]:
+        return _added(self._calls.hashes([f"{p}figures:total" for p in self._prefixes]))
+
+    def lag(self, *, now: float) -> float:
+        """How long the oldest event that is not folded yet has waited; 0 if all are."""
+        return max((self._lag(prefix, now) for prefix in self._prefixes), default=0.0)
+
+    def _lag(self, prefix: str, now: float) -> float:
+        cursor = self._calls.run("GET", prefix + "folded") or START
+        found = self._calls.run("XRANGE", prefix + "events", f"({cursor}", "+", "COUNT", 1)
+        if not found:
+            return 0.0
+        return max(0.0, now - int(found[0][0].partition("-")[0]) / 1000)
+
+
+def _failure(verdict: str | None) -> dict[str, Any] | None:
+    failure = json.loads(verdict).get("failure") if verdict else None
+    return failure if isinstance(failure, dict) else None
+
+
+def _by(rows: Sequence[Mapping[str, str]], size: int) -> Iterable[Sequence[Mapping[str, str]]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+#: The same few fields are in every bucket.
+_figure = lru_cache(maxsize=20_000)(parse)
+
+
+def _added(hashes: Sequence[Mapping[str, str]]) -> Counter[Figure]:
+    first, *others = hashes
+    total = Counter({_figure(text): int(amount) for text, amount in first.items()})
+    for rows in others:
+        for text, amount in rows.items():
+            total[_figure(text)] += int(amount)
+    return total
+
+
+def _examples(hashes: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
+    """Later hours win."""
+    found = {}
+    for rows in hashes:
+        for text, where in rows.items():
+            signature, tenant = parse(text).dims
+            found[signature, tenant] = where
+    return found

@@ -1,0 +1,92 @@
+"""Content-addressed bytes that every worker can read: in the ledger's Redis, or in a directory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from mulligan.tasks.ports.world import BadInput, BlobStore, MissingBlob
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.calls import RedisCalls, connect
+from mulligan.workers.sandbox.workspace import content_address
+from mulligan.workers.settings.model import Settings
+
+
+class RedisBlobs:
+    """Blobs beside the jobs that use them, kept as long as jobs are."""
+
+    def __init__(self, calls: RedisCalls, *, prefix: str, cap: int, retention: float) -> None:
+        self._calls = calls
+        self._prefix = keys.partition_prefix(prefix, "fleet") + "blob:"
+        self._cap = cap
+        self._ttl = max(1, int(retention * 2))
+
+    def put(self, data: bytes) -> str:
+        if len(data) > self._cap:
+            raise BadInput(f"{len(data):,} bytes are over the cap of {self._cap:,} (workspace_cap)")
+        address = content_address(data)
+        # Twice the retention of jobs, renewed by each use: a job never outlives its workspace.
+        self._calls.run("SET", self._prefix + address, data, "EX", self._ttl)
+        return address
+
+    def get(self, address: str) -> bytes:
+        data = self._calls.run("GETEX", self._prefix + address, "EX", self._ttl)
+        if data is None:
+            raise MissingBlob(f"{address} is no longer stored")
+        return bytes(data)
+
+
+class DirectoryBlobs:
+    """Blobs in a directory that all workers share."""
+
+    def __init__(self, root: Path, *, cap: int) -> None:
+        self._root = root
+        self._cap = cap
+
+    def put(self, data: bytes) -> str:
+        if len(data) > self._cap:
+            raise BadInput(f"{len(data):,} bytes are over the cap of {self._cap:,} (workspace_cap)")
+        address = content_address(data)
+        path = self._path(address)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(file.name).replace(path)
+        return address
+
+    def get(self, address: str) -> bytes:
+        try:
+            return self._path(address).read_bytes()
+        except FileNotFoundError:
+            raise MissingBlob(f"{address} is no longer stored") from None
+
+    def _path(self, address: str) -> Path:
+        name = address.removeprefix("sha256:")
+        if not name.isalnum():
+            raise MissingBlob(f"{address!r} is not a content address")
+        return self._root / name[:2] / name
+
+
+def blob_store(settings: Settings) -> BlobStore:
+    """The store of these settings."""
+    if settings.blob_url is None:
+        if settings.ledger is None:
+            raise BadInput("no ledger: set MULLIGAN_LEDGER_URL or MULLIGAN_BROKER_URL")
+        calls = RedisCalls(
+            connect(settings.ledger, text=False), patience=settings.worker_patience, limits={}
+        )
+        return RedisBlobs(
+            calls,
+            prefix=settings.key_prefix,
+            cap=settings.workspace_cap,
+            retention=settings.retention,
+        )
+    url = urlsplit(settings.blob_url)
+    if url.scheme != "file":
+        raise BadInput(f"blob_url: {url.scheme}:// is not supported; use file:///shared/directory")
+    return DirectoryBlobs(Path(url.path), cap=settings.workspace_cap)

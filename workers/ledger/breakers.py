@@ -1,0 +1,118 @@
+"""Circuit breakers shared by the fleet. A closed breaker costs a worker nothing per attempt."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mulligan.policies.jobs.breaker import Breaker, BreakerPolicy, Probe, Wait
+from mulligan.tasks.jobs.context import Stay
+from mulligan.tasks.ports.world import TransportFault
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.calls import RedisCalls
+
+#: How old a worker's picture of breakers and pauses may be.
+_REFRESH = 1.0
+#: How soon an attempt looks again whether its provider's pause is lifted.
+_PAUSE_SECONDS = 5.0
+
+
+class RedisBreakers:
+    """See tasks.bench.Breakers."""
+
+    def __init__(
+        self,
+        calls: RedisCalls,
+        *,
+        prefix: str,
+        now: Callable[[], float],
+        policy: BreakerPolicy | None = None,
+    ) -> None:
+        self._calls = calls
+        self._prefix = keys.partition_prefix(prefix, "fleet")
+        self._paused_key = keys.partition_prefix(prefix, "p00") + "paused"
+        self._now = now
+        self._policy = policy or BreakerPolicy()
+        self._seen: dict[str, str] = {}
+        self._paused: frozenset[str] = frozenset()
+        self._seen_at = float("-inf")
+        self._lock = threading.Lock()
+
+    def wait(self, provider: str) -> Stay | None:
+        known = self._snapshot()
+        if f"provider:{provider}" in self._paused:
+            return Stay(seconds=_PAUSE_SECONDS, waiting_for="pause")
+        if provider not in known:
+            return None
+        while True:
+            text = self._read(provider)
+            match (self._parse(text)).allow(self._now(), self._policy):
+                case Wait(seconds=seconds):
+                    return Stay(seconds=max(seconds, 0.05))
+                case Probe(breaker=breaker):
+                    if self._swap(provider, text, breaker):
+                        return None
+                case _:
+                    return None
+
+    def fault(self, fault: TransportFault) -> None:
+        while True:
+            text = self._read(fault.provider)
+            changed = self._parse(text).record_fault(
+                self._now(), self._policy, retry_after=fault.retry_after
+            )
+            if self._swap(fault.provider, text, changed):
+                return
+
+    def success(self, provider: str) -> None:
+        if provider not in self._snapshot():
+            return
+        while not self._swap(provider, self._read(provider), None):
+            pass
+
+    def all(self) -> dict[str, Breaker]:
+        """Every breaker with faults on record."""
+        rows = self._calls.hashes([self._prefix + "breakers"])[0]
+        return {provider: self._parse(text) for provider, text in rows.items()}
+
+    def _snapshot(self) -> dict[str, str]:
+        """Breakers with faults on record, at most a second old. Pauses are read with them."""
+        with self._lock:
+            if time.monotonic() - self._seen_at > _REFRESH:
+                names = [self._prefix + "breakers", self._paused_key]
+                self._seen, paused = self._calls.hashes(names)
+                self._paused = frozenset(paused)
+                self._seen_at = time.monotonic()
+            return self._seen
+
+    def _read(self, provider: str) -> str:
+        return str(self._calls.run("HGET", self._prefix + "breakers", provider) or "")
+
+    def _swap(self, provider: str, old: str, new: Breaker | None) -> bool:
+        text = new.model_dump_json() if new else ""
+        told = _told(provider, self._parse(old), new or Breaker())
+        answer = self._calls.one(
+            "swap", self._prefix, key="breakers", field=provider, old=old, new=text, told=told
+        )
+        with self._lock:
+            self._seen_at = float("-inf")
+        return bool(answer[0] == "swapped")
+
+    @staticmethod
+    def _parse(text: str) -> Breaker:
+        return Breaker.model_validate_json(text) if text else Breaker()
+
+
+def _told(provider: str, before: Breaker, after: Breaker) -> dict[str, Any] | None:
+    """The event of a breaker that changed its state; None if it did not."""
+    if before.state == after.state:
+        return None
+    return {
+        "provider": provider,
+        "state": after.state,
+        "faults": after.faults,
+        "openings": after.openings,
+        "until": after.until,
+    }

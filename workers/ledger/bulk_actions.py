@@ -1,0 +1,139 @@
+"""Bulk actions on record in Redis, and the turn that a control worker takes at them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from mulligan.tasks.escalations.end_escalations import (
+    Action,
+    Batch,
+    Bulk,
+    Publish,
+    Tally,
+    Unended,
+    Which,
+    work,
+)
+from mulligan.tasks.ports.ledger import Ledger
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.calls import RedisCalls
+
+#: How long a bulk action is kept after the last that happened to it.
+KEEP_SECONDS = 7 * 86400.0
+#: Escalations in hand at once, and for how long: many times what they take.
+BATCH = 20
+LEASE_SECONDS = 30.0
+#: Failures that are kept with their reasons.
+PROBLEMS = 20
+#: How much of a second a control worker gives to bulk actions: it has sweeps to do, too.
+_TURN_SECONDS = 0.4
+
+
+class RedisBulks:
+    """See tasks.escalations.Bulks for what each method promises."""
+
+    def __init__(self, calls: RedisCalls, *, prefix: str, lease: float = LEASE_SECONDS) -> None:
+        self._calls = calls
+        self._fleet = keys.partition_prefix(prefix, "fleet")
+        self._lease = lease
+
+    def create(
+        self, action: Action, which: Which, ids: Sequence[str], *, per_second: float
+    ) -> Bulk:
+        bulk_id = f"b{int(time.time()):x}{secrets.token_hex(5)}"
+        self._step(
+            "create",
+            bulk_id,
+            action=action.model_dump_json(),
+            which=which.model_dump_json(exclude_defaults=True),
+            ids=list(ids),
+            per_second=per_second,
+        )
+        bulk = self.get(bulk_id)
+        assert bulk is not None  # noqa: S101 - it was written a moment ago, for days
+        return bulk
+
+    def get(self, bulk_id: str) -> Bulk | None:
+        row = self._calls.hashes([f"{self._fleet}bulk:{bulk_id}"])[0]
+        if not row:
+            return None
+        problems = self._calls.run("LRANGE", f"{self._fleet}bulk:{bulk_id}:problems", 0, -1)
+        return Bulk(
+            id=bulk_id,
+            action=Action.model_validate_json(row["action"]),
+            which=Which.model_validate_json(row["which"]),
+            per_second=float(row["per_second"]),
+            total=int(row["total"]),
+            done=int(row["done"]),
+            skipped=int(row["skipped"]),
+            failed=int(row["failed"]),
+            state=row["state"],  # type: ignore[arg-type] # written by our own script alone
+            created_at=float(row["created_at"]) / 1000,
+            ended_at=float(row["ended_at"]) / 1000 if "ended_at" in row else None,
+            problems=tuple(Unended.model_validate_json(each) for each in problems),
+        )
+
+    def running(self) -> list[str]:
+        return [str(name) for name in self._calls.run("ZRANGE", f"{self._fleet}bulks", 0, -1)]
+
+    def take(self, bulk_id: str, *, token: str) -> Batch:
+        answer = self._step("take", bulk_id, token=token, most=BATCH, lease_ms=self._lease * 1000)
+        match answer:
+            case ["taken", *ids]:
+                return Batch(ids=tuple(str(each) for each in ids))
+            case ["wait", wait]:
+                return Batch(wait=float(wait) / 1000)
+            case _:
+                return Batch()
+
+    def commit(self, bulk_id: str, *, token: str, count: int, tally: Tally) -> None:
+        self._step(
+            "commit",
+            bulk_id,
+            token=token,
+            count=count,
+            done=tally.done,
+            skipped=tally.skipped,
+            problems=[problem.model_dump_json() for problem in tally.problems],
+            problems_cap=PROBLEMS,
+        )
+
+    def stop(self, bulk_id: str) -> None:
+        self._step("stop", bulk_id)
+
+    def _step(self, verb: str, bulk_id: str, **request: Any) -> list[Any]:
+        return self._calls.one(
+            "bulk", self._fleet, verb=verb, id=bulk_id, keep_ms=KEEP_SECONDS * 1000, **request
+        )
+
+
+def run_bulks(
+    ledger: Ledger,
+    bulks: RedisBulks,
+    publish: Publish,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    seconds: float = _TURN_SECONDS,
+) -> int:
+    """A short turn at every bulk action there is; how many there are."""
+    running = bulks.running()
+    started = clock()
+    for turn, bulk_id in enumerate(running, start=1):
+        until = started + seconds * turn / len(running)
+        work(
+            ledger,
+            bulks,
+            publish,
+            bulk_id,
+            token=secrets.token_hex(8),
+            go_on=partial(_is_before, until, clock),
+        )
+    return len(running)
+
+
+def _is_before(until: float, clock: Callable[[], float]) -> bool:
+    return clock() < until

@@ -1,0 +1,194 @@
+"""Calling Redis: Lua scripts by their hash, several in one round trip, with patience."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib import resources
+from typing import Any, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError
+from redis.retry import Retry
+
+from mulligan.tasks.ports.world import BadInput, LedgerRefused, LedgerUnavailable
+
+T = TypeVar("T")
+#: Seconds after which a Redis that hangs without dying counts as away; no wait of ours is longer.
+#: An address may say otherwise: `?socket_timeout=5`.
+SOCKET_TIMEOUT = 30.0
+#: What redis-py and Redis add to an error of a script: they tell a person nothing.
+_NOISE = re.compile(
+    r"^(?:Command # \d+ \(.*\) of pipeline caused error: )?"
+    r"(?:Error running script \(call to f_\w+\): )?(?:@\w+: ?\d+: )*(?:-(?=[A-Z]))?"
+    r"|\s*script: [0-9a-f]{40}, on @\w+:\d+\.?",
+    re.DOTALL,
+)
+_AWAY = (redis.ConnectionError, redis.TimeoutError, BusyLoadingError, ReadOnlyError)
+
+
+@dataclass(frozen=True)
+class Script:
+    text: str
+    sha: str
+
+
+def _load_scripts() -> dict[str, Script]:
+    folder = resources.files("mulligan.workers.ledger.lua")
+    prelude = (folder / "prelude.lua").read_text()
+    scripts = {}
+    for file in folder.iterdir():
+        if file.name.endswith(".lua") and file.name != "prelude.lua":
+            text = prelude + file.read_text()
+            sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+            scripts[file.name.removesuffix(".lua")] = Script(text, sha)
+    return scripts
+
+
+SCRIPTS = _load_scripts()
+
+
+def connect(url: str, *, text: bool = True) -> redis.Redis:
+    """A client that never retries by itself: patience is ours, and visible.
+
+    BadInput if the address has something in it that redis-py cannot read.
+    """
+    options: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True}
+    try:
+        return redis.Redis.from_url(
+            url,
+            decode_responses=text,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            socket_timeout=SOCKET_TIMEOUT,
+            **options,
+        )
+    except ValueError as error:
+        raise BadInput(f"the ledger's address (ledger_url, else broker_url): {error}") from None
+
+
+class RedisCalls:
+    """Scripts and commands; while Redis is away, they wait and are repeated.
+
+    Repeating is safe: every script of ours answers the same to the same token.
+    """
+
+    def __init__(self, client: redis.Redis, *, patience: float, limits: Mapping[str, Any]) -> None:
+        self._client: Any = client
+        self._patience = patience
+        #: Rendered once: they are part of every request.
+        self._limits = json.dumps(dict(limits), separators=(",", ":"))[1:-1]
+        self._local = threading.local()
+        #: Round trips made so far: what `make bench` reports.
+        self.round_trips = 0
+
+    def one(self, name: str, prefix: str, /, **request: Any) -> list[Any]:
+        """One script, one round trip."""
+        script, body = SCRIPTS[name], self._body(request)
+
+        def run() -> list[Any]:
+            try:
+                answer: list[Any] = self._redis.evalsha(script.sha, 1, prefix, body)
+            except NoScriptError:
+                answer = self._redis.eval(script.text, 1, prefix, body)
+            return answer
+
+        return self._patiently(run)
+
+    def many(self, name: str, requests: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Any]]:
+        """One script for several requests, in one round trip."""
+        script = SCRIPTS[name]
+        bodies = [(prefix, self._body(request)) for prefix, request in requests]
+
+        def run() -> list[list[Any]]:
+            pipe = self._redis.pipeline(transaction=False)
+            for prefix, body in bodies:
+                pipe.evalsha(script.sha, 1, prefix, body)
+            try:
+                answers: list[list[Any]] = pipe.execute()
+            except NoScriptError:
+                self._redis.script_load(script.text)
+                return run()
+            return answers
+
+        return self._patiently(run) if bodies else []
+
+    def hashes(self, names: Sequence[str]) -> list[dict[str, str]]:
+        """Several hashes in one round trip; a missing one is empty."""
+
+        def read() -> list[dict[str, str]]:
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.hgetall(name)
+            rows: list[dict[str, str]] = pipe.execute()
+            return rows
+
+        return self._patiently(read) if names else []
+
+    def fields(self, names: Sequence[str], field: str) -> list[str | None]:
+        """One field of several hashes in one round trip; None where it is missing."""
+
+        def read() -> list[str | None]:
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.hget(name, field)
+            found: list[str | None] = pipe.execute()
+            return found
+
+        return self._patiently(read) if names else []
+
+    def read_streams(
+        self, names: Sequence[str], *, after: str, block: float | None
+    ) -> Iterator[tuple[str, str]]:
+        """(id, data) of the entries after an id, waiting up to ``block`` seconds for the first."""
+        wait = None if block is None else max(1, int(block * 1000))
+        streams = dict.fromkeys(names, after)
+        found = self._patiently(lambda: self._redis.xread(streams, count=1000, block=wait))
+        for _, items in found or []:
+            for entry_id, fields in items:
+                yield entry_id, fields["data"]
+
+    def run(self, *command: Any) -> Any:
+        """One plain command."""
+        return self._patiently(lambda: self._redis.execute_command(*command))
+
+    @property
+    def _redis(self) -> Any:
+        """This thread's own connection: a pool's bookkeeping costs as much as a round trip."""
+        found = getattr(self._local, "client", None)
+        if found is None:
+            found = self._local.client = self._client.client()
+        return found
+
+    def _body(self, request: Mapping[str, Any]) -> bytes:
+        """The request as JSON. A lone surrogate, which no JSON reader takes, becomes a ``?``."""
+        text = json.dumps(request, separators=(",", ":"), ensure_ascii=False)
+        if self._limits and request:
+            text = f"{text[:-1]},{self._limits}}}"
+        return text.encode("utf-8", "replace")
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        self.round_trips += 1
+        started = time.monotonic()
+        delay = 0.05
+        while True:
+            try:
+                return call()
+            except _AWAY as error:
+                if time.monotonic() - started + delay > self._patience:
+                    raise LedgerUnavailable(f"the ledger is away: {error}") from error
+            except RedisError as error:
+                raise LedgerRefused(f"the ledger refused: {_said(error)}") from error
+            time.sleep(delay)
+            delay = min(delay * 2, 2.0)
+
+
+def _said(error: RedisError) -> str:
+    """What Redis said, without which command it said it to."""
+    return _NOISE.sub("", str(error)).rstrip(".")

@@ -1,0 +1,128 @@
+"""Escalations on Redis: groups of what is alike, and ending them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mulligan.policies.jobs.job import Decoding
+from mulligan.tasks.ports.ledger import (
+    Ended,
+    Escalation,
+    EscalationEnd,
+    EscalationGroup,
+    Refused,
+)
+from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger.partitions import Partitioned
+
+#: How many groups are looked at to find those of one tenant.
+_GROUPS_LOOKED_AT = 5000
+#: How many escalations, the newest, are looked at to find ended ones.
+_LOOKED_AT = 20_000
+#: Escalations that are read in one round trip.
+_CHUNK = 500
+
+
+class RedisEscalations(Partitioned):
+    """See tasks.ledger.Ledger for what each method promises."""
+
+    def groups(
+        self, *, only_open: bool = True, tenant: str | None = None, limit: int = 100
+    ) -> list[EscalationGroup]:
+        found: dict[str, EscalationGroup] = {}
+        for prefix in self._prefixes():
+            names = self.calls.run("ZREVRANGE", prefix + "groups", 0, _GROUPS_LOOKED_AT - 1)
+            rows = self.calls.hashes([f"{prefix}group:{name}" for name in names])
+            for group in (views.read_group(row) for row in rows if row):
+                known = found.get(group.signature)
+                found[group.signature] = views.merged(known, group) if known else group
+        wanted = [
+            group
+            for group in found.values()
+            if (group.open or not only_open) and (tenant is None or tenant in group.tenants)
+        ]
+        return sorted(wanted, key=lambda group: group.last_at, reverse=True)[:limit]
+
+    def group(self, signature: str) -> EscalationGroup | None:
+        rows = self.calls.hashes([f"{prefix}group:{signature}" for prefix in self._prefixes()])
+        found = [views.read_group(row) for row in rows if row]
+        group = found[0] if found else None
+        for other in found[1:]:
+            group = views.merged(group, other) if group else other
+        return group
+
+    def escalation(self, escalation_id: str) -> Escalation | None:
+        row = self.calls.hashes([f"{self._prefix(escalation_id)}escalation:{escalation_id}"])[0]
+        return views.read_escalation(escalation_id, row) if row else None
+
+    def escalations(
+        self,
+        *,
+        signature: str | None = None,
+        only_open: bool = True,
+        tenant: str | None = None,
+        limit: int = 50,
+    ) -> list[Escalation]:
+        # Ended ones have left their group's index.
+        whole = signature is None or not only_open
+        index = "escalations" if whole else f"group:{signature}:open"
+
+        def wanted(each: Escalation) -> bool:
+            return (
+                (each.state == "open" or not only_open)
+                and (signature is None or each.signature == signature)
+                and (tenant is None or each.tenant == tenant)
+            )
+
+        found: list[Escalation] = []
+        for prefix in self._prefixes():
+            most = _LOOKED_AT if whole else limit if tenant is None else 0  # 0: all there are
+            ids = self.calls.run("ZREVRANGE", prefix + index, 0, most - 1)
+            found += self._first(prefix, ids, wanted, limit)
+        return sorted(found, key=lambda each: each.at, reverse=True)[:limit]
+
+    def _first(
+        self, prefix: str, ids: Sequence[str], wanted: Callable[[Escalation], bool], limit: int
+    ) -> list[Escalation]:
+        """The first so many that are wanted, reading no more than it takes to find them."""
+        found: list[Escalation] = []
+        for start in range(0, len(ids), _CHUNK):
+            chunk = ids[start : start + _CHUNK]
+            rows = self.calls.hashes([f"{prefix}escalation:{i}" for i in chunk])
+            read = (views.read_escalation(i, r) for i, r in zip(chunk, rows, strict=True) if r)
+            found += [each for each in read if wanted(each)]
+            if len(found) >= limit:
+                break
+        return found
+
+    def end_escalation(
+        self,
+        escalation_id: str,
+        *,
+        how: EscalationEnd,
+        by: str,
+        note: str = "",
+        prompt: str | None = None,
+        decoding: Decoding | None = None,
+    ) -> Ended | Refused:
+        prefix = self._prefix(escalation_id)
+        job_id = escalation_id.partition(":")[0]
+        while True:
+            request = {"id": escalation_id, "how": how, "by": by, "note": note}
+            if how == "requeued":
+                job = self.calls.hashes([f"{prefix}job:{job_id}"])[0]
+                if job:
+                    request |= views.requeue_request(job, prompt=prompt, decoding=decoding)
+            answer = self.calls.one("end_escalation", prefix, **request)
+            if answer[0] == "stored":
+                continue  # it was requeued meanwhile, by another escalation of the same job
+            if answer[0] != "ended":
+                return Refused(answer[0], answer[1] if len(answer) > 1 else "")
+            return Ended(state=how, publication=views.publication(answer[1]) if answer[1] else None)
+
+    def mute(self, signature: str, *, until: float | None) -> bool:
+        keys = [f"{prefix}group:{signature}" for prefix in self._prefixes()]
+        known = [key for key in keys if self.calls.run("EXISTS", key)]
+        for key in known:
+            self.calls.run("HSET", key, "muted_until", "" if until is None else until * 1000)
+        return bool(known)

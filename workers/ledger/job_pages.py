@@ -1,0 +1,171 @@
+"""Pages of jobs, newest first, filtered where they are. The work of one page is bounded.
+
+All jobs are in the order of their acceptance; those of one state in the order of coming into it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.rows import tokens_of
+
+#: So many jobs of a partition are looked at for one page: a rare label ends with a short page.
+SCAN = 2000
+_CURSOR = re.compile(r"^(\d{1,16}(?:\.\d{1,6})?)~([\w-]{1,64})$", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFilter:
+    """Which jobs. ``since`` and ``until`` are about the time that the jobs are ordered by."""
+
+    #: How its name begins.
+    name: str | None = None
+    state: str | None = None
+    task_type: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tenant: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRow:
+    """One job without its texts."""
+
+    id: str
+    task_type: str
+    name: str
+    state: str
+    tenant: str | None
+    waiting_for: str | None
+    reason: str | None
+    detail: str | None
+    best_attempt: int | None
+    attempts: int
+    #: None while nobody told any usage.
+    tokens: int | None
+    seconds: float
+    labels: Mapping[str, str]
+    idempotency_key: str | None
+    created_at: float
+    finished_at: float | None
+
+
+@dataclass(frozen=True)
+class JobPage:
+    jobs: Sequence[JobRow]
+    #: Where the next page begins; None: there is none. A short page may have one.
+    cursor: str | None
+
+
+#: Where a partition was left, comparable: later is greater.
+_Place = tuple[float, str]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one partition has for a page."""
+
+    done: bool
+    reached: _Place
+    rows: list[tuple[_Place, JobRow]]
+
+
+def page_jobs(
+    calls: RedisCalls,
+    *,
+    prefix: str,
+    partitions: int,
+    wanted: JobFilter,
+    limit: int,
+    cursor: str | None = None,
+    scan: int = SCAN,
+) -> JobPage:
+    """One page; a cursor that is none of ours is BadInput. One round trip."""
+    request = _request(wanted, limit, scan, cursor)
+    answers = calls.many(
+        "page_jobs",
+        [(keys.partition_prefix(prefix, f"p{n:02d}"), request) for n in range(partitions)],
+    )
+    parts = [_part(answer) for answer in answers]
+    # Only down to where every partition has looked is the order known.
+    known = max((part.reached for part in parts if not part.done), default=None)
+    rows = sorted((row for part in parts for row in part.rows), key=lambda r: r[0], reverse=True)
+    safe = [row for row in rows if known is None or row[0] >= known]
+    page = safe[:limit]
+    place = page[-1][0] if len(safe) > limit else known
+    return JobPage([row for _, row in page], f"{place[0]!r}~{place[1]}" if place else None)
+
+
+def find_jobs(
+    calls: RedisCalls, *, prefix: str, ids: Sequence[str], tenant: str | None = None
+) -> list[JobRow]:
+    """These jobs in their order, those that there are and are the tenant's. One round trip."""
+    parts: dict[str, list[str]] = {}
+    for job_id in dict.fromkeys(ids):
+        parts.setdefault(keys.partition_of(job_id), []).append(job_id)
+    answers = calls.many(
+        "page_jobs",
+        [
+            (keys.partition_prefix(prefix, part), {"ids": some, "tenant": tenant})
+            for part, some in parts.items()
+        ],
+    )
+    found = {row.id: row for answer in answers for _, row in _part(answer).rows}
+    return [found[job_id] for job_id in dict.fromkeys(ids) if job_id in found]
+
+
+def _request(wanted: JobFilter, limit: int, scan: int, cursor: str | None) -> dict[str, Any]:
+    newest, before = "+inf" if wanted.until is None else repr(wanted.until * 1000), None
+    if cursor is not None:
+        match = _CURSOR.match(cursor)
+        if match is None:
+            raise BadInput("cursor: is not one that a page gave; leave it out for the first page")
+        newest, before = match.groups()
+    return {
+        "set": f"jobs:{wanted.state}" if wanted.state else "jobs",
+        "max": newest,
+        "before": before,
+        "min": "-inf" if wanted.since is None else repr(wanted.since * 1000),
+        "name": wanted.name,
+        "task_type": wanted.task_type,
+        "labels": dict(wanted.labels) or None,
+        "tenant": wanted.tenant,
+        "limit": limit,
+        "scan": scan,
+    }
+
+
+def _part(answer: list[Any]) -> _Part:
+    done, score, last, rows = answer
+    found = [_row(json.loads(text), float(at)) for at, text in rows]
+    return _Part(bool(int(done)), (float(score), str(last)), found)
+
+
+def _row(raw: dict[str, Any], at: float) -> tuple[_Place, JobRow]:
+    row = JobRow(
+        id=raw["id"],
+        task_type=raw.get("task_type", ""),
+        name=raw.get("name", ""),
+        state=raw["state"],
+        tenant=raw.get("tenant"),
+        waiting_for=raw.get("waiting_for") or None,
+        reason=raw.get("reason") or None,
+        detail=raw.get("detail") or None,
+        best_attempt=int(raw["best"]) if raw.get("best") else None,
+        attempts=int(raw.get("attempt", 1)),
+        tokens=tokens_of(raw),
+        seconds=float(raw.get("seconds", 0)),
+        labels=raw.get("labels") or {},
+        idempotency_key=raw.get("idempotency_key"),
+        created_at=float(raw.get("created_at", 0)) / 1000,
+        finished_at=float(raw["finished_at"]) / 1000 if raw.get("finished_at") else None,
+    )
+    return (at, row.id), row

@@ -1,0 +1,75 @@
+"""What every part of the ledger on Redis stands on: the calls, the settings, the partitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.settings.model import Settings
+
+
+class Partitioned:
+    """Scripts and keys of a fleet's partitions."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        settings: Settings,
+        *,
+        patience: float,
+        live: Callable[[], Settings] | None = None,
+    ) -> None:
+        self._settings = settings
+        #: The settings in force now: quotas may change while a process runs.
+        self._live = live or (lambda: settings)
+        self.calls = RedisCalls(
+            client,
+            patience=patience,
+            limits={
+                "retention_ms": settings.retention * 1000,
+                "cycle_retention_ms": settings.cycle_retention * 1000,
+                "cycles_cap": settings.cycles_cap,
+                "events_cap": settings.events_cap,
+                "memory_cap": settings.memory_cap,
+                "escalations_cap": settings.escalations_cap,
+                "stale_ms": settings.stale_after * 1000,
+                "grace_ms": settings.outbox_grace * 1000,
+            },
+        )
+
+    def _prefix(self, job_id: str) -> str:
+        return keys.partition_prefix(self._settings.key_prefix, keys.partition_of(job_id))
+
+    def _prefixes(self) -> list[str]:
+        return [
+            keys.partition_prefix(self._settings.key_prefix, f"p{n:02d}")
+            for n in range(self._settings.partitions)
+        ]
+
+    def _lease_terms(self, lease: float | None = None) -> dict[str, Any]:
+        """For how long a claim holds. One that is not renewed is given its time at once."""
+        return {
+            "lease_ms": (lease or self._settings.lease) * 1000,
+            "hard_ms": (lease or self._settings.hard_limit) * 1000,
+            "max_claims": self._settings.max_claims,
+        }
+
+    def _quotas(self) -> dict[str, Any]:
+        """The quotas of one partition: its share, rounded up."""
+        quotas = self._live().quotas
+        if not quotas:
+            return {}
+        parts = self._settings.partitions
+        shares = {
+            tenant: {
+                "concurrency": quota.concurrency and math.ceil(quota.concurrency / parts),
+                "tokens": quota.tokens_per_day and math.ceil(quota.tokens_per_day / parts),
+            }
+            for tenant, quota in quotas.items()
+        }
+        return {"quotas": shares}

@@ -1,0 +1,332 @@
+"""The ledger on Redis: one Lua script per step, one round trip per step."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mulligan.policies.cycles.cycle import SelfRepairCycle
+from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.jobs.job import Output
+from mulligan.tasks.ports.ledger import (
+    Accepted,
+    Claim,
+    Conflict,
+    CycleClaim,
+    Entry,
+    Event,
+    JobView,
+    Lease,
+    NextAttempt,
+    Publication,
+    Refused,
+    Settlement,
+    Submission,
+)
+from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger.escalation_steps import RedisEscalations
+from mulligan.workers.ledger.external_steps import RedisLanes, cycle_claim
+
+
+class RedisLedger(RedisLanes, RedisEscalations):
+    """See tasks.ledger.Ledger for what each method promises."""
+
+    # -- accept ---------------------------------------------------------------------------------
+
+    def accept(self, submissions: Sequence[Submission]) -> list[Accepted | Conflict]:
+        requests = [(self._prefix(s.id), self._accept_request(s)) for s in submissions]
+        answers = self.calls.many("accept", requests)
+        return [
+            self._accepted(submission, str(answer[0]))
+            for submission, answer in zip(submissions, answers, strict=True)
+        ]
+
+    def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
+        requests: list[tuple[str, dict[str, Any]]] = [
+            (self._prefix(s.id), {"id": s.id, "digest": views.digest(s.job), "look": True})
+            for s in submissions
+        ]
+        answers = self.calls.many("accept", requests)
+        found = zip(submissions, answers, strict=True)
+        return {submission.id for submission, answer in found if answer[0] == "conflict"}
+
+    def _accept_request(self, submission: Submission) -> dict[str, Any]:
+        job = submission.job
+        return {
+            "id": submission.id,
+            "body": job.model_dump_json(exclude_defaults=True),
+            "digest": views.digest(job),
+            "task_type": job.task_type,
+            "name": job.label,
+            "memory": views.memory_key(submission.id, job),
+            "deadline_ms": job.deadline * 1000,
+            "priority": job.priority,
+            "on_done": job.on_done.queue if job.on_done else None,
+            "tenant": views.tenant_of(job, self._settings) or None,
+            "lane": views.lane_of(job, self._settings),
+        }
+
+    def _accepted(self, submission: Submission, status: str) -> Accepted | Conflict:
+        if status == "conflict":
+            return Conflict(id=submission.id)
+        if status == "seen":
+            return Accepted(id=submission.id, status="seen")
+        if submission.job.subject is not None:
+            return Accepted(id=submission.id, status="accepted")
+        entry = Entry("attempt", submission.id, 1)
+        publication = Publication(entry, "attempt", submission.job.priority)
+        return Accepted(id=submission.id, status="accepted", publication=publication)
+
+    # -- claims ---------------------------------------------------------------------------------
+
+    def claim(
+        self, entry: Entry, *, worker: str, lease: float | None = None, made: bool = False
+    ) -> Claim | Refused:
+        terms = {**self._lease_terms(lease), **self._quotas(), "made": made}
+        return self._claim("claim", entry, worker, id=entry.job_id, n=entry.attempt, **terms)
+
+    def claim_verification(self, entry: Entry, *, worker: str) -> Claim | Refused:
+        return self._claim(
+            "claim_verification",
+            entry,
+            worker,
+            id=entry.job_id,
+            n=entry.attempt,
+            index=entry.index,
+            **self._lease_terms(),
+        )
+
+    def _claim(self, script: str, entry: Entry, worker: str, **request: Any) -> Claim | Refused:
+        token = secrets.token_hex(8)
+        request |= {"token": token, "worker": worker}
+        answer = self.calls.one(script, self._prefix(entry.job_id), **request)
+        if answer[0] != "claimed":
+            return Refused(answer[0], answer[1] if len(answer) > 1 else "")
+        return views.read_claim(answer, Lease(entry, token))
+
+    def renew(self, leases: Sequence[Lease]) -> set[Entry]:
+        by_prefix: dict[str, list[dict[str, str]]] = {}
+        for lease in leases:
+            by_prefix.setdefault(self._prefix(lease.entry.job_id), []).append(
+                {"entry": str(lease.entry), "token": lease.token}
+            )
+        terms = {"lease_ms": self._settings.lease * 1000}
+        requests = [(prefix, {**terms, "leases": batch}) for prefix, batch in by_prefix.items()]
+        return {Entry.parse(text) for lost in self.calls.many("renew", requests) for text in lost}
+
+    # -- writing about an attempt ---------------------------------------------------------------
+
+    def store_output(
+        self,
+        lease: Lease,
+        output: Output,
+        *,
+        verifications: Sequence[int] = (),
+        given: Sequence[VerificationResult] = (),
+        priority: int = 5,
+    ) -> list[Publication] | Refused:
+        entry = lease.entry
+        answer = self.calls.one(
+            "store_output",
+            self._prefix(entry.job_id),
+            id=entry.job_id,
+            n=entry.attempt,
+            token=lease.token,
+            output=output.model_dump_json(exclude_defaults=True),
+            tokens=output.usage.total_tokens,
+            seconds=output.elapsed_seconds,
+            verifications=list(verifications),
+            given=[result.model_dump_json(exclude_defaults=True) for result in given],
+            priority=priority,
+        )
+        if answer[0] == "lost":
+            return Refused("lost")
+        return [
+            Publication(
+                Entry("verification", entry.job_id, entry.attempt, index), "verify", int(answer[1])
+            )
+            for index in verifications
+        ]
+
+    def store_result(
+        self, lease: Lease, result: VerificationResult, *, elapsed: float
+    ) -> Claim | Refused:
+        entry = lease.entry
+        answer = self.calls.one(
+            "store_result",
+            self._prefix(entry.job_id),
+            **self._lease_terms(),
+            id=entry.job_id,
+            n=entry.attempt,
+            index=entry.index,
+            token=lease.token,
+            seconds=elapsed,
+            result=result.model_dump_json(exclude_defaults=True),
+        )
+        if answer[0] != "last":
+            return Refused(answer[0])
+        return views.read_claim(
+            answer, Lease(Entry("attempt", entry.job_id, entry.attempt), lease.token)
+        )
+
+    def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | Refused:
+        request = {**views.settlement_request(settlement), **self._quotas()}
+        answer = self.calls.one(
+            "settle",
+            self._prefix(lease.entry.job_id),
+            id=lease.entry.job_id,
+            n=lease.entry.attempt,
+            token=lease.token,
+            **request,
+        )
+        if answer[0] == "lost":
+            return Refused("lost")
+        then, found = settlement.then, []
+        if answer[1] == "next" and isinstance(then, NextAttempt) and then.delay <= 0:
+            entry = Entry("attempt", lease.entry.job_id, then.plan.number)
+            found.append(Publication(entry, then.queue, then.priority))
+        if answer[2]:  # a tenant's slot is free for one that waited for it
+            found.append(views.publication(answer[2]))
+        return found
+
+    def requeue(
+        self,
+        lease: Lease,
+        *,
+        delay: float,
+        detail: str,
+        waiting_for: str = "delay",
+        counter: str | None = None,
+        limit: int | None = None,
+        reason: str = "",
+    ) -> Publication | Refused | None:
+        answer = self.calls.one(
+            "requeue",
+            self._prefix(lease.entry.job_id),
+            entry=str(lease.entry),
+            token=lease.token,
+            delay_ms=delay * 1000,
+            detail=detail,
+            waiting_for=waiting_for,
+            counter=counter,
+            max=limit,
+            reason=reason,
+        )
+        if answer[0] != "requeued":
+            return Refused(answer[0], answer[1] if len(answer) > 1 else "")
+        return None
+
+    # -- cycles ---------------------------------------------------------------------------------
+
+    def claim_cycle(
+        self, entry: Entry, *, worker: str, lease: float | None = None
+    ) -> CycleClaim | Refused:
+        token = secrets.token_hex(8)
+        answer = self.calls.one(
+            "claim_cycle",
+            self._prefix(entry.job_id),
+            **self._lease_terms(lease),
+            cycle=entry.cycle_id,
+            token=token,
+            worker=worker,
+            postpone_ms=max(1.0, self._settings.lease) * 1000,
+        )
+        if answer[0] != "claimed":
+            return Refused(answer[0], answer[1] if len(answer) > 1 else "")
+        held = Lease(entry, token)
+        return cycle_claim(answer, held, views.read_claim(answer, held))
+
+    def settle_cycle(
+        self, lease: Lease, *, status: str, score: float | None, reason: str, valid: bool = True
+    ) -> bool:
+        answer = self.calls.one(
+            "settle_cycle",
+            self._prefix(lease.entry.job_id),
+            cycle=lease.entry.cycle_id,
+            token=lease.token,
+            status=status,
+            score=score,
+            reason=reason,
+            valid=valid,
+        )
+        return bool(answer[0] == "settled")
+
+    # -- outbox, pauses, cancelling ---------------------------------------------------------------
+
+    def stamp(self, entries: Sequence[Entry]) -> None:
+        by_prefix: dict[str, list[str]] = {}
+        for entry in entries:
+            by_prefix.setdefault(self._prefix(entry.job_id), []).append(str(entry))
+        terms = {"republish_ms": self._settings.republish_after * 1000}
+        self.calls.many(
+            "stamp", [(p, {**terms, "entries": batch}) for p, batch in by_prefix.items()]
+        )
+
+    def sweep(self, *, empty_queues: Sequence[str]) -> list[Publication]:
+        request = {
+            "limit": self._settings.sweep_limit,
+            "republish_ms": self._settings.republish_after * 1000,
+            "empty": list(empty_queues),
+            **self._quotas(),
+        }
+        found = self.calls.many("sweep", [(prefix, request) for prefix in self._prefixes()])
+        return [views.publication(text) for texts in found for text in texts]
+
+    def cancel(self, job_id: str, *, detail: str = "") -> str:
+        return str(self.calls.one("cancel", self._prefix(job_id), id=job_id, detail=detail)[0])
+
+    def pause(self, what: str) -> None:
+        for prefix in self._prefixes():
+            self.calls.run("HSET", prefix + "paused", what, time.time())
+
+    def resume(self, what: str) -> None:
+        for prefix in self._prefixes():
+            self.calls.run("HDEL", prefix + "paused", what)
+
+    def paused(self) -> list[str]:
+        return sorted(self.calls.run("HKEYS", self._prefixes()[0] + "paused"))
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def remedies(self, job_id: str, coarse: str) -> Mapping[str, tuple[int, int]]:
+        return views.remedies(self.calls.hashes([f"{self._prefix(job_id)}remedy:{coarse}"])[0])
+
+    def job(self, job_id: str) -> JobView | None:
+        raw, *rest = self.calls.one("read_job", self._prefix(job_id), id=job_id)
+        if not raw:
+            return None
+        attempts, cycles = rest
+        return views.read_job(
+            job_id,
+            views.fields(raw),
+            [views.fields(row) for row in attempts],
+            [views.read_cycle(cycle, views.fields(row)) for cycle, row in cycles],
+        )
+
+    def jobs(self, *, state: str | None = None, limit: int = 50) -> list[JobView]:
+        name = f"jobs:{state}" if state else "jobs"
+        found: list[str] = []
+        for prefix in self._prefixes():
+            found += self.calls.run("ZREVRANGE", prefix + name, 0, limit - 1)
+        rows = self.calls.hashes([f"{self._prefix(i)}job:{i}" for i in found])
+        read = [views.read_job(i, row, (), ()) for i, row in zip(found, rows, strict=True) if row]
+        return sorted(read, key=lambda view: view.created_at, reverse=True)[:limit]
+
+    def cycles(self, *, since: float, limit: int) -> list[SelfRepairCycle]:
+        found: list[str] = []
+        for prefix in self._prefixes():
+            key = prefix + "cycles"
+            found += self.calls.run(
+                "ZREVRANGEBYSCORE", key, "+inf", since * 1000, "LIMIT", 0, limit
+            )
+        rows = self.calls.hashes([f"{self._prefix(i)}cycle:{i}" for i in found])
+        read = [views.read_cycle(i, row) for i, row in zip(found, rows, strict=True) if row]
+        return sorted(read, key=lambda cycle: cycle.created_at, reverse=True)[:limit]
+
+    def events(self, *, after: str = "0", block: float | None = None) -> Iterator[Event]:
+        """Events of every partition. ``after`` is an event id, or ``$`` for the next ones."""
+        streams = [prefix + "events" for prefix in self._prefixes()]
+        for event_id, text in self.calls.read_streams(streams, after=after, block=block):
+            yield views.read_event(event_id, text)

@@ -1,0 +1,355 @@
+"""Between the ledger's rows and values: what is written, and what people read back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+from urllib.parse import quote
+
+from mulligan.policies.cycles.cycle import SelfRepairCycle
+from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.failures.memory import RetryMemory
+from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
+from mulligan.tasks.ports.ledger import (
+    AttemptView,
+    Claim,
+    Entry,
+    Escalation,
+    EscalationGroup,
+    Event,
+    Finish,
+    JobView,
+    Lease,
+    NextAttempt,
+    Publication,
+    Settlement,
+)
+from mulligan.workers.contract_models import CONTRACT
+from mulligan.workers.ledger import keys
+from mulligan.workers.settings.model import Settings
+
+
+def canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def digest(job: Job) -> str:
+    """What makes two submissions under one idempotency key the same job."""
+    asked = _portable(job.model_dump(mode="json"))
+    return hashlib.sha256(canonical(asked).encode()).hexdigest()[:32]
+
+
+def _portable(asked: dict[str, Any]) -> dict[str, Any]:
+    """Without what only the submitting process understands: its key of a model it was given."""
+    specs = [
+        {name: value for name, value in spec.items() if name != "taught"}
+        if spec["id"] == CONTRACT
+        else spec
+        for spec in asked["verifiers"]
+    ]
+    return {**asked, "verifiers": specs}
+
+
+def tenant_of(job: Job, settings: Settings) -> str | None:
+    return job.labels.get(settings.tenant_label)
+
+
+def lane(subject: str, tenant: str | None) -> str:
+    """Where a subject's work waits. Tenants share no subjects."""
+    return f"{quote(tenant or '', safe='')}/{subject}"
+
+
+def lane_of(job: Job, settings: Settings) -> str | None:
+    return lane(job.subject, tenant_of(job, settings)) if job.subject is not None else None
+
+
+def key_of(job: Job, settings: Settings) -> str | None:
+    """What a job's id is made of, if it has an idempotency key. Tenants share no keys."""
+    if job.idempotency_key is None:
+        return None
+    tenant = tenant_of(job, settings)
+    return (
+        job.idempotency_key if tenant is None else f"{quote(tenant, safe='')}/{job.idempotency_key}"
+    )
+
+
+def scope_of(job: Job, settings: Settings) -> str | None:
+    """What must share a job's partition: its subject's lane, or the memory it shares."""
+    return lane_of(job, settings) or memory_scope(job)
+
+
+def memory_scope(job: Job) -> str | None:
+    """What a shared memory is keyed by; None for a job's own."""
+    if job.memory_scope == "task_type":
+        return job.task_type
+    if job.memory_scope == "input":
+        asked = job.model_dump(mode="json", include={"prompt", "system", "messages", "runner",
+                                                     "verifiers", "workspace"})  # fmt: skip
+        return hashlib.sha256(canonical(_portable(asked)).encode()).hexdigest()[:32]
+    return None
+
+
+def memory_key(job_id: str, job: Job) -> str:
+    return keys.memory_key(job.memory_scope, memory_scope(job) or job_id)
+
+
+def settlement_request(settlement: Settlement) -> dict[str, Any]:
+    """A settlement as the script reads it."""
+    then = settlement.then
+    request: dict[str, Any] = {
+        "verdict": json.dumps(settlement.verdict, separators=(",", ":")),
+        "score": settlement.score,
+        "success": settlement.success,
+        "kind": settlement.kind,
+        "signatures": list(settlement.signatures),
+        "cycle_done": settlement.cycle_done,
+        "verify_after_ms": settlement.verify_after * 1000,
+        "verify_on": settlement.verify_on,
+        "facts": dict(settlement.facts) or None,
+        "about": settlement.about,
+    }
+    if settlement.session is not None:
+        note = asdict(settlement.session)
+        request["session"] = {
+            "note": json.dumps(note, separators=(",", ":")),
+            "window_ms": settlement.session.window * 1000,
+        }
+    if isinstance(then, Finish):
+        request["finish"] = {"state": then.state, "reason": then.reason, "detail": then.detail}
+    if isinstance(then, NextAttempt):
+        request["next"] = {
+            "number": then.plan.number,
+            "mode": then.plan.mode,
+            "plan": then.plan.model_dump_json(exclude_defaults=True),
+            "queue": then.queue,
+            "priority": then.priority,
+            "delay_ms": then.delay * 1000,
+        }
+    if settlement.cycle is not None:
+        request["cycle"] = {
+            "id": settlement.cycle.id,
+            "loop": settlement.cycle.loop_index,
+            "status": settlement.cycle.status,
+            "metadata": json.dumps(settlement.cycle.metadata, separators=(",", ":")),
+        }
+    if settlement.remedy is not None:
+        request["remedy"] = {
+            "coarse": settlement.remedy.coarse,
+            "technique": settlement.remedy.technique,
+            "worked": settlement.remedy.worked,
+        }
+    return request
+
+
+def publication(text: str) -> Publication:
+    entry, queue, priority = text.rsplit("|", 2)
+    return Publication(Entry.parse(entry), queue, int(priority))
+
+
+def remedies(raw: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    techniques = {name.rpartition(":")[0] for name in raw}
+    return {
+        name: (int(raw.get(f"{name}:worked", 0)), int(raw.get(f"{name}:tried", 0)))
+        for name in techniques
+    }
+
+
+def _seconds(raw: Mapping[str, str], name: str) -> float | None:
+    text = raw.get(name)
+    return float(text) / 1000 if text else None
+
+
+def read_attempt(number: int, raw: Mapping[str, str]) -> AttemptView:
+    plan, output, verdict = raw.get("plan"), raw.get("output"), raw.get("verdict")
+    return AttemptView(
+        plan=AttemptPlan.model_validate_json(plan) if plan else AttemptPlan(number=number),
+        state=raw["state"],
+        output=Output.model_validate_json(output) if output else None,
+        verdict=json.loads(verdict) if verdict else {},
+        queued_at=_seconds(raw, "queued_at"),
+        started_at=_seconds(raw, "started_at"),
+        settled_at=_seconds(raw, "settled_at"),
+        worker=raw.get("worker"),
+        claims=int(raw.get("claims", 0)),
+        faults=int(raw.get("faults", 0)),
+        last_fault=raw.get("faults_last"),
+    )
+
+
+def read_cycle(cycle_id: str, raw: Mapping[str, str]) -> SelfRepairCycle:
+    return SelfRepairCycle.model_validate(
+        {
+            "id": cycle_id,
+            "job_id": raw["job_id"],
+            "source_attempt": raw["source_attempt"],
+            "loop_index": raw["loop_index"],
+            "status": raw["status"],
+            "immediate_attempt_id": raw.get("immediate_attempt_id"),
+            "created_at": _seconds(raw, "created_at"),
+            "immediate_at": _seconds(raw, "immediate_at"),
+            "ended_at": _seconds(raw, "ended_at"),
+            "reason": raw.get("reason"),
+            "score": raw.get("score") or None,
+            "metadata": json.loads(raw.get("metadata", "{}")),
+        }
+    )
+
+
+def fields(flat: Sequence[str]) -> dict[str, str]:
+    """A hash as a script tells it: name, value, name, value."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def read_job(
+    job_id: str,
+    raw: Mapping[str, str],
+    attempts: Sequence[Mapping[str, str]],
+    cycles: Sequence[SelfRepairCycle],
+) -> JobView:
+    return JobView(
+        id=job_id,
+        job=Job.model_validate_json(raw["body"]),
+        state=raw["state"],
+        waiting_for=raw.get("waiting_for") or None,
+        reason=raw.get("reason") or None,
+        detail=raw.get("detail") or None,
+        created_at=_seconds(raw, "created_at") or 0.0,
+        finished_at=_seconds(raw, "finished_at"),
+        best_attempt=int(raw["best"]) if raw.get("best") else None,
+        tokens=tokens_of(raw),
+        seconds=float(raw["seconds"]),
+        tenant=raw.get("tenant") or None,
+        attempts=tuple(read_attempt(n, row) for n, row in enumerate(attempts, 1) if row),
+        cycles=tuple(cycles),
+    )
+
+
+def tokens_of(raw: Mapping[str, str]) -> int | None:
+    """What a job's attempts used so far; None while nobody told any usage."""
+    return int(raw["tokens"]) if raw.get("tokens") else None
+
+
+def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:
+    """What the script tells about an attempt that was taken."""
+    _, body, plan, output, memory, tokens, seconds, loops, faults, results, repairs = answer[:11]
+    counts = {signature: int(count) for signature, count in fields(memory).items()}
+    return Claim(
+        lease=lease,
+        job=Job.model_validate_json(body),
+        plan=AttemptPlan.model_validate_json(plan) if plan else AttemptPlan(),
+        output=Output.model_validate_json(output) if output else None,
+        results={
+            int(i): VerificationResult.model_validate_json(r)
+            for i, r in fields(results).items()
+            if r
+        },
+        memory=RetryMemory(counts),
+        tokens_used=int(tokens),
+        seconds_used=float(seconds),
+        loops=int(loops),
+        faults=int(faults),
+        repair_seconds=float(repairs),
+    )
+
+
+def read_event(event_id: str, text: str) -> Event:
+    data = json.loads(text)
+    return Event(id=event_id, type=data["type"], job_id=data["job"], data=data)
+
+
+def read_escalation(escalation_id: str, raw: Mapping[str, str]) -> Escalation:
+    return Escalation(
+        id=escalation_id,
+        job_id=raw["job_id"],
+        attempt=int(raw["attempt"]),
+        cycle_id=raw.get("cycle_id") or None,
+        signature=raw["signature"],
+        reason=raw["reason"],
+        kind=raw.get("kind") or None,
+        task_type=raw["task_type"],
+        detail=raw["detail"],
+        tenant=raw.get("tenant") or None,
+        at=_seconds(raw, "at") or 0.0,
+        state=raw["state"],  # type: ignore[arg-type] # written by our own scripts alone
+        ended_at=_seconds(raw, "ended_at"),
+        ended_by=raw.get("ended_by") or None,
+        note=raw.get("note") or None,
+    )
+
+
+def read_group(raw: Mapping[str, str]) -> EscalationGroup:
+    return EscalationGroup(
+        signature=raw["signature"],
+        reason=raw["reason"],
+        kind=raw.get("kind") or None,
+        detail=raw["detail"],
+        example=raw["example"],
+        task_types=_counts(raw, "type:"),
+        tenants=_counts(raw, "tenant:"),
+        open=int(raw["open"]),
+        total=int(raw["total"]),
+        first_at=_seconds(raw, "first_at") or 0.0,
+        last_at=_seconds(raw, "last_at") or 0.0,
+        muted_until=_seconds(raw, "muted_until"),
+        alerted_at=_seconds(raw, "alerted_at"),
+    )
+
+
+def _counts(raw: Mapping[str, str], prefix: str) -> dict[str, int]:
+    found = {
+        name.removeprefix(prefix): int(count)
+        for name, count in raw.items()
+        if name.startswith(prefix)
+    }
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def merged(one: EscalationGroup, other: EscalationGroup) -> EscalationGroup:
+    """The same group, as two partitions know it."""
+    newest = max(one, other, key=lambda group: group.last_at)
+    return replace(
+        newest,
+        task_types=dict(Counter(one.task_types) + Counter(other.task_types)),
+        tenants=dict(Counter(one.tenants) + Counter(other.tenants)),
+        open=one.open + other.open,
+        total=one.total + other.total,
+        first_at=min(one.first_at, other.first_at),
+        muted_until=max(one.muted_until or 0, other.muted_until or 0) or None,
+        alerted_at=max(one.alerted_at or 0, other.alerted_at or 0) or None,
+    )
+
+
+def requeue_request(
+    raw: Mapping[str, str], *, prompt: str | None, decoding: Decoding | None
+) -> dict[str, Any]:
+    """A job's next attempt as a person wants it: a new context, what came before not counted."""
+    done = int(raw["attempt"])
+    job = Job.model_validate_json(raw["body"])
+    plan = AttemptPlan(number=done + 1, prompt=prompt, decoding=decoding or Decoding(), since=done)
+    return {
+        "plan": plan.model_dump_json(exclude_defaults=True),
+        "plan_number": plan.number,
+        "deadline_ms": job.deadline * 1000,
+    }
+
+
+def outcome(view: JobView) -> dict[str, Any]:
+    """How a job ended, as `on_done` tells it: plain JSON."""
+    best = view.attempts[view.best_attempt - 1] if view.best_attempt else None
+    return {
+        "job_id": view.id,
+        "task_type": view.job.task_type,
+        "state": view.state,
+        "reason": view.reason,
+        "detail": view.detail,
+        "score": best.verdict.get("score") if best else None,
+        "answer": best.output.text if best and best.output else None,
+        "attempts": len(view.attempts),
+        "tokens": view.tokens,
+        "labels": dict(view.job.labels),
+        "idempotency_key": view.job.idempotency_key,
+    }

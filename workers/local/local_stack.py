@@ -1,0 +1,88 @@
+"""A whole installation in one process: intake, verbs and threads over any ledger, no Celery."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from mulligan.tasks.jobs.context import Breakers
+from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.ledger import Ledger
+from mulligan.tasks.ports.world import BlobStore
+from mulligan.workers.contract_models import Models
+from mulligan.workers.ledger.blobs import blob_store
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs, MemoryBreakers
+from mulligan.workers.local.local_workers import LocalWorkers
+from mulligan.workers.services import furnish, redis_breakers
+from mulligan.workers.settings.model import Settings
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalStack:
+    """Takes jobs and runs them here. Closing it leaves what is unfinished in the ledger."""
+
+    settings: Settings
+    ledger: Ledger
+    intake: Intake
+    workers: LocalWorkers
+    verifiers: VerifierRegistry
+
+    @property
+    def models(self) -> Models:
+        """Give it a pydantic model to have answers checked by the model's own validators."""
+        return self.verifiers.models
+
+    def close(self) -> None:
+        self.workers.close()
+
+    def __enter__(self) -> LocalStack:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def local_stack(
+    settings: Settings, ledger: Ledger, *, slots: int = 4, grace: float = 5.0
+) -> LocalStack:
+    """Wire a stack for this process. Nothing is contacted or started before the first job.
+
+    With a RedisLedger, blobs and breakers are kept in its Redis; otherwise in memory.
+    """
+    blobs: BlobStore
+    breakers: Breakers
+    if isinstance(ledger, RedisLedger):
+        blobs, breakers = blob_store(settings), redis_breakers(settings, ledger)
+    else:
+        blobs, breakers = MemoryBlobs(), MemoryBreakers(ledger.now)
+    furniture = furnish(
+        settings,
+        ledger,
+        blobs=blobs,
+        breakers=breakers,
+        publish=lambda _: None,  # the pool brings its own, and its leases
+        holding=lambda _lease, _deadline: nullcontext(),
+        local_paths=True,
+    )
+    workers = LocalWorkers(
+        furniture.bench,
+        slots=slots,
+        lease=settings.lease,
+        sweep_interval=settings.sweep_interval,
+        grace=grace,
+    )
+    return LocalStack(
+        settings=settings,
+        ledger=ledger,
+        intake=replace(furniture.intake, publish=workers.publish),
+        workers=workers,
+        verifiers=furniture.verifiers,
+    )

@@ -1,0 +1,202 @@
+"""The processes of a host: worker pools, beat, Flower. Restarted, and stopped together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mulligan.tasks.ports.world import BadInput
+from mulligan.workers.settings.model import Settings
+
+_LEASH = Path(__file__).with_name("die_with_parent.py")
+_QUIET = ("--without-gossip", "--without-mingle")
+_STOP_SECONDS = 20.0
+#: A child that lived this long starts with a clean record.
+_HEALTHY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """One worker: which queues it serves, in order, with how many slots."""
+
+    name: str
+    queues: Sequence[str]
+    slots: int = 1
+    #: The most slots: with it, each is a process, and they scale with the work.
+    most: int | None = None
+    kind: str = "threads"
+    beat: bool = False
+
+    def argv(self) -> list[str]:
+        argv = [sys.executable, "-m", "celery", "-A", "mulligan.workers.app", "--quiet", "worker"]
+        argv += ["-n", f"{self.name}@%h", "-Q", ",".join(self.queues), "-l", "warning"]
+        if self.most is None:
+            argv += ["-P", self.kind, "-c", str(self.slots), *_QUIET]
+        else:  # only prefork can give a slot back (workers/celery/autoscale.py)
+            argv += ["-P", "prefork", f"--autoscale={self.most},{self.slots}", *_QUIET]
+        if self.beat:
+            argv += ["-B", "--scheduler", "celery.beat.Scheduler"]
+        return argv
+
+
+def pools(settings: Settings) -> list[Pool]:
+    """The pools of one host. `repair` has slots of its own: a first-listed queue still waits for
+    a whole task when every slot is busy."""
+    return [
+        Pool(name="control", queues=("control", "mulligan.submit"), kind="solo", beat=True),
+        _pool("repair", ("repair",), settings),
+        _pool("attempt", ("repair", "attempt"), settings),
+        _pool("verify", ("verify",), settings),
+        # One at a time: a tree has one writer. The worker adds its host's own queue itself.
+        Pool(name="edit", queues=("edit",)),
+    ]
+
+
+def _pool(name: str, queues: Sequence[str], settings: Settings) -> Pool:
+    slots: int = getattr(settings, f"{name}_slots")
+    most: int | None = getattr(settings, f"{name}_slots_max")
+    if most is not None and most < slots:
+        raise BadInput(f"{name}_slots_max: {most} is less than {name}_slots ({slots})")
+    return Pool(name=name, queues=queues, slots=slots, most=most)
+
+
+def small_pools(settings: Settings) -> list[Pool]:
+    """What `mulligan run` starts: the same queues in fewer processes."""
+    slots = settings.attempt_slots + settings.verify_slots
+    queues = ("repair", "verify", "attempt")
+    return [
+        Pool(name="control", queues=("control", "mulligan.submit"), kind="solo", beat=True),
+        Pool(name="work", queues=queues, slots=slots),
+    ]
+
+
+@dataclass
+class Child:
+    """One supervised process."""
+
+    name: str
+    argv: Sequence[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    deaths: int = 0
+    started_at: float = 0.0
+    restart_at: float = 0.0
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        self.started_at = time.monotonic()
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", str(_LEASH), *self.argv],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # Ctrl-C reaches the supervisor alone, which stops its children in order.
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+@dataclass
+class Stack:
+    """Supervises the children of one command."""
+
+    home: Path
+    environment: Mapping[str, str]
+    children: list[Child] = field(default_factory=list)
+    #: The first restart waits this long, each further one twice as long, up to the cap.
+    backoff: float = 0.5
+    backoff_cap: float = 30.0
+    #: How long attempts in flight may go on when everything is stopped.
+    grace: float = 5.0
+    #: Told about every death: a name, an exit code, and the seconds until the restart.
+    on_death: Callable[[str, int, float], None] = lambda *_: None
+
+    def add(self, name: str, argv: Sequence[str]) -> None:
+        logs = self.home / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        child = Child(name, argv, logs / f"{name}.log")
+        self.children.append(child)
+        child.start(self.environment)
+
+    def watch(self) -> None:
+        """Restart what died, with back-off; call it now and then."""
+        now = time.monotonic()
+        for child in self.children:
+            if child.alive:
+                continue
+            if child.restart_at == 0.0:
+                # What it leaves behind (an embedded beat) must not outlive it.
+                _signal(child, signal.SIGKILL, group=True)
+                healthy = now - child.started_at > _HEALTHY_SECONDS
+                child.deaths = 1 if healthy else child.deaths + 1
+                delay = min(self.backoff_cap, self.backoff * 2 ** min(child.deaths - 1, 10))
+                child.restart_at = now + delay
+                code = child.process.returncode if child.process else -1
+                self.on_death(child.name, code, delay)
+            elif now >= child.restart_at:
+                child.restart_at = 0.0
+                child.start(self.environment)
+
+    def stop(self) -> None:
+        """Stop everything; nothing is left when this returns.
+
+        First gently, then with SIGQUIT, on which a worker gives its leases back, then for good.
+        """
+        for number, seconds in ((signal.SIGTERM, self.grace), (signal.SIGQUIT, 5.0)):
+            waiting = [child for child in self.children if child.alive]
+            for child in waiting:
+                _signal(child, number)
+            _wait(waiting, seconds)
+        for child in self.children:
+            _end_group(child)
+        self.children.clear()
+
+
+def _wait(children: Sequence[Child], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(child.alive for child in children) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _end_group(child: Child) -> None:
+    """Kill what is left of a child's session, and see it gone."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    while _signal(child, signal.SIGKILL, group=True) and time.monotonic() < deadline:
+        if child.process is not None:
+            child.process.poll()
+        time.sleep(0.01)
+
+
+def _signal(child: Child, number: int, *, group: bool = False) -> bool:
+    """Whether there was anybody to signal."""
+    if child.process is None:
+        return False
+    try:
+        if group:
+            os.killpg(child.process.pid, number)
+        else:
+            child.process.send_signal(number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def child_environment(settings: Settings, *, broker_url: str, **extra: str) -> dict[str, str]:
+    """What children inherit: our environment, and where the broker is."""
+    return {
+        **os.environ,
+        "MULLIGAN_BROKER_URL": broker_url,
+        "MULLIGAN_HOME": str(settings.home.resolve()),
+        "PYTHONUNBUFFERED": "1",
+        **extra,
+    }

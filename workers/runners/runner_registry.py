@@ -1,0 +1,226 @@
+"""Which runner a job gets: built-ins, plug-ins, and the profiles of mulligan.toml."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from threading import Lock
+
+from mulligan.policies.jobs.job import EXTERNAL, RunnerSpec
+from mulligan.policies.value import Json
+from mulligan.tasks.ports.world import BadInput, BlobStore, Runner
+from mulligan.workers.runners.blocking import BlockedRunner, blocked
+from mulligan.workers.runners.runner_options import did_you_mean
+
+ENTRY_POINT_GROUP = "mulligan.runners"
+#: What a job may change of a profile: how the model is asked, never who is asked or with what.
+SAFE_OVERRIDES = frozenset({"temperature", "max_tokens", "timeout", "seed", "stop"})
+#: Jobs choose overrides, so the number of distinct runners is theirs to choose: keep the latest.
+_REMEMBERED_RUNNERS = 256
+
+#: ``[runners.NAME]`` of mulligan.toml: an inline definition for each name.
+Profiles = Mapping[str, Mapping[str, Json]]
+#: Builds a runner and contacts nothing. Bad options are ``BadInput("field: problem", …)``.
+RunnerFactory = Callable[[Mapping[str, Json]], Runner]
+
+
+@dataclass(frozen=True)
+class _Definition:
+    kind: str
+    options: dict[str, Json]
+    profile: str | None = None
+    #: The fields that the job itself set.
+    overridden: frozenset[str] = frozenset()
+
+    def place(self, problem: str) -> str:
+        """A factory's ``field: problem`` under the name of whoever has to mend it."""
+        if self.profile is None or problem.partition(":")[0].partition(".")[0] in self.overridden:
+            return f"runner.{problem}"
+        return f"runner.profile: [runners.{self.profile}] of mulligan.toml: {problem}"
+
+
+@dataclass
+class RunnerRegistry:
+    """Finds and keeps runners. Safe to share between threads."""
+
+    profiles: Profiles = field(default_factory=dict)
+    #: Where command runners put their diffs.
+    blobs: BlobStore | None = None
+    _built: OrderedDict[tuple[bool, str], Runner] = field(default_factory=OrderedDict, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def resolve(self, spec: RunnerSpec, *, allow_inline: bool) -> Runner:
+        """The runner of a spec, the same object for the same spec; BadInput with every problem."""
+        key = (allow_inline, json.dumps(spec.model_dump(mode="json"), sort_keys=True))
+        with self._lock:
+            if key in self._built:
+                self._built.move_to_end(key)
+                return self._built[key]
+        runner = self._build(spec, allow_inline=allow_inline)
+        with self._lock:
+            runner = self._built.setdefault(key, runner)
+            while len(self._built) > _REMEMBERED_RUNNERS:
+                self._built.popitem(last=False)
+        return runner
+
+    def for_job(self, spec: RunnerSpec, *, allow_inline: bool) -> Runner:
+        """The runner that makes an attempt: one that refuses while its kind is blocked."""
+        runner = self.resolve(spec, allow_inline=allow_inline)
+        kind = self._definition(spec, [], allow_inline=allow_inline).kind
+        return BlockedRunner(kind, runner.provider) if blocked(kind) else runner
+
+    def check(self, spec: RunnerSpec, *, allow_inline: bool) -> list[str]:
+        """Every problem of a spec as ``runner.field: problem``; nothing is contacted."""
+        try:
+            self.resolve(spec, allow_inline=allow_inline)
+        except BadInput as error:
+            return list(error.problems)
+        return []
+
+    def check_profiles(self) -> list[str]:
+        """Every problem of every profile, for ``doctor`` and for a worker's start."""
+        return [
+            problem
+            for name in self.profiles
+            for problem in self.check(RunnerSpec(profile=name), allow_inline=False)
+        ]
+
+    def providers(self) -> list[str]:
+        """The providers of the profiles, as breakers and pauses name them; a profile that cannot
+        be built here, for want of a key, say, has none."""
+        found = set()
+        for name in self.profiles:
+            try:
+                found.add(self.resolve(RunnerSpec(profile=name), allow_inline=False).provider)
+            except BadInput:
+                continue
+        return sorted(found)
+
+    def kinds(self) -> list[str]:
+        """The built-in kinds and those of plug-ins, whether or not the plug-ins load."""
+        return sorted({*self._built_in(), *_plug_ins()})
+
+    def _build(self, spec: RunnerSpec, *, allow_inline: bool) -> Runner:
+        problems: list[str] = []
+        definition = self._definition(spec, problems, allow_inline=allow_inline)
+        try:
+            runner = self._factory(definition.kind)(definition.options)
+        except BadInput as error:
+            raise BadInput(*problems, *map(definition.place, error.problems)) from error
+        if problems:
+            raise BadInput(*problems)
+        return runner
+
+    def _definition(
+        self, spec: RunnerSpec, problems: list[str], *, allow_inline: bool
+    ) -> _Definition:
+        """What to build; adds to ``problems`` what is wrong but leaves something to build."""
+        if spec.profile is not None:
+            return self._from_profile(spec.profile, spec.options, problems)
+        if not allow_inline and spec.kind != EXTERNAL:
+            raise BadInput(
+                "runner.kind: a job may not define its runner here: name a profile"
+                f"{self._known_profiles()}, or set allow_inline = true in mulligan.toml"
+            )
+        return _Definition(spec.kind or "", spec.options)
+
+    def _from_profile(
+        self, name: str, overrides: Mapping[str, Json], problems: list[str]
+    ) -> _Definition:
+        if name not in self.profiles:
+            hint = did_you_mean(name, self.profiles) or self._known_profiles()
+            raise BadInput(f"runner.profile: no profile {name!r}{hint}")
+        options = dict(self.profiles[name])
+        kind = options.pop("kind", None)
+        if not isinstance(kind, str):
+            raise BadInput(f"runner.profile: [runners.{name}] of mulligan.toml: kind: is missing")
+        problems += [_refusal(field) for field in overrides if field not in SAFE_OVERRIDES]
+        safe = {key: value for key, value in overrides.items() if key in SAFE_OVERRIDES}
+        return _Definition(kind, options | safe, name, frozenset(safe))
+
+    def _known_profiles(self) -> str:
+        if not self.profiles:
+            return " (mulligan.toml has no [runners.NAME] yet)"
+        return f" ({', '.join(sorted(self.profiles))})"
+
+    def _factory(self, kind: str) -> RunnerFactory:
+        built_in = self._built_in().get(kind)
+        if built_in is not None:
+            return built_in
+        plug_ins = _plug_ins()
+        if kind in plug_ins:
+            return _plug_in_factory(plug_ins[kind])
+        known = self.kinds()
+        hint = did_you_mean(kind, known) or f"; known are {', '.join(known)}"
+        raise BadInput(f"kind: no runner {kind!r}{hint}")
+
+    def _built_in(self) -> dict[str, RunnerFactory]:
+        return {
+            "command": self._command,
+            EXTERNAL: _external,
+            "local": _local,
+            "openai": _openai,
+            "scripted": _scripted,
+        }
+
+    def _command(self, options: Mapping[str, Json]) -> Runner:
+        from mulligan.workers.runners.command import CommandRunner
+
+        return CommandRunner.from_options(options, blobs=self.blobs)
+
+
+def _external(options: Mapping[str, Json]) -> Runner:
+    from mulligan.workers.runners.external import ExternalRunner
+
+    return ExternalRunner.from_options(options)
+
+
+# Imported on use: a worker of scripted or command jobs never pays for a model client.
+def _local(options: Mapping[str, Json]) -> Runner:
+    from mulligan.workers.runners.local import LocalRunner
+
+    return LocalRunner.from_options(options)
+
+
+def _openai(options: Mapping[str, Json]) -> Runner:
+    from mulligan.workers.runners.openai import OpenAIRunner
+
+    return OpenAIRunner.from_options(options)
+
+
+def _scripted(options: Mapping[str, Json]) -> Runner:
+    from mulligan.workers.runners.scripted import ScriptedRunner
+
+    return ScriptedRunner.from_options(options)
+
+
+def _refusal(name: str) -> str:
+    return (
+        f"runner.{name}: a job may not change this of a profile"
+        f" (only {', '.join(sorted(SAFE_OVERRIDES))}); set it in mulligan.toml"
+    )
+
+
+def _plug_ins() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _plug_in_factory(point: EntryPoint) -> RunnerFactory:
+    """The plug-in's own factory, with every failure of its code named after it."""
+
+    def build(options: Mapping[str, Json]) -> Runner:
+        try:
+            factory: RunnerFactory = point.load()
+            return factory(options)
+        except BadInput:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise BadInput(
+                f"kind: the plug-in {point.name!r} ({point.value}) failed: {reason}"
+            ) from error
+
+    return build

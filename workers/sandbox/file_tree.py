@@ -1,0 +1,218 @@
+"""A directory as a value: read it, write it, and turn it into deterministic bytes and back.
+
+Everything here is confined: a path that leaves its root, by its text or through a symbolic link,
+is refused on the way in and on the way out.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from mulligan.policies.jobs.job import escapes
+from mulligan.tasks.ports.world import BadInput
+
+#: Never part of a workspace: version control, environments, caches and our own files.
+EXCLUDED = frozenset(
+    {".git", ".hg", ".svn", ".venv", ".tox", ".nox", "__pycache__", ".mulligan", ".mypy_cache",
+     ".pytest_cache", ".ruff_cache", ".hypothesis", ".DS_Store"}
+)  # fmt: skip
+
+Kind = Literal["file", "directory", "link"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One entry of a tree; a link's content is its target."""
+
+    kind: Kind
+    mode: int
+    content: bytes = b""
+
+
+#: By path relative to the root, with forward slashes.
+Tree = Mapping[str, Node]
+
+
+class Refused(BadInput):
+    """An entry that cannot be part of a tree."""
+
+
+def read_tree(
+    root: Path, *, max_bytes: int | None = None, refused: list[str] | None = None
+) -> dict[str, Node]:
+    """All entries under root, without EXCLUDED ones.
+
+    A device, a link that leaves the root or an unreadable file is refused: noted in the list
+    if one is given, otherwise an error. More than max_bytes of content is always an error.
+    """
+    tree: dict[str, Node] = {}
+    total = 0
+    for path in _walk(root):
+        name = path.relative_to(root).as_posix()
+        try:
+            node = _read_node(path, name)
+        except Refused as error:
+            if refused is None:
+                raise
+            refused.append(str(error))
+            continue
+        total += len(node.content)
+        if max_bytes is not None and total > max_bytes:
+            raise BadInput(
+                f"workspace: {root} has more than {total} bytes in its files,"
+                f" {max_bytes} are allowed; leave out what the job does not need"
+            )
+        tree[name] = node
+    return tree
+
+
+def _walk(directory: Path) -> Iterator[Path]:
+    try:
+        entries = sorted(directory.iterdir())
+    except OSError as error:
+        raise Refused(f"workspace: {directory} cannot be read: {error.strerror}") from error
+    for entry in entries:
+        if entry.name in EXCLUDED:
+            continue
+        yield entry
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _walk(entry)
+
+
+def _read_node(path: Path, name: str) -> Node:
+    try:
+        status = path.lstat()
+        mode = stat.S_IMODE(status.st_mode) & 0o777
+        if stat.S_ISLNK(status.st_mode):
+            target = str(path.readlink())
+            _require_inside(name, target)
+            return Node("link", 0o777, os.fsencode(target))
+        if stat.S_ISDIR(status.st_mode):
+            return Node("directory", mode)
+        if stat.S_ISREG(status.st_mode):
+            return Node("file", mode, path.read_bytes())
+    except OSError as error:
+        raise Refused(f"workspace: {name} cannot be read: {error.strerror}") from error
+    raise Refused(f"workspace: {name} is neither a file, a directory nor a link")
+
+
+def _require_inside(name: str, target: str) -> None:
+    """A link's target must be relative, climb first if at all, and stay inside.
+
+    Climbing after a named step is refused: the step may be a link itself (``x -> .``), and then
+    ``x/..`` is not where it reads. A link's own parents are always real directories.
+    """
+    parts = PurePosixPath(target).parts
+    steps = [part != ".." for part in parts]
+    climbs = steps.count(False)
+    too_high = climbs > len(PurePosixPath(name).parts) - 1
+    if target.startswith("/") or too_high or steps != sorted(steps):
+        raise Refused(f"workspace: the link {name} -> {target} leaves the workspace")
+
+
+def encode_tree(tree: Tree) -> bytes:
+    """Deterministic bytes: sorted, no times, no owners, compressed."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in sorted(tree):
+            info, node = tarfile.TarInfo(name), tree[name]
+            info.mode = node.mode
+            match node.kind:
+                case "directory":
+                    info.type = tarfile.DIRTYPE
+                    archive.addfile(info)
+                case "link":
+                    info.type, info.linkname = tarfile.SYMTYPE, os.fsdecode(node.content)
+                    archive.addfile(info)
+                case "file":
+                    info.size = len(node.content)
+                    archive.addfile(info, io.BytesIO(node.content))
+    return zlib.compress(buffer.getvalue(), 6)
+
+
+def decode_tree(data: bytes, *, max_bytes: int = 1 << 30) -> dict[str, Node]:
+    """The tree in the bytes of encode_tree; BadInput for anything unsafe in them."""
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(data, max_bytes)
+        if inflater.unconsumed_tail or not inflater.eof:
+            raise BadInput(f"archive: larger than {max_bytes} bytes, or cut off")
+        with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
+            return {member.name: _decode_node(archive, member) for member in archive}
+    except (zlib.error, tarfile.TarError) as error:
+        raise BadInput(f"archive: damaged: {error}") from error
+
+
+def _decode_node(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Node:
+    if escapes(member.name):
+        raise Refused(f"archive: {member.name!r} leaves its root")
+    mode = member.mode & 0o777
+    if member.isdir():
+        return Node("directory", mode)
+    if member.issym():
+        _require_inside(member.name, member.linkname)
+        return Node("link", 0o777, os.fsencode(member.linkname))
+    if member.isreg() and (content := archive.extractfile(member)) is not None:
+        return Node("file", mode, content.read())
+    raise Refused(f"archive: {member.name!r} is neither a file, a directory nor a link")
+
+
+def write_tree(tree: Tree, root: Path) -> None:
+    """Write every entry under root, replacing what stands there; other entries stay.
+
+    Links come last, so that no file is ever written through one, and the modes of directories
+    after that, so that a read-only directory can still be filled.
+    """
+    order = {"directory": 0, "file": 1, "link": 2}
+    entries = sorted(tree.items(), key=lambda item: (order[item[1].kind], item[0]))
+    for name, node in entries:
+        _write_node(confined(root, name), node)
+    for name, node in reversed(entries):
+        if node.kind == "directory":
+            (root / name).chmod(node.mode)
+
+
+def _write_node(path: Path, node: Node) -> None:
+    if path.is_symlink() or (path.exists() and (path.is_dir() != (node.kind == "directory"))):
+        remove(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    match node.kind:
+        case "directory":
+            path.mkdir(exist_ok=True)
+            path.chmod(node.mode | 0o700)
+        case "file":
+            path.unlink(missing_ok=True)
+            path.write_bytes(node.content)
+            path.chmod(node.mode)
+        case "link":
+            path.unlink(missing_ok=True)
+            path.symlink_to(os.fsdecode(node.content))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole directory; nothing there is no error."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def confined(root: Path, name: str) -> Path:
+    """The path of an entry whose parents are real directories inside root, or Refused."""
+    if escapes(name):
+        raise Refused(f"{name!r} leaves the workspace")
+    path = root
+    for part in PurePosixPath(name).parts[:-1]:
+        path = path / part
+        if path.is_symlink():
+            raise Refused(f"{name!r} goes through the link {path.relative_to(root)}")
+    return root / name

@@ -1,0 +1,218 @@
+"""Run a program that is not trusted: limits, a deadline, capped output, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from pydantic import Field
+
+from mulligan.policies.value import Value
+from mulligan.tasks.ports.world import VerifierError
+from mulligan.workers.sandbox.streams import CappedOutput, pump
+
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+#: Every descendant inherits this, so that one which left the process group is found too.
+_COOKIE = "MULLIGAN_RUN"
+_ALLOWED = ("PATH", "LANG", "LANGUAGE", "TZ")
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Limits(Value):
+    """What one program may use; None is no limit."""
+
+    #: Of processor time, per process.
+    cpu_seconds: int | None = Field(default=300, ge=1)
+    #: Of address space, per process.
+    memory_bytes: int | None = Field(default=2 << 30, ge=1 << 20)
+    #: The largest file it may write.
+    file_bytes: int | None = Field(default=64 << 20, ge=0)
+    #: How many processes the user may have, all together: leave it out unless workers have a
+    #: user of their own.
+    processes: int | None = Field(default=None, ge=1)
+    #: Kept of each of stdout and stderr; the middle is left out.
+    output_bytes: int = Field(default=256 << 10, ge=1024)
+
+
+class ProgramMissing(VerifierError):
+    """The program could not be started: it is not there, or may not be executed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """How a program ended. Exactly one of exit_code and signal is set."""
+
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+    #: Text, with a note in the middle if it was capped.
+    stdout: str
+    stderr: str
+    elapsed: float
+
+
+def clean_environment(private: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An environment by allow-list, without secrets; home and temporary files are private."""
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _ALLOWED or name.startswith("LC_")
+    }
+    env.setdefault("PATH", _DEFAULT_PATH)
+    for name, folder in (("HOME", "home"), ("TMPDIR", "tmp")):
+        directory = private / folder
+        directory.mkdir(parents=True, exist_ok=True)
+        env[name] = str(directory)
+    return env | dict(extra or {})
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    timeout: float,
+    env: Mapping[str, str],
+    limits: Limits,
+    stdin: str | bytes | None = None,
+    max_output_bytes: int | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Completed:
+    """Run argv, never through a shell, and end everything it started before returning.
+
+    It has a session of its own; at the deadline, or when it ends, its whole process group and
+    every descendant that left the group are killed. ProgramMissing if it cannot be started.
+    """
+    if not argv:
+        raise ValueError("argv is empty")
+    if not cwd.is_dir():
+        raise VerifierError(f"the directory to run in is not there: {cwd}")
+    _require_program(argv[0], cwd, env)
+    cookie = secrets.token_hex(16)
+    cap = max_output_bytes if max_output_bytes is not None else limits.output_bytes
+    started = monotonic()
+    with _started(argv, cwd, {**env, _COOKIE: cookie}, limits, pass_fds) as (process, error_fd):
+        try:
+            outputs, timed_out = _watch(process, error_fd, stdin, started + timeout, cap)
+        finally:
+            _end(process, cookie)
+        out, err, launch_error = outputs
+    if launch_error.text:
+        raise ProgramMissing(f"{argv[0]}: cannot be started: {launch_error.text}")
+    code = process.returncode
+    return Completed(
+        exit_code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        timed_out=timed_out,
+        stdout=out.text,
+        stderr=err.text,
+        elapsed=monotonic() - started,
+    )
+
+
+def _require_program(program: str, cwd: Path, env: Mapping[str, str]) -> None:
+    """Fail before anything runs, with the reason that people understand."""
+    if "/" in program:
+        path = cwd / program
+        found = path.is_file() and os.access(path, os.X_OK)
+    else:
+        found = shutil.which(program, path=env.get("PATH", _DEFAULT_PATH)) is not None
+    if not found:
+        raise ProgramMissing(f"{program}: no such program, or it may not be executed")
+
+
+@contextlib.contextmanager
+def _started(
+    argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    limits: Limits,
+    pass_fds: Sequence[int],
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The running program and the descriptor on which a failed start is told."""
+    error_read, error_write = os.pipe()
+    config = limits.model_dump(exclude={"output_bytes"})
+    config |= {"error_fd": error_write, "parent": os.getpid()}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(config), "--", *argv],
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=(error_write, *pass_fds),
+        )
+    except BaseException:
+        os.close(error_read)
+        raise
+    finally:
+        os.close(error_write)
+    try:
+        with process:
+            yield process, error_read
+    finally:
+        os.close(error_read)
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    error_fd: int,
+    stdin: str | bytes | None,
+    deadline: float,
+    cap: int,
+) -> tuple[tuple[CappedOutput, CappedOutput, CappedOutput], bool]:
+    """Read until the program ends or the deadline passes; says which it was."""
+    assert process.stdin is not None  # noqa: S101 - tells mypy what PIPE means
+    assert process.stdout is not None  # noqa: S101
+    assert process.stderr is not None  # noqa: S101
+    outputs = CappedOutput(cap), CappedOutput(cap), CappedOutput(1024)
+    data = stdin.encode("utf-8", "replace") if isinstance(stdin, str) else stdin or b""
+    with selectors.DefaultSelector() as selector:
+        files = (process.stdout.fileno(), process.stderr.fileno(), error_fd)
+        streams = dict(zip(files, outputs, strict=True))
+        ended = pump(
+            selector, streams, process.stdin, data, deadline, lambda: has_exited(process.pid)
+        )
+    return outputs, not ended
+
+
+def has_exited(pid: int) -> bool:
+    """Whether a child has ended, without reaping it: until then its group id cannot be reused."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _end(process: subprocess.Popen[bytes], cookie: str) -> None:
+    """Kill the group, then whatever carries our cookie elsewhere, and reap the program."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    # Killing is repeated: a process may fork between being listed and being killed.
+    for _ in range(20):
+        escaped = _with_cookie(f"{_COOKIE}={cookie}".encode())
+        if not escaped:
+            return
+        for pid in escaped:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _with_cookie(cookie: bytes) -> list[int]:
+    """Processes that inherited the cookie; nothing where there is no /proc."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if cookie in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+    return found

@@ -1,0 +1,194 @@
+"""The composition root: settings in, a workbench out. Celery is imported by its users alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mulligan.policies.cycles.guardrail import Guardrail
+from mulligan.policies.jobs.job import Decoding, RunnerSpec, VerifierSpec
+from mulligan.tasks.jobs.context import Breakers, RunnerInHand, Workbench
+from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.ledger import Lease, Ledger, Publication
+from mulligan.tasks.ports.world import BadInput, BlobStore, Verifier
+from mulligan.workers.admission.claim_time import answer_time, verifier_problem
+from mulligan.workers.admission.intake import build_intake, check_job, resolve_command
+from mulligan.workers.alerts.webhooks import Webhooks
+from mulligan.workers.celery.leases import LeaseKeeper
+from mulligan.workers.contract_models import Models
+from mulligan.workers.crash_points import step
+from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger.blobs import blob_store
+from mulligan.workers.ledger.breakers import RedisBreakers
+from mulligan.workers.ledger.config_changes import Configured
+from mulligan.workers.ledger.open_ledger import open_ledger
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.runners.runner_options import defaults_of
+from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.settings.live_settings import Live, LiveTypes
+from mulligan.workers.settings.model import Settings
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from mulligan.workers.celery.publisher import Publisher
+
+Publish = Callable[[Sequence[Publication]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shop:
+    """One process's own set of everything."""
+
+    settings: Settings
+    ledger: RedisLedger
+    blobs: BlobStore
+    runners: RunnerRegistry
+    verifiers: VerifierRegistry
+    publisher: Publisher
+    leases: LeaseKeeper
+    bench: Workbench
+    intake: Intake
+    #: The settings that are read again, and who is told what happens.
+    live: Live
+    webhooks: Webhooks
+    #: When the configuration changed.
+    configured: Configured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Furniture:
+    """What every process has, whoever brings it its messages."""
+
+    runners: RunnerRegistry
+    verifiers: VerifierRegistry
+    bench: Workbench
+    intake: Intake
+
+
+def compose(
+    settings: Settings, app: Celery, *, patience: float | None = None, local_paths: bool = False
+) -> Shop:
+    """Wire everything for one process. Nothing is contacted yet."""
+    from mulligan.workers.celery.publisher import Publisher
+
+    live = Live(settings)
+    # First, because it says best what is wrong with the addresses.
+    ledger = open_ledger(
+        settings,
+        patience=settings.worker_patience if patience is None else patience,
+        live=live.current,
+    )
+    blobs = blob_store(settings)
+    publisher = Publisher(app, ledger, step=step)
+    leases = LeaseKeeper(ledger, interval=settings.lease / 3)
+    furniture = furnish(
+        settings,
+        ledger,
+        blobs=blobs,
+        breakers=redis_breakers(settings, ledger),
+        publish=publisher.publish,
+        holding=leases.holding,
+        local_paths=local_paths,
+        live=live,
+    )
+    return Shop(
+        settings=settings,
+        ledger=ledger,
+        blobs=blobs,
+        runners=furniture.runners,
+        verifiers=furniture.verifiers,
+        publisher=publisher,
+        leases=leases,
+        bench=furniture.bench,
+        intake=furniture.intake,
+        live=live,
+        webhooks=Webhooks(ledger.calls, settings.key_prefix, live, job=ledger.job),
+        configured=Configured(ledger.calls, settings.key_prefix),
+    )
+
+
+def redis_breakers(settings: Settings, ledger: RedisLedger) -> RedisBreakers:
+    return RedisBreakers(ledger.calls, prefix=settings.key_prefix, now=ledger.now)
+
+
+def furnish(
+    settings: Settings,
+    ledger: Ledger,
+    *,
+    blobs: BlobStore,
+    breakers: Breakers,
+    publish: Publish,
+    holding: Callable[[Lease, float], AbstractContextManager[None]],
+    local_paths: bool,
+    live: Live | None = None,
+) -> Furniture:
+    """Runners, verifiers, workbench and intake over any ledger."""
+    known = live or Live(settings)
+    exempt = LiveTypes(known)
+    runners = RunnerRegistry(profiles=settings.runners, blobs=blobs)
+    verifiers = VerifierRegistry(models=Models(settings.model_modules))
+    bench = Workbench(
+        ledger=ledger,
+        runner=lambda spec: _in_hand(runners, settings, spec),
+        verifier=lambda spec: _verifier(verifiers, settings, blobs, spec),
+        publish=publish,
+        holding=holding,
+        breakers=breakers,
+        worker=f"{socket.gethostname()}:{os.getpid()}",
+        exempt_task_types=exempt,
+        tenant=lambda job: views.tenant_of(job, settings),
+        guardrail=Guardrail(
+            window=settings.guard_window, loops=settings.guard_loops, share=settings.guard_share
+        ),
+        guard_jobs=settings.guard_jobs,
+        external_lease=settings.external_lease,
+        report_labels=lambda: known.current().report_labels,
+        verifier_tries=settings.verifier_tries,
+        answer_cap=settings.answer_cap,
+        backoff_base=settings.backoff_base,
+        backoff_cap=settings.backoff_cap,
+        randomness=random.random,
+        step=step,
+    )
+    intake = build_intake(
+        settings,
+        ledger=ledger,
+        publish=publish,
+        check=lambda job: check_job(
+            job,
+            settings=settings,
+            runners=runners,
+            verifiers=verifiers,
+            local_paths=local_paths,
+        ),
+        blobs=lambda: blobs,
+        models=verifiers.models,
+        exempt=exempt,
+    )
+    return Furniture(runners=runners, verifiers=verifiers, bench=bench, intake=intake)
+
+
+def _in_hand(runners: RunnerRegistry, settings: Settings, spec: RunnerSpec) -> RunnerInHand:
+    runner = runners.for_job(spec, allow_inline=settings.allow_inline)
+    defaults = defaults_of(runner)
+    return RunnerInHand(
+        runner=runner,
+        timeout=answer_time(spec, runner, runners=runners, settings=settings),
+        decoding=Decoding(temperature=defaults.temperature, max_tokens=defaults.max_tokens),
+    )
+
+
+def _verifier(
+    verifiers: VerifierRegistry, settings: Settings, blobs: BlobStore, spec: VerifierSpec
+) -> Verifier:
+    verifier = verifiers.build(resolve_command(spec, settings), blobs=blobs)
+    if problem := verifier_problem(verifier, settings=settings):
+        raise BadInput(f"{spec.label}: {problem}")
+    return verifier

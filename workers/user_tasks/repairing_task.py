@@ -1,0 +1,297 @@
+"""`install(app)` and `RepairingTask`: our failure path for the tasks of any Celery app."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject, Retry
+
+from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.jobs.job import Job, PolicySpec, VerifierSpec
+from mulligan.policies.repair.instruction import RepairInstruction
+from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.jobs.recheck import run_recheck
+from mulligan.tasks.jobs.settle import Settled
+from mulligan.tasks.ports.ledger import Entry, NextAttempt, Refused, Submission
+from mulligan.tasks.ports.world import BadInput, Verifier
+from mulligan.tasks.user_tasks.user_task import (
+    KIND,
+    OBSERVE,
+    OBSERVED,
+    Before,
+    Delivery,
+    Ran,
+    Scored,
+    answer_of,
+    correct,
+    run_own,
+)
+from mulligan.workers.celery.flower_format import REDACTED, describe
+from mulligan.workers.celery.publisher import OWN_HEADER
+from mulligan.workers.celery.state_task import Escalated, StateTask
+from mulligan.workers.ledger import keys
+from mulligan.workers.services import Shop
+from mulligan.workers.user_tasks.installed_app import Installed, installed, settings_of
+from mulligan.workers.user_tasks.messages import describe_arguments, keep_arguments, queue_of
+from mulligan.workers.user_tasks.task_options import (
+    leave_to_the_app,
+    refuse_bad_options,
+    task_type_of,
+)
+from mulligan.workers.user_tasks.verifier_specs import Check, as_name, build_checks
+
+_SIGNALS = (Ignore, Reject, Retry)
+
+
+class Again(Exception):
+    """A task asked to be run again, and did not say what is wrong."""
+
+
+class RetryAsked(Retry):  # type: ignore[misc] # celery is untyped
+    """`self.retry` of an enforced task. A Retry, because users' handlers let that pass."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(exc=failure)
+        self.failure = failure
+
+
+class RepairingTask(StateTask):
+    """The base of a user's own task: `@app.task(base=RepairingTask, verifiers=[Person])`.
+
+    The function may take ``self`` first, with or without ``bind=True``.
+    """
+
+    abstract = True
+    ignore_result = False
+    #: Counts while a task is only observed; refused where mulligan retries.
+    max_retries = Task.max_retries
+    retry_on_worker_lost = False
+    #: Arguments are prompts and results are answers: Flower is told their shapes.
+    Request = REDACTED
+
+    verifiers: ClassVar[Sequence[Check]] = ()
+    task_type: ClassVar[str | None] = None
+    mode: ClassVar[Literal["enforce", "observe"]] = "enforce"
+    policy: ClassVar[PolicySpec | Mapping[str, Any]] = PolicySpec()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        app, run = vars(cls).get("app"), vars(cls).get("run")
+        if not isinstance(app, Celery):
+            return  # a class of the user's own: checked when it is registered
+        refuse_bad_options(cls, RepairingTask, settings_of(app))
+        if isinstance(run, staticmethod) and _wants_self(run.__func__):
+            # Celery's check of arguments: whoever sends the task does not count ``self``.
+            cls.__header__ = app.type_checker(run.__func__, bound=True)
+
+    @classmethod
+    def bind(cls, app: Celery) -> Celery:
+        if "app" not in vars(cls):
+            refuse_bad_options(cls, RepairingTask, settings_of(app))
+        if cls.mode == OBSERVE:
+            leave_to_the_app(cls, RepairingTask)
+        return super().bind(app)
+
+    def correct(self, prompt: str) -> str:
+        """The prompt, unchanged at first and corrected on a retry."""
+        before = self._before()
+        return prompt if before is None else correct(prompt, self._job({}), before)
+
+    @property
+    def repair(self) -> RepairInstruction | None:
+        """How to repair what failed before; None at first."""
+        before = self._before()
+        return before.instruction if before is not None else None
+
+    def retry(self, args: Any = None, kwargs: Any = None, exc: Any = None, **options: Any) -> Any:
+        """Celery's own while observing. Enforced, this attempt fails: the policy decides."""
+        if self.mode == OBSERVE or self.request.called_directly:
+            return super().retry(args, kwargs, exc, **options)
+        failure = exc if isinstance(exc, Exception) else sys.exception()
+        if not isinstance(failure, Exception):
+            failure = Again("the task asked to be run again")
+        raise RetryAsked(failure)
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        told = {"argsrepr": describe(args or ()), "kwargsrepr": describe(kwargs or {})}
+        return super().apply_async(args, kwargs, *more, **{**told, **options})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.request.called_directly:
+            return self._function(*args, **kwargs)
+        shop = installed(self.app).shop
+        entry = self._entry(shop, args, kwargs)
+        bench = self._bench(shop)
+        if entry.kind == "cycle":
+            return self.report(entry, run_recheck(bench, entry))
+        if self.mode == OBSERVE:
+            return self._observed(bench, self._delivery(shop, entry, args, kwargs))
+        while True:
+            ran = run_own(bench, self._delivery(shop, entry, args, kwargs))
+            following = _following(ran)
+            if following is None or not self.request.is_eager:
+                return self._answer(shop, entry, ran)
+            entry = Entry("attempt", entry.job_id, following)
+
+    def _bench(self, shop: Shop) -> Workbench:
+        """The workbench with this task's own verifiers; run inline, nothing is published."""
+        checks = self._checks()
+
+        def verifier(spec: VerifierSpec) -> Verifier:
+            own = [built for known, built in checks if known == spec]
+            return own[0] if own else shop.bench.verifier(spec)
+
+        bench = replace(shop.bench, verifier=verifier)
+        return replace(bench, publish=lambda _: None) if self.request.is_eager else bench
+
+    def _observed(self, bench: Workbench, delivery: Delivery) -> Any:
+        """Whatever the ledger says, the task runs as often as the app sends it.
+
+        A message that was recorded before, or whose task type is paused, is not recorded.
+        """
+        ran = run_own(bench, delivery)
+        if ran.outcome != OBSERVED:
+            value = delivery.call(None)
+            return value.output if isinstance(value, Scored) else value
+        if ran.error is not None:
+            raise ran.error
+        return ran.value
+
+    def _answer(self, shop: Shop, entry: Entry, ran: Ran) -> Any:
+        """The value of a success; anything else is what the outcome says."""
+        if ran.outcome == Refused("finished"):
+            return self._told_again(shop, entry)
+        if isinstance(ran.outcome, Settled) and ran.outcome.verdict.success:
+            self._tell_the_first(entry, ran.value)
+            return ran.value
+        try:
+            return self.report(entry, ran.outcome)
+        except Escalated as error:
+            self._tell_the_first(entry, error)
+            raise
+
+    def _told_again(self, shop: Shop, entry: Entry) -> Any:
+        """A message that comes again after the end: its first worker may have died before it
+        could tell the result, which is in the ledger."""
+        view = shop.ledger.job(entry.job_id)
+        if view is None or entry.attempt != len(view.attempts):
+            raise Ignore
+        if view.state == "escalated":
+            error = Escalated(f"{view.reason}: {view.detail}")
+            self._tell_the_first(entry, error)
+            raise error
+        output = view.attempts[-1].output
+        if output is None or view.state != "succeeded":
+            raise Ignore
+        results = view.attempts[-1].verdict.get("results", ())
+        value = answer_of(output, [VerificationResult.model_validate(each) for each in results])
+        self._tell_the_first(entry, value)
+        return value
+
+    def _tell_the_first(self, entry: Entry, value: Any) -> None:
+        """Whoever waits for the first message's result gets the last one's."""
+        if entry.attempt == 1 or self.ignore_result or self.request.is_eager:
+            return
+        if isinstance(value, Exception):
+            self.backend.mark_as_failure(self.request.root_id, value)
+        else:
+            self.backend.mark_as_done(self.request.root_id, value)
+
+    def _function(self, *args: Any, **kwargs: Any) -> Any:
+        if inspect.ismethod(self.run) or not _wants_self(self.run):
+            return self.run(*args, **kwargs)
+        return self.run(self, *args, **kwargs)
+
+    def _entry(self, shop: Shop, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
+        named, retries = self.request.get(OWN_HEADER), self.request.retries
+        if named and not retries:
+            return Entry.parse(str(named))
+        line = f"{self.request.id}/{retries}" if retries else str(self.request.id)
+        job_id = keys.own_job_id(line, partitions=shop.settings.partitions)
+        route = {
+            "task": self.name,
+            "queue": queue_of(self.app, self.request.delivery_info or {}),
+            "root": self.request.id,
+            **self._arguments(args, kwargs),
+        }
+        shop.ledger.accept([Submission(id=job_id, job=self._job(route))])
+        return Entry("attempt", job_id, 1)
+
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as a retry is sent them. Observed, there is none: any will do."""
+        try:
+            return keep_arguments(args, kwargs)
+        except BadInput:
+            if self.mode != OBSERVE:
+                raise
+            return describe_arguments(args, kwargs)
+
+    def _job(self, route: Mapping[str, Any]) -> Job:
+        return Job.model_validate(
+            {
+                "task_type": task_type_of(self, self.name),
+                "name": as_name(self.name),
+                "prompt": f"the task {self.name}",
+                "runner": {"kind": KIND, **route},
+                "verifiers": [spec for spec, _ in self._checks()],
+                "policy": self.policy,
+                "labels": {"mode": self.mode},
+            }
+        )
+
+    def _delivery(
+        self, shop: Shop, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Delivery:
+        def call(before: Before | None) -> Any:
+            self.request.update(mulligan_before=before)
+            try:
+                return self._function(*args, **kwargs)
+            except RetryAsked as asked:
+                raise asked.failure  # noqa: B904 - its own cause is kept
+
+        return Delivery(
+            entry=entry,
+            call=call,
+            enforce=self.mode != OBSERVE,
+            signals=_SIGNALS,
+            again=_again,
+            deadline=float(self.time_limit or shop.settings.hard_limit),
+        )
+
+    def _before(self) -> Before | None:
+        found = self.request.get("mulligan_before")
+        return found if isinstance(found, Before) else None
+
+    def _checks(self) -> list[tuple[VerifierSpec, Verifier]]:
+        return build_checks(self.verifiers, installed(self.app).shop.verifiers)
+
+
+def _wants_self(function: Callable[..., Any]) -> bool:
+    return next(iter(inspect.signature(function).parameters), None) == "self"
+
+
+def _again(signal: BaseException) -> float | None:
+    """When the same message comes again: at once if rejected into its queue, else never.
+
+    A Retry's message counts Celery's own retries, and so begins a job of its own.
+    """
+    return 0.0 if isinstance(signal, Reject) and signal.requeue else None
+
+
+def _following(ran: Ran) -> int | None:
+    then = ran.outcome.then if isinstance(ran.outcome, Settled) else None
+    return then.plan.number if isinstance(then, NextAttempt) else None
+
+
+def install(app: Celery, **settings: Any) -> None:
+    """Give a Celery app the ledger, the sweep and a repair lane for each of its queues.
+
+    Settings are those of mulligan.toml and MULLIGAN_…; the broker is the app's own. The app may be
+    configured before or after.
+    """
+    Installed(app, settings).attach()

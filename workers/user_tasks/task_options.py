@@ -1,0 +1,150 @@
+"""The options of a user's own task, checked when the task is registered, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from rapidfuzz import fuzz, process
+
+from mulligan.policies.jobs.job import Name, PolicySpec, VerifierSpec
+from mulligan.tasks.jobs.submit import explain
+from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.user_tasks.user_task import ENFORCE, OBSERVE
+from mulligan.workers.contract_models import Models, schema_of
+from mulligan.workers.runners.runner_options import did_you_mean, read_options
+from mulligan.workers.settings.model import Settings
+from mulligan.workers.user_tasks.verifier_specs import as_name
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+_OPTIONS = ("verifiers", "task_type", "mode", "policy")
+#: How alike two names are, of 100, to be one name with a slip. Celery lets a task have any
+#: attribute, so that only what is nearly one of ours can be a mistake; these words are not.
+_SLIP = 85
+_WORDS = ("model",)
+#: What is as the app has it while a task is only observed, unless the task itself says.
+_OF_THE_APP = ("acks_late", "reject_on_worker_lost", "retry_on_worker_lost", "ignore_result")
+
+
+def refuse_bad_options(task: type, base: type, settings: Settings) -> None:
+    """BadInput with a line for each option of a task that cannot be meant as it is given."""
+    given = given_options(task, base)
+    name = given.get("name") or task.__name__
+    problems = [
+        *_slips(given, base),
+        *_mode(task),
+        *_policy(task, settings, task_type=task_type_of(task, name)),
+        *_task_type(task),
+        *_verifiers(task, settings),
+    ]
+    if getattr(task, "mode", None) != OBSERVE:
+        problems += _second_authority(task, given)
+    if problems:
+        raise BadInput(*(f"task {name}: {problem}" for problem in problems))
+
+
+def given_options(task: type, base: type) -> dict[str, Any]:
+    """What a task and its classes up to ``base`` say for themselves."""
+    own = task.__mro__[: task.__mro__.index(base)]
+    return {name: value for each in reversed(own) for name, value in vars(each).items()}
+
+
+def leave_to_the_app(task: type, base: type) -> None:
+    """An observed task is acknowledged, sent again and told about as the app's other tasks."""
+    given = given_options(task, base)
+    for name in _OF_THE_APP:
+        if name not in given:
+            setattr(task, name, None)  # Celery fills it in from the app's configuration
+
+
+def _slips(given: Mapping[str, Any], base: type) -> Iterator[str]:
+    """Options that are nearly ours: as they stand, they would do nothing."""
+    # Not hasattr: to ask Celery's base for its app binds it to one.
+    known = {name for each in base.__mro__ for name in vars(each)}.union(_WORDS)
+    for name, value in given.items():
+        if name.startswith("_") or name in known or callable(value):
+            continue
+        near = process.extractOne(name, _OPTIONS, scorer=fuzz.ratio, score_cutoff=_SLIP)
+        is_mode = isinstance(value, str) and value in (ENFORCE, OBSERVE)
+        meant = near[0] if near else "mode" if is_mode else None
+        if meant:
+            yield f"{name}: there is no such option; did you mean {meant!r}?"
+
+
+def _mode(task: Any) -> Iterator[str]:
+    if task.mode not in (ENFORCE, OBSERVE):
+        hint = did_you_mean(str(task.mode), (ENFORCE, OBSERVE))
+        yield f'mode: is "{ENFORCE}" or "{OBSERVE}", not {task.mode!r}{hint}'
+
+
+def task_type_of(task: Any, name: str) -> str:
+    return str(task.task_type or as_name(name))
+
+
+def _policy(task: Any, settings: Settings, *, task_type: str) -> Iterator[str]:
+    policy = task.policy
+    if isinstance(policy, Mapping):
+        try:
+            policy = read_options(PolicySpec, policy)
+        except BadInput as error:
+            yield from (f"policy.{problem}" for problem in error.problems)
+            return
+    if not isinstance(policy, PolicySpec):
+        yield f'policy: is a mapping such as {{"max_attempts": 4}}, not {policy!r}'
+    elif policy.max_attempts < 2 and task_type not in settings.exempt_task_types:
+        yield (
+            "policy.max_attempts: must be 2 or more, because a score below 70 is always retried"
+            " once; or add the task type to exempt_task_types"
+        )
+
+
+def _task_type(task: Any) -> Iterator[str]:
+    if task.task_type is None:
+        return
+    try:
+        TypeAdapter(Name).validate_python(task.task_type)
+    except ValidationError as error:
+        yield f"task_type: {error.errors()[0]['msg']} (got {task.task_type!r})"
+
+
+def _verifiers(task: Any, settings: Settings) -> Iterator[str]:
+    if isinstance(task.verifiers, str) or not isinstance(task.verifiers, Sequence):
+        yield f"verifiers: is a list, such as verifiers=[Person], not {task.verifiers!r}"
+        return
+    registry = VerifierRegistry(models=Models(settings.model_modules))
+    for index, check in enumerate(task.verifiers):
+        for problem in _check(check, registry):
+            yield f"verifiers[{index}]{problem}"
+
+
+def _check(check: Any, registry: VerifierRegistry) -> Iterator[str]:
+    """What is wrong with one verifier, from its place on: ``.id: …`` or ``: …``."""
+    if isinstance(check, type) and issubclass(check, BaseModel):
+        try:
+            schema_of(check)
+        except BadInput as error:
+            yield from (f": {problem}" for problem in error.problems)
+    elif isinstance(check, str | Mapping):
+        try:
+            spec = VerifierSpec.model_validate(check)
+        except ValidationError as error:
+            yield from (f".{explain(item)}" for item in error.errors(include_url=False))
+            return
+        for problem in registry.check([spec], None):
+            yield problem.removeprefix("verifiers[0]")
+    elif isinstance(check, type) or not callable(check):
+        yield f": is a pydantic model, an id, a mapping or a function, not {check!r}"
+
+
+def _second_authority(task: Any, given: Mapping[str, Any]) -> Iterator[str]:
+    """Celery's own retries: an enforced task is retried by its policy alone."""
+    count = given.get("max_retries")
+    runs = count + 1 if isinstance(count, int) and count > 0 else 4
+    instead = f'remove it and say policy={{"max_attempts": {runs}}}, or keep it with mode="observe"'
+    if getattr(task, "autoretry_for", ()):
+        yield f"autoretry_for: mulligan alone retries this task: {instead}"
+    if "max_retries" in given:
+        yield f"max_retries: mulligan alone retries this task: {instead}"
+    if given.get("retry_on_worker_lost"):
+        yield 'retry_on_worker_lost: the sweep does that: remove it, or keep it with mode="observe"'

@@ -1,0 +1,228 @@
+"""From a pytest run to a verdict: every exit code mapped, every contradiction found.
+
+Three accounts of a run must agree: the tests found without the answer, the events that came
+while it ran, and what is left when it ended (exit code and JUnit file). An answer that reaches
+only one of them cannot pass.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.value import Json
+from mulligan.tasks.ports.world import VerifierError
+from mulligan.workers.verifiers.pytest.expected_tests import Expected
+from mulligan.workers.verifiers.pytest.run import PytestRun
+from mulligan.workers.verifiers.pytest.tally import Tally, came_through, read_junit, tally
+
+VERIFIER_ID = "pytest.subprocess"
+_MAX_FINDINGS = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is wrong with a run as a whole; a run without one is judged by its tests."""
+
+    code: str
+    message: str
+    reason: str | None = None
+    #: Whether the tests that passed before count.
+    partial: bool = False
+
+
+def judge(
+    run: PytestRun,
+    expected: Expected,
+    *,
+    touched: Collection[str],
+    restored: Collection[str] = (),
+) -> VerificationResult:
+    """The result of a run, or VerifierError if it says nothing about the answer.
+
+    ``touched`` are the answer's files, ``restored`` those that it must not touch and did.
+    """
+    counted = tally(run.transcript, touched)
+    verdict = _stopped(run) or _by_exit_code(run, touched)
+    if verdict is None or verdict.partial or run.transcript.problems:
+        verdict = _contradiction(run, expected, counted) or verdict
+    warnings = tuple(f"{name} is protected and was put back" for name in restored)
+    return _result(run, expected, counted, verdict, warnings)
+
+
+def _stopped(run: PytestRun) -> Verdict | None:
+    """The run did not come to its own end."""
+    completed, transcript = run.completed, run.transcript
+    if completed.timed_out:
+        message = f"the tests were stopped after {completed.elapsed:.0f} s"
+        return Verdict(code="timeout", message=message, partial=True)
+    if transcript.exit_code is not None:
+        return None
+    if completed.signal == signal.SIGXCPU:
+        message = "the tests used up their processor time"
+        return Verdict(code="timeout", message=message, partial=True)
+    if not transcript.started:
+        raise VerifierError(f"{VERIFIER_ID}: pytest did not start:\n{run.last_words}")
+    how = f"signal {completed.signal}" if completed.signal else f"exit code {completed.exit_code}"
+    return Verdict(
+        code="early_exit",
+        message=f"the process ended ({how}) before pytest did: the code must not end the process",
+        reason="early_exit",
+    )
+
+
+def _by_exit_code(run: PytestRun, touched: Collection[str]) -> Verdict | None:
+    """pytest's exit codes other than 0 and 1, each with its meaning."""
+    code = run.transcript.exit_code
+    match code:
+        case 0 | 1:
+            return None
+        case 2 if run.transcript.collect_errors:
+            return None
+        case 3:
+            return _internal_error(run, touched)
+        case 4:
+            message = f"pytest cannot start with this answer:\n{run.last_words}"
+            return Verdict(code="collection_error", message=message, reason="conftest_broken")
+        case 5:
+            return Verdict(code="no_tests", message="with this answer there are no tests left")
+    raised = run.transcript.interrupted
+    told = f": {raised.exception}: {raised.message}" if raised else ""
+    message = f"the run was broken off (exit code {code}){told}"
+    return Verdict(code="early_exit", message=message, reason="early_exit")
+
+
+def _internal_error(run: PytestRun, touched: Collection[str]) -> Verdict:
+    """An error inside pytest blames the answer only if the answer raised it."""
+    raised = run.transcript.internal_error
+    if raised is None or not came_through(raised, touched):
+        raise VerifierError(f"{VERIFIER_ID}: internal error of pytest:\n{run.last_words}")
+    where = f"{raised.frame[0]} in {raised.frame[1]}" if raised.frame else "the answer"
+    message = f"{where} raised {raised.exception}, which ends the run: {raised.message}"
+    return Verdict(code="early_exit", message=message, reason="early_exit")
+
+
+def _contradiction(run: PytestRun, expected: Expected, counted: Tally) -> Verdict | None:
+    """The first thing in which the accounts of the run disagree."""
+    problem = next(_disagreements(run, expected, counted), None)
+    if problem is None:
+        return None
+    return Verdict(code="forged", message=f"the results cannot be believed: {problem}")
+
+
+def _disagreements(run: PytestRun, expected: Expected, counted: Tally) -> Iterator[str]:
+    transcript, completed = run.transcript, run.completed
+    yield from transcript.problems
+    if completed.timed_out or transcript.exit_code is None:
+        return
+    if completed.exit_code != transcript.exit_code:
+        ended = completed.exit_code if completed.signal is None else f"signal {completed.signal}"
+        yield f"pytest ended with {transcript.exit_code}, the process with {ended}"
+    if not transcript.collect_errors:
+        yield from _hidden_tests(run, expected, counted)
+        yield from _ending(run, counted)
+
+
+def _hidden_tests(run: PytestRun, expected: Expected, counted: Tally) -> Iterator[str]:
+    """Tests that the answer kept from running, or brought along."""
+    collected = run.transcript.collected or ()
+    if missing := expected.missing(collected):
+        yield f"{missing[0]} exists and was not run"
+    if unknown := expected.unknown(collected):
+        yield f"{unknown[0]} was run and does not exist without the answer"
+    unreported = set(collected) - run.transcript.phases().keys()
+    # After a failure the rest may be left out on purpose (-x).
+    if unreported and not counted.failed:
+        yield f"{min(unreported)} was collected and not reported"
+
+
+def _ending(run: PytestRun, counted: Tally) -> Iterator[str]:
+    """What is left at the end against what was told on the way."""
+    failed = [test.nodeid for test in counted.failed if test.failed_for_pytest]
+    if run.transcript.exit_code == 0 and failed:
+        yield f"exit code 0 although {failed[0]} failed"
+    if run.transcript.exit_code == 1 and not failed:
+        yield "exit code 1 although no test failed"
+    junit = read_junit(run.junit)
+    if junit is None:
+        yield "the JUnit file is missing or damaged"
+    elif (junit.tests, junit.failed) != (len(run.transcript.phases()), len(failed)):
+        yield f"the JUnit file has {junit.tests} tests, {junit.failed} failed; events say otherwise"
+
+
+def _result(
+    run: PytestRun,
+    expected: Expected,
+    counted: Tally,
+    verdict: Verdict | None,
+    warnings: tuple[str, ...],
+) -> VerificationResult:
+    score = _Score.of(run, expected, counted, verdict)
+    findings = [test.finding for test in counted.failed]
+    if verdict is not None:
+        findings.insert(0, Finding(message=verdict.message, code=verdict.code))
+    evidence: dict[str, Json] = {
+        "exit_code": run.completed.exit_code,
+        "timed_out": run.completed.timed_out,
+        "passed": score.passed,
+        "collected": score.collected,
+        "failed": [test.evidence for test in counted.failed[:_MAX_FINDINGS]],
+    }
+    if verdict is not None and verdict.reason is not None:
+        evidence["reason"] = verdict.reason
+    status = _status(findings, score)
+    return VerificationResult(
+        status=status,
+        verifier_id=VERIFIER_ID,
+        summary=_summary(verdict, score, counted),
+        evidence=evidence,
+        errors=tuple(findings[:_MAX_FINDINGS]),
+        warnings=warnings,
+        elapsed_seconds=run.completed.elapsed,
+        score=None if status is VerificationStatus.SKIPPED else score.points,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Score:
+    """Tests passed of tests that should have been; those skipped by their own marks are neither."""
+
+    passed: int
+    collected: int
+
+    @classmethod
+    def of(
+        cls, run: PytestRun, expected: Expected, counted: Tally, verdict: Verdict | None
+    ) -> _Score:
+        nodes = set(expected.nodeids)
+        if not expected.exact:
+            # Functions are known, parameters are not: never fewer than there are functions.
+            ran = set(run.transcript.collected or ())
+            nodes = ran if len(ran) >= len(nodes) else nodes | ran
+        nodes -= counted.skipped
+        believed = verdict is None or verdict.partial
+        return cls(passed=len(counted.passed & nodes) if believed else 0, collected=len(nodes))
+
+    @property
+    def points(self) -> float:
+        return 100 * self.passed / self.collected if self.collected else 0.0
+
+
+def _status(findings: list[Finding], score: _Score) -> VerificationStatus:
+    if findings:
+        return VerificationStatus.FAIL
+    return VerificationStatus.PASS if score.collected else VerificationStatus.SKIPPED
+
+
+def _summary(verdict: Verdict | None, score: _Score, counted: Tally) -> str:
+    if verdict is not None:
+        return verdict.message.splitlines()[0]
+    if not score.collected:
+        return f"all {len(counted.skipped)} tests are skipped by their own marks"
+    told = f"{score.passed} of {score.collected} tests passed"
+    if counted.failed:
+        first = counted.failed[0]
+        told += f"; {first.nodeid}: {first.raised.assertion or first.raised.exception}"
+    return told

@@ -1,0 +1,121 @@
+"""One pytest process in a private copy: how it is called, and what comes back from outside it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from mulligan.tasks.ports.world import VerifierError
+from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
+from mulligan.workers.verifiers.pytest.event_stream import EventReader, Transcript
+
+_CHILD = Path(__file__).with_name("child.py")
+_NO_PYTEST = 97
+_CONFIGURATION = frozenset(
+    {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
+     "setup.cfg"}
+)  # fmt: skip
+_ENVIRONMENT = {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONNOUSERSITE": "1",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PytestRun:
+    """What a run told, and how its process ended."""
+
+    transcript: Transcript
+    completed: Completed
+    #: The JUnit file that pytest was asked to write, outside the workspace; None when collecting.
+    junit: bytes | None = None
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it printed, for messages."""
+        text = "\n".join([self.completed.stdout.strip(), self.completed.stderr.strip()])
+        return "\n".join(text.strip().splitlines()[-15:])[-1500:]
+
+
+def run_pytest(
+    work: Path,
+    args: Sequence[str],
+    *,
+    timeout: float,
+    limits: Limits,
+    stubs: Sequence[str] | None = None,
+) -> PytestRun:
+    """Run the tests, or only list them if there are stubs; VerifierError without pytest."""
+    private = work.parent
+    xml = private / "junit.xml"
+    xml.unlink(missing_ok=True)
+    with EventReader() as reader:
+        config = {
+            "fd": reader.write_fd,
+            "nonce": reader.nonce,
+            "root": str(work),
+            "args": _arguments(work, args, xml, collect=stubs is not None),
+            "stubs": _stubbed(stubs),
+        }
+        completed = run(
+            [sys.executable, "-P", "-s", "-B", str(_CHILD)],
+            cwd=work,
+            timeout=timeout,
+            env=clean_environment(private, _ENVIRONMENT),
+            limits=limits,
+            stdin=json.dumps(config),
+            pass_fds=(reader.write_fd,),
+        )
+    transcript = reader.transcript()
+    if not transcript.started and completed.exit_code == _NO_PYTEST:
+        raise VerifierError(f"pytest.subprocess: {completed.stderr.strip()}")
+    return PytestRun(transcript=transcript, completed=completed, junit=_read(xml, limits))
+
+
+def _stubbed(files: Sequence[str] | None) -> dict[str, list[str]] | None:
+    if files is None:
+        return None
+    names = {name for file in files for name in module_names(file)}
+    return {"files": list(files), "names": sorted(names)}
+
+
+def module_names(file: str) -> list[str]:
+    """Every name a file may be imported by: ``src/a/b.py`` is src, src.a, src.a.b, a, a.b and b."""
+    if not file.endswith(".py"):
+        return []
+    parts = list(PurePosixPath(file).with_suffix("").parts)
+    if parts[-1] == "__init__":
+        parts.pop()
+    return [
+        ".".join(parts[start:end])
+        for start in range(len(parts))
+        for end in range(start + 1, len(parts) + 1)
+    ]
+
+
+def _arguments(work: Path, args: Sequence[str], xml: Path, *, collect: bool) -> list[str]:
+    ours = ["-p", "no:cacheprovider", f"--rootdir={work}", f"--confcutdir={work}"]
+    ours += ["--color=no", "--tb=short"]
+    if not any(path.name in _CONFIGURATION for path in work.rglob("*")):
+        # Otherwise pytest looks for one in the directories above, which are not the job's.
+        empty = work.parent / "pytest.ini"
+        empty.write_text("[pytest]\n")
+        ours += ["-c", str(empty)]
+    mode = (
+        ["--collect-only", "-q"] if collect else [f"--junitxml={xml}", "-o", "junit_family=xunit2"]
+    )
+    return [*args, *ours, *mode]
+
+
+def _read(xml: Path, limits: Limits) -> bytes | None:
+    """The file, unless something else was put in its place."""
+    if xml.is_symlink() or not xml.is_file():
+        return None
+    if limits.file_bytes is not None and xml.stat().st_size > limits.file_bytes:
+        return None
+    return xml.read_bytes()

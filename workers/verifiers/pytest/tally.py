@@ -1,0 +1,150 @@
+"""Counting tests: which passed, which failed and why, which were skipped and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from junitparser import Error, Failure, JUnitXml, TestSuite
+
+from mulligan.policies.failures.failure import Finding
+from mulligan.policies.value import Json
+from mulligan.workers.verifiers.pytest.event_stream import Raised, Report, Transcript
+
+_FINDING_CHARACTERS = 1_200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """One test, or one file, that did not pass."""
+
+    nodeid: str
+    code: str
+    raised: Raised
+    #: False for what pytest lets pass: an answer that skips its own test.
+    failed_for_pytest: bool = True
+
+    @property
+    def finding(self) -> Finding:
+        text = self.raised.message or self.raised.exception
+        named = text if self.raised.exception in text else f"{self.raised.exception}: {text}"
+        return Finding(
+            message=(text if self.code == "assertion" else named)[:_FINDING_CHARACTERS],
+            code=self.code,
+            path=self.nodeid,
+        )
+
+    @property
+    def evidence(self) -> dict[str, Json]:
+        """The parts that signatures keep: no lines, no durations."""
+        frame = self.raised.frame
+        return {
+            "nodeid": self.nodeid,
+            "exception": self.raised.exception,
+            "frame": ":".join(frame) if frame else None,
+            "assertion": self.raised.assertion,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """The tests of a run by what became of them."""
+
+    passed: frozenset[str]
+    failed: tuple[Failed, ...]
+    #: By the tests' own marks and fixtures, which is nobody's fault.
+    skipped: frozenset[str]
+
+
+def tally(transcript: Transcript, touched: Collection[str]) -> Tally:
+    """Count a run. A skip from inside the answer is a failure: it would hide any other."""
+    passed, skipped, failed = set(), set(), []
+    for nodeid, reports in transcript.phases().items():
+        outcome = _outcome(reports, touched)
+        match outcome:
+            case Report():
+                failed.append(_failed(nodeid, outcome))
+            case "passed":
+                passed.add(nodeid)
+            case "skipped":
+                skipped.add(nodeid)
+    failed += [_failed_collection(error) for error in transcript.collect_errors]
+    return Tally(passed=frozenset(passed), failed=tuple(failed), skipped=frozenset(skipped))
+
+
+def _outcome(reports: list[Report], touched: Collection[str]) -> Report | str:
+    """The report that fails the test, or ``passed``, ``skipped``, ``unfinished``."""
+    for report in reports:
+        if report.outcome == "failed":
+            return report
+        if report.outcome == "skipped" and _by_answer(report, touched):
+            return report
+    if any(report.outcome == "skipped" for report in reports):
+        # Marked as expected to fail, and it did.
+        return "passed" if any(report.xfail for report in reports) else "skipped"
+    complete = [report.when for report in reports] == ["setup", "call", "teardown"]
+    return "passed" if complete else "unfinished"
+
+
+def _by_answer(report: Report, touched: Collection[str]) -> bool:
+    raised = report.raised
+    deliberate = raised is not None and {"Skipped", "XFailed", "SkipTest"} & set(raised.bases)
+    return bool(deliberate) and came_through(raised, touched)
+
+
+def came_through(raised: Raised | None, touched: Collection[str]) -> bool:
+    """Whether an exception came through a file of the answer's."""
+    return raised is not None and not set(touched).isdisjoint(raised.files)
+
+
+def _failed(nodeid: str, report: Report) -> Failed:
+    raised = report.raised or Raised(exception="Failed", message="failed without an exception")
+    if report.outcome == "skipped":
+        message = f"the answer skips its own test: {raised.message}"
+        told = raised.model_copy(update={"message": message})
+        return Failed(nodeid=nodeid, code="exception", raised=told, failed_for_pytest=False)
+    return Failed(nodeid=nodeid, code=_code(raised, "exception"), raised=raised)
+
+
+def _failed_collection(error: Raised) -> Failed:
+    return Failed(nodeid=error.nodeid, code=_code(error, "collection_error"), raised=error)
+
+
+def _code(raised: Raised, otherwise: str) -> str:
+    bases = {raised.exception, *raised.bases}
+    for exception, code in (
+        ("AssertionError", "assertion"),
+        ("Failed", "assertion"),
+        ("SyntaxError", "syntax_error"),
+        ("ImportError", "import_error"),
+    ):
+        if exception in bases:
+            return code
+    return otherwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class JUnit:
+    """What the JUnit file says, for comparison."""
+
+    tests: int
+    failed: int
+
+
+def read_junit(data: bytes | None) -> JUnit | None:
+    """How many tests the file names and how many of them failed; None if it cannot be read."""
+    if data is None:
+        return None
+    try:
+        xml = JUnitXml.fromstring(data)
+        suites = [xml] if isinstance(xml, TestSuite) else list(xml)
+        cases = [case for suite in suites for case in suite]
+        names = {(case.classname, case.name) for case in cases}
+        bad = {
+            (case.classname, case.name)
+            for case in cases
+            if any(isinstance(result, Failure | Error) for result in case.result)
+        }
+    except Exception:  # the file may hold anything: an answer can write it
+        return None
+    return JUnit(tests=len(names), failed=len(bad))

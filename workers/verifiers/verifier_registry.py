@@ -1,0 +1,198 @@
+"""Which verifiers there are: the built-in ones and plug-ins, by id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from pydantic import BaseModel, ValidationError
+from rapidfuzz import process as fuzzy
+
+from mulligan.policies.jobs.job import VerifierSpec, Workspace
+from mulligan.tasks.jobs.validation_errors import meaning
+from mulligan.tasks.ports.world import BadInput, BlobStore, Verifier
+from mulligan.workers.contract_models import Models
+from mulligan.workers.sandbox.protection import Protection
+from mulligan.workers.sandbox.subprocesses import Limits
+from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
+from mulligan.workers.verifiers.contract_schema import ContractSchema
+from mulligan.workers.verifiers.edits_plan import EditsPlan
+from mulligan.workers.verifiers.external_score import ExternalScore
+from mulligan.workers.verifiers.json_object import JsonObject
+from mulligan.workers.verifiers.pytest.pytest_subprocess import PytestSubprocess
+from mulligan.workers.verifiers.text_match import TextMatch
+
+GROUP = "mulligan.verifiers"
+_BUILT_IN: tuple[Any, ...] = (
+    JsonObject,
+    ContractSchema,
+    TextMatch,
+    PytestSubprocess,
+    CommandSubprocess,
+    ExternalScore,
+    EditsPlan,
+)
+#: Built verifiers of these kinds hold no state and are kept: jobs of one type share options.
+_SHARED = frozenset(cls.id for cls in _BUILT_IN if not cls.slow)
+_KEPT = 1024
+
+
+class VerifierClass(Protocol):
+    """What an entry point of the group ``mulligan.verifiers`` names; its name is the id.
+
+    A class with a pydantic model ``Options`` (unknown options should be errors), called with
+    an instance of it. If ``needs_blobs`` is true it is also given ``blobs``, ``limits`` and
+    ``root`` (where private copies are made); if ``needs_workspace`` is true, a job without one
+    is refused.
+    """
+
+    Options: type[BaseModel]
+    slow: bool
+
+    def __call__(self, options: Any, **surroundings: Any) -> Verifier: ...
+
+
+class VerifierRegistry:
+    """Builds verifiers from specs and finds every mistake in a job's specs."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        root: Path | None = None,
+        models: Models | None = None,
+        plugins: Callable[[], Iterable[EntryPoint]] = lambda: entry_points(group=GROUP),
+    ) -> None:
+        """Plug-ins are looked up at first use and loaded only when a job names one.
+
+        ``models`` are the pydantic models that contracts may name; by default none.
+        """
+        self.models = models or Models()
+        self._limits = limits or Limits()
+        self._root = root
+        self._find_plugins = plugins
+        self._classes: dict[str, VerifierClass] = {cls.id: cls for cls in _BUILT_IN}
+        self._shared = lru_cache(maxsize=_KEPT)(self._build)
+
+    @cached_property
+    def _plugins(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in self._find_plugins()}
+
+    def names(self) -> list[str]:
+        """Every id that a job may name, sorted."""
+        return sorted({cls.id for cls in _BUILT_IN} | self._plugins.keys())
+
+    def build(self, spec: VerifierSpec, *, blobs: BlobStore | None = None) -> Verifier:
+        """The verifier of a spec, or BadInput with every problem, each naming its option.
+
+        Equal specs share their fast built-in verifiers.
+        """
+        if spec.id in _SHARED:
+            return self._shared(spec.id, _canonical(spec))
+        cls = self._class(spec.id)
+        if getattr(cls, "needs_blobs", False):
+            surroundings = {"blobs": blobs, "limits": self._limits, "root": self._root}
+            return cls(_options(cls, spec.options), **surroundings)
+        return cls(_options(cls, spec.options))
+
+    def _build(self, verifier_id: str, options: str) -> Verifier:
+        cls = self._class(verifier_id)
+        surroundings = {"models": self.models} if getattr(cls, "needs_models", False) else {}
+        return cls(_options(cls, json.loads(options)), **surroundings)
+
+    def check(self, specs: Sequence[VerifierSpec], workspace: Workspace | None) -> list[str]:
+        """All problems of a job's verifiers in one pass; none means that all can be built."""
+        problems = [
+            f"verifiers[{index}]{problem}"
+            for index, spec in enumerate(specs)
+            for problem in self._problems(spec, workspace)
+        ]
+        return problems + _protected_output(workspace)
+
+    def _problems(self, spec: VerifierSpec, workspace: Workspace | None) -> list[str]:
+        try:
+            cls = self._class(spec.id)
+        except BadInput as error:
+            return [f".id: {error}"]
+        problems = []
+        if getattr(cls, "needs_workspace", False) and workspace is None:
+            problems.append(f": {spec.id} needs a workspace; give the job workspace: {{path: …}}")
+        try:
+            self.build(spec)
+        except BadInput as error:
+            problems += [f".{problem}" for problem in error.problems]
+        return problems
+
+    def _class(self, verifier_id: str) -> VerifierClass:
+        if verifier_id not in self._classes:
+            self._classes[verifier_id] = self._load(verifier_id)
+        return self._classes[verifier_id]
+
+    def _load(self, verifier_id: str) -> VerifierClass:
+        entry = self._plugins.get(verifier_id)
+        if entry is None:
+            raise BadInput(_unknown(verifier_id, self.names(), "verifier"))
+        try:
+            loaded = entry.load()
+        except Exception as error:  # a plug-in may fail in any way; the message must name it
+            raise BadInput(
+                f"the plug-in {entry.name} ({entry.value}) cannot be loaded:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+        options = getattr(loaded, "Options", None)
+        if not (isinstance(options, type) and issubclass(options, BaseModel)):
+            raise BadInput(
+                f"the plug-in {entry.name} ({entry.value}) is not a verifier:"
+                " it has no pydantic model Options"
+            )
+        return cast(VerifierClass, loaded)
+
+
+def _protected_output(workspace: Workspace | None) -> list[str]:
+    """An answer that becomes a protected file would be replaced before anything checks it."""
+    if workspace is None or workspace.output_file is None:
+        return []
+    if not Protection(workspace.protect).covers(workspace.output_file):
+        return []
+    return [
+        f"workspace.output_file: {workspace.output_file} is a protected file; choose another one"
+        " or change workspace.protect"
+    ]
+
+
+def _canonical(spec: VerifierSpec) -> str:
+    try:
+        return json.dumps(spec.options, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"options: not JSON: {error}") from error
+
+
+def _options(cls: VerifierClass, options: dict[str, Any]) -> BaseModel:
+    try:
+        return cls.Options.model_validate(options)
+    except ValidationError as error:
+        own = [field.alias or name for name, field in cls.Options.model_fields.items()]
+        # What every verifier has is told too: a misspelt one of those is found here as well.
+        known = own + [name for name in VerifierSpec.model_fields if name != "id"]
+        raise BadInput(*(_told(problem, known) for problem in error.errors())) from error
+
+
+def _told(problem: Any, known: list[str]) -> str:
+    """``timeout: Input should be a valid number``, as pydantic has it, in one line."""
+    place = ".".join(str(part) for part in problem["loc"]) or "options"
+    if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
+        return f"{place}: {_unknown(place, known, 'option')}"
+    return f"{place}: {meaning(problem)}"
+
+
+def _unknown(name: str, known: list[str], what: str) -> str:
+    """One line that names the nearest known name, or all of them."""
+    nearest = fuzzy.extractOne(name, known, score_cutoff=60)
+    if nearest:
+        return f"unknown {what} {name!r}; did you mean {nearest[0]!r}?"
+    choices = ", ".join(known) or "none"
+    return f"unknown {what} {name!r}; there are: {choices}"
