@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-from mulligan.policies.scaling import Load, Scaling, ScalingPolicy, decide
+from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
 
 HOUR = 3600.0
 LEAST, MOST = 2, 32
@@ -160,7 +160,7 @@ def ours(messages: Sequence[Message]) -> Pool:
     """The camera and the event loop each go once a second, half a second apart."""
     pool = Pool(LEAST)
     policy = ScalingPolicy(least=LEAST, most=MOST)
-    state, seen = Scaling(), (0, 0, 0.0)
+    state, seen = ScalingDecision(), (0, 0, 0.0)
 
     def look() -> None:
         nonlocal seen
@@ -169,7 +169,7 @@ def ours(messages: Sequence[Message]) -> Pool:
     def scale() -> None:
         nonlocal state
         queued, repairs, oldest = seen
-        load = Load(
+        load = PoolLoad(
             slots=pool.size,
             active=pool.busy,
             queued=queued,

@@ -28,9 +28,9 @@ from pathlib import Path
 from statistics import median
 
 from mulligan.policies.edits.edit import Edit
-from mulligan.tasks.ports.appliers import ApplyContext, Change, EditApplier
+from mulligan.tasks.ports.appliers import ApplyContext, EditApplier, FileChange
 from mulligan.workers.edits.operations.file_operations import PatchFile, SearchReplace
-from mulligan.workers.edits.tree.edited_tree import Tree
+from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.edits.tree.write_changes import perform
 
 #: Edits a round: the sides alternate, so that a busy machine is busy for all of them.
@@ -48,7 +48,7 @@ _CLEAN = {
 #: Applies the edit of one file.
 Apply = Callable[[str], object]
 #: What a file's edit changes.
-Compute = Callable[[Path, str], Sequence[Change]]
+Compute = Callable[[Path, str], Sequence[FileChange]]
 #: A side at work on a root; what it does at the beginning and the end of a round counts too.
 Side = Callable[[Path], AbstractContextManager[Apply]]
 
@@ -157,7 +157,7 @@ def git_commit(root: Path, name: str) -> None:
 
 def computed(
     applier: EditApplier, payload: Callable[[str], dict[str, str]], root: Path, name: str
-) -> Sequence[Change]:
+) -> Sequence[FileChange]:
     edit = Edit(id="e", op=applier.op, target=name, payload={**payload(name)})
     return applier.changes(edit, ApplyContext(root=root))
 
@@ -179,8 +179,8 @@ def one_by_one(compute: Compute, root: Path) -> Iterator[Apply]:
     yield lambda name: tree.apply(Path(name).stem, "bench", "auto", compute(root, name))
 
 
-def tree_of(root: Path) -> Tree:
-    return Tree(root, root.parent / "home")
+def tree_of(root: Path) -> EditedTree:
+    return EditedTree(root, root.parent / "home")
 
 
 if __name__ == "__main__":

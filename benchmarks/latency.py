@@ -15,22 +15,22 @@ WARM_UP = 20
 def mulligan(folder: Path, waiting: int) -> list[float]:
     """Milliseconds by the ledger's own clock: the verdict's stamp to the retry's claim."""
     with rig(folder) as made:
-        shop = made.shop()
+        services = made.services()
         verifiers = ["json.object", {"id": "contract.schema", "schema": SCHEMA}]
         common = {"task_type": "bench", "prompt": "x" * 1000, "verifiers": verifiers}
         backlog = read_job({**common, "runner": {"kind": "scripted", "answers": [GOOD]}})
         for start in range(0, waiting, 500):
-            submit_jobs(shop.intake, [backlog] * min(500, waiting - start))
+            submit_jobs(services.intake, [backlog] * min(500, waiting - start))
         probe = read_job(
             {**common, "priority": 0, "runner": {"kind": "scripted", "answers": [WRONG, GOOD]}}
         )
         made.start("mulligan.workers.app", "-P", "threads", "-c", "4", "-Q", "repair")
         made.start("mulligan.workers.app", "-P", "threads", "-c", "2", "-Q", "repair,attempt")
         # Both workers up and every slot's connections open: a fleet is measured, not its start.
-        for answer in submit_jobs(shop.intake, [probe] * WARM_UP):
-            _waited(shop.ledger, answer.id)
-        probes = submit_jobs(shop.intake, [probe] * PROBES)
-        found = [_waited(shop.ledger, answer.id) for answer in probes]
+        for answer in submit_jobs(services.intake, [probe] * WARM_UP):
+            _waited(services.ledger, answer.id)
+        probes = submit_jobs(services.intake, [probe] * PROBES)
+        found = [_waited(services.ledger, answer.id) for answer in probes]
         left: object = made.client.zcard("mulligan:{p00}:jobs:queued")
         if int(str(left)) < waiting * 0.5:
             raise SystemExit("the backlog ran dry while the probes were measured")

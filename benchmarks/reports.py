@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rig import rig, wait_until
-from mulligan.console.http.context import open_site
+from mulligan.console.http.context import open_context
 from mulligan.console.http.server import ConsoleServer, listen
 from mulligan.policies.figures.facts import name
 from mulligan.workers.figures.fold import Fold
-from mulligan.workers.services import Shop
+from mulligan.workers.services import Services
 from mulligan.workers.settings.model import Settings
 
 console = Console(width=110)
@@ -104,10 +104,10 @@ def fill_figures(client: Any, hours: int) -> None:
     pipe.execute()
 
 
-def fold(shop: Shop) -> float:
+def fold(services: Services) -> float:
     """What the control worker does every second; answers with the seconds that all of it took."""
     started = time.perf_counter()
-    folding = Fold(shop.ledger.calls, shop.settings)
+    folding = Fold(services.ledger.calls, services.settings)
     while folding.run():
         pass
     return time.perf_counter() - started
@@ -116,9 +116,9 @@ def fold(shop: Shop) -> float:
 @contextmanager
 def answering(broker: str) -> Iterator[str]:
     """A console on a free port, in a thread."""
-    site = open_site(Settings(broker_url=broker, console_port=0))
+    context = open_context(Settings(broker_url=broker, console_port=0))
     socket = listen("127.0.0.1", 0)
-    server = ConsoleServer(site)
+    server = ConsoleServer(context)
     thread = threading.Thread(target=lambda: server.run(sockets=[socket]), daemon=True)
     thread.start()
     wait_until(lambda: server.started, seconds=20)
@@ -149,7 +149,7 @@ def run(cycles: int = CYCLES, rounds: int = 4) -> dict[str, list[float]]:
     try:
         with rig(folder / "r") as made, console.status(f"reports over {cycles:,} cycles"):
             fill_cycles(made.client, cycles)
-            folding = fold(made.shop())
+            folding = fold(made.services())
             fill_figures(made.client, HOURS)
             found = measure(made.broker, REPORTS, rounds)
     finally:

@@ -46,7 +46,7 @@ def plain(folder: Path, tasks: int, *, solo: bool = False) -> Rate:
 def mulligan(folder: Path, tasks: int) -> Rate:
     """The complete attempt: claim, answer, store, json.object, contract.schema, settle."""
     with rig(folder) as made:
-        shop = made.shop()
+        services = made.services()
         job = read_job(
             {
                 "task_type": "bench",
@@ -56,7 +56,7 @@ def mulligan(folder: Path, tasks: int) -> Rate:
             }
         )
         for _ in range(0, tasks, 500):
-            submit_jobs(shop.intake, [job] * 500)
+            submit_jobs(services.intake, [job] * 500)
         for _ in range(2):
             made.start("mulligan.workers.app", "-P", "solo", "-Q", "repair,attempt")
         return _measure(made, tasks, lambda: _count(made, "jobs:succeeded"))
@@ -92,16 +92,16 @@ def round_trips(folder: Path) -> float:
     from mulligan.tasks.ports.ledger import Entry
 
     with rig(folder) as made:
-        shop = made.shop()
+        services = made.services()
         job = {
             "task_type": "bench",
             "prompt": PAYLOAD,
             "runner": {"kind": "scripted", "answers": [GOOD]},
             "verifiers": ["json.object", {"id": "contract.schema", "schema": SCHEMA}],
         }
-        accepted = submit_jobs(shop.intake, [read_job(job)] * 101)
-        run_attempt(shop.bench, Entry("attempt", accepted[0].id, 1))
-        before = shop.ledger.calls.round_trips
+        accepted = submit_jobs(services.intake, [read_job(job)] * 101)
+        run_attempt(services.context, Entry("attempt", accepted[0].id, 1))
+        before = services.ledger.calls.round_trips
         for answer in accepted[1:]:
-            run_attempt(shop.bench, Entry("attempt", answer.id, 1))
-        return (shop.ledger.calls.round_trips - before) / 100
+            run_attempt(services.context, Entry("attempt", answer.id, 1))
+        return (services.ledger.calls.round_trips - before) / 100

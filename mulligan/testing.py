@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mulligan.policies.edits.edit import Edit
     from mulligan.policies.failures.failure import VerificationResult
     from mulligan.policies.jobs.job import Output
-    from mulligan.tasks.ports.appliers import Change, EditApplier
+    from mulligan.tasks.ports.appliers import EditApplier, FileChange
     from mulligan.tasks.ports.ledger import JobView
     from mulligan.tasks.ports.world import Runner, Verifier
     from mulligan.workers.local.local_stack import LocalStack
@@ -121,17 +121,17 @@ class InMemoryStack:
         With ``answers``, its jobs are answered by these whatever runner they name: a list by
         attempt, whose last repeats, or a function from the prompt to such a list.
         """
-        from mulligan.client.in_memory import ScriptedDesk
+        from mulligan.client.in_memory import ScriptedBackend
         from mulligan.client.sync_client import Client
 
-        return Client.at(ScriptedDesk(self._stack, answers))
+        return Client.at(ScriptedBackend(self._stack, answers))
 
     def async_client(self, *, answers: Answers = ()) -> AsyncClient:
         """As ``client``, for asyncio."""
         from mulligan.client.async_client import AsyncClient
-        from mulligan.client.in_memory import ScriptedDesk
+        from mulligan.client.in_memory import ScriptedBackend
 
-        return AsyncClient.at(ScriptedDesk(self._stack, answers))
+        return AsyncClient.at(ScriptedBackend(self._stack, answers))
 
     def install(self, app: Celery) -> None:
         """In place of ``mulligan.install(app)``, until the test has ended: the app's repairing
@@ -226,7 +226,7 @@ def check_runner(runner: Runner, *, prompt: str = "Say something.") -> Output:
 
 def check_applier(
     applier: EditApplier, edit: Edit, *, root: Path, expect: Mapping[str, bytes | None]
-) -> list[Change]:
+) -> list[FileChange]:
     """The contract of an edit's operation: it computes changes and writes nothing, says truly what
     is there, and done twice it changes nothing. ``expect`` is each file afterwards; None: deleted.
     """

@@ -32,7 +32,7 @@ class ScalingPolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class PoolLoad:
     """What a pool sees of itself and of the queues it serves."""
 
     #: Its processes, and how many of them are at work.
@@ -53,7 +53,7 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling:
+class ScalingDecision:
     """What the next decision must know of the ones before."""
 
     #: Since when one process has been too many.
@@ -61,32 +61,34 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class PoolSize:
     """How many processes the pool should have, why, and the state for the next decision."""
 
     slots: int
     reason: str
-    state: Scaling
+    state: ScalingDecision
 
 
-def decide(state: Scaling, load: Load, *, now: float, policy: ScalingPolicy) -> Size:
+def decide(
+    state: ScalingDecision, load: PoolLoad, *, now: float, policy: ScalingPolicy
+) -> PoolSize:
     """The size of the pool at ``now``, never below ``least`` nor above ``most``."""
     wanted, reason = _wanted(load, policy)
     wanted = min(max(wanted, policy.least), policy.most)
     if wanted > load.slots:
-        return Size(slots=wanted, reason=reason, state=Scaling())
+        return PoolSize(slots=wanted, reason=reason, state=ScalingDecision())
     if load.slots > policy.most:  # the limit was lowered: down to it, but still one at a time
-        return Size(slots=load.slots - 1, reason="above its limit", state=Scaling())
+        return PoolSize(slots=load.slots - 1, reason="above its limit", state=ScalingDecision())
     if load.slots <= policy.least or not _one_too_many(load, policy):
-        return Size(slots=load.slots, reason="it fits", state=Scaling())
+        return PoolSize(slots=load.slots, reason="it fits", state=ScalingDecision())
     since = now if state.calm_since is None else state.calm_since
     if now - since < policy.quiet:
-        return Size(slots=load.slots, reason="quiet", state=Scaling(calm_since=since))
-    again = Scaling(calm_since=now - policy.quiet + policy.pace)
-    return Size(slots=load.slots - 1, reason="quiet for long", state=again)
+        return PoolSize(slots=load.slots, reason="quiet", state=ScalingDecision(calm_since=since))
+    again = ScalingDecision(calm_since=now - policy.quiet + policy.pace)
+    return PoolSize(slots=load.slots - 1, reason="quiet for long", state=again)
 
 
-def _wanted(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
+def _wanted(load: PoolLoad, policy: ScalingPolicy) -> tuple[int, str]:
     """The size that fits the load, without regard to limits."""
     patient = load.oldest < policy.patience
     demand = load.active + (load.share if patient else load.queued)
@@ -102,5 +104,5 @@ def _wanted(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
     return fitting, f"{load.active} at work, {load.queued} waiting"
 
 
-def _one_too_many(load: Load, policy: ScalingPolicy) -> bool:
+def _one_too_many(load: PoolLoad, policy: ScalingPolicy) -> bool:
     return load.active + load.queued <= policy.low * (load.slots - 1)

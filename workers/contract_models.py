@@ -69,7 +69,7 @@ def digest_of(schema: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class Models:
+class ContractModels:
     """The models that this process may check answers with."""
 
     def __init__(self, allowed: frozenset[str] = frozenset()) -> None:
@@ -138,13 +138,13 @@ class Models:
         return found
 
 
-def complete_contracts(job: Job, models: Models) -> Job:
+def complete_contracts(job: Job, models: ContractModels) -> Job:
     """The job with the JSON Schema of each model that it names: what prompts and decoding read."""
     specs = tuple(_completed(spec, models) for spec in job.verifiers)
     return job if specs == job.verifiers else job.model_copy(update={"verifiers": specs})
 
 
-def _completed(spec: VerifierSpec, models: Models) -> VerifierSpec:
+def _completed(spec: VerifierSpec, models: ContractModels) -> VerifierSpec:
     model = spec.options.get("model")
     if spec.id != CONTRACT or model is None or "schema" in spec.options:
         return spec
@@ -152,7 +152,7 @@ def _completed(spec: VerifierSpec, models: Models) -> VerifierSpec:
     return VerifierSpec.model_validate({**spec.model_dump(mode="json"), "schema": schema})
 
 
-def contract_problems(job: Job, models: Models) -> list[str]:
+def contract_problems(job: Job, models: ContractModels) -> list[str]:
     """A model stands for its own schema: one beside it must be the one that we fill in."""
     found = []
     for index, spec in enumerate(job.verifiers):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.job import Decoding, RunnerSpec, VerifierSpec
-from mulligan.tasks.jobs.context import Breakers, RunnerInHand, Workbench
+from mulligan.tasks.jobs.context import AttemptContext, Breakers, ResolvedRunner
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Lease, Ledger, Publication
 from mulligan.tasks.ports.world import BadInput, BlobStore, Verifier
@@ -20,17 +20,17 @@ from mulligan.workers.admission.claim_time import answer_time, verifier_problem
 from mulligan.workers.admission.intake import build_intake, check_job, resolve_command
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.celery.leases import LeaseKeeper
-from mulligan.workers.contract_models import Models
+from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.crash_points import step
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.blobs import blob_store
 from mulligan.workers.ledger.breakers import RedisBreakers
-from mulligan.workers.ledger.config_changes import Configured
+from mulligan.workers.ledger.config_changes import ConfigChanges
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
-from mulligan.workers.settings.live_settings import Live, LiveTypes
+from mulligan.workers.settings.live_settings import LiveExemptTypes, LiveSettings
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -43,7 +43,7 @@ Publish = Callable[[Sequence[Publication]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shop:
+class Services:
     """One process's own set of everything."""
 
     settings: Settings
@@ -53,32 +53,32 @@ class Shop:
     verifiers: VerifierRegistry
     publisher: Publisher
     leases: LeaseKeeper
-    bench: Workbench
+    context: AttemptContext
     intake: Intake
     #: The settings that are read again, and who is told what happens.
-    live: Live
+    live: LiveSettings
     webhooks: Webhooks
     #: When the configuration changed.
-    configured: Configured
+    configured: ConfigChanges
 
 
 @dataclass(frozen=True, kw_only=True)
-class Furniture:
+class Components:
     """What every process has, whoever brings it its messages."""
 
     runners: RunnerRegistry
     verifiers: VerifierRegistry
-    bench: Workbench
+    context: AttemptContext
     intake: Intake
 
 
-def compose(
+def build_services(
     settings: Settings, app: Celery, *, patience: float | None = None, local_paths: bool = False
-) -> Shop:
+) -> Services:
     """Wire everything for one process. Nothing is contacted yet."""
     from mulligan.workers.celery.publisher import Publisher
 
-    live = Live(settings)
+    live = LiveSettings(settings)
     # First, because it says best what is wrong with the addresses.
     ledger = open_ledger(
         settings,
@@ -88,7 +88,7 @@ def compose(
     blobs = blob_store(settings)
     publisher = Publisher(app, ledger, step=step)
     leases = LeaseKeeper(ledger, interval=settings.lease / 3)
-    furniture = furnish(
+    components = build_components(
         settings,
         ledger,
         blobs=blobs,
@@ -98,19 +98,19 @@ def compose(
         local_paths=local_paths,
         live=live,
     )
-    return Shop(
+    return Services(
         settings=settings,
         ledger=ledger,
         blobs=blobs,
-        runners=furniture.runners,
-        verifiers=furniture.verifiers,
+        runners=components.runners,
+        verifiers=components.verifiers,
         publisher=publisher,
         leases=leases,
-        bench=furniture.bench,
-        intake=furniture.intake,
+        context=components.context,
+        intake=components.intake,
         live=live,
         webhooks=Webhooks(ledger.calls, settings.key_prefix, live, job=ledger.job),
-        configured=Configured(ledger.calls, settings.key_prefix),
+        configured=ConfigChanges(ledger.calls, settings.key_prefix),
     )
 
 
@@ -118,7 +118,7 @@ def redis_breakers(settings: Settings, ledger: RedisLedger) -> RedisBreakers:
     return RedisBreakers(ledger.calls, prefix=settings.key_prefix, now=ledger.now)
 
 
-def furnish(
+def build_components(
     settings: Settings,
     ledger: Ledger,
     *,
@@ -127,14 +127,14 @@ def furnish(
     publish: Publish,
     holding: Callable[[Lease, float], AbstractContextManager[None]],
     local_paths: bool,
-    live: Live | None = None,
-) -> Furniture:
+    live: LiveSettings | None = None,
+) -> Components:
     """Runners, verifiers, workbench and intake over any ledger."""
-    known = live or Live(settings)
-    exempt = LiveTypes(known)
+    known = live or LiveSettings(settings)
+    exempt = LiveExemptTypes(known)
     runners = RunnerRegistry(profiles=settings.runners, blobs=blobs)
-    verifiers = VerifierRegistry(models=Models(settings.model_modules))
-    bench = Workbench(
+    verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
+    context = AttemptContext(
         ledger=ledger,
         runner=lambda spec: _in_hand(runners, settings, spec),
         verifier=lambda spec: _verifier(verifiers, settings, blobs, spec),
@@ -143,7 +143,7 @@ def furnish(
         breakers=breakers,
         worker=f"{socket.gethostname()}:{os.getpid()}",
         exempt_task_types=exempt,
-        tenant=lambda job: views.tenant_of(job, settings),
+        tenant=lambda job: rows.tenant_of(job, settings),
         guardrail=Guardrail(
             window=settings.guard_window, loops=settings.guard_loops, share=settings.guard_share
         ),
@@ -172,13 +172,13 @@ def furnish(
         models=verifiers.models,
         exempt=exempt,
     )
-    return Furniture(runners=runners, verifiers=verifiers, bench=bench, intake=intake)
+    return Components(runners=runners, verifiers=verifiers, context=context, intake=intake)
 
 
-def _in_hand(runners: RunnerRegistry, settings: Settings, spec: RunnerSpec) -> RunnerInHand:
+def _in_hand(runners: RunnerRegistry, settings: Settings, spec: RunnerSpec) -> ResolvedRunner:
     runner = runners.for_job(spec, allow_inline=settings.allow_inline)
     defaults = defaults_of(runner)
-    return RunnerInHand(
+    return ResolvedRunner(
         runner=runner,
         timeout=answer_time(spec, runner, runners=runners, settings=settings),
         decoding=Decoding(temperature=defaults.temperature, max_tokens=defaults.max_tokens),

@@ -11,7 +11,7 @@ from pathlib import Path
 from celery import Celery
 
 from mulligan.console.cli.exit_codes import NoBroker
-from mulligan.console.cli.home import KeptRedis, embedded_redis, is_up
+from mulligan.console.cli.home import SupervisedRedis, embedded_redis, is_up
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.stopping import stop, unhurried
 from mulligan.console.jobfiles.job_file import FoundJob, check_jobs
@@ -24,7 +24,7 @@ from mulligan.workers.celery.publisher import Publisher
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
 from mulligan.workers.local.supervisor import Stack, child_environment, small_pools
-from mulligan.workers.services import Shop, compose
+from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings, load_settings
 
 #: Where `run` keeps its own stack while `mulligan up` has the home directory.
@@ -32,11 +32,11 @@ _APART = "run"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Station:
+class CliBackend:
     """A place that takes jobs, as one command sees it."""
 
     settings: Settings
-    shop: Shop
+    services: Services
     #: The Celery app, for what only the broker and the workers can tell.
     app: Celery
     #: How long jobs under way are followed while the ledger is away, in seconds.
@@ -44,11 +44,11 @@ class Station:
     #: The children of this command; None if the workers are somebody else's.
     stack: Stack | None = None
     #: The embedded Redis of this command.
-    redis: KeptRedis | None = None
+    redis: SupervisedRedis | None = None
 
     @property
     def ledger(self) -> RedisLedger:
-        return self.shop.ledger
+        return self.services.ledger
 
     @property
     def home_to_name(self) -> Path | None:
@@ -74,22 +74,22 @@ class Station:
         return None
 
     def check(self, job: Job) -> list[str]:
-        return problems(self.shop.intake, job)
+        return problems(self.services.intake, job)
 
 
-def reach(settings: Settings) -> Station:
+def reach(settings: Settings) -> CliBackend:
     """The broker and ledger of these settings. Nothing is contacted yet."""
     # A person waits: for seconds, not for as long as a worker would.
     hasty = settings.model_copy(update={"worker_patience": settings.submit_patience})
     app = create_app(hasty)
     _check_transport(app)
-    shop = compose(hasty, app, patience=hasty.submit_patience, local_paths=True)
+    services = build_services(hasty, app, patience=hasty.submit_patience, local_paths=True)
 
-    publisher = Publisher(app, shop.ledger, on_away=_tell_away)
-    intake = replace(shop.intake, publish=publisher.publish)
-    return Station(
+    publisher = Publisher(app, services.ledger, on_away=_tell_away)
+    intake = replace(services.intake, publish=publisher.publish)
+    return CliBackend(
         settings=hasty,
-        shop=replace(shop, intake=intake),
+        services=replace(services, intake=intake),
         app=app,
         patience=settings.worker_patience,
     )
@@ -122,7 +122,7 @@ def broker_errors() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def existing(settings: Settings) -> Iterator[Station]:
+def existing(settings: Settings) -> Iterator[CliBackend]:
     """The configured broker, or the `mulligan up` of this home directory; else NoBroker."""
     if settings.broker_url is not None:
         yield reach(settings)
@@ -134,16 +134,16 @@ def existing(settings: Settings) -> Iterator[Station]:
 
 
 @contextmanager
-def working(settings: Settings, found: Sequence[FoundJob]) -> Iterator[Station]:
+def working(settings: Settings, found: Sequence[FoundJob]) -> Iterator[CliBackend]:
     """A station with workers for these jobs: the configured ones, or a stack of our own."""
     if settings.broker_url is not None:
         yield reach(settings)
     elif is_up(settings.home) and not _needs_inline(settings, found):
-        with existing(settings) as station:
-            yield station
+        with existing(settings) as backend:
+            yield backend
     else:
-        with _own_stack(settings, found) as station:
-            yield station
+        with _own_stack(settings, found) as backend:
+            yield backend
 
 
 def _needs_inline(settings: Settings, found: Sequence[FoundJob]) -> bool:
@@ -154,14 +154,14 @@ def _needs_inline(settings: Settings, found: Sequence[FoundJob]) -> bool:
 
 
 @contextmanager
-def _own_stack(settings: Settings, found: Sequence[FoundJob]) -> Iterator[Station]:
+def _own_stack(settings: Settings, found: Sequence[FoundJob]) -> Iterator[CliBackend]:
     home = settings.home / _APART if is_up(settings.home) else settings.home
     url = EmbeddedRedis(home).url
     own = load_settings(broker_url=url, home=home, allow_inline=True)
-    station = reach(own)
+    backend = reach(own)
     # Before anything is started: a person waits, and would rather mend than watch it back off.
-    check_jobs(found, station.check)
-    check_jobs(found, lambda job: _unreachable(station, job))
+    check_jobs(found, backend.check)
+    check_jobs(found, lambda job: _unreachable(backend, job))
     with ExitStack() as leaving:
         if any(_is_local(settings, each.job) for each in found):
             leaving.enter_context(_local_model())
@@ -173,13 +173,13 @@ def _own_stack(settings: Settings, found: Sequence[FoundJob]) -> Iterator[Statio
         leaving.callback(stop, stack)
         for pool in small_pools(own):
             stack.add(pool.name, pool.argv())
-        kept = KeptRedis(server, say=lambda told: screen.note(told, style="yellow"))
-        yield replace(station, stack=stack, redis=kept)
+        kept = SupervisedRedis(server, say=lambda told: screen.note(told, style="yellow"))
+        yield replace(backend, stack=stack, redis=kept)
 
 
-def _unreachable(station: Station, job: Job) -> list[str]:
+def _unreachable(backend: CliBackend, job: Job) -> list[str]:
     """Why a job's runner could not answer now, if it can tell."""
-    runner = station.shop.runners.resolve(job.runner, allow_inline=True)
+    runner = backend.services.runners.resolve(job.runner, allow_inline=True)
     probe: Callable[[], str | None] = getattr(runner, "probe", lambda: None)
     problem = probe()
     return [f"runner.{problem}"] if problem else []

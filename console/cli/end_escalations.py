@@ -20,13 +20,19 @@ import typer
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.escalation_document import SHOWN, bulk_document, dry_run_document
-from mulligan.tasks.escalations.end_escalations import Action, Bulk, Which, select, work
+from mulligan.tasks.escalations.end_escalations import (
+    BulkAction,
+    EndAction,
+    EscalationFilter,
+    select,
+    work,
+)
 from mulligan.tasks.ports.ledger import Escalation
 from mulligan.tasks.ports.world import BadInput
-from mulligan.workers.ledger.bulk_actions import RedisBulks
+from mulligan.workers.ledger.bulk_actions import RedisBulkActions
 
 if TYPE_CHECKING:
-    from mulligan.console.cli.backend import Station
+    from mulligan.console.cli.backend import CliBackend
 
 _VERBS = {"resolved": "resolve", "requeued": "requeue", "cancelled": "cancel"}
 #: How often progress is looked at while others do the work, in seconds.
@@ -34,11 +40,11 @@ _LOOK = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class EndRequest:
     """What was asked for."""
 
-    which: Which
-    action: Action
+    which: EscalationFilter
+    action: EndAction
     per_second: float
     dry_run: bool
     yes: bool
@@ -58,26 +64,26 @@ def who() -> str:
     return f"{name}@{socket.gethostname()}"
 
 
-def end(wish: Wish) -> None:
+def end(request: EndRequest) -> None:
     """Do as wished, here and with any control worker there is; exit 1 if some could not be."""
-    with _station() as station:
-        chosen = select(station.ledger, wish.which)
-        if wish.dry_run:
-            _tell_dry_run(wish, chosen)
+    with _station() as backend:
+        chosen = select(backend.ledger, request.which)
+        if request.dry_run:
+            _tell_dry_run(request, chosen)
             return
         if chosen:
-            _agree(wish, chosen)
-        bulks = RedisBulks(station.ledger.calls, prefix=station.settings.key_prefix)
+            _agree(request, chosen)
+        bulks = RedisBulkActions(backend.ledger.calls, prefix=backend.settings.key_prefix)
         ids = [each.id for each in chosen]
-        bulk = bulks.create(wish.action, wish.which, ids, per_second=wish.per_second)
-        bulk = _work(station, bulks, bulk, wish)
-    _tell(wish, bulk)
+        bulk = bulks.create(request.action, request.which, ids, per_second=request.per_second)
+        bulk = _work(backend, bulks, bulk, request)
+    _tell(request, bulk)
     if bulk.failed:
         raise typer.Exit(int(ExitCode.SOME_FAILED))
 
 
 @contextmanager
-def _station() -> Iterator[Station]:
+def _station() -> Iterator[CliBackend]:
     from mulligan.console.cli.backend import reach
     from mulligan.console.cli.open_ledgers import located
     from mulligan.workers.settings.model import load_settings
@@ -89,15 +95,15 @@ def _station() -> Iterator[Station]:
 # -- before ----------------------------------------------------------------------------------------
 
 
-def _tell_dry_run(wish: Wish, chosen: Sequence[Escalation]) -> None:
-    if wish.json:
+def _tell_dry_run(request: EndRequest, chosen: Sequence[Escalation]) -> None:
+    if request.json:
         screen.emit(dry_run_document(chosen))
         return
     if not chosen:
         screen.say("nothing open fits: there is nothing to do")
         return
     _show(chosen, screen.say)
-    screen.say(f"this would {wish.verb} {_jobs(len(chosen))}; nothing was changed")
+    screen.say(f"this would {request.verb} {_jobs(len(chosen))}; nothing was changed")
 
 
 def _show(chosen: Sequence[Escalation], say: Callable[[str], None]) -> None:
@@ -108,10 +114,10 @@ def _show(chosen: Sequence[Escalation], say: Callable[[str], None]) -> None:
     say(f"  in all: {shares(dry_run_document(chosen)['task_types'])}")
 
 
-def _agree(wish: Wish, chosen: Sequence[Escalation]) -> None:
+def _agree(request: EndRequest, chosen: Sequence[Escalation]) -> None:
     """Ask, unless told not to. Where nobody can answer, refuse."""
-    what = f"{wish.verb} {_jobs(len(chosen))}"
-    if wish.yes:
+    what = f"{request.verb} {_jobs(len(chosen))}"
+    if request.yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise BadInput(
@@ -127,19 +133,21 @@ def _agree(wish: Wish, chosen: Sequence[Escalation]) -> None:
 # -- meanwhile -------------------------------------------------------------------------------------
 
 
-def _work(station: Station, bulks: RedisBulks, bulk: Bulk, wish: Wish) -> Bulk:
+def _work(
+    backend: CliBackend, bulks: RedisBulkActions, bulk: BulkAction, request: EndRequest
+) -> BulkAction:
     """Work it off, beside any control worker; a bulk action's rate is one for all of them."""
 
-    def look() -> Bulk:
+    def look() -> BulkAction:
         return bulks.get(bulk.id) or bulk
 
     token = secrets.token_hex(8)
-    with _told_to_stop() as stop, _bar(wish, bulk.total) as show:
+    with _told_to_stop() as stop, _bar(request, bulk.total) as show:
         while not stop.is_set():
             wait = work(
-                station.ledger,
+                backend.ledger,
                 bulks,
-                station.shop.intake.publish,
+                backend.services.intake.publish,
                 bulk.id,
                 token=token,
                 told=lambda: show(look()),
@@ -152,7 +160,7 @@ def _work(station: Station, bulks: RedisBulks, bulk: Bulk, wish: Wish) -> Bulk:
             stop.wait(min(wait, _LOOK))
     bulks.stop(bulk.id)
     now = look()
-    how = wish.action.how
+    how = request.action.how
     screen.note(f"stopped: {now.done:,} of {now.total:,} {how}; the others are as they were")
     raise typer.Exit(int(ExitCode.INTERRUPTED))
 
@@ -175,7 +183,7 @@ def _told_to_stop() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _bar(wish: Wish, total: int) -> Iterator[Callable[[Bulk], None]]:
+def _bar(request: EndRequest, total: int) -> Iterator[Callable[[BulkAction], None]]:
     """A bar on a terminal; elsewhere nothing until the end."""
     if not sys.stderr.isatty() or not total:
         yield lambda _: None
@@ -185,15 +193,15 @@ def _bar(wish: Wish, total: int) -> Iterator[Callable[[Bulk], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
     with Progress(*columns, console=screen.err(), transient=True) as progress:
-        task = progress.add_task(wish.verb, total=total)
+        task = progress.add_task(request.verb, total=total)
         yield lambda bulk: progress.update(task, completed=bulk.done + bulk.skipped + bulk.failed)
 
 
 # -- after -----------------------------------------------------------------------------------------
 
 
-def _tell(wish: Wish, bulk: Bulk) -> None:
-    if wish.json:
+def _tell(request: EndRequest, bulk: BulkAction) -> None:
+    if request.json:
         screen.emit(bulk_document(bulk))
         return
     if not bulk.total:
@@ -205,13 +213,13 @@ def _tell(wish: Wish, bulk: Bulk) -> None:
     if bulk.skipped:
         screen.say(f"{bulk.skipped:,} skipped: somebody else ended them meanwhile")
     if bulk.failed:
-        _complain(wish, bulk)
+        _complain(request, bulk)
 
 
-def _complain(wish: Wish, bulk: Bulk) -> None:
+def _complain(request: EndRequest, bulk: BulkAction) -> None:
     shown = [f"{problem.id}: {problem.why}" for problem in bulk.problems]
     more = bulk.failed - len(shown)
-    screen.complain(f"{_jobs(bulk.failed)} could not be {wish.action.how}, open still:", *shown)
+    screen.complain(f"{_jobs(bulk.failed)} could not be {request.action.how}, open still:", *shown)
     if more > 0:
         screen.complain(f"and {more:,} more")
 

@@ -37,7 +37,7 @@ class NoBroker(Exception):
     """There is nothing to talk to. The message says what to start or to set."""
 
 
-class Guarded(TyperGroup):
+class ErrorReportingGroup(TyperGroup):
     """The root command: whatever a command raises ends here, and no traceback gets past it."""
 
     def invoke(self, ctx: Any) -> Any:

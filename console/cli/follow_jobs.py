@@ -22,7 +22,7 @@ _QUIET = 5.0
 
 
 @dataclass
-class Followed:
+class FollowedJob:
     """What the events have said of one job."""
 
     id: str
@@ -41,22 +41,22 @@ class Followed:
 
 
 @dataclass
-class Following:
+class FollowedJobs:
     """Some jobs on their way."""
 
-    jobs: dict[str, Followed]
+    jobs: dict[str, FollowedJob]
     wait_cycles: bool = False
 
     @classmethod
-    def of(cls, labels: Mapping[str, str], *, wait_cycles: bool = False) -> Following:
-        return cls({i: Followed(i, label) for i, label in labels.items()}, wait_cycles)
+    def of(cls, labels: Mapping[str, str], *, wait_cycles: bool = False) -> FollowedJobs:
+        return cls({i: FollowedJob(i, label) for i, label in labels.items()}, wait_cycles)
 
     @property
-    def ended(self) -> list[Followed]:
+    def ended(self) -> list[FollowedJob]:
         return [job for job in self.jobs.values() if job.ended]
 
     @property
-    def unfinished(self) -> list[Followed]:
+    def unfinished(self) -> list[FollowedJob]:
         """Those still waited for."""
         return [
             job
@@ -64,7 +64,7 @@ class Following:
             if not job.ended or (self.wait_cycles and job.open_cycles)
         ]
 
-    def feed(self, event: Event) -> Followed | None:
+    def feed(self, event: Event) -> FollowedJob | None:
         """Take note of an event; the job it is about, if it is one of ours."""
         job = self.jobs.get(event.job_id)
         if job is None:
@@ -72,10 +72,10 @@ class Following:
         {"job": _job, "attempt": _attempt, "cycle": _cycle}.get(event.type, _other)(job, event.data)
         return job
 
-    def meet(self, event: Event, label: Callable[[str], str]) -> Followed:
+    def meet(self, event: Event, label: Callable[[str], str]) -> FollowedJob:
         """Take note of an event of any job, getting to know the job if it is new."""
         if event.job_id not in self.jobs:
-            self.jobs[event.job_id] = Followed(event.job_id, label(event.job_id))
+            self.jobs[event.job_id] = FollowedJob(event.job_id, label(event.job_id))
         self.feed(event)
         return self.jobs[event.job_id]
 
@@ -86,13 +86,13 @@ class Following:
         job.open_cycles = {cycle.id for cycle in view.cycles if cycle.open}
 
 
-def _job(job: Followed, data: Mapping[str, Any]) -> None:
+def _job(job: FollowedJob, data: Mapping[str, Any]) -> None:
     job.state = str(data["state"])
     job.reason = str(data.get("reason") or "")
     job.doing = job.state
 
 
-def _attempt(job: Followed, data: Mapping[str, Any]) -> None:
+def _attempt(job: FollowedJob, data: Mapping[str, Any]) -> None:
     job.attempt = int(data["attempt"])
     job.mode = str(data.get("mode") or job.mode)
     job.doing = str(data["state"])
@@ -104,19 +104,19 @@ def _attempt(job: Followed, data: Mapping[str, Any]) -> None:
         job.doing = f"next: {data['next']}" if data.get("next") else "settled"
 
 
-def _cycle(job: Followed, data: Mapping[str, Any]) -> None:
+def _cycle(job: FollowedJob, data: Mapping[str, Any]) -> None:
     if str(data["status"]).startswith("pending"):
         job.open_cycles.add(str(data["cycle"]))
     else:
         job.open_cycles.discard(str(data["cycle"]))
 
 
-def _other(_job: Followed, _data: Mapping[str, Any]) -> None:
+def _other(_job: FollowedJob, _data: Mapping[str, Any]) -> None:
     """Events of kinds that are not about the state of a job."""
 
 
 @dataclass(kw_only=True)
-class Patience:
+class LedgerRetry:
     """Repeats what reads the ledger while it is away, and has it looked after meanwhile."""
 
     #: How long it may be away, in seconds, and the end of all waiting (monotonic).
@@ -152,11 +152,11 @@ class Patience:
 
 def follow(
     ledger: Ledger,
-    following: Following,
+    following: FollowedJobs,
     *,
     after: str,
-    patience: Patience,
-    show: Callable[[Followed, Event], None] = lambda *_: None,
+    patience: LedgerRetry,
+    show: Callable[[FollowedJob, Event], None] = lambda *_: None,
     on_silence: Callable[[], None] = lambda: None,
 ) -> bool:
     """Follow until all have ended; False if the deadline came first."""
@@ -184,7 +184,7 @@ def _news(ledger: Ledger, after: str) -> list[Event]:
     return list(ledger.events(after=after, block=_BLOCK))
 
 
-def look_again(ledger: Ledger, following: Following) -> None:
+def look_again(ledger: Ledger, following: FollowedJobs) -> None:
     """Ask the ledger about the jobs that are still waited for."""
     for job in following.unfinished:
         view = ledger.job(job.id)
@@ -192,6 +192,6 @@ def look_again(ledger: Ledger, following: Following) -> None:
             following.look(view)
 
 
-def here_and_now(ledger: Ledger) -> str:
+def latest_event_id(ledger: Ledger) -> str:
     """The id of an event that would happen now: what comes later is news."""
     return f"{int(ledger.now() * 1000)}-0"

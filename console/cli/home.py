@@ -63,7 +63,7 @@ def embedded_redis(home: Path) -> Iterator[EmbeddedRedis]:
 
 
 @dataclass
-class KeptRedis:
+class SupervisedRedis:
     """An embedded Redis that is started again. It is nobody's child: it outlives its starter."""
 
     server: EmbeddedRedis

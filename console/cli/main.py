@@ -28,7 +28,7 @@ from mulligan.console.cli.commands import console as serve
 from mulligan.console.cli.commands import queue as queues
 from mulligan.console.cli.commands import report as reports
 from mulligan.console.cli.edits import edits_command as edits
-from mulligan.console.cli.exit_codes import Guarded
+from mulligan.console.cli.exit_codes import ErrorReportingGroup
 
 _ABOUT = "A queue for language-model work: retries correct their own input."
 
@@ -44,7 +44,7 @@ def _version(wanted: bool) -> None:
 
 def create_cli() -> typer.Typer:
     cli = typer.Typer(
-        cls=Guarded,
+        cls=ErrorReportingGroup,
         help=_ABOUT,
         no_args_is_help=True,
         pretty_exceptions_enable=False,

@@ -8,14 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mulligan.console.cli.backend import Station
+from mulligan.console.cli.backend import CliBackend
 from mulligan.console.cli.exit_codes import ExitCode
-from mulligan.console.cli.follow_jobs import Following, Patience, follow, here_and_now, look_again
+from mulligan.console.cli.follow_jobs import (
+    FollowedJobs,
+    LedgerRetry,
+    follow,
+    latest_event_id,
+    look_again,
+)
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.live_progress import progress
 from mulligan.console.jobfiles.job_file import FoundJob, check_jobs
 from mulligan.console.reports.job_document import job_document
-from mulligan.console.reports.run_figures import Figures
+from mulligan.console.reports.run_figures import RunFigures
 from mulligan.policies.cycles.report import immediate_loop_report
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import Accepted, JobView
@@ -24,11 +30,11 @@ from mulligan.tasks.ports.world import BadInput, LedgerUnavailable
 _NUMBERED = re.compile(r"jobs\[(\d+)\]\.(.*)", re.DOTALL)
 
 
-def hand_in(station: Station, found: Sequence[FoundJob]) -> list[Accepted]:
+def hand_in(backend: CliBackend, found: Sequence[FoundJob]) -> list[Accepted]:
     """Submit all or none; every problem is told with its file and line."""
-    check_jobs(found, station.check)
+    check_jobs(found, backend.check)
     try:
-        return submit_jobs(station.shop.intake, [each.job for each in found])
+        return submit_jobs(backend.services.intake, [each.job for each in found])
     except BadInput as error:
         raise BadInput(*(_placed(line, found) for line in error.problems)) from None
 
@@ -58,7 +64,7 @@ class Outcome:
 
 
 def hand_in_and_wait(
-    station: Station,
+    backend: CliBackend,
     found: Sequence[FoundJob],
     *,
     quiet: bool,
@@ -66,37 +72,37 @@ def hand_in_and_wait(
     deadline: float | None = None,
 ) -> Outcome:
     """Submit, show progress and wait."""
-    after = here_and_now(station.ledger)
-    accepted = hand_in(station, found)
+    after = latest_event_id(backend.ledger)
+    accepted = hand_in(backend, found)
     labels = {answer.id: each.job.label for answer, each in zip(accepted, found, strict=True)}
-    following = Following.of(labels, wait_cycles=wait_cycles)
-    patience = Patience(
-        seconds=station.patience,
+    following = FollowedJobs.of(labels, wait_cycles=wait_cycles)
+    patience = LedgerRetry(
+        seconds=backend.patience,
         deadline=deadline,
-        watch=station.watch,
-        on_away=lambda error: _tell_away(station, error),
+        watch=backend.watch,
+        on_away=lambda error: _tell_away(backend, error),
     )
-    with _telling_what_is_left(station, following):
+    with _telling_what_is_left(backend, following):
         if any(answer.status == "seen" for answer in accepted):
             # Its events may be long past.
-            patience(lambda: look_again(station.ledger, following))
+            patience(lambda: look_again(backend.ledger, following))
         with progress(following, quiet=quiet) as show:
             in_time = follow(
-                station.ledger,
+                backend.ledger,
                 following,
                 after=after,
                 patience=patience,
                 show=show,
-                on_silence=_telling_once(station.who_is_missing),
+                on_silence=_telling_once(backend.who_is_missing),
             )
-        found_again = patience(lambda: [station.ledger.job(job_id) for job_id in following.jobs])
+        found_again = patience(lambda: [backend.ledger.job(job_id) for job_id in following.jobs])
     views = [view for view in found_again if view is not None]
     return Outcome(views=views, accepted=len(following.jobs), in_time=in_time)
 
 
-def _tell_away(station: Station, error: Exception) -> None:
+def _tell_away(backend: CliBackend, error: Exception) -> None:
     screen.note(
-        f"{error}; waiting for it, up to {station.patience:g} s (worker_patience)", style="yellow"
+        f"{error}; waiting for it, up to {backend.patience:g} s (worker_patience)", style="yellow"
     )
 
 
@@ -114,33 +120,33 @@ def _telling_once(ask: Callable[[], str | None]) -> Callable[[], None]:
 
 
 @contextmanager
-def _telling_what_is_left(station: Station, following: Following) -> Iterator[None]:
+def _telling_what_is_left(backend: CliBackend, following: FollowedJobs) -> Iterator[None]:
     """Whoever stops waiting, and why ever, is told where the jobs are."""
     try:
         yield
     except KeyboardInterrupt:
-        screen.note(f"stopping (Ctrl-C again hurries it); {_left(station, following)}")
+        screen.note(f"stopping (Ctrl-C again hurries it); {_left(backend, following)}")
         raise
     except LedgerUnavailable:
-        screen.note(f"giving up; {_left(station, following)}")
+        screen.note(f"giving up; {_left(backend, following)}")
         raise
 
 
-def _left(station: Station, following: Following) -> str:
+def _left(backend: CliBackend, following: FollowedJobs) -> str:
     count = len(following.jobs) - len(following.ended)
     if not count:
         return "all jobs have ended"
     jobs = "1 unfinished job stays" if count == 1 else f"{count} unfinished jobs stay"
-    if station.stack is None:
+    if backend.stack is None:
         return f"{jobs} in the queue; see `mulligan jobs list`"
     return f"{jobs} in the ledger, and the next `mulligan run` here goes on with them"
 
 
-def run_document(station: Station, outcome: Outcome) -> dict[str, Any]:
+def run_document(backend: CliBackend, outcome: Outcome) -> dict[str, Any]:
     """The one document of `--json`: the jobs, and the loop report over their own cycles."""
     cycles = [cycle for view in outcome.views for cycle in view.cycles]
     return {
         "jobs": [job_document(view) for view in outcome.views],
-        "report": immediate_loop_report(cycles, now=station.ledger.now(), window_days=30),
-        "figures": Figures.of(outcome.views, accepted=outcome.accepted).as_dict(),
+        "report": immediate_loop_report(cycles, now=backend.ledger.now(), window_days=30),
+        "figures": RunFigures.of(outcome.views, accepted=outcome.accepted).as_dict(),
     }

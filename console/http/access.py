@@ -21,7 +21,7 @@ from mulligan.tasks.ports.world import LedgerUnavailable
 from mulligan.workers.ledger.tokens import Role, Token
 
 if TYPE_CHECKING:
-    from mulligan.console.http.context import Site
+    from mulligan.console.http.context import ConsoleContext
 
 COOKIE = "mulligan_session"
 CSRF_HEADER = "X-CSRF-Token"
@@ -73,9 +73,9 @@ def needs(*roles: Role) -> Callable[[Request], Caller]:
 
 def authenticate(request: Request) -> Caller:
     """The caller, or a Problem: 401, 403 or 429. Plain function: may ask the ledger."""
-    site: Site = request.app.state.site
-    caller, bucket = _identify(request, site)
-    if wait := site.rate.take(bucket):
+    context: ConsoleContext = request.app.state.context
+    caller, bucket = _identify(request, context)
+    if wait := context.rate.take(bucket):
         raise too_many(wait)
     if caller is None:
         raise _unknown(request)
@@ -86,9 +86,9 @@ def authenticate(request: Request) -> Caller:
 
 def still_in(request: Request, caller: Caller) -> bool:
     """Whether whoever was let in with this request would be let in now. May ask the ledger."""
-    site: Site = request.app.state.site
+    context: ConsoleContext = request.app.state.context
     try:
-        found, _ = _identify(request, site)
+        found, _ = _identify(request, context)
     except LedgerUnavailable:
         return True  # nothing can be told meanwhile, and nothing is known against the caller
     except Problem:
@@ -96,18 +96,18 @@ def still_in(request: Request, caller: Caller) -> bool:
     return found == caller
 
 
-def _identify(request: Request, site: Site) -> tuple[Caller | None, str]:
+def _identify(request: Request, context: ConsoleContext) -> tuple[Caller | None, str]:
     """The caller, and whose requests this one counts among. A guess counts for its address."""
     address = f"address:{request.client.host if request.client else ''}"
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if scheme:
-        token = site.tokens.find(text.strip()) if scheme.lower() == "bearer" else None
+        token = context.tokens.find(text.strip()) if scheme.lower() == "bearer" else None
         return (_caller(token, "token"), f"token:{token.id}") if token else (None, address)
     if cookie := request.cookies.get(COOKIE):
-        token = site.tokens.session(cookie)
+        token = context.tokens.session(cookie)
         if token:
             return _caller(token, "session"), f"token:{token.id}"
-    if _at_this_host(request, site):
+    if _at_this_host(request, context):
         return Caller(name="loopback", role="admin", how="loopback"), address
     return None, address
 
@@ -122,15 +122,15 @@ def _caller(token: Token, how: How) -> Caller:
     )
 
 
-def _at_this_host(request: Request, site: Site) -> bool:
+def _at_this_host(request: Request, context: ConsoleContext) -> bool:
     """Whether this may be taken for the owner: loopback on both sides, and no token exists."""
-    if site.settings.console_host not in LOOPBACK:
+    if context.settings.console_host not in LOOPBACK:
         return False
     client = request.client.host if request.client else ""
     forwarded = any(
         name in _PROXY_SAYS or name.startswith("x-forwarded-") for name in request.headers
     )
-    if forwarded or client not in LOOPBACK or site.tokens.any():
+    if forwarded or client not in LOOPBACK or context.tokens.any():
         return False
     # A name that somebody else's DNS points at this host would make their page ours.
     if host_name(request) not in LOOPBACK:

@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from mulligan.console.http import errors
-from mulligan.console.http.context import Site
-from mulligan.console.http.middleware import Gate
+from mulligan.console.http.context import ConsoleContext
+from mulligan.console.http.middleware import ConsoleMiddleware
 from mulligan.console.http.routes import cost_routes as cost
 from mulligan.console.http.routes import edit_routes as edits
 from mulligan.console.http.routes import escalation_routes as escalations
@@ -46,13 +46,13 @@ _PARTS = (
 )
 
 
-def create_console(site: Site) -> FastAPI:
+def create_console(context: ConsoleContext) -> FastAPI:
     """The app. Programs get errors as JSON, people as a page."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await run_in_threadpool(site.close)
+        await run_in_threadpool(context.close)
 
     app = FastAPI(
         title="mulligan",
@@ -65,12 +65,14 @@ def create_console(site: Site) -> FastAPI:
         default_response_class=JSONResponse,
         redirect_slashes=False,
     )
-    app.state.site = site
+    app.state.context = context
     for part in _PARTS:
-        app.include_router(part.create_router(site), responses=errors.EVERYWHERE)
+        app.include_router(part.create_router(context), responses=errors.EVERYWHERE)
     errors.install(app, routes.error_page)
-    settings = site.settings
-    app.add_middleware(Gate, request_cap=settings.request_cap, console_url=settings.console_url)
+    settings = context.settings
+    app.add_middleware(
+        ConsoleMiddleware, request_cap=settings.request_cap, console_url=settings.console_url
+    )
     _describe_security(app)
     return app
 

@@ -40,7 +40,7 @@ Position = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Wants:
+class EventFilter:
     """What a listener is told of; None is everything."""
 
     job: str | None = None
@@ -50,7 +50,7 @@ class Wants:
 
 
 @dataclass(frozen=True)
-class Change:
+class StreamEvent:
     """One event, ready for the wire."""
 
     job: str
@@ -59,11 +59,11 @@ class Change:
     #: For those who may not read texts.
     plain: bytes
 
-    def is_for(self, wants: Wants) -> bool:
+    def is_for(self, wants: EventFilter) -> bool:
         return wants.job in (None, self.job) and wants.tenant in (None, self.tenant)
 
 
-def _chunk(changes: Sequence[Change], wants: Wants) -> bytes:
+def _chunk(changes: Sequence[StreamEvent], wants: EventFilter) -> bytes:
     return b"".join(
         change.frame if wants.texts else change.plain for change in changes if change.is_for(wants)
     )
@@ -73,7 +73,7 @@ def _chunk(changes: Sequence[Change], wants: Wants) -> bytes:
 class Listener:
     """One open stream. Lives on the event loop's thread alone."""
 
-    wants: Wants
+    wants: EventFilter
     #: Resume after this; None: from now on.
     after: Position | None
     #: What comes through the queue begins here.
@@ -139,7 +139,7 @@ class Broadcast:
     def count(self) -> int:
         return len(self._listeners)
 
-    async def listen(self, wants: Wants, *, after: Position | None = None) -> Listener:
+    async def listen(self, wants: EventFilter, *, after: Position | None = None) -> Listener:
         """A new listener, or 503 when there are too many."""
         async with self._starting:
             if self._thread is None:
@@ -180,9 +180,9 @@ class Broadcast:
         for listener in list(self._listeners):
             listener.end()
 
-    def _deliver(self, changes: Sequence[Change], position: Position) -> None:
+    def _deliver(self, changes: Sequence[StreamEvent], position: Position) -> None:
         self._delivered = position
-        chunks: dict[Wants, bytes] = {}  # those who want the same share it
+        chunks: dict[EventFilter, bytes] = {}  # those who want the same share it
         for listener in list(self._listeners):
             if listener.wants not in chunks:
                 chunks[listener.wants] = _chunk(changes, listener.wants)
@@ -239,7 +239,7 @@ class Broadcast:
         found = [self._calls.run("XREVRANGE", name, "+", "-", "COUNT", 1) for name in self._streams]
         return tuple(items[0][0] if items else "0-0" for items in found)
 
-    def _replay(self, wants: Wants, after: Position, upto: Position) -> Iterator[bytes]:
+    def _replay(self, wants: EventFilter, after: Position, upto: Position) -> Iterator[bytes]:
         """What a listener missed, page by page; a page may have nothing for it."""
         position = after
         while True:
@@ -255,7 +255,7 @@ class Broadcast:
 
     def _encode(
         self, found: list[tuple[int, str, str]], position: Position, with_tenants: bool
-    ) -> tuple[list[Change], Position]:
+    ) -> tuple[list[StreamEvent], Position]:
         places = list(position)
         changes = []
         for place, entry_id, text in sorted(found, key=lambda item: _order(item[1])):
@@ -265,7 +265,7 @@ class Broadcast:
             head = f"id: {','.join(places)}\nevent: {data['type']}\n"
             frame = _frame(head, text)
             plain = frame if "detail" not in data else _frame(head, _without_detail(data))
-            changes.append(Change(data["job"], tenant, frame, plain))
+            changes.append(StreamEvent(data["job"], tenant, frame, plain))
         return changes, tuple(places)
 
     def _asks_for_tenants(self) -> bool:

@@ -12,16 +12,16 @@ from mulligan.console.http.rate_limit import RateLimit
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.tokens import Tokens
-from mulligan.workers.services import Shop, compose
-from mulligan.workers.settings.live_settings import Live
+from mulligan.workers.services import Services, build_services
+from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class ConsoleContext:
     """One console process. Routes take everything from here."""
 
-    shop: Shop
+    services: Services
     app: Celery
     tokens: Tokens
     rate: RateLimit
@@ -35,23 +35,23 @@ class Site:
 
     @property
     def ledger(self) -> RedisLedger:
-        return self.shop.ledger
+        return self.services.ledger
 
     def close(self) -> None:
         self.broadcast.close()
 
 
-def open_site(settings: Settings) -> Site:
+def open_context(settings: Settings) -> ConsoleContext:
     """Wire a console process. Nothing is contacted yet."""
     # Somebody waits for an answer: for seconds, not for as long as a worker would.
     hasty = settings.model_copy(update={"worker_patience": settings.submit_patience})
     app = create_app(hasty)
-    shop = compose(hasty, app, patience=hasty.submit_patience, local_paths=False)
-    return Site(
-        shop=shop,
+    services = build_services(hasty, app, patience=hasty.submit_patience, local_paths=False)
+    return ConsoleContext(
+        services=services,
         app=app,
-        tokens=Tokens(shop.ledger.calls, prefix=hasty.key_prefix),
+        tokens=Tokens(services.ledger.calls, prefix=hasty.key_prefix),
         rate=RateLimit(hasty.rate_limit),
-        broadcast=Broadcast(shop.ledger, hasty),
-        current=Live(hasty).current,
+        broadcast=Broadcast(services.ledger, hasty),
+        current=LiveSettings(hasty).current,
     )

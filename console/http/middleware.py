@@ -20,7 +20,7 @@ _HEADERS = (
 _DATA_CSP = b"default-src 'none'; frame-ancestors 'none'"
 
 
-class Gate:
+class ConsoleMiddleware:
     """ASGI middleware; written by hand because it must not buffer a stream."""
 
     def __init__(self, app: ASGIApp, *, request_cap: int, console_url: str | None) -> None:

@@ -9,7 +9,7 @@ import sys
 import uvicorn
 
 from mulligan.console.http.app import create_console
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.tasks.ports.world import BadInput
 
 #: How long requests under way may take when the server stops.
@@ -21,10 +21,10 @@ _STUCK_MS = 60_000
 class ConsoleServer(uvicorn.Server):
     """Ends the event streams first when it is told to stop."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, context: ConsoleContext) -> None:
+        self._site = context
         config = uvicorn.Config(
-            create_console(site),
+            create_console(context),
             log_level="warning",
             access_log=False,
             # Who asks is who connects: no header may say otherwise.

@@ -13,7 +13,7 @@ from mulligan.policies.repair.strategy import plan_next
 from mulligan.policies.repair.verdict import Verdict, judge
 from mulligan.tasks.ports.world import BadInput, Candidate
 from mulligan.workers.admission.intake import check_job, resolve_command, workspace_path
-from mulligan.workers.contract_models import Models
+from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
@@ -23,18 +23,18 @@ from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckedAnswer:
     verdict: Verdict
     #: What would be asked next; None for a success and for an escalation.
     next: AttemptPlan | None
 
 
-def check_answer(found: FoundJob, text: str) -> Checked:
+def check_answer(found: FoundJob, text: str) -> CheckedAnswer:
     """Judge an answer as that of a first attempt."""
     # Whoever runs this command may run these programs anyway.
     settings = load_settings(allow_inline=True)
     blobs = MemoryBlobs()
-    verifiers = VerifierRegistry(models=Models(settings.model_modules))
+    verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
     runners = RunnerRegistry(profiles=settings.runners, blobs=blobs)
     check_jobs(
         [found],
@@ -52,7 +52,7 @@ def check_answer(found: FoundJob, text: str) -> Checked:
     ]
     exempt = job.task_type in settings.exempt_task_types
     verdict = judge(job, AttemptPlan(), results, RetryMemory(), exempt=exempt)
-    return Checked(verdict=verdict, next=_next(job, verdict, output, runners))
+    return CheckedAnswer(verdict=verdict, next=_next(job, verdict, output, runners))
 
 
 def _snapshot(

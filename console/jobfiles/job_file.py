@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from mulligan.console.jobfiles.prompt_file import expand_prompt_file
-from mulligan.console.jobfiles.source_document import Document, line_of, read_document
+from mulligan.console.jobfiles.source_document import SourceDocument, line_of, read_document
 from mulligan.policies.jobs.job import (
     Budget,
     DelayedVerification,
@@ -39,10 +39,10 @@ Raw = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Source:
+class JobSource:
     """Where a job stands, so that any problem of it can be placed."""
 
-    document: Document
+    document: SourceDocument
     #: From the top of the file to the job: ``("jobs", 2)``.
     path: tuple[str | int, ...]
     #: From the top of the file to the defaults, if it has any.
@@ -81,7 +81,7 @@ class FoundJob:
     """A job and where it was found."""
 
     job: Job
-    source: Source
+    source: JobSource
 
 
 def load_jobs(paths: Sequence[str]) -> list[Job]:
@@ -110,7 +110,7 @@ def check_jobs(jobs: Sequence[FoundJob], check: Callable[[Job], list[str]]) -> N
         raise BadInput(*problems)
 
 
-def _jobs_of(document: Document) -> list[FoundJob]:
+def _jobs_of(document: SourceDocument) -> list[FoundJob]:
     problems: list[str] = []
     jobs: list[FoundJob] = []
     for source, raw in entries(document):
@@ -123,11 +123,11 @@ def _jobs_of(document: Document) -> list[FoundJob]:
     return jobs
 
 
-def entries(document: Document) -> list[tuple[Source, Any]]:
+def entries(document: SourceDocument) -> list[tuple[JobSource, Any]]:
     """The raw jobs of a file, defaults merged in; BadInput if it has no such shape."""
-    data, whole = document.data, Source(document, ())
+    data, whole = document.data, JobSource(document, ())
     if isinstance(data, list):
-        return [(Source(document, (i,)), raw) for i, raw in enumerate(_some(data, whole, ""))]
+        return [(JobSource(document, (i,)), raw) for i, raw in enumerate(_some(data, whole, ""))]
     if not isinstance(data, dict):
         raise BadInput(f"{document.name}:1: a job file holds a job, a list of jobs or `jobs:`")
     if "jobs" not in data:
@@ -141,18 +141,18 @@ def entries(document: Document) -> list[tuple[Source, Any]]:
     if not isinstance(data["jobs"], list):
         raise BadInput(whole.place("jobs: must be a list of jobs"))
     return [
-        (Source(document, ("jobs", i), ("defaults",)), _merged(defaults, raw))
+        (JobSource(document, ("jobs", i), ("defaults",)), _merged(defaults, raw))
         for i, raw in enumerate(_some(data["jobs"], whole, "jobs: "))
     ]
 
 
-def _some(jobs: list[Any], whole: Source, field: str) -> list[Any]:
+def _some(jobs: list[Any], whole: JobSource, field: str) -> list[Any]:
     if not jobs:
         raise BadInput(whole.place(f"{field}there are no jobs in it"))
     return jobs
 
 
-def _only(data: Raw, known: Sequence[str], whole: Source) -> None:
+def _only(data: Raw, known: Sequence[str], whole: JobSource) -> None:
     unknown = [name for name in data if name not in known]
     if unknown:
         hints = {name: did_you_mean(name, known) for name in unknown}
@@ -215,7 +215,7 @@ def _deep(base: Mapping[str, Any], own: Mapping[str, Any]) -> Raw:
 # -- one job --------------------------------------------------------------------------------------
 
 
-def read_job(raw: Any, source: Source) -> tuple[Job | None, list[str]]:
+def read_job(raw: Any, source: JobSource) -> tuple[Job | None, list[str]]:
     """A job, if it is one, and every problem as ``field: problem``."""
     if not isinstance(raw, dict):
         return None, ["a job is a mapping with task_type, prompt, runner, verifiers"]
@@ -227,7 +227,7 @@ def read_job(raw: Any, source: Source) -> tuple[Job | None, list[str]]:
         return None, problems + [explain(item, known=_fields_beside, got=True) for item in wrong]
 
 
-def prepared(raw: Raw, source: Source) -> tuple[Raw, list[str]]:
+def prepared(raw: Raw, source: JobSource) -> tuple[Raw, list[str]]:
     """A job with its prompt in place and paths that hold from anywhere, and what went wrong."""
     folder = source.document.folder
     raw, problems = expand_prompt_file(raw, folder, own_vars=_own(source).get("vars"))
@@ -237,7 +237,7 @@ def prepared(raw: Raw, source: Source) -> tuple[Raw, list[str]]:
     return raw, problems
 
 
-def _own(source: Source) -> Raw:
+def _own(source: JobSource) -> Raw:
     """The job as it stands in the file, before the defaults."""
     found = source.document.data
     for step in source.path:

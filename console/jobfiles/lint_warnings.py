@@ -23,13 +23,13 @@ _TEXT_ONLY = ("openai", "local", "scripted")
 _UNHEARD = 0.3
 
 
-class Suspicion(NamedTuple):
+class LintWarning(NamedTuple):
     rule: str
     #: ``field: what is odd; what to do``.
     said: str
 
 
-def suspicions(job: Job, settings: Settings) -> Iterator[Suspicion]:
+def lint_warnings(job: Job, settings: Settings) -> Iterator[LintWarning]:
     """What a person who knows mulligan would ask about this job."""
     runner = _runner(job, settings)
     yield from _no_contract(job)
@@ -39,7 +39,7 @@ def suspicions(job: Job, settings: Settings) -> Iterator[Suspicion]:
     yield from _unused_answer(job, runner)
 
 
-def repeated_keys(found: Sequence[FoundJob]) -> Iterator[tuple[FoundJob, Suspicion]]:
+def repeated_keys(found: Sequence[FoundJob]) -> Iterator[tuple[FoundJob, LintWarning]]:
     """Different jobs with one idempotency key: all but the first are refused."""
     first: dict[str, FoundJob] = {}
     for each in found:
@@ -53,7 +53,7 @@ def repeated_keys(found: Sequence[FoundJob]) -> Iterator[tuple[FoundJob, Suspici
                 f"idempotency_key: {key!r} is that of another job"
                 f" ({other.source.document.name}:{line}): this one will be refused"
             )
-            yield each, Suspicion("repeated-key", said)
+            yield each, LintWarning("repeated-key", said)
 
 
 def _runner(job: Job, settings: Settings) -> dict[str, Any]:
@@ -62,25 +62,25 @@ def _runner(job: Job, settings: Settings) -> dict[str, Any]:
     return {"kind": job.runner.kind, **profile, **job.runner.options}
 
 
-def _no_contract(job: Job) -> Iterator[Suspicion]:
+def _no_contract(job: Job) -> Iterator[LintWarning]:
     if {spec.id for spec in job.verifiers} == {"json.object"}:
-        yield Suspicion(
+        yield LintWarning(
             "no-contract",
             "verifiers[0]: any JSON object passes, {} too; add contract.schema to say what"
             " belongs in it",
         )
 
 
-def _no_budget(job: Job, runner: Mapping[str, Any]) -> Iterator[Suspicion]:
+def _no_budget(job: Job, runner: Mapping[str, Any]) -> Iterator[LintWarning]:
     if runner["kind"] in _COSTLY and job.budget.tokens is None and job.budget.seconds is None:
-        yield Suspicion(
+        yield LintWarning(
             "no-budget",
             f"budget: there is none, and up to {job.policy.max_attempts} attempts are paid for;"
             " give tokens or seconds",
         )
 
 
-def _small_cap(job: Job, runner: Mapping[str, Any]) -> Iterator[Suspicion]:
+def _small_cap(job: Job, runner: Mapping[str, Any]) -> Iterator[LintWarning]:
     default = LocalOptions().max_tokens if runner["kind"] == "local" else None
     cap = runner.get("max_tokens", default)
     sizes = [
@@ -90,19 +90,19 @@ def _small_cap(job: Job, runner: Mapping[str, Any]) -> Iterator[Suspicion]:
     ]
     needed = max(sizes, default=0) // _CHARACTERS_PER_TOKEN
     if isinstance(cap, int) and cap < needed:
-        yield Suspicion(
+        yield LintWarning(
             "small-max-tokens",
             f"runner.max_tokens: {cap} is too small: the shortest answer that keeps the contract"
             f" takes about {needed}",
         )
 
 
-def _light(job: Job) -> Iterator[Suspicion]:
+def _light(job: Job) -> Iterator[LintWarning]:
     total = sum(spec.weight for spec in job.verifiers)
     for index, spec in enumerate(job.verifiers):
         share = spec.weight / total
         if spec.required and spec.weight < 1 and share <= _UNHEARD:
-            yield Suspicion(
+            yield LintWarning(
                 "light-verifier",
                 f"verifiers[{index}].weight: {spec.id} is required but only {share:.0%} of the"
                 f" score: if it alone fails, the score is {int(100 - 100 * share)} and no immediate"
@@ -110,10 +110,10 @@ def _light(job: Job) -> Iterator[Suspicion]:
             )
 
 
-def _unused_answer(job: Job, runner: Mapping[str, Any]) -> Iterator[Suspicion]:
+def _unused_answer(job: Job, runner: Mapping[str, Any]) -> Iterator[LintWarning]:
     tested = any(spec.id == "pytest.subprocess" for spec in job.verifiers)
     if tested and runner["kind"] in _TEXT_ONLY and job.workspace and not job.workspace.output_file:
-        yield Suspicion(
+        yield LintWarning(
             "unused-answer",
             "workspace: the tests never see the answer; say with output_file which file it becomes",
         )

@@ -15,21 +15,21 @@ from pydantic import ValidationError
 from mulligan.console.jobfiles.job_file import (
     PROMPTS,
     FoundJob,
+    JobSource,
     Raw,
-    Source,
     entries,
     prepared,
     read_job,
     split_problem,
 )
-from mulligan.console.jobfiles.lint_warnings import repeated_keys, suspicions
+from mulligan.console.jobfiles.lint_warnings import lint_warnings, repeated_keys
 from mulligan.console.jobfiles.source_document import read_document
 from mulligan.policies.jobs.job import Job, RunnerSpec
 from mulligan.tasks.jobs.submit import Intake, problems
 from mulligan.tasks.jobs.validation_errors import spelled
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.admission.intake import check_job, workspace_path
-from mulligan.workers.contract_models import Models
+from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.workspace import pack
@@ -50,7 +50,7 @@ _SOMEWHERE: Raw = {"snapshot": "sha256:-"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class LintFinding:
     """One thing to look at. An error keeps the job from being accepted."""
 
     file: str
@@ -73,31 +73,31 @@ class Finding:
 
 
 @dataclass
-class Findings:
+class LintReport:
     """What was found, without repetition: a mistake in the defaults is one, not one per job."""
 
     jobs: int = 0
     files: int = 0
-    _found: dict[Finding, None] = field(default_factory=dict)
+    _found: dict[LintFinding, None] = field(default_factory=dict)
 
-    def add(self, *findings: Finding) -> None:
+    def add(self, *findings: LintFinding) -> None:
         self._found.update(dict.fromkeys(findings))
 
     @property
-    def all(self) -> list[Finding]:
+    def all(self) -> list[LintFinding]:
         return list(self._found)
 
     def count(self, severity: Literal["error", "warning"]) -> int:
         return sum(1 for each in self._found if each.severity == severity)
 
 
-def lint_files(paths: Sequence[str], *, allow_inline: bool) -> Findings:
+def lint_files(paths: Sequence[str], *, allow_inline: bool) -> LintReport:
     """Every problem and suspicion. Reads the files, what they name, and mulligan.toml; no more."""
-    found = Findings(files=len(paths))
+    found = LintReport(files=len(paths))
     door = _door(found, allow_inline=allow_inline)
     sound: list[FoundJob] = []
     for path in paths:
-        in_file = Findings()
+        in_file = LintReport()
         sound += _lint_file(path, door, in_file)
         found.jobs += in_file.jobs
         found.add(*sorted(in_file.all, key=lambda each: each.line or 0))
@@ -106,7 +106,7 @@ def lint_files(paths: Sequence[str], *, allow_inline: bool) -> Findings:
     return found
 
 
-def _lint_file(path: str, door: Door | None, found: Findings) -> list[FoundJob]:
+def _lint_file(path: str, door: LintIntake | None, found: LintReport) -> list[FoundJob]:
     """Adds what is wrong with a file; its jobs without a mistake."""
     try:
         raws = entries(read_document(path))
@@ -125,7 +125,7 @@ def _lint_file(path: str, door: Door | None, found: Findings) -> list[FoundJob]:
         if job is not None and not wrong:
             sound.append(FoundJob(job, source))
             if door is not None:
-                doubts = suspicions(job, door.settings)
+                doubts = lint_warnings(job, door.settings)
                 found.add(*(_placed(source, doubt.said, doubt.rule) for doubt in doubts))
     return sound
 
@@ -142,7 +142,7 @@ def _unasked(raw: Any, wrong: list[str]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
+class LintIntake:
     """The checks of whoever would accept the jobs."""
 
     settings: Settings
@@ -158,7 +158,7 @@ class Door:
             found += self.unpackable(path) if path is not None else []
         return found
 
-    def rest(self, raw: Any, source: Source) -> list[str]:
+    def rest(self, raw: Any, source: JobSource) -> list[str]:
         """The same about those parts of a broken job that are well-formed themselves."""
         if not isinstance(raw, dict):
             return []
@@ -179,7 +179,7 @@ def _unpackable(path: Path, *, cap: int) -> list[str]:
     return []
 
 
-def _door(found: Findings, *, allow_inline: bool) -> Door | None:
+def _door(found: LintReport, *, allow_inline: bool) -> LintIntake | None:
     """None, and the reasons are findings, if mulligan.toml is not in order."""
     try:
         settings = load_settings(allow_inline=allow_inline)
@@ -188,7 +188,7 @@ def _door(found: Findings, *, allow_inline: bool) -> Door | None:
         found.add(*(_error(file, None, "", problem) for problem in error.problems))
         return None
     runners = RunnerRegistry(profiles=settings.runners)
-    verifiers = VerifierRegistry(models=Models(settings.model_modules))
+    verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
     intake = Intake(
         ledger=MemoryLedger(settings),
         publish=lambda _: None,
@@ -200,7 +200,7 @@ def _door(found: Findings, *, allow_inline: bool) -> Door | None:
         prompt_cap=settings.prompt_cap,
         exempt_task_types=settings.exempt_task_types,
     )
-    return Door(
+    return LintIntake(
         settings=settings,
         check=lambda job: problems(intake, job),
         unpackable=cache(partial(_unpackable, cap=settings.workspace_cap)),
@@ -241,11 +241,11 @@ def _verifiers(raw: Any) -> list[Any]:
 # -- places ----------------------------------------------------------------------------------------
 
 
-def _placed(source: Source, problem: str, rule: str | None = None) -> Finding:
+def _placed(source: JobSource, problem: str, rule: str | None = None) -> LintFinding:
     """``field: problem`` of a job. What came from the defaults is told of the defaults."""
     name, steps, rest = split_problem(problem)
     path, line = source.owner(steps)
-    return Finding(
+    return LintFinding(
         file=source.document.name,
         line=line,
         severity="error" if rule is None else "warning",
@@ -255,7 +255,7 @@ def _placed(source: Source, problem: str, rule: str | None = None) -> Finding:
     )
 
 
-def _of_file(path: str, problem: str) -> Finding:
+def _of_file(path: str, problem: str) -> LintFinding:
     """``file:line: field: problem``, as the reader of files has it."""
     file = "<stdin>" if path == "-" else path
     rest = problem.removeprefix(file)
@@ -265,5 +265,5 @@ def _of_file(path: str, problem: str) -> Finding:
     return _error(file, None, "", rest.removeprefix(": "))
 
 
-def _error(file: str, line: int | None, field: str, message: str) -> Finding:
-    return Finding(file=file, line=line, severity="error", field=field, message=message)
+def _error(file: str, line: int | None, field: str, message: str) -> LintFinding:
+    return LintFinding(file=file, line=line, severity="error", field=field, message=message)

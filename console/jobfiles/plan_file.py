@@ -11,8 +11,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from rapidfuzz import process
 
-from mulligan.console.jobfiles.job_file import Source
-from mulligan.console.jobfiles.source_document import Document, read_document
+from mulligan.console.jobfiles.job_file import JobSource
+from mulligan.console.jobfiles.source_document import SourceDocument, read_document
 from mulligan.policies.edits.edit import BenchmarkSpec, Edit, EditPlan
 from mulligan.policies.edits.suite import Suite, SuiteTask
 from mulligan.tasks.jobs.validation_errors import spelled
@@ -36,8 +36,8 @@ class PlanFile:
 
     plan: EditPlan
     suite: Suite | None
-    source: Source
-    suite_source: Source | None = None
+    source: JobSource
+    suite_source: JobSource | None = None
 
     def typos(self) -> list[str]:
         """Operations that nobody knows, but that look like one: they cannot be applied."""
@@ -56,7 +56,7 @@ class PlanFile:
 def read_plan(path: str) -> PlanFile:
     """A plan file, ``-`` is stdin; BadInput with every problem of it and of its suite."""
     document = read_document(path)
-    source = Source(document, ())
+    source = JobSource(document, ())
     data = document.data
     if isinstance(data, list):
         raise BadInput(source.place("put the list under `edits:`"))
@@ -68,11 +68,11 @@ def read_plan(path: str) -> PlanFile:
     return PlanFile(plan=plan, suite=suite, source=source, suite_source=suite_source)
 
 
-def read_suite(path: str) -> tuple[Suite, Source]:
+def read_suite(path: str) -> tuple[Suite, JobSource]:
     """A suite file, and where its tasks stand."""
     document = read_document(path)
     suite = _validated(Suite, document.data, document, "a suite holds `tasks:`, a list of tasks")
-    source = Source(document, ())
+    source = JobSource(document, ())
     problems = [
         source.place(f"tasks[{i}].job.{problem}")
         for i, task in enumerate(suite.tasks)
@@ -97,13 +97,13 @@ def _typo(op: str, known: Sequence[str]) -> str:
     return f"there is no operation {op!r}; did you mean {near[0]!r}?" if near else ""
 
 
-def _validated(model: type[_M], data: Any, document: Document, shape: str) -> _M:
+def _validated(model: type[_M], data: Any, document: SourceDocument, shape: str) -> _M:
     if not isinstance(data, dict):
         raise BadInput(f"{document.name}:1: {shape}")
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        source = Source(document, ())
+        source = JobSource(document, ())
         found = error.errors(include_url=False)
         raise BadInput(*(source.place(_explained(model, item)) for item in found)) from None
 

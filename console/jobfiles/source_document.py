@@ -29,7 +29,7 @@ Steps = Sequence[str | int]
 
 
 @dataclass(frozen=True)
-class Document:
+class SourceDocument:
     """One file that was read."""
 
     #: As it is called in messages.
@@ -47,7 +47,7 @@ class _Constructor(SafeConstructor):
 _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
 
 
-def read_document(path: str) -> Document:
+def read_document(path: str) -> SourceDocument:
     """The data of a file or of stdin; BadInput names the file and the line."""
     name = "<stdin>" if path == STDIN else path
     folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
@@ -59,7 +59,7 @@ def read_document(path: str) -> Document:
         _check(data, root, name)
     except RecursionError:
         raise BadInput(f"{name}: is nested too deeply") from None
-    return Document(name, folder, data, root)
+    return SourceDocument(name, folder, data, root)
 
 
 def read_text(path: str, name: str) -> str:

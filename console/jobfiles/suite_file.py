@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from rapidfuzz import process
 
-from mulligan.console.jobfiles.job_file import Source
+from mulligan.console.jobfiles.job_file import JobSource
 from mulligan.console.jobfiles.source_document import read_document
 from mulligan.policies.edits.suite import Suite, SuiteTask
 from mulligan.tasks.jobs.validation_errors import spelled
@@ -23,7 +23,7 @@ class FoundSuite:
     """A suite and where it was found, so that any problem of it can be placed."""
 
     suite: Suite
-    source: Source
+    source: JobSource
 
     def refuse(self, problems: Sequence[str]) -> None:
         """Raise BadInput with the problems (``tasks[1].command: …``), each at its line."""
@@ -34,7 +34,7 @@ class FoundSuite:
 def load_suite(path: str) -> FoundSuite:
     """The suite of a file, or BadInput with every problem; ``-`` is stdin."""
     document = read_document(path)
-    source = Source(document, ())
+    source = JobSource(document, ())
     if not isinstance(document.data, dict):
         raise BadInput(f"{document.name}:1: a suite is a mapping with `tasks:`")
     suite, problems = read_suite(document.data)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page.render import page
 from mulligan.policies.cycles.cycle import CycleStatus, SelfRepairCycle
 from mulligan.policies.cycles.report import immediate_loop_report
@@ -24,19 +24,19 @@ _LOOKED_AT = 500
 _SHOWN = 50
 
 
-def add(router: APIRouter, site: Site) -> None:
-    rows = CycleRows(site.ledger.calls, site.settings)
+def add(router: APIRouter, context: ConsoleContext) -> None:
+    rows = CycleRows(context.ledger.calls, context.settings)
 
     @router.get("/cycles")
     def cycles(
         request: Request, caller: Reader, status: Annotated[str, Query(max_length=40)] = ""
     ) -> HTMLResponse:
-        now = site.ledger.now()
+        now = context.ledger.now()
         since = now - _DAYS * 86400
         counted = rows.since(since, limit=_COUNTED, tenant=caller.tenant)
-        found = site.ledger.cycles(since=since, limit=_LOOKED_AT)
+        found = context.ledger.cycles(since=since, limit=_LOOKED_AT)
         if caller.tenant is not None:
-            found = _own(site, found, caller.tenant)
+            found = _own(context, found, caller.tenant)
         listed = [each for each in found if status in ("", each.status.value)]
         return page(
             request,
@@ -53,10 +53,12 @@ def add(router: APIRouter, site: Site) -> None:
         )
 
 
-def _own(site: Site, found: list[SelfRepairCycle], tenant: str) -> list[SelfRepairCycle]:
+def _own(
+    context: ConsoleContext, found: list[SelfRepairCycle], tenant: str
+) -> list[SelfRepairCycle]:
     """Those of one tenant, in one round trip."""
-    prefix = site.settings.key_prefix
-    rows = site.ledger.calls.hashes(
+    prefix = context.settings.key_prefix
+    rows = context.ledger.calls.hashes(
         [
             f"{keys.partition_prefix(prefix, keys.partition_of(cycle.job_id))}cycle:{cycle.id}"
             for cycle in found

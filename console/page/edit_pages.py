@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Caller
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.routes.edit_routes import (
     edit_engine,
     edit_named,
@@ -25,7 +25,7 @@ from mulligan.console.http.routes.edit_routes import (
 from mulligan.console.page.job_story_page import DiffLine
 from mulligan.console.page.render import page
 from mulligan.policies.edits.edit import EditOutcome
-from mulligan.policies.edits.session import Delta, EditRecord, Session
+from mulligan.policies.edits.session import EditDelta, EditRecord, EditSession
 
 Reader = Annotated[Caller, Depends(unbound("producer", "ops"))]
 _SESSIONS = 50
@@ -58,7 +58,7 @@ MARKED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effect:
+class EffectRow:
     """How one cluster changed, drawn and in figures."""
 
     name: str
@@ -68,64 +68,64 @@ class Effect:
     aimed: bool = False
 
 
-def add(router: APIRouter, site: Site) -> None:
+def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/edits")
     def edits(request: Request, caller: Reader) -> HTMLResponse:
-        sessions = edit_engine(site).sessions
+        sessions = edit_engine(context).sessions
         recent = sessions.recent(limit=_SESSIONS)
         return page(
             request,
             "edits.html",
             caller=caller,
-            waiting=waiting(site),
-            sessions=[(each, workspace_of(site, each), _counts(each)) for each in recent],
+            waiting=waiting(context),
+            sessions=[(each, workspace_of(context, each), _counts(each)) for each in recent],
             measured=_measured(sessions.deltas(limit=_MEASURED)),
-            now=site.ledger.now(),
+            now=context.ledger.now(),
             marked=MARKED,
         )
 
     @router.get("/edits/{session}")
     def session(request: Request, caller: Reader, session: str) -> HTMLResponse:
-        found = session_named(site, session)
+        found = session_named(context, session)
         most = max([_most(outcome) for outcome in found.outcomes], default=0.0)
         return page(
             request,
             "edit_session.html",
             caller=caller,
             s=found,
-            workspace=workspace_of(site, found),
+            workspace=workspace_of(context, found),
             rows=[
                 (record, status_of(found, record), _aimed(record, most)) for record in found.records
             ],
             counts=_counts(found),
             takes_back=_can_be_rolled_back(found),
-            now=site.ledger.now(),
+            now=context.ledger.now(),
             marked=MARKED,
         )
 
     @router.get("/edits/{session}/{edit}")
     def edit(request: Request, caller: Reader, session: str, edit: str) -> HTMLResponse:
-        found = session_named(site, session)
+        found = session_named(context, session)
         record = edit_named(found, edit)
         return page(
             request,
             "edit_review.html",
             caller=caller,
             s=found,
-            workspace=workspace_of(site, found),
+            workspace=workspace_of(context, found),
             r=record,
             e=record.edit,
             standing=status_of(found, record),
             diff=diff_lines(record.diff) if caller.texts else [],
             effects=effects(record, found.benchmark.max_regression),
-            alike=_alike(site, found, record),
+            alike=_alike(context, found, record),
             payload=_payload(record) if caller.texts else None,
-            now=site.ledger.now(),
+            now=context.ledger.now(),
             marked=MARKED,
         )
 
 
-def _measured(deltas: Sequence[Delta]) -> list[tuple[Delta, Markup, str]]:
+def _measured(deltas: Sequence[EditDelta]) -> list[tuple[EditDelta, Markup, str]]:
     most = max([abs(delta.benchmark_delta) for delta in deltas], default=0.0)
     return [
         (
@@ -137,7 +137,7 @@ def _measured(deltas: Sequence[Delta]) -> list[tuple[Delta, Markup, str]]:
     ]
 
 
-def status_of(session: Session, record: EditRecord) -> str:
+def status_of(session: EditSession, record: EditRecord) -> str:
     """An outcome's status, or how far an edit without one has come."""
     if record.outcome is not None:
         return record.outcome.status
@@ -145,13 +145,13 @@ def status_of(session: Session, record: EditRecord) -> str:
     return "measuring" if at_work else "to_do"
 
 
-def _counts(session: Session) -> list[tuple[str, int]]:
+def _counts(session: EditSession) -> list[tuple[str, int]]:
     """How many edits are in which status, in the order of the marks."""
     found = [status_of(session, record) for record in session.records]
     return [(status, found.count(status)) for status in MARKED if status in found]
 
 
-def _can_be_rolled_back(session: Session) -> bool:
+def _can_be_rolled_back(session: EditSession) -> bool:
     applied = any(outcome.status == "applied" for outcome in session.outcomes)
     return applied or session.phase != "done"
 
@@ -180,7 +180,7 @@ def _kind(line: str) -> Literal["add", "del", "place", "same"]:
 # -- effects ---------------------------------------------------------------------------------------
 
 
-def effects(record: EditRecord, max_regression: float) -> list[Effect]:
+def effects(record: EditRecord, max_regression: float) -> list[EffectRow]:
     """Each cluster's change, the one that was aimed at first, and the overall one last."""
     done = record.outcome
     if done is None or done.benchmark_delta is None:
@@ -189,7 +189,7 @@ def effects(record: EditRecord, max_regression: float) -> list[Effect]:
     most, undone = _most(done), done.status != "applied"
     ordered = sorted(done.cluster_deltas.items(), key=lambda item: (item[0] != target, item[0]))
     found = [
-        Effect(
+        EffectRow(
             name=name,
             bar=bar(value, most, limit=max_regression, undone=undone),
             text=figure(value),
@@ -199,27 +199,29 @@ def effects(record: EditRecord, max_regression: float) -> list[Effect]:
     ]
     overall = bar(done.benchmark_delta, most, undone=undone)
     text = figure(done.benchmark_delta)
-    return [*found, Effect(name="overall", bar=overall, text=text, aimed=target is None)]
+    return [*found, EffectRow(name="overall", bar=overall, text=text, aimed=target is None)]
 
 
-def _aimed(record: EditRecord, most: float) -> Effect | None:
+def _aimed(record: EditRecord, most: float) -> EffectRow | None:
     """The change of what an edit was meant to better, on the scale of its session."""
     done, target = record.outcome, record.edit.expected_improvement
     if done is None or done.benchmark_delta is None:
         return None
     value = done.benchmark_delta if target is None else done.cluster_deltas.get(target, 0.0)
     drawn = bar(value, most, undone=done.status != "applied")
-    return Effect(name=target or "overall", bar=drawn, text=figure(value))
+    return EffectRow(name=target or "overall", bar=drawn, text=figure(value))
 
 
-def _alike(site: Site, session: Session, record: EditRecord) -> Sequence[Mapping[str, object]]:
+def _alike(
+    context: ConsoleContext, session: EditSession, record: EditRecord
+) -> Sequence[Mapping[str, object]]:
     """What other edits with the same aim measured, the newest first."""
     target = record.edit.expected_improvement
     if target is None:
         return []
     found = [
         delta
-        for delta in edit_engine(site).sessions.deltas()
+        for delta in edit_engine(context).sessions.deltas()
         if target in delta.cluster_deltas
         and delta.cluster == target
         and (delta.session, delta.edit_id) != (session.id, record.edit.id)

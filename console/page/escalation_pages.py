@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import not_found
 from mulligan.console.page.render import only, page
 from mulligan.tasks.escalations.end_escalations import find_group, list_groups
@@ -21,7 +21,7 @@ _GROUPS = 100
 _ROWS = 50
 
 
-def add(router: APIRouter, site: Site) -> None:
+def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/escalations")
     def groups(
         request: Request,
@@ -30,13 +30,13 @@ def add(router: APIRouter, site: Site) -> None:
         tenant: Tenant = "",
     ) -> HTMLResponse:
         whose = only(caller, tenant)
-        found = list_groups(site.ledger, only_open=show != "all", tenant=whose, limit=_GROUPS)
+        found = list_groups(context.ledger, only_open=show != "all", tenant=whose, limit=_GROUPS)
         return page(
             request,
             "escalations.html",
             caller=caller,
             groups=found,
-            now=site.ledger.now(),
+            now=context.ledger.now(),
             show=show,
             tenant=tenant if caller.tenant is None else "",
         )
@@ -50,10 +50,10 @@ def add(router: APIRouter, site: Site) -> None:
         tenant: Tenant = "",
     ) -> HTMLResponse:
         whose = only(caller, tenant)
-        found = find_group(site.ledger, signature, tenant=whose)
+        found = find_group(context.ledger, signature, tenant=whose)
         if found is None:
             raise not_found(f"group of escalations {signature}")
-        rows = site.ledger.escalations(
+        rows = context.ledger.escalations(
             signature=signature, only_open=show != "all", tenant=whose, limit=_ROWS
         )
         return page(
@@ -61,7 +61,7 @@ def add(router: APIRouter, site: Site) -> None:
             "escalation_group.html",
             caller=caller,
             g=found,
-            now=site.ledger.now(),
+            now=context.ledger.now(),
             rows=rows,
             show=show,
             tenant=tenant if caller.tenant is None else "",

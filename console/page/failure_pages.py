@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import not_found
 from mulligan.console.page.overview_page import why_place
 from mulligan.console.page.render import only, page
 from mulligan.console.page.svg import shade
 from mulligan.console.reports.failure_report import failure_report
 from mulligan.console.reports.overview import WINDOWS, overview
-from mulligan.workers.figures.windows import Figures
+from mulligan.workers.figures.windows import FigureReader
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Window = Annotated[str, Query(max_length=10)]
@@ -38,7 +38,7 @@ class Heat:
     rows: tuple[tuple[str, tuple[tuple[int, int], ...], int], ...]
 
 
-def add(router: APIRouter, site: Site) -> None:
+def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/failures")
     def failures(
         request: Request,
@@ -47,7 +47,7 @@ def add(router: APIRouter, site: Site) -> None:
         tenant: Tenant = "",
     ) -> HTMLResponse:
         figures = overview(
-            site,
+            context,
             window=window,
             tenant=only(caller, tenant),
             bound=caller.tenant is not None,
@@ -72,9 +72,9 @@ def add(router: APIRouter, site: Site) -> None:
         window: Window = "7d",
         tenant: Tenant = "",
     ) -> HTMLResponse:
-        now = site.ledger.now()
+        now = context.ledger.now()
         report = failure_report(
-            Figures(site.ledger.calls, site.settings),
+            FigureReader(context.ledger.calls, context.settings),
             signature=signature,
             window=window,
             now=now,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mulligan.console.http.access import Caller
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.job_pages import find_jobs
 
@@ -17,7 +17,7 @@ _OWN = re.compile(
 )
 
 
-def address_of(site: Site, caller: Caller, text: str) -> str | None:
+def address_of(context: ConsoleContext, caller: Caller, text: str) -> str | None:
     """Where the story of a job or of one of its tasks is; None if this is the name of neither.
 
     That there is a job of this name is known only of users' own tasks, which have any id.
@@ -26,9 +26,9 @@ def address_of(site: Site, caller: Caller, text: str) -> str | None:
         return _address(match[1], match[2])
     if (match := _OWN.match(text)) is None:
         return None
-    own = keys.own_job_id(match[1], partitions=site.settings.partitions)
+    own = keys.own_job_id(match[1], partitions=context.settings.partitions)
     found = find_jobs(
-        site.ledger.calls, prefix=site.settings.key_prefix, ids=[own], tenant=caller.tenant
+        context.ledger.calls, prefix=context.settings.key_prefix, ids=[own], tenant=caller.tenant
     )
     return _address(own, match[2]) if found else None
 

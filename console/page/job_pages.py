@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import Problem, invalid
 from mulligan.console.http.routes.job_routes import visible_job
 from mulligan.console.page import job_story_page as story
@@ -24,7 +24,7 @@ STATES = ("queued", "running", "waiting", "succeeded", "escalated", "cancelled")
 _ROWS = 50
 
 
-def add(router: APIRouter, site: Site) -> None:
+def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/jobs")
     def jobs(
         request: Request,
@@ -35,11 +35,11 @@ def add(router: APIRouter, site: Site) -> None:
         label: Text = "",
         cursor: Annotated[str, Query(max_length=100)] = "",
     ) -> Response:
-        if address := address_of(site, caller, name.strip()):
+        if address := address_of(context, caller, name.strip()):
             return RedirectResponse(address, 303)
-        settings = site.settings
+        settings = context.settings
         found = page_jobs(
-            site.ledger.calls,
+            context.ledger.calls,
             prefix=settings.key_prefix,
             partitions=settings.partitions,
             wanted=_wanted(caller, name, state, task_type, label),
@@ -60,11 +60,11 @@ def add(router: APIRouter, site: Site) -> None:
             if found.cursor
             else "",
             jobs=found.jobs,
-            now=site.ledger.now(),
+            now=context.ledger.now(),
             states=STATES,
         )
 
-    _add_story(router, site)
+    _add_story(router, context)
 
 
 def _wanted(caller: Caller, begins: str, state: str, task_type: str, label: str) -> JobFilter:
@@ -82,15 +82,15 @@ def _wanted(caller: Caller, begins: str, state: str, task_type: str, label: str)
     )
 
 
-def _add_story(router: APIRouter, site: Site) -> None:
+def _add_story(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/jobs/{job_id}")
     def job(request: Request, caller: Reader, job_id: str) -> Response:
-        address = address_of(site, caller, job_id)
+        address = address_of(context, caller, job_id)
         if address is not None and address != f"/jobs/{job_id}":
             return RedirectResponse(address, 307)
         # Before it is read: what happens meanwhile is told again, and never missed.
-        after = f"{int(site.ledger.now() * 1000)}"
-        view = visible_job(site, caller, job_id)
+        after = f"{int(context.ledger.now() * 1000)}"
+        view = visible_job(context, caller, job_id)
         return page(
             request,
             "job.html",
@@ -98,8 +98,8 @@ def _add_story(router: APIRouter, site: Site) -> None:
             after=after,
             answer=story.answer_of(view, texts=caller.texts),
             cancellable=story.may_cancel(view),
-            chapters=story.chapters(view, texts=caller.texts),
-            escalation=story.open_escalation(site.ledger, view),
+            chapters=story.attempt_sections(view, texts=caller.texts),
+            escalation=story.open_escalation(context.ledger, view),
             job=view,
             job_file=story.job_file(view.job) if caller.texts else None,
             texts=caller.texts,
@@ -107,7 +107,7 @@ def _add_story(router: APIRouter, site: Site) -> None:
 
     @router.get("/jobs/{job_id}/job.yaml")
     def job_yaml(caller: Reader, job_id: str) -> Response:
-        view = visible_job(site, caller, job_id)
+        view = visible_job(context, caller, job_id)
         if not caller.texts:
             raise Problem(403, "forbidden", "this token may not read prompts")
         return Response(story.job_file(view.job), media_type="application/yaml")

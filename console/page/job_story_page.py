@@ -30,7 +30,7 @@ class DiffLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chapter:
+class AttemptSection:
     """One attempt. Texts are None for a reader who may not have them."""
 
     number: int
@@ -56,15 +56,15 @@ class Chapter:
     last_fault: str | None
 
 
-def chapters(view: JobView, *, texts: bool) -> list[Chapter]:
+def attempt_sections(view: JobView, *, texts: bool) -> list[AttemptSection]:
     """Every attempt that was planned, in its order."""
     return [_chapter(view, attempt, texts=texts) for attempt in view.attempts]
 
 
-def _chapter(view: JobView, attempt: AttemptView, *, texts: bool) -> Chapter:
+def _chapter(view: JobView, attempt: AttemptView, *, texts: bool) -> AttemptSection:
     verdict, plan = attempt.verdict, attempt.plan
     failure = verdict.get("failure")
-    return Chapter(
+    return AttemptSection(
         number=plan.number,
         mode=plan.mode,
         state=attempt.state,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page import format as shown
 from mulligan.workers.ledger import keys
 
@@ -44,26 +44,26 @@ class Row:
         return f"{self.job}-{self.attempt}" if self.attempt else ""
 
 
-def newest(site: Site, *, tenant: str | None) -> tuple[Sequence[Row], str]:
+def newest(context: ConsoleContext, *, tenant: str | None) -> tuple[Sequence[Row], str]:
     """The rows to begin with and the event to go on after. For all, one round trip per partition;
     a tenant's are looked for further back, as others may have had the last word for long."""
     found: list[Event] = []
     last = ""
-    for number in range(site.settings.partitions):
-        stream = keys.partition_prefix(site.settings.key_prefix, f"p{number:02d}") + "events"
-        events = _newest_of(site, stream, tenant)
+    for number in range(context.settings.partitions):
+        stream = keys.partition_prefix(context.settings.key_prefix, f"p{number:02d}") + "events"
+        events = _newest_of(context, stream, tenant)
         found += events
         last = max(last, events[0][0] if events else "", key=_order)
     found.sort(key=lambda event: _order(event[0]))
     return fold(found, tenant=tenant)[:ROWS], last
 
 
-def _newest_of(site: Site, stream: str, tenant: str | None) -> list[Event]:
+def _newest_of(context: ConsoleContext, stream: str, tenant: str | None) -> list[Event]:
     """The newest events of a stream, the newest first: enough for the rows of a tenant."""
     found: list[Event] = []
     upto = "+"
     while True:
-        rows = site.ledger.calls.run("XREVRANGE", stream, upto, "-", "COUNT", _EVENTS)
+        rows = context.ledger.calls.run("XREVRANGE", stream, upto, "-", "COUNT", _EVENTS)
         found += [(entry_id, json.loads(fields["data"])) for entry_id, fields in rows]
         enough = tenant is None or len(fold(reversed(found), tenant=tenant)) >= ROWS
         if enough or len(rows) < _EVENTS or len(found) >= LOOKED_AT:

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from mulligan.console.cli.commands.queue import PAUSABLE
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.routes.ops_routes import visible_breakers
 from mulligan.console.page.render import page
 from mulligan.console.reports.overview import Overview, overview
@@ -20,13 +20,13 @@ Reader = Annotated[Caller, Depends(needs("ops"))]
 _SEEN = "24h"
 
 
-def add(router: APIRouter, site: Site) -> None:
+def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/operations")
     def operations(request: Request, caller: Reader) -> HTMLResponse:
         bound = caller.tenant is not None
-        figures = overview(site, window=_SEEN, tenant=caller.tenant, bound=bound)
-        breakers = visible_breakers(site, caller.tenant)
-        configured = [] if bound else site.shop.runners.providers()
+        figures = overview(context, window=_SEEN, tenant=caller.tenant, bound=bound)
+        breakers = visible_breakers(context, caller.tenant)
+        configured = [] if bound else context.services.runners.providers()
         providers = sorted({*breakers, *configured, *_paused(figures, "provider")})
         return page(
             request,

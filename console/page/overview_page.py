@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse
 
 from mulligan.console.cli.commands.queue import PAUSABLE
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page import live_list as live
 from mulligan.console.page import svg
 from mulligan.console.page.render import FRAGMENT_HEADER, address, only, page
@@ -34,16 +34,16 @@ _NO_MONEY = {
 _SERIES = ("first try", "repaired", "escalated")
 
 
-def add(router: APIRouter, site: Site) -> None:
+def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/")
     def home(
         request: Request, caller: Reader, window: Window = "1h", tenant: Tenant = ""
     ) -> HTMLResponse:
         whose = only(caller, tenant)
-        figures = overview(site, window=window, tenant=whose, bound=caller.tenant is not None)
+        figures = overview(context, window=window, tenant=whose, bound=caller.tenant is not None)
         # The script keeps the list itself: only the whole page begins with one.
         begins = FRAGMENT_HEADER not in request.headers
-        rows, after = live.newest(site, tenant=whose) if begins else ((), "")
+        rows, after = live.newest(context, tenant=whose) if begins else ((), "")
         return page(
             request,
             "overview.html",
@@ -52,15 +52,15 @@ def add(router: APIRouter, site: Site) -> None:
             chosen=whose if caller.tenant is None else None,
             live=rows,
             live_after=after,
-            live_of=_jobs_of(site, whose) if caller.tenant is None else "/jobs",
+            live_of=_jobs_of(context, whose) if caller.tenant is None else "/jobs",
             live_seen=live.LOOKED_AT,
             **shown_of(figures),
         )
 
 
-def _jobs_of(site: Site, tenant: str | None) -> str:
+def _jobs_of(context: ConsoleContext, tenant: str | None) -> str:
     """Where the jobs of a tenant are listed."""
-    return address("/jobs", label=f"{site.settings.tenant_label}:{tenant}" if tenant else None)
+    return address("/jobs", label=f"{context.settings.tenant_label}:{tenant}" if tenant else None)
 
 
 def shown_of(figures: Overview) -> dict[str, Any]:

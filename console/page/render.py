@@ -120,7 +120,7 @@ def page(
     **values: Any,
 ) -> HTMLResponse:
     """A page, or only its inner part if the script asks for it."""
-    settings: Settings = request.app.state.site.settings
+    settings: Settings = request.app.state.context.settings
     ops = caller is not None and caller.role in ("ops", "admin")
     text = _TEMPLATES.get_template(template).render(
         caller=caller,

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from mulligan.console.http.access import Caller, authenticate
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import Problem, not_found
 from mulligan.console.page import (
     cycle_pages,
@@ -27,7 +27,7 @@ from mulligan.tasks.ports.world import LedgerUnavailable
 __all__ = ["create_router", "error_page"]
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
     for part in (
         overview_page,
@@ -38,7 +38,7 @@ def create_router(site: Site) -> APIRouter:
         edit_pages,
         operation_pages,
     ):
-        part.add(router, site)
+        part.add(router, context)
     _add_words(router)
     return router
 

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mulligan.policies.figures import cost
-from mulligan.policies.figures.cost import Line, Used
+from mulligan.policies.figures.cost import CostLine, TokenUse
 from mulligan.tasks.ports.world import BadInput
-from mulligan.workers.figures.windows import Figures, parse_window
+from mulligan.workers.figures.windows import FigureReader, parse_window
 from mulligan.workers.settings.model import Settings
 
 
 def cost_report(
-    figures: Figures,
+    figures: FigureReader,
     settings: Settings,
     *,
     by: str,
@@ -54,7 +54,7 @@ def _groups(by: str, settings: Settings) -> Sequence[str]:
     return tuple(dict.fromkeys("tenant" if name == own else name for name in groups))
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: CostLine) -> dict[str, Any]:
     both = line.both
     return {
         "of": dict(line.of),
@@ -71,7 +71,7 @@ def _line(line: Line) -> dict[str, Any]:
     }
 
 
-def _used(used: Used) -> dict[str, Any]:
+def _used(used: TokenUse) -> dict[str, Any]:
     return {
         "attempts": used.attempts,
         "successes": used.successes,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mulligan.tasks.escalations.end_escalations import Bulk
+from mulligan.tasks.escalations.end_escalations import BulkAction
 from mulligan.tasks.ports.ledger import Escalation, EscalationGroup
 
 #: What a dry run shows of what it found.
@@ -35,7 +35,7 @@ def _without_quotes(document: dict[str, Any], texts: bool) -> dict[str, Any]:
     return document if texts or not document["detail"] else {**document, "detail": _HIDDEN}
 
 
-def bulk_document(bulk: Bulk) -> dict[str, Any]:
+def bulk_document(bulk: BulkAction) -> dict[str, Any]:
     """A bulk action, without the prompt it gives."""
     return {
         "id": bulk.id,

@@ -8,15 +8,15 @@ from typing import Any
 
 from mulligan.console.reports.words import failure_in_words
 from mulligan.policies.failures.failure import failure_record_from_dict
-from mulligan.policies.failures.redaction import discreet_parts
+from mulligan.policies.failures.redaction import redacted_parts
 from mulligan.policies.failures.signature import SignatureExplanation, explain_signature
-from mulligan.policies.figures.failure_ranking import Choice, Ranked, rank
+from mulligan.policies.figures.failure_ranking import RankedFailure, RankingFilter, rank
 from mulligan.tasks.ports.ledger import EscalationGroup
-from mulligan.workers.figures.windows import Bucket, Figures, Window, parse_window
+from mulligan.workers.figures.windows import Bucket, FigureReader, Window, parse_window
 
 
 def failures_report(
-    figures: Figures, *, window: str, now: float, choice: Choice, limit: int
+    figures: FigureReader, *, window: str, now: float, choice: RankingFilter, limit: int
 ) -> dict[str, Any]:
     """The most frequent signatures first."""
     found = figures.window(parse_window(window), now=now)
@@ -32,11 +32,17 @@ def failures_report(
 
 
 def failure_report(
-    figures: Figures, *, signature: str, window: str, now: float, tenant: str | None, texts: bool
+    figures: FigureReader,
+    *,
+    signature: str,
+    window: str,
+    now: float,
+    tenant: str | None,
+    texts: bool,
 ) -> dict[str, Any] | None:
     """One signature, with what made it; None if nobody of this tenant has ever had it."""
     found = figures.window(parse_window(window), now=now)
-    choice = Choice(tenant=tenant, signature=signature)
+    choice = RankingFilter(tenant=tenant, signature=signature)
     ranked = rank(rows_of(found.buckets), rows_of(found.before), choice=choice, limit=1)
     group = figures.groups([signature]).get(signature)
     if group and not ranked and tenant is not None and tenant not in group.tenants:
@@ -87,7 +93,7 @@ def _head(found: Window, window: str, now: float) -> dict[str, Any]:
 
 
 def _row(
-    ranked: Ranked,
+    ranked: RankedFailure,
     window: Window,
     group: EscalationGroup | None,
     *,
@@ -136,9 +142,9 @@ def _open(group: EscalationGroup | None, tenant: str | None) -> int:
     return group.open if tenant is None else group.tenants.get(tenant, 0)
 
 
-def _unseen(signature: str, group: EscalationGroup | None, length: int) -> Ranked:
+def _unseen(signature: str, group: EscalationGroup | None, length: int) -> RankedFailure:
     """A signature that people know from an escalation and that the window has none of."""
-    return Ranked(
+    return RankedFailure(
         signature=signature,
         kind=(group.kind or "") if group else "",
         cause="",
@@ -158,5 +164,5 @@ def _explanation(failure: Mapping[str, Any] | None, *, texts: bool) -> dict[str,
     explained: SignatureExplanation = explain_signature(failure_record_from_dict(dict(failure)))
     told = explained.as_dict()
     if not texts:
-        told |= {"strict_parts": {}, "coarse_parts": discreet_parts(explained)}
+        told |= {"strict_parts": {}, "coarse_parts": redacted_parts(explained)}
     return {**told, "redacted": not texts}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from mulligan.console.reports.report_view import Bars, Columns, Table, View
+from mulligan.console.reports.report_view import BarChart, ColumnChart, ReportTable, ReportView
 
 _BAR, _GAP, _LABEL, _WIDTH = 18, 6, 260, 720
 _HEIGHT, _FLOOR = 160, 22
@@ -38,7 +38,7 @@ svg .base { stroke: var(--line); }
 """
 
 
-def html(view: View) -> str:
+def html(view: ReportView) -> str:
     """A whole page, readable in dark and light."""
     plots = "".join(map(_plot, view.plots))
     tables = "".join(map(_table, view.tables))
@@ -57,7 +57,7 @@ def _t(text: str) -> str:
     return escape(text, quote=True)
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     if not table.rows:
         return f"<h2>{_t(table.title)}</h2><p>{_t(table.empty)}</p>"
     head = "".join(f'<th scope="col">{_t(name)}</th>' for name in table.columns)
@@ -70,13 +70,13 @@ def _table(table: Table) -> str:
     )
 
 
-def _plot(plot: Bars | Columns) -> str:
-    if isinstance(plot, Bars):
+def _plot(plot: BarChart | ColumnChart) -> str:
+    if isinstance(plot, BarChart):
         return _bars(plot) if plot.bars else ""
     return _columns(plot) if any(sum(parts) for _, parts in plot.columns) else ""
 
 
-def _bars(plot: Bars) -> str:
+def _bars(plot: BarChart) -> str:
     """Horizontal, each with its name and its number: nobody has to read an axis."""
     top = max(value for _, value in plot.bars)
     height = len(plot.bars) * (_BAR + _GAP) + _GAP
@@ -97,7 +97,7 @@ def _short(name: str) -> str:
     return name if len(name) <= 32 else name[:31] + "…"
 
 
-def _columns(plot: Columns) -> str:
+def _columns(plot: ColumnChart) -> str:
     top = max(sum(parts) for _, parts in plot.columns)
     step = _WIDTH / len(plot.columns)
     drawn = [
@@ -117,7 +117,7 @@ def _columns(plot: Columns) -> str:
 
 
 def _stack(
-    plot: Columns, label: str, parts: Sequence[float], *, x: float, width: float, top: float
+    plot: ColumnChart, label: str, parts: Sequence[float], *, x: float, width: float, top: float
 ) -> str:
     floor, drawn = float(_HEIGHT), []
     for place, part in enumerate(parts):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mulligan.console.reports.report_view import Table, View
+from mulligan.console.reports.report_view import ReportTable, ReportView
 
 
-def markdown(view: View) -> str:
+def markdown(view: ReportView) -> str:
     """A whole document."""
     parts = [f"# {_cell(view.title)}", _cell(view.about)]
     parts.append("\n".join(f"- {_cell(name)}: {_cell(value)}" for name, value in view.facts))
@@ -14,7 +14,7 @@ def markdown(view: View) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     if not table.rows:
         return table.empty
     lines = [table.columns, ("---",) * len(table.columns), *table.rows]
@@ -29,7 +29,7 @@ def _cell(text: str) -> str:
     return flat
 
 
-def plain(view: View) -> str:
+def plain(view: ReportView) -> str:
     """For a terminal."""
     lines = [view.about]
     lines += [f"{name}: {value}" for name, value in view.facts]
@@ -38,7 +38,7 @@ def plain(view: View) -> str:
     return "\n".join(lines)
 
 
-def _aligned(table: Table) -> list[str]:
+def _aligned(table: ReportTable) -> list[str]:
     if not table.rows:
         return [f"  {table.empty}"]
     rows = [table.columns, *table.rows]

@@ -19,33 +19,29 @@ from mulligan.console.reports.overview_values import (
     Cost,
     Health,
     Lane,
-    Need,
     Overview,
     Share,
     Speed,
-    Step,
     Success,
     Technique,
     Why,
 )
 from mulligan.policies.figures import failure_ranking as ranking
 from mulligan.policies.figures import trend
-from mulligan.workers.figures.windows import Figures, parse_window
-from mulligan.workers.ledger.config_changes import Configured
+from mulligan.workers.figures.windows import FigureReader, parse_window
+from mulligan.workers.ledger.config_changes import ConfigChanges
 
 if TYPE_CHECKING:
-    from mulligan.console.http.context import Site
+    from mulligan.console.http.context import ConsoleContext
 
 __all__ = [
     "WINDOWS",
     "Cost",
     "Health",
     "Lane",
-    "Need",
     "Overview",
     "Share",
     "Speed",
-    "Step",
     "Success",
     "Technique",
     "Why",
@@ -54,7 +50,7 @@ __all__ = [
 
 
 def overview(
-    site: Site,
+    context: ConsoleContext,
     *,
     window: str = "1h",
     tenant: str | None = None,
@@ -67,9 +63,9 @@ def overview(
     ``whys``: how many signatures of failures at most.
     """
     seconds = parse_window(window)
-    settings = site.settings
-    figures = Figures(site.ledger.calls, settings)
-    now = look(site, figures, tenant=tenant, bound=bound)
+    settings = context.settings
+    figures = FigureReader(context.ledger.calls, settings)
+    now = look(context, figures, tenant=tenant, bound=bound)
     found = figures.window(seconds, now=now.at)
     buckets = condensed(found.buckets)
     rows = [bucket.rows for bucket in buckets]
@@ -97,6 +93,8 @@ def overview(
         ),
         paused=now.paused,
         behind_breakers=str(now.behind) if now.behind.jobs else "",
-        changes=Configured(site.ledger.calls, settings.key_prefix).changes(since=now.at - seconds),
+        changes=ConfigChanges(context.ledger.calls, settings.key_prefix).changes(
+            since=now.at - seconds
+        ),
         tenants=tenants_of(rows, tenant=tenant),
     )

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mulligan.console.reports.failure_report import example_of, place_of, rows_of
-from mulligan.console.reports.overview_values import Cost, Share, Speed, Step, Success, Why
+from mulligan.console.reports.overview_values import Cost, OutcomeStep, Share, Speed, Success, Why
 from mulligan.policies.figures import cost, trend
 from mulligan.policies.figures.facts import OTHER, RETRY_BOUNDS, Figure
-from mulligan.policies.figures.failure_ranking import Choice, Ranked, rank
+from mulligan.policies.figures.failure_ranking import RankedFailure, RankingFilter, rank
 from mulligan.policies.figures.trend import Outcomes
-from mulligan.workers.figures.windows import Bucket, Figures, Window
+from mulligan.workers.figures.windows import Bucket, FigureReader, Window
 from mulligan.workers.settings.model import Settings
 
 #: Steps of a series: more than a line can show are put together.
@@ -54,10 +54,12 @@ def _share(count: int, whole: Outcomes, steps: Sequence[tuple[int, int]]) -> Sha
     )
 
 
-def outcomes_of(buckets: Sequence[Bucket], *, tenant: str | None) -> tuple[Step, ...]:
+def outcomes_of(buckets: Sequence[Bucket], *, tenant: str | None) -> tuple[OutcomeStep, ...]:
     found = ((bucket.start, trend.outcomes(bucket.rows, tenant=tenant)) for bucket in buckets)
     return tuple(
-        Step(at=at, first_try=each.first_try, repaired=each.repaired, escalated=each.escalated)
+        OutcomeStep(
+            at=at, first_try=each.first_try, repaired=each.repaired, escalated=each.escalated
+        )
         for at, each in found
     )
 
@@ -118,13 +120,13 @@ def _budget_used(settings: Settings, spent: Mapping[str, int]) -> float | None:
 
 
 def why_of(
-    figures: Figures, window: Window, *, tenant: str | None, limit: int
+    figures: FigureReader, window: Window, *, tenant: str | None, limit: int
 ) -> tuple[tuple[Why, ...], bool]:
     """The most frequent signatures, and whether there are more than these."""
     found = rank(
         rows_of(window.buckets),
         rows_of(window.before),
-        choice=Choice(tenant=tenant),
+        choice=RankingFilter(tenant=tenant),
         limit=limit + 1,
     )
     shown = found[:limit]
@@ -137,7 +139,7 @@ def why_of(
     return whys, len(found) > limit
 
 
-def _why(ranked: Ranked, example: str, place: str) -> Why:
+def _why(ranked: RankedFailure, example: str, place: str) -> Why:
     return Why(
         signature=ranked.signature,
         kind=ranked.kind,

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mulligan.console.http.routes.ops_routes import sweep_age, visible_breakers, visible_pauses
-from mulligan.console.reports.overview_values import Health, Lane, Need
+from mulligan.console.reports.overview_values import Health, Lane, NeedsAttention
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.tasks.ports.world import LedgerUnavailable
-from mulligan.workers.alerts.deliveries import Deliveries
+from mulligan.workers.alerts.deliveries import WebhookDeliveries
 from mulligan.workers.celery.factory import QUEUES
 from mulligan.workers.celery.heartbeat import Beat, fleet
-from mulligan.workers.celery.queue_depth import Waiting, waiting
+from mulligan.workers.celery.queue_depth import QueueDepth, waiting
 from mulligan.workers.ledger import keys
 
 if TYPE_CHECKING:
-    from mulligan.console.http.context import Site
-    from mulligan.workers.figures.windows import Figures
+    from mulligan.console.http.context import ConsoleContext
+    from mulligan.workers.figures.windows import FigureReader
 
 #: Seconds without a sweep, or with events uncounted, until people are told, and until it is dead.
 _LATE, _DEAD = 60.0, 300.0
@@ -34,7 +34,7 @@ _LOOKED_AT = 2000
 
 
 @dataclass(frozen=True)
-class Behind:
+class QueueBacklog:
     """How many wait; ``more``: not all that wait were looked at."""
 
     jobs: int
@@ -46,17 +46,17 @@ class Behind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Now:
+class CurrentState:
     """Everything that was read of the present."""
 
     at: float
     beats: Sequence[Beat] = ()
     #: None: the broker is away.
-    queues: Mapping[str, Waiting] | None = None
+    queues: Mapping[str, QueueDepth] | None = None
     paused: tuple[str, ...] = ()
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
     #: Jobs that wait for a breaker to let them through.
-    behind: Behind = field(default_factory=lambda: Behind(0))
+    behind: QueueBacklog = field(default_factory=lambda: QueueBacklog(0))
     groups: Sequence[EscalationGroup] = ()
     dead_webhooks: int = 0
     sweep_age: float | None = None
@@ -70,61 +70,63 @@ class Now:
         return max(ages, default=0.0) if self.queues is not None else None
 
 
-def look(site: Site, figures: Figures, *, tenant: str | None, bound: bool) -> Now:
+def look(
+    context: ConsoleContext, figures: FigureReader, *, tenant: str | None, bound: bool
+) -> CurrentState:
     """Read it all; how often the ledger is asked does not depend on how many jobs it holds.
 
     ``bound``: the reader may know of this tenant alone.
     """
-    settings, ledger = site.settings, site.ledger
+    settings, ledger = context.settings, context.ledger
     now = ledger.now()
-    deliveries = Deliveries(
+    deliveries = WebhookDeliveries(
         ledger.calls, prefix=settings.key_prefix, partitions=settings.partitions
     )
-    breakers = visible_breakers(site, tenant if bound else None)
-    return Now(
+    breakers = visible_breakers(context, tenant if bound else None)
+    return CurrentState(
         at=now,
         beats=fleet(ledger.calls, settings.key_prefix, now),
-        queues=_queues(site),
-        paused=tuple(visible_pauses(site, tenant if bound else None)),
+        queues=_queues(context),
+        paused=tuple(visible_pauses(context, tenant if bound else None)),
         breakers=breakers,
-        behind=_behind(site)
+        behind=_behind(context)
         if any(one.state != "closed" for one in breakers.values())
-        else Behind(0),
+        else QueueBacklog(0),
         groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
         dead_webhooks=0 if bound else deliveries.counts()["dead"],
-        sweep_age=sweep_age(site),
+        sweep_age=sweep_age(context),
         fold_lag=figures.lag(now=now),
-        spent=_spent(site, now, tenant),
+        spent=_spent(context, now, tenant),
     )
 
 
-def _queues(site: Site) -> Mapping[str, Waiting] | None:
+def _queues(context: ConsoleContext) -> Mapping[str, QueueDepth] | None:
     try:
-        return waiting(site.app, QUEUES)
+        return waiting(context.app, QUEUES)
     except LedgerUnavailable:
         return None  # the page says so, and shows what the ledger knows
 
 
-def _behind(site: Site) -> Behind:
+def _behind(context: ConsoleContext) -> QueueBacklog:
     """Of the jobs that came to wait last, those that wait for a breaker. Two round trips."""
-    calls, found, waiting = site.ledger.calls, 0, 0
-    for prefix in keys.partition_prefixes(site.settings.key_prefix, site.settings.partitions):
+    calls, found, waiting = context.ledger.calls, 0, 0
+    for prefix in keys.partition_prefixes(context.settings.key_prefix, context.settings.partitions):
         ids = calls.run("ZREVRANGE", f"{prefix}jobs:waiting", 0, _LOOKED_AT)
         names = [f"{prefix}job:{job_id}" for job_id in ids[:_LOOKED_AT]]
         found += calls.fields(names, "waiting_for").count("breaker")
         waiting += len(ids) > _LOOKED_AT
-    return Behind(found, more=waiting > 0 and found > 0)
+    return QueueBacklog(found, more=waiting > 0 and found > 0)
 
 
-def _spent(site: Site, now: float, tenant: str | None) -> dict[str, int]:
-    quotas = site.settings.quotas
+def _spent(context: ConsoleContext, now: float, tenant: str | None) -> dict[str, int]:
+    quotas = context.settings.quotas
     names = [name for name in quotas if name != "*"] if tenant is None else [tenant]
     if not quotas or not names:
         return {}
     day = int(now // 86400)
     spent = dict.fromkeys(names, 0)
-    for prefix in keys.partition_prefixes(site.settings.key_prefix, site.settings.partitions):
-        found = site.ledger.calls.run("MGET", *(f"{prefix}spent:{name}:{day}" for name in names))
+    for prefix in keys.partition_prefixes(context.settings.key_prefix, context.settings.partitions):
+        found = context.ledger.calls.run("MGET", *(f"{prefix}spent:{name}:{day}" for name in names))
         for name, text in zip(names, found, strict=True):
             spent[name] += int(text or 0)
     return spent
@@ -133,7 +135,7 @@ def _spent(site: Site, now: float, tenant: str | None) -> dict[str, int]:
 # -- health ----------------------------------------------------------------------------------------
 
 
-def health_of(now: Now) -> Health:
+def health_of(now: CurrentState) -> Health:
     down, degraded = _down(now), _degraded(now)
     return Health(
         state="down" if down else "degraded" if degraded else "ok",
@@ -143,7 +145,7 @@ def health_of(now: Now) -> Health:
     )
 
 
-def _down(now: Now) -> list[str]:
+def _down(now: CurrentState) -> list[str]:
     reasons = []
     if now.queues is None:
         reasons.append("the broker is away")
@@ -156,7 +158,7 @@ def _down(now: Now) -> list[str]:
     return reasons
 
 
-def _degraded(now: Now) -> list[str]:
+def _degraded(now: CurrentState) -> list[str]:
     served = {queue for beat in now.beats for queue in beat.queues}
     reasons = []
     if now.beats:
@@ -183,14 +185,14 @@ def _ago(seconds: float) -> str:
 # -- what needs somebody ---------------------------------------------------------------------------
 
 
-def needs_of(now: Now, *, tenant: str | None) -> tuple[Need, ...]:
+def needs_of(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAttention, ...]:
     """Escalations first, the largest group at the top; then what is broken."""
     groups = [_need(group, now.at, tenant) for group in now.groups]
     groups.sort(key=lambda need: (need.muted, -need.count))
     needs = [*groups, *_open_breakers(now)]
     if now.dead_webhooks:
         needs.append(
-            Need(
+            NeedsAttention(
                 kind="webhooks",
                 title=f"{now.dead_webhooks} alerts were given up",
                 detail="nobody was told; see `mulligan webhooks`",
@@ -200,7 +202,7 @@ def needs_of(now: Now, *, tenant: str | None) -> tuple[Need, ...]:
     if now.sweep_age is None or now.sweep_age > _LATE:
         ago = "never" if now.sweep_age is None else f"{_ago(now.sweep_age)} ago"
         needs.append(
-            Need(
+            NeedsAttention(
                 kind="sweep",
                 title=f"last sweep {ago}",
                 detail="retries with a delay and lost work wait for it: is a control worker there?",
@@ -208,7 +210,7 @@ def needs_of(now: Now, *, tenant: str | None) -> tuple[Need, ...]:
         )
     if now.fold_lag > _LATE:
         needs.append(
-            Need(
+            NeedsAttention(
                 kind="fold",
                 title=f"figures are {_ago(now.fold_lag)} behind",
                 detail="what this page counts is older than it looks",
@@ -217,11 +219,11 @@ def needs_of(now: Now, *, tenant: str | None) -> tuple[Need, ...]:
     return tuple(needs)
 
 
-def _need(group: EscalationGroup, now: float, tenant: str | None) -> Need:
+def _need(group: EscalationGroup, now: float, tenant: str | None) -> NeedsAttention:
     count = group.open if tenant is None else group.tenants.get(tenant, 0)
     types = [name for name, n in group.task_types.items() if n]
     shown = ", ".join(types[:2]) + (f" and {len(types) - 2} more" if len(types) > 2 else "")
-    return Need(
+    return NeedsAttention(
         kind="escalations",
         title=f"{group.kind or group.reason}  {shown}".strip(),
         detail=group.reason if group.kind else group.detail,
@@ -232,7 +234,7 @@ def _need(group: EscalationGroup, now: float, tenant: str | None) -> Need:
     )
 
 
-def _open_breakers(now: Now) -> list[Need]:
+def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
     found = []
     several = sum(breaker.state != "closed" for breaker in now.breakers.values()) > 1
     for name, breaker in sorted(now.breakers.items()):
@@ -245,7 +247,7 @@ def _open_breakers(now: Now) -> list[Need]:
         if now.behind.jobs and several:
             behind += " for these breakers together"
         found.append(
-            Need(
+            NeedsAttention(
                 kind="breaker",
                 title=f"{name} {breaker.state.replace('_', ' ')}{lasting}",
                 detail=f"{probing}{behind}, {breaker.faults} faults in a row",
@@ -260,7 +262,7 @@ def _open_breakers(now: Now) -> list[Need]:
 # -- queues ----------------------------------------------------------------------------------------
 
 
-def lanes_of(now: Now) -> tuple[Lane, ...]:
+def lanes_of(now: CurrentState) -> tuple[Lane, ...]:
     """The queues that somebody serves or that something waits in.
 
     A worker may serve several: what it runs and its slots are counted in one of them, so that the
@@ -295,6 +297,6 @@ def lane_of(beat: Beat) -> str | None:
     return next((name for name in _MAIN if name in beat.queues), None)
 
 
-def running(now: Now) -> int:
+def running(now: CurrentState) -> int:
     """Tasks that work on jobs and edits; what control does for the house is none of them."""
     return sum(beat.active for beat in now.beats if lane_of(beat) != "control")

@@ -22,7 +22,7 @@ class Health:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class NeedsAttention:
     """Something that waits for a person."""
 
     kind: Literal["escalations", "breaker", "webhooks", "sweep", "fold"]
@@ -86,7 +86,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class OutcomeStep:
     """One step of the outcomes' plot."""
 
     at: float
@@ -140,11 +140,11 @@ class Overview:
     step: int
     tenant: str | None
     health: Health
-    needs_you: tuple[Need, ...]
+    needs_you: tuple[NeedsAttention, ...]
     success: Success
     speed: Speed
     cost: Cost
-    outcomes: tuple[Step, ...]
+    outcomes: tuple[OutcomeStep, ...]
     queues: tuple[Lane, ...]
     #: Tasks that run, each once, however many queues its worker serves.
     running: int

@@ -15,7 +15,7 @@ _BLOCKS_SHOWN = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class ReportTable:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -24,7 +24,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars:
+class BarChart:
     """One bar per name."""
 
     title: str
@@ -33,7 +33,7 @@ class Bars:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class ColumnChart:
     """Stacked columns over time: a label and one number per name."""
 
     title: str
@@ -42,12 +42,12 @@ class Columns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class ReportView:
     title: str
     about: str
     facts: tuple[tuple[str, str], ...]
-    tables: tuple[Table, ...] = ()
-    plots: tuple[Bars | Columns, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
+    plots: tuple[BarChart | ColumnChart, ...] = ()
 
 
 def percent(share: float | None) -> str:
@@ -74,10 +74,10 @@ def condense(series: Sequence[float], at_most: int) -> list[float]:
 Day = tuple[str, tuple[float, ...]]
 
 
-def immediate_loop_view(report: Mapping[str, Any], days: Sequence[Day] = ()) -> View:
+def immediate_loop_view(report: Mapping[str, Any], days: Sequence[Day] = ()) -> ReportView:
     median = report["medianImmediateLatencyMinutes"]
     causes = report["causeLabels"]
-    return View(
+    return ReportView(
         title="Immediate self-repair",
         about=_about(report),
         facts=(
@@ -98,8 +98,8 @@ def immediate_loop_view(report: Mapping[str, Any], days: Sequence[Day] = ()) -> 
     )
 
 
-def delayed_verification_view(report: Mapping[str, Any], days: Sequence[Day] = ()) -> View:
-    return View(
+def delayed_verification_view(report: Mapping[str, Any], days: Sequence[Day] = ()) -> ReportView:
+    return ReportView(
         title="Delayed verification",
         about=_about(report),
         facts=(
@@ -118,9 +118,9 @@ def delayed_verification_view(report: Mapping[str, Any], days: Sequence[Day] = (
     )
 
 
-def budget_view(report: Mapping[str, Any], days: Sequence[Day] = ()) -> View:
+def budget_view(report: Mapping[str, Any], days: Sequence[Day] = ()) -> ReportView:
     types = report["taskTypes"]
-    return View(
+    return ReportView(
         title="Budgets and guardrails",
         about=_about(report),
         facts=(
@@ -130,7 +130,7 @@ def budget_view(report: Mapping[str, Any], days: Sequence[Day] = ()) -> View:
         ),
         tables=(
             _counts("Reasons", "reason", report["exhaustionReasons"]),
-            Table(
+            ReportTable(
                 title="Task types",
                 columns=("task type", "cycles", "exhausted", "rate"),
                 rows=tuple(
@@ -163,26 +163,28 @@ def _cycles(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
-def _counts(title: str, name: str, counts: Mapping[str, int]) -> Table:
+def _counts(title: str, name: str, counts: Mapping[str, int]) -> ReportTable:
     rows = tuple((each, str(n)) for each, n in counts.items() if n)
-    return Table(title=title, columns=(name, "cycles"), rows=rows)
+    return ReportTable(title=title, columns=(name, "cycles"), rows=rows)
 
 
-def _bars(title: str, counts: Mapping[str, float], unit: str = "") -> Bars:
-    return Bars(title=title, bars=tuple((name, n) for name, n in counts.items() if n), unit=unit)
+def _bars(title: str, counts: Mapping[str, float], unit: str = "") -> BarChart:
+    return BarChart(
+        title=title, bars=tuple((name, n) for name, n in counts.items() if n), unit=unit
+    )
 
 
-def _over_days(title: str, names: tuple[str, ...], days: Sequence[Day]) -> Columns:
-    return Columns(title=title, names=names, columns=tuple(days))
+def _over_days(title: str, names: tuple[str, ...], days: Sequence[Day]) -> ColumnChart:
+    return ColumnChart(title=title, names=names, columns=tuple(days))
 
 
 # -- failures and money ----------------------------------------------------------------------------
 
 
-def failures_view(report: Mapping[str, Any]) -> View:
+def failures_view(report: Mapping[str, Any]) -> ReportView:
     rows = report["failures"]
     step, start = report["step_seconds"], datetime.fromisoformat(report["since"]).timestamp()
-    return View(
+    return ReportView(
         title="Failures",
         about=f"The last {report['window']}, as of {report['generated_at'][:19]} UTC.",
         facts=(
@@ -190,7 +192,7 @@ def failures_view(report: Mapping[str, Any]) -> View:
             ("signatures", str(len(rows))),
         ),
         tables=(
-            Table(
+            ReportTable(
                 title="Signatures",
                 columns=("signature", "kind", "n", "before", "course", "repaired", "task types",
                          "example"),
@@ -200,7 +202,7 @@ def failures_view(report: Mapping[str, Any]) -> View:
         ),
         plots=(
             _failures_over_time(rows, start=start, step=step),
-            Bars(
+            BarChart(
                 title="Signatures",
                 bars=tuple((f"{_kind(row)} {row['signature']}", row["count"]) for row in rows[:15]),
             ),
@@ -227,7 +229,9 @@ def _failure_row(row: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _failures_over_time(rows: Sequence[Mapping[str, Any]], *, start: float, step: int) -> Columns:
+def _failures_over_time(
+    rows: Sequence[Mapping[str, Any]], *, start: float, step: int
+) -> ColumnChart:
     """By kind: five of them at most can be told apart."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     shown = kinds[:4] + (["others"] if len(kinds) > 4 else [])
@@ -240,7 +244,7 @@ def _failures_over_time(rows: Sequence[Mapping[str, Any]], *, start: float, step
     thin = {name: condense(each, _COLUMNS) for name, each in series.items()}
     count = len(next(iter(thin.values()), []))
     width = step * max(1, -(-length // _COLUMNS))
-    return Columns(
+    return ColumnChart(
         title="Failed attempts",
         names=tuple(shown),
         columns=tuple(
@@ -253,12 +257,12 @@ def _failures_over_time(rows: Sequence[Mapping[str, Any]], *, start: float, step
     )
 
 
-def cost_view(report: Mapping[str, Any]) -> View:
+def cost_view(report: Mapping[str, Any]) -> ReportView:
     total = report["total"]
     by = report["by"]
     names = [" · ".join(value or "(none)" for value in line["of"].values()) for line in
              report["lines"]]  # fmt: skip
-    return View(
+    return ReportView(
         title="Cost",
         about=f"The last {report['window']}, as of {report['generated_at'][:19]} UTC.",
         facts=(
@@ -270,7 +274,7 @@ def cost_view(report: Mapping[str, Any]) -> View:
             ("tokens without a price", f"{total['unpriced_tokens']:,}"),
         ),
         tables=(
-            Table(
+            ReportTable(
                 title="By " + ", ".join(by),
                 columns=(*by, "attempts", "tokens", "first", "repairs", "per success", "money",
                          "of which repairs", "unknown"),
@@ -279,7 +283,7 @@ def cost_view(report: Mapping[str, Any]) -> View:
             ),
         ),
         plots=(
-            Columns(
+            ColumnChart(
                 title="Tokens",
                 names=("first attempts", "repairs"),
                 columns=tuple(
@@ -287,7 +291,7 @@ def cost_view(report: Mapping[str, Any]) -> View:
                     for name, line in list(zip(names, report["lines"], strict=True))[:_COLUMNS]
                 ),
             ),
-            Bars(
+            BarChart(
                 title="Money",
                 bars=tuple(
                     (name, line["money"])

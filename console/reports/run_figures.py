@@ -14,7 +14,7 @@ from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class RunFigures:
     jobs: int
     first_try: int
     succeeded: int
@@ -30,7 +30,7 @@ class Figures:
     cycles: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, views: Sequence[JobView], *, accepted: int | None = None) -> Figures:
+    def of(cls, views: Sequence[JobView], *, accepted: int | None = None) -> RunFigures:
         """``accepted``: how many there should be; as many as there are if nobody counted."""
         jobs = len(views) if accepted is None else accepted
         latencies = [seconds for view in views for seconds in retry_latencies(view)]

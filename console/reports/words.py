@@ -7,7 +7,7 @@ from typing import Any
 
 from mulligan.console.reports.job_document import best_attempt
 from mulligan.console.reports.run_figures import first_try
-from mulligan.policies.failures.redaction import discreet_place, is_name
+from mulligan.policies.failures.redaction import is_name, redacted_place
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 NOTHING = "–"
@@ -61,7 +61,7 @@ def failure_in_words(failure: Mapping[str, Any], *, texts: bool = True) -> str:
 
 def place_without_texts(finding: Mapping[str, Any], verifier_id: str | None) -> str:
     """Where a finding is, for those who may not read the answer; empty if that would quote it."""
-    return discreet_place(
+    return redacted_place(
         finding.get("path"),
         verifier_id=verifier_id,
         code=finding.get("code"),

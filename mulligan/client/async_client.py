@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
     from typing import Unpack
 
-    from mulligan.client.backends import Desk
+    from mulligan.client.backends import Backend
     from mulligan.client.build_jobs import Ask, JobOptions
     from mulligan.client.result import Handle, Result
     from mulligan.tasks.ports.ledger import Event
@@ -40,10 +40,10 @@ class AsyncClient:
         self._threads: ThreadPoolExecutor | None = None
 
     @classmethod
-    def at(cls, desk: Desk) -> AsyncClient:
+    def at(cls, backend: Backend) -> AsyncClient:
         """See Client.at."""
         client = cls()
-        client._client = Client.at(desk)
+        client._client = Client.at(backend)
         return client
 
     @overload

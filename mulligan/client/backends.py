@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mulligan.client.build_jobs import contract_by_reference
-from mulligan.client.completion import Feed, LedgerFeed, events_of
+from mulligan.client.completion import EventFeed, LedgerFeed, events_of
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import Intake, key_problems, store_jobs
-from mulligan.tasks.ports.ledger import Accepted, Conflict, Event, JobView, Ledger
+from mulligan.tasks.ports.ledger import Accepted, Event, JobView, KeyConflict, Ledger
 from mulligan.tasks.ports.world import BadInput
-from mulligan.workers.contract_models import CONTRACT, Models
+from mulligan.workers.contract_models import CONTRACT, ContractModels
 from mulligan.workers.settings.model import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class SubmitResult:
     """What became of jobs that were handed in."""
 
     #: Those that are stored, by their places.
@@ -33,7 +33,7 @@ class Taken:
     problems: Sequence[str] = ()
 
 
-class Desk(Protocol):
+class Backend(Protocol):
     """Takes jobs and knows what became of them."""
 
     #: Who answers a job that does not say; None if it must.
@@ -42,7 +42,7 @@ class Desk(Protocol):
     def contract(self, returns: Any) -> dict[str, Any]:
         """The verifier spec that makes an answer what the caller wants back."""
 
-    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         """Hand jobs in. BadInput names every problem, and then none of them is stored.
 
         ``stored`` is told how many more are.
@@ -56,7 +56,7 @@ class Desk(Protocol):
     def cancel(self, job_id: str) -> str:
         """The state that the job is then in, or ``gone``."""
 
-    def feed(self) -> Feed:
+    def feed(self) -> EventFeed:
         """What happens to all jobs from now on."""
 
     def events_of(self, job_id: str) -> Iterator[Event | None]:
@@ -68,29 +68,29 @@ class Desk(Protocol):
     def close(self) -> None: ...
 
 
-def open_desk(overrides: Mapping[str, Any], *, slots: int) -> Desk:
+def open_backend(overrides: Mapping[str, Any], *, slots: int) -> Backend:
     """The configured broker, or else a stack of this process in its home directory."""
     settings = load_settings(**overrides)
     if settings.broker_url is not None:
-        return BrokerDesk(settings)
+        return BrokerBackend(settings)
     if settings.ledger_url is not None:
         raise BadInput("broker_url: a ledger without a broker: set MULLIGAN_BROKER_URL too")
-    return EmbeddedDesk.shared(settings, overrides, slots=slots)
+    return EmbeddedBackend.shared(settings, overrides, slots=slots)
 
 
-class LedgerDesk:
+class LedgerBackend:
     """What every desk does that has a ledger and an intake at hand."""
 
     def __init__(self, ledger: Ledger, intake: Intake) -> None:
         self._ledger = ledger
         self._intake = intake
 
-    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         answers = dict(enumerate(store_jobs(self._intake, jobs, stored=stored)))
-        refused = [place for place, answer in answers.items() if isinstance(answer, Conflict)]
+        refused = [place for place, answer in answers.items() if isinstance(answer, KeyConflict)]
         if len(refused) == len(jobs):
             raise BadInput(*key_problems(jobs, refused))
-        return Taken(
+        return SubmitResult(
             accepted={i: each for i, each in answers.items() if isinstance(each, Accepted)},
             problems=key_problems(jobs, refused),
         )
@@ -105,21 +105,21 @@ class LedgerDesk:
     def cancel(self, job_id: str) -> str:
         return self._ledger.cancel(job_id, detail="cancelled by a client")
 
-    def feed(self) -> Feed:
+    def feed(self) -> EventFeed:
         return LedgerFeed(self._ledger)
 
     def events_of(self, job_id: str) -> Iterator[Event | None]:
         return events_of(self._ledger, job_id)
 
 
-class BrokerDesk(LedgerDesk):
+class BrokerBackend(LedgerBackend):
     """A fleet. Jobs are written to its ledger, and its workers are told through its broker."""
 
     def __init__(self, settings: Settings) -> None:
         from mulligan.workers.celery.producer import producer_intake
         from mulligan.workers.ledger.open_ledger import open_ledger
 
-        self._models = Models(settings.model_modules)
+        self._models = ContractModels(settings.model_modules)
         ledger = open_ledger(settings, patience=settings.submit_patience)
         super().__init__(ledger, producer_intake(settings, ledger, models=self._models))
         self.runner: Any = settings.default_runner
@@ -135,7 +135,7 @@ class BrokerDesk(LedgerDesk):
         """Nothing was started."""
 
 
-class StackDesk(LedgerDesk):
+class LocalBackend(LedgerBackend):
     """Threads of this process do the work. Whoever made the stack closes it."""
 
     def __init__(self, stack: LocalStack) -> None:
@@ -158,7 +158,7 @@ class StackDesk(LedgerDesk):
         """Others may still use the stack."""
 
 
-class EmbeddedDesk(StackDesk):
+class EmbeddedBackend(LocalBackend):
     """A durable ledger in the home directory, and threads of this process that do the work.
 
     All clients of one process with the same settings share it. It ends when the last of them is
@@ -176,7 +176,7 @@ class EmbeddedDesk(StackDesk):
     @classmethod
     def shared(
         cls, settings: Settings, overrides: Mapping[str, Any], *, slots: int
-    ) -> EmbeddedDesk:
+    ) -> EmbeddedBackend:
         key = (os.getpid(), f"{settings.home.resolve()}|{slots}|{settings.model_dump_json()}")
         with _LOCK:
             if key not in _OPEN:
@@ -184,7 +184,7 @@ class EmbeddedDesk(StackDesk):
             _OPEN[key].users += 1
             return _OPEN[key]
 
-    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         for job in jobs:
             self._expect(job)
         return super().submit(jobs, stored=stored)
@@ -211,7 +211,7 @@ class EmbeddedDesk(StackDesk):
             self.users -= 1
             if self.users > 0:
                 return
-            for key in [key for key, desk in _OPEN.items() if desk is self]:
+            for key in [key for key, backend in _OPEN.items() if backend is self]:
                 del _OPEN[key]
         self.shut_down()
 
@@ -231,10 +231,12 @@ def _undeliverable(job: Job) -> list[str]:
 
 
 _LOCK = threading.Lock()
-_OPEN: dict[tuple[int, str], EmbeddedDesk] = {}
+_OPEN: dict[tuple[int, str], EmbeddedBackend] = {}
 
 
-def _open_embedded(settings: Settings, overrides: Mapping[str, Any], *, slots: int) -> EmbeddedDesk:
+def _open_embedded(
+    settings: Settings, overrides: Mapping[str, Any], *, slots: int
+) -> EmbeddedBackend:
     from mulligan.console.cli.home import is_up
     from mulligan.workers.ledger.open_ledger import open_ledger
     from mulligan.workers.local.embedded_redis import EmbeddedRedis
@@ -248,13 +250,13 @@ def _open_embedded(settings: Settings, overrides: Mapping[str, Any], *, slots: i
         **{**overrides, "broker_url": redis.url, "home": home.resolve(), "allow_inline": True}
     )
     ledger = open_ledger(own, patience=own.submit_patience)
-    return EmbeddedDesk(local_stack(own, ledger, slots=slots), redis)
+    return EmbeddedBackend(local_stack(own, ledger, slots=slots), redis)
 
 
 @atexit.register
 def _at_exit() -> None:
     """A process that ends without closing leaves nothing running and loses nothing."""
-    for key, desk in list(_OPEN.items()):
+    for key, backend in list(_OPEN.items()):
         if key[0] == os.getpid():
-            desk.shut_down()
+            backend.shut_down()
     _OPEN.clear()

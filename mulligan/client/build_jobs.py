@@ -16,7 +16,7 @@ from mulligan.tasks.jobs.submit import read_job
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.contract_models import (
     CONTRACT,
-    Models,
+    ContractModels,
     is_model,
     reference_of,
     schema_of,
@@ -65,7 +65,7 @@ class JobOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RequestDefaults:
     """What all jobs of one call have in common."""
 
     #: The verifier spec of ``returns``, and its name.
@@ -75,7 +75,7 @@ class Asked:
     runner: Any
 
 
-def build_jobs(asks: Sequence[tuple[Ask, Mapping[str, Any]]], asked: Asked) -> list[Job]:
+def build_jobs(asks: Sequence[tuple[Ask, Mapping[str, Any]]], asked: RequestDefaults) -> list[Job]:
     """The jobs, or BadInput with every problem of each: of many, by its place."""
     jobs: list[Job] = []
     found: list[str] = []
@@ -90,7 +90,7 @@ def build_jobs(asks: Sequence[tuple[Ask, Mapping[str, Any]]], asked: Asked) -> l
     return jobs
 
 
-def _build(ask: Ask, options: Mapping[str, Any], asked: Asked) -> Job:
+def _build(ask: Ask, options: Mapping[str, Any], asked: RequestDefaults) -> Job:
     raw, contract = _fields(ask), asked.contract
     raw.update({name: value for name, value in options.items() if value is not None})
     given = raw.get("verifiers", ())
@@ -158,7 +158,7 @@ def title_of(returns: Any) -> str | None:
     return title if isinstance(title, str) else None
 
 
-def contract_by_reference(returns: Any, models: Models) -> dict[str, Any]:
+def contract_by_reference(returns: Any, models: ContractModels) -> dict[str, Any]:
     """The contract for workers elsewhere: the schema, and a model that they may import by name."""
     if isinstance(returns, Mapping):
         return {"id": CONTRACT, "schema": dict(returns)}

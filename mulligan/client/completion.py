@@ -22,7 +22,7 @@ _ASKED = 100
 _SKEW_MS = 1000
 
 
-class Feed(Protocol):
+class EventFeed(Protocol):
     """What happens to all jobs from the moment it was opened."""
 
     def take(self) -> Sequence[Event] | None:
@@ -31,10 +31,10 @@ class Feed(Protocol):
     def close(self) -> None: ...
 
 
-class Source(Protocol):
+class JobReader(Protocol):
     """Who knows about jobs."""
 
-    def feed(self) -> Feed:
+    def feed(self) -> EventFeed:
         """A feed that is open when this returns."""
 
     def states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
@@ -58,10 +58,10 @@ class LedgerFeed:
         """Nothing is open between two looks."""
 
 
-class Ends:
+class CompletionWatcher:
     """Futures that are done when jobs end. The thread lives as long as somebody waits."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: JobReader) -> None:
         self._source = source
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Future[None]]] = {}
@@ -93,7 +93,7 @@ class Ends:
         """Nobody is left waiting for what can no longer be heard."""
         self._give_up(MulliganError("the client was closed while jobs were waited for"))
 
-    def _listen(self, feed: Feed) -> None:
+    def _listen(self, feed: EventFeed) -> None:
         heard = time.monotonic()
         try:
             while self._anybody():

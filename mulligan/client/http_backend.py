@@ -11,16 +11,16 @@ from urllib.parse import quote
 from uuid import uuid4
 from weakref import WeakSet
 
-from mulligan.client.backends import Taken
+from mulligan.client.backends import SubmitResult
 from mulligan.client.build_jobs import contract_by_reference, placed
-from mulligan.client.completion import SILENCE, Feed, before, ends
-from mulligan.client.http_events import Stream
-from mulligan.client.http_requests import TOKEN_VARIABLE, Console
+from mulligan.client.completion import SILENCE, EventFeed, before, ends
+from mulligan.client.http_events import ConsoleEvents
+from mulligan.client.http_requests import TOKEN_VARIABLE, ConsoleConnection
 from mulligan.client.http_rows import view_of
 from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.tasks.ports.ledger import Accepted, Event, JobView
 from mulligan.tasks.ports.world import BadInput
-from mulligan.workers.contract_models import Models
+from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.settings.model import Settings, load_settings
 
 #: Jobs, and bytes of them, per request: the console has caps.
@@ -31,27 +31,27 @@ _NAMED = 100
 _LAST_WORDS = 1.0
 
 
-def open_console(url: str, token: str | None, overrides: Mapping[str, Any]) -> HttpDesk:
+def open_console(url: str, token: str | None, overrides: Mapping[str, Any]) -> HttpBackend:
     """The desk of a console. Nothing is contacted yet."""
     settings = load_settings(**overrides)
     token = token or os.environ.get(TOKEN_VARIABLE) or None
-    return HttpDesk(Console(url, token, patience=settings.submit_patience), settings)
+    return HttpBackend(ConsoleConnection(url, token, patience=settings.submit_patience), settings)
 
 
-class HttpDesk:
+class HttpBackend:
     """A console's. Jobs are checked, stored and worked on where it is."""
 
-    def __init__(self, console: Console, settings: Settings) -> None:
+    def __init__(self, console: ConsoleConnection, settings: Settings) -> None:
         self._console = console
-        self._models = Models(settings.model_modules)
-        self._streams: WeakSet[Stream] = WeakSet()
+        self._models = ContractModels(settings.model_modules)
+        self._streams: WeakSet[ConsoleEvents] = WeakSet()
         self.runner: Any = settings.default_runner
 
     def contract(self, returns: Any) -> dict[str, Any]:
         """A model of an allow-listed module by its name too; the workers check its validators."""
         return contract_by_reference(returns, self._models)
 
-    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         """Each under a key of its own, so that a repeated request makes no second job."""
         _refuse_paths(jobs)
         accepted: dict[int, Accepted] = {}
@@ -65,12 +65,12 @@ class HttpDesk:
                 lines = [f"jobs{line}" for line in placed(error.problems, start)]
                 if not accepted:
                     raise BadInput(*lines) from None
-                return Taken(accepted=accepted, problems=lines)
+                return SubmitResult(accepted=accepted, problems=lines)
             for place, answer in enumerate(answers, start):
                 mine = jobs[place].idempotency_key is None  # so nobody else's job can be seen
                 accepted[place] = replace(answer, status="accepted") if mine else answer
             stored(len(answers))
-        return Taken(accepted=accepted)
+        return SubmitResult(accepted=accepted)
 
     def _submit(self, bodies: Sequence[str], *, single: bool) -> list[Accepted]:
         content = bodies[0] if single else f"[{','.join(bodies)}]"
@@ -98,11 +98,11 @@ class HttpDesk:
             return str(answer.body["state"])
         return self.states([job_id]).get(job_id, "gone")
 
-    def feed(self) -> Feed:
+    def feed(self) -> EventFeed:
         return self._listen("/api/events")
 
-    def _listen(self, path: str, after: str | None = None) -> Stream:
-        stream = Stream(self._console, path, after=after)
+    def _listen(self, path: str, after: str | None = None) -> ConsoleEvents:
+        stream = ConsoleEvents(self._console, path, after=after)
         self._streams.add(stream)
         return stream
 

@@ -12,17 +12,17 @@ from queue import Empty, SimpleQueue
 import httpx2
 
 from mulligan.client.completion import BLOCK
-from mulligan.client.http_requests import PAUSES, Console
+from mulligan.client.http_requests import PAUSES, ConsoleConnection
 from mulligan.tasks.ports.ledger import Event
 
 
-class Stream:
+class ConsoleEvents:
     """Events over one connection, which is made again where it broke.
 
     A thread reads, so that whoever takes them never waits for longer than a moment.
     """
 
-    def __init__(self, console: Console, path: str, *, after: str | None = None) -> None:
+    def __init__(self, console: ConsoleConnection, path: str, *, after: str | None = None) -> None:
         self._console = console
         self._path = path
         self._after = after

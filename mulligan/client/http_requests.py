@@ -24,12 +24,12 @@ _SLOWED = 120.0
 _AWAY = frozenset({502, 503, 504})
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     body: Any
 
 
-class Console:
+class ConsoleConnection:
     """Requests to one console, repeated while it is away: each of ours may be made twice."""
 
     def __init__(
@@ -60,13 +60,13 @@ class Console:
 
     def ask(
         self, method: str, path: str, content: str | None = None, *, also: Sequence[int] = ()
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer if it is a good one or its status is in ``also``; else the error it means."""
         headers = {"Content-Type": "application/json"} if content is not None else {}
         data = content.encode() if content is not None else None
         request = self._client.build_request(method, path, content=data, headers=headers)
         response = self._patiently(lambda: self._client.send(request), self.wait)
-        return Answer(response.status_code, self._document(response, also))
+        return HttpAnswer(response.status_code, self._document(response, also))
 
     def listen(
         self, path: str, after: str | None, wait: Callable[[float], object]

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mulligan.client.backends import StackDesk, Taken
+from mulligan.client.backends import LocalBackend, SubmitResult
 from mulligan.policies.jobs.job import Job, RunnerSpec
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from mulligan.tasks.jobs.context import Workbench
+    from mulligan.tasks.jobs.context import AttemptContext
     from mulligan.tasks.ports.ledger import Ledger
     from mulligan.workers.local.local_stack import LocalStack
     from mulligan.workers.settings.model import Settings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Answers = Sequence[Any] | Callable[[str], Sequence[Any]]
 
 
-class ScriptedDesk(StackDesk):
+class ScriptedBackend(LocalBackend):
     """Jobs are answered from a script, whatever runner they name; without one, as they say."""
 
     def __init__(self, stack: LocalStack, answers: Answers) -> None:
@@ -31,7 +31,7 @@ class ScriptedDesk(StackDesk):
         if answers:
             self.runner = {"kind": "scripted", "answers": [""]}
 
-    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> Taken:
+    def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         return super().submit([self._scripted(job) for job in jobs], stored=stored)
 
     def _scripted(self, job: Job) -> Job:
@@ -43,24 +43,26 @@ class ScriptedDesk(StackDesk):
 
 
 @dataclass(frozen=True)
-class OwnShop:
+class InMemoryServices:
     """As much of a worker's shop as a user's own task needs that runs inline."""
 
     settings: Settings
     ledger: Ledger
-    bench: Workbench
+    context: AttemptContext
     verifiers: VerifierRegistry
 
 
 def install_in_memory(app: Celery, stack: LocalStack) -> Callable[[], None]:
     """Have the app's repairing tasks run inline over this stack; how to undo that."""
-    from mulligan.workers.user_tasks.installed_app import Installed
+    from mulligan.workers.user_tasks.installed_app import InstalledApp
 
-    shop: Any = OwnShop(stack.settings, stack.ledger, stack.workers.bench, stack.verifiers)
+    services: Any = InMemoryServices(
+        stack.settings, stack.ledger, stack.workers.context, stack.verifiers
+    )
     holder: Any = app
     before, eager = getattr(app, "mulligan", None), app.conf.task_always_eager
     # Where install(app) leaves it.
-    holder.mulligan = Installed(app, {}, make=lambda _settings, _app: shop)
+    holder.mulligan = InstalledApp(app, {}, make=lambda _settings, _app: services)
     app.conf.task_always_eager = True
 
     def undo() -> None:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Unpack
 
-    from mulligan.client.backends import Desk
-    from mulligan.client.build_jobs import Ask, Asked, JobOptions
-    from mulligan.client.completion import Ends
+    from mulligan.client.backends import Backend
+    from mulligan.client.build_jobs import Ask, JobOptions, RequestDefaults
+    from mulligan.client.completion import CompletionWatcher
     from mulligan.client.result import Handle, Result
     from mulligan.policies.jobs.job import Job
     from mulligan.tasks.ports.ledger import Accepted, Event
@@ -61,16 +61,16 @@ class Client:
         self._settings = settings
         self._slots = workers
         self._lock = threading.Lock()
-        self._open: tuple[Desk, Ends] | None = None
+        self._open: tuple[Backend, CompletionWatcher] | None = None
         self._closed = False
 
     @classmethod
-    def at(cls, desk: Desk) -> Client:
+    def at(cls, backend: Backend) -> Client:
         """A client of a desk that is open already."""
-        from mulligan.client.completion import Ends
+        from mulligan.client.completion import CompletionWatcher
 
         client = cls()
-        client._open = (desk, Ends(desk))
+        client._open = (backend, CompletionWatcher(backend))
         return client
 
     # -- handing in -----------------------------------------------------------------------------
@@ -241,9 +241,9 @@ class Client:
             self._closed = True
             opened, self._open = self._open, None
         if opened is not None:
-            desk, ends = opened
+            backend, ends = opened
             ends.close()
-            desk.close()
+            backend.close()
 
     def __enter__(self) -> Client:
         return self
@@ -258,35 +258,35 @@ class Client:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _opened(self) -> tuple[Desk, Ends]:
-        from mulligan.client.completion import Ends
+    def _opened(self) -> tuple[Backend, CompletionWatcher]:
+        from mulligan.client.completion import CompletionWatcher
 
         with self._lock:
             if self._closed:
                 raise RuntimeError("this client is closed")
             if self._open is None:
-                desk = self._new_desk()
-                self._open = (desk, Ends(desk))
+                backend = self._new_desk()
+                self._open = (backend, CompletionWatcher(backend))
             return self._open
 
-    def _new_desk(self) -> Desk:
+    def _new_desk(self) -> Backend:
         if self._console is not None:
             from mulligan.client.http_backend import open_console
 
             return open_console(self._console, self._token, self._settings)
-        from mulligan.client.backends import open_desk
+        from mulligan.client.backends import open_backend
 
-        return open_desk(self._settings, slots=self._slots)
+        return open_backend(self._settings, slots=self._slots)
 
     @property
-    def _desk(self) -> Desk:
+    def _desk(self) -> Backend:
         return self._opened()[0]
 
-    def _asked(self, returns: Any) -> Asked:
-        from mulligan.client.build_jobs import Asked, title_of
+    def _asked(self, returns: Any) -> RequestDefaults:
+        from mulligan.client.build_jobs import RequestDefaults, title_of
 
         contract = self._contract(returns) if returns is not None else None
-        return Asked(contract=contract, title=title_of(returns), runner=self._desk.runner)
+        return RequestDefaults(contract=contract, title=title_of(returns), runner=self._desk.runner)
 
     def _contract(self, returns: Any) -> dict[str, Any]:
         from mulligan.client.build_jobs import check_returns
@@ -306,9 +306,9 @@ class Client:
             label, seen = jobs[place].label, answer.status == "seen"
             return Handle(id=answer.id, label=label, seen=seen, returns=returns)
 
-        desk = self._desk
-        taken = desk.submit(jobs, stored=stored)
-        desk.start()
+        backend = self._desk
+        taken = backend.submit(jobs, stored=stored)
+        backend.start()
         handles = {place: handle(place, answer) for place, answer in taken.accepted.items()}
         if taken.problems:
             raise NotAllStored(taken.problems, handles)
@@ -318,8 +318,8 @@ class Client:
 
     def ends_of(self, handles: Sequence[Handle[Any]]) -> list[Future[None]]:
         """Futures that are done when the jobs have ended."""
-        desk, ends = self._opened()
-        desk.start()
+        backend, ends = self._opened()
+        backend.start()
         return ends.of([handle.id for handle in handles])
 
     def results_of(
@@ -341,9 +341,9 @@ class Client:
     def events_of(self, job: Handle[Any] | str) -> Iterator[Event | None]:
         """As ``watch``, with None now and then while nothing happens."""
         (handle,), _ = handles_of(job)
-        desk = self._desk
-        desk.start()
-        return desk.events_of(handle.id)
+        backend = self._desk
+        backend.start()
+        return backend.events_of(handle.id)
 
 
 def handles_of(jobs: Any) -> tuple[list[Handle[Any]], bool]:

@@ -10,7 +10,7 @@ TIME_SHARE_CAP = "session_time_share_cap"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
+class RepairLoad:
     """What happened lately, of one subject or in one job."""
 
     #: Repair loops of the skill in question, and of every skill.
@@ -29,7 +29,7 @@ class Guardrail:
     loops: int = 2
     share: float = 0.25
 
-    def exhausted(self, session: Session) -> str | None:
+    def exhausted(self, session: RepairLoad) -> str | None:
         """The limit that forbids one more loop.
 
         The first loop of a session is always allowed: a share of hardly any time says nothing.
@@ -42,7 +42,7 @@ class Guardrail:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class LoadStep:
     """One attempt of a session."""
 
     skill: str
@@ -52,10 +52,10 @@ class Step:
     loop: bool
 
 
-def session_of(steps: Iterable[Step], *, skill: str) -> Session:
+def repair_load(steps: Iterable[LoadStep], *, skill: str) -> RepairLoad:
     """A session as one skill sees it."""
     steps = tuple(steps)
-    return Session(
+    return RepairLoad(
         loops_of_skill=sum(step.loop and step.skill == skill for step in steps),
         loops=sum(step.loop for step in steps),
         repair_seconds=sum(step.seconds for step in steps if step.repair),

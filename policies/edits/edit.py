@@ -171,12 +171,12 @@ class EditOutcome(Value):
 
 
 @dataclass(frozen=True)
-class Apply:
+class ApplyEdit:
     """Validate it, apply it, and measure it if there is something to measure by."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hold:
+class HoldForReview:
     """Not now: a person decides, or nobody can."""
 
     status: Literal["pending_review", "skipped"]
@@ -205,17 +205,17 @@ def _amounts_to(edit: Edit) -> tuple[EditOp, ...]:
 
 def route(
     edit: Edit, mode: AutonomyMode, *, tier: EditRiskTier, supported: bool, approved: bool = False
-) -> Apply | Hold:
+) -> ApplyEdit | HoldForReview:
     """Whether an edit may be applied now. A person's approval overrides mode and tier."""
     if not approved:
         if mode is AutonomyMode.MANUAL:
-            return Hold(status="pending_review", reason="manual_mode")
+            return HoldForReview(status="pending_review", reason="manual_mode")
         if tier is EditRiskTier.MANUAL:
             text = "manual tier, requires explicit approval"
-            return Hold(status="skipped", reason="manual_tier", error=text)
+            return HoldForReview(status="skipped", reason="manual_tier", error=text)
         if tier is EditRiskTier.REVIEW and mode is AutonomyMode.TIERED:
-            return Hold(status="pending_review", reason="review_tier")
+            return HoldForReview(status="pending_review", reason="review_tier")
     if not supported:
         text = f"op {edit.op} not implemented in v1"
-        return Hold(status="skipped", reason="unsupported", error=text)
-    return Apply()
+        return HoldForReview(status="skipped", reason="unsupported", error=text)
+    return ApplyEdit()

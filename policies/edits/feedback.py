@@ -4,7 +4,7 @@ the same rules as every other failure."""
 from __future__ import annotations
 
 from mulligan.policies.edits.edit import EditOutcome, EditReason
-from mulligan.policies.edits.session import WITHDRAWN, Session
+from mulligan.policies.edits.session import WITHDRAWN, EditSession
 from mulligan.policies.failures.classify import classify_failure
 from mulligan.policies.failures.failure import (
     FailureKind,
@@ -30,7 +30,7 @@ KINDS: dict[EditReason, FailureKind] = {
 VERIFIER = "edits.session"
 
 
-def verification_of(session: Session) -> VerificationResult | None:
+def verification_of(session: EditSession) -> VerificationResult | None:
     """What became of a plan, as a verifier would say it; None: nothing in it failed."""
     faults = _faults(session)
     if not faults:
@@ -53,13 +53,13 @@ def verification_of(session: Session) -> VerificationResult | None:
     )
 
 
-def failure_of(session: Session) -> FailureRecord | None:
+def failure_of(session: EditSession) -> FailureRecord | None:
     """The classified failure of a plan; its first failed edit decides."""
     result = verification_of(session)
     return None if result is None else classify_failure(result, source="verify")
 
 
-def correction_of(job: Job, job_id: str, answer: str | None, session: Session) -> Job | None:
+def correction_of(job: Job, job_id: str, answer: str | None, session: EditSession) -> Job | None:
     """The job that asks an author again, with what became of the edits; None: nothing failed."""
     result, failure = verification_of(session), failure_of(session)
     if result is None or failure is None:
@@ -82,7 +82,7 @@ def correction_of(job: Job, job_id: str, answer: str | None, session: Session) -
     )
 
 
-def _faults(session: Session) -> list[tuple[int, EditOutcome]]:
+def _faults(session: EditSession) -> list[tuple[int, EditOutcome]]:
     """The outcomes that an author can learn from, and which edits they are of."""
     ended = [(i, record.outcome) for i, record in enumerate(session.records)]
     return [

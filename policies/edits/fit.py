@@ -23,7 +23,7 @@ _SHOWN = 100
 _LISTED = 8
 
 
-class Rung(IntEnum):
+class Tolerance(IntEnum):
     """How much is forgiven."""
 
     EXACT = 0
@@ -34,9 +34,9 @@ class Rung(IntEnum):
 
 #: How each tolerance is called in outcomes.
 RUNG_NAMES = {
-    Rung.TRAILING: "trailing whitespace",
-    Rung.INDENTATION: "indentation",
-    Rung.PUNCTUATION: "Unicode punctuation",
+    Tolerance.TRAILING: "trailing whitespace",
+    Tolerance.INDENTATION: "indentation",
+    Tolerance.PUNCTUATION: "Unicode punctuation",
 }
 
 #: Added lines follow the file where the lines around them were forgiven their punctuation.
@@ -55,11 +55,11 @@ def _plain_bare(line: str) -> str:
     return plain(line).strip(_BLANKS)
 
 
-_KEYS: dict[Rung, Callable[[str], str]] = {
-    Rung.EXACT: str,
-    Rung.TRAILING: _trimmed,
-    Rung.INDENTATION: _bare,
-    Rung.PUNCTUATION: _plain_bare,
+_KEYS: dict[Tolerance, Callable[[str], str]] = {
+    Tolerance.EXACT: str,
+    Tolerance.TRAILING: _trimmed,
+    Tolerance.INDENTATION: _bare,
+    Tolerance.PUNCTUATION: _plain_bare,
 }
 
 
@@ -72,16 +72,16 @@ class Shift:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LinePlace:
     """Where a block fits: the index of its first line, and what had to be forgiven."""
 
     start: int
-    rung: Rung
+    rung: Tolerance
     shift: Shift = Shift()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
+class FittedHunks:
     """The text with the hunks in it; ``applied``: they already were, and nothing changes."""
 
     text: str
@@ -89,7 +89,7 @@ class Fitted:
     applied: bool = False
 
 
-class Misfit(ValueError):
+class MisfitHunk(ValueError):
     """The hunks do not fit. ``problems`` has one line for each."""
 
     def __init__(self, *problems: str) -> None:
@@ -104,30 +104,30 @@ def split_lines(text: str) -> list[str]:
     return kept + lines[-1:] if lines[-1] else kept
 
 
-def apply_hunks(text: str, hunks: Sequence[Hunk]) -> Fitted:
+def apply_hunks(text: str, hunks: Sequence[Hunk]) -> FittedHunks:
     """The text with every hunk applied, or as it is if all of them are in it. Raises Misfit."""
     lines = split_lines(text)
     if _all_applied(lines, hunks):
-        return Fitted(text=text, applied=True)
+        return FittedHunks(text=text, applied=True)
     found = [_fits(lines, hunk) for hunk in hunks]
     problems = [
         _unfit(lines, hunk) for hunk, places in zip(hunks, found, strict=True) if not places
     ]
     if problems:
-        raise Misfit(*problems)
+        raise MisfitHunk(*problems)
     chosen = _in_order(hunks, found)
     spelled = [_spelled(lines, hunk, place) for hunk, place in zip(hunks, chosen, strict=True)]
     used = _tolerances(lines, hunks, chosen) + ((RESPELLED,) if spelled != list(hunks) else ())
-    return Fitted(text=_rebuilt(lines, spelled, chosen), tolerances=used)
+    return FittedHunks(text=_rebuilt(lines, spelled, chosen), tolerances=used)
 
 
-def find_block(lines: Sequence[str], block: Sequence[str], rung: Rung) -> list[Place]:
+def find_block(lines: Sequence[str], block: Sequence[str], rung: Tolerance) -> list[LinePlace]:
     """Every place where a block of whole lines fits on exactly this rung."""
     if not block or len(block) > len(lines):
         return []
     key = _KEYS[rung]
     wanted = [key(line) for line in block]
-    if not any(wanted) and rung is not Rung.EXACT:
+    if not any(wanted) and rung is not Tolerance.EXACT:
         return []  # blank lines alone say nothing
     there = [key(line) for line in lines]
     starts = [
@@ -135,10 +135,10 @@ def find_block(lines: Sequence[str], block: Sequence[str], rung: Rung) -> list[P
         for start in range(len(lines) - len(block) + 1)
         if there[start] == wanted[0] and there[start : start + len(block)] == wanted
     ]
-    if rung < Rung.INDENTATION:
-        return [Place(start=start, rung=rung) for start in starts]
+    if rung < Tolerance.INDENTATION:
+        return [LinePlace(start=start, rung=rung) for start in starts]
     shifts = [(start, _shift(lines[start : start + len(block)], block, rung)) for start in starts]
-    return [Place(start=s, rung=rung, shift=shift) for s, shift in shifts if shift is not None]
+    return [LinePlace(start=s, rung=rung, shift=shift) for s, shift in shifts if shift is not None]
 
 
 def shifted(line: str, shift: Shift) -> str | None:
@@ -155,11 +155,11 @@ def forgiven(there: Sequence[str], wanted: Sequence[str], shift: Shift) -> tuple
     pairs = list(zip(there, wanted, strict=True))
     used = []
     if any(_tail(is_) != _tail(was) for is_, was in pairs):
-        used.append(RUNG_NAMES[Rung.TRAILING])
+        used.append(RUNG_NAMES[Tolerance.TRAILING])
     if shift != Shift():
-        used.append(RUNG_NAMES[Rung.INDENTATION])
+        used.append(RUNG_NAMES[Tolerance.INDENTATION])
     if any(_bare(is_) != _bare(was) for is_, was in pairs):
-        used.append(RUNG_NAMES[Rung.PUNCTUATION])
+        used.append(RUNG_NAMES[Tolerance.PUNCTUATION])
     return tuple(used)
 
 
@@ -182,9 +182,9 @@ def _tail(line: str) -> str:
     return line[len(_trimmed(line)) :]
 
 
-def _shift(there: Sequence[str], block: Sequence[str], rung: Rung) -> Shift | None:
+def _shift(there: Sequence[str], block: Sequence[str], rung: Tolerance) -> Shift | None:
     """The one shift that makes every line's indentation the file's; None if there is none."""
-    read = plain if rung is Rung.PUNCTUATION else str
+    read = plain if rung is Tolerance.PUNCTUATION else str
     found: set[Shift] = set()
     for is_, wanted in zip(there, block, strict=True):
         if not _plain_bare(wanted):
@@ -203,12 +203,12 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-def _fits(lines: Sequence[str], hunk: Hunk) -> list[Place]:
+def _fits(lines: Sequence[str], hunk: Hunk) -> list[LinePlace]:
     """The places of a hunk on the strictest rung that has any."""
     if not hunk.old:
         # Without context only an empty file leaves no choice.
-        return [] if lines else [Place(start=0, rung=Rung.EXACT)]
-    for rung in Rung:
+        return [] if lines else [LinePlace(start=0, rung=Tolerance.EXACT)]
+    for rung in Tolerance:
         places = [
             place for place in find_block(lines, hunk.old, rung) if _usable(lines, hunk, place)
         ]
@@ -217,7 +217,7 @@ def _fits(lines: Sequence[str], hunk: Hunk) -> list[Place]:
     return []
 
 
-def _usable(lines: Sequence[str], hunk: Hunk, place: Place) -> bool:
+def _usable(lines: Sequence[str], hunk: Hunk, place: LinePlace) -> bool:
     """Whether the added lines can follow the shift, and "no newline" stands at the file's end."""
     if any(shifted(line.text, place.shift) is None for line in hunk.lines if line.mark == "+"):
         return False
@@ -225,15 +225,15 @@ def _usable(lines: Sequence[str], hunk: Hunk, place: Place) -> bool:
     return at_end or all(line.text.endswith("\n") for line in hunk.lines)
 
 
-def _in_order(hunks: Sequence[Hunk], found: Sequence[Sequence[Place]]) -> list[Place]:
+def _in_order(hunks: Sequence[Hunk], found: Sequence[Sequence[LinePlace]]) -> list[LinePlace]:
     """The only way to place every hunk after the one before it."""
-    first: list[Place] = []
+    first: list[LinePlace] = []
     end = 0
     for hunk, places in zip(hunks, found, strict=True):
         later = [place for place in places if place.start >= end]
         if not later:
             where = ", ".join(str(place.start + 1) for place in places[:_LISTED])
-            raise Misfit(
+            raise MisfitHunk(
                 f"hunk {hunk.number} ({hunk.header}) fits only at line {where}, before or inside"
                 " the hunk above it: give the hunks in the order of the file"
             )
@@ -243,23 +243,25 @@ def _in_order(hunks: Sequence[Hunk], found: Sequence[Sequence[Place]]) -> list[P
     return first
 
 
-def _only(hunks: Sequence[Hunk], found: Sequence[Sequence[Place]], first: Sequence[Place]) -> None:
+def _only(
+    hunks: Sequence[Hunk], found: Sequence[Sequence[LinePlace]], first: Sequence[LinePlace]
+) -> None:
     """Raises Misfit if the hunks could as well stand further down."""
     limit: int | None = None
     for hunk, places, chosen in reversed(list(zip(hunks, found, first, strict=True))):
         fitting = [p for p in places if limit is None or p.start + len(hunk.old) <= limit]
         if fitting[-1] != chosen:
             where = ", ".join(str(place.start + 1) for place in places[:_LISTED])
-            raise Misfit(
+            raise MisfitHunk(
                 f"hunk {hunk.number} ({hunk.header}) fits in {len(places)} places (lines {where}):"
                 " give more context lines"
             )
         limit = chosen.start
 
 
-def _spelled(lines: Sequence[str], hunk: Hunk, place: Place) -> Hunk:
+def _spelled(lines: Sequence[str], hunk: Hunk, place: LinePlace) -> Hunk:
     """The hunk with its added lines spelled as the file is. Raises Misfit where that is open."""
-    if place.rung is not Rung.PUNCTUATION:
+    if place.rung is not Tolerance.PUNCTUATION:
         return hunk
     known = spelling(lines[place.start : place.start + len(hunk.old)], hunk.old)
     try:
@@ -268,11 +270,11 @@ def _spelled(lines: Sequence[str], hunk: Hunk, place: Place) -> Hunk:
             for line in hunk.lines
         )
     except Ambiguous as error:
-        raise Misfit(f"hunk {hunk.number} ({hunk.header}) {error}") from None
+        raise MisfitHunk(f"hunk {hunk.number} ({hunk.header}) {error}") from None
     return replace(hunk, lines=body)
 
 
-def _rebuilt(lines: Sequence[str], hunks: Sequence[Hunk], places: Sequence[Place]) -> str:
+def _rebuilt(lines: Sequence[str], hunks: Sequence[Hunk], places: Sequence[LinePlace]) -> str:
     out: list[str] = []
     at = 0
     for hunk, place in zip(hunks, places, strict=True):
@@ -285,11 +287,11 @@ def _rebuilt(lines: Sequence[str], hunks: Sequence[Hunk], places: Sequence[Place
     return "".join(ended + out[-1:])
 
 
-def _hunk_lines(lines: Sequence[str], hunk: Hunk, place: Place) -> list[str]:
+def _hunk_lines(lines: Sequence[str], hunk: Hunk, place: LinePlace) -> list[str]:
     """The file's own context lines and the hunk's added ones, in the hunk's order."""
     there = lines[place.start : place.start + len(hunk.old)]
     crlf = _crlf(there)
-    adapt = place.rung is not Rung.EXACT and crlf is not None and crlf != _crlf(hunk.old)
+    adapt = place.rung is not Tolerance.EXACT and crlf is not None and crlf != _crlf(hunk.old)
     out: list[str] = []
     at = 0
     for line in hunk.lines:
@@ -303,11 +305,11 @@ def _hunk_lines(lines: Sequence[str], hunk: Hunk, place: Place) -> list[str]:
     return _with_end_of(lines, hunk, place, out)
 
 
-def _with_end_of(lines: Sequence[str], hunk: Hunk, place: Place, out: list[str]) -> list[str]:
+def _with_end_of(lines: Sequence[str], hunk: Hunk, place: LinePlace, out: list[str]) -> list[str]:
     """At the end of the file: its own ending stays, unless the diff says that it changes."""
     at_end = bool(lines) and place.start + len(hunk.old) == len(lines)
     kept = [line.mark for line in hunk.lines if line.mark != "-"]
-    if not at_end or place.rung is Rung.EXACT or not hunk.old or kept[-1:] != ["+"]:
+    if not at_end or place.rung is Tolerance.EXACT or not hunk.old or kept[-1:] != ["+"]:
         return out
     if hunk.old[-1].endswith("\n") != hunk.new[-1].endswith("\n"):
         return out
@@ -329,7 +331,7 @@ def _with_ending(line: str, *, crlf: bool) -> str:
 
 
 def _tolerances(
-    lines: Sequence[str], hunks: Sequence[Hunk], places: Sequence[Place]
+    lines: Sequence[str], hunks: Sequence[Hunk], places: Sequence[LinePlace]
 ) -> tuple[str, ...]:
     """The names of all tolerances used, in the order of the ladder."""
     used = {
@@ -359,7 +361,7 @@ def _applied_at(lines: Sequence[str], hunk: Hunk) -> list[int]:
     waiting = [place.start for place in _fits(lines, hunk)]
     if hunk.removes and waiting:
         return []
-    for rung in (Rung.EXACT, Rung.TRAILING):
+    for rung in (Tolerance.EXACT, Tolerance.TRAILING):
         starts = [place.start for place in find_block(lines, hunk.new, rung)]
         size = len(hunk.new)
         inside = all(any(s <= at < s + size for s in starts) for at in waiting)

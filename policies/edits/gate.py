@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mulligan.policies.edits.suite import WHOLE, Scores, Suite, TaskScore
+from mulligan.policies.edits.suite import WHOLE, Suite, SuiteScores, TaskScore
 from mulligan.policies.edits.t_distribution import t_quantile
 
 #: Differences smaller than this are arithmetic, not measurement.
@@ -32,26 +32,26 @@ FEWEST = 3
 
 
 @dataclass(frozen=True)
-class Keep:
+class KeepEdit:
     """The target is better and no cluster lost too much."""
 
 
 @dataclass(frozen=True)
-class Reject:
+class RejectEdit:
     """It is not, or one did; ``undecided``: the numbers do not tell, and the suite says no."""
 
     reason: Literal["regression", "no_improvement", "undecided"]
 
 
 @dataclass(frozen=True)
-class More:
+class MeasureMore:
     """Run this repeat (0 is the first) of whichever side has not got it, and ask again."""
 
     repeat: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effect:
+class MeasuredEffect:
     """Means over the repeats, and bounds of the difference; a single run has no other bounds."""
 
     before: float
@@ -65,10 +65,10 @@ class Effect:
 class Comparison:
     """What was measured, and what follows."""
 
-    decision: Keep | Reject | More
+    decision: KeepEdit | RejectEdit | MeasureMore
     #: Of the overall score.
-    overall: Effect
-    clusters: Mapping[str, Effect] = field(default_factory=dict)
+    overall: MeasuredEffect
+    clusters: Mapping[str, MeasuredEffect] = field(default_factory=dict)
     #: Pairs of runs that were compared.
     pairs: int = 0
     #: For people.
@@ -86,14 +86,19 @@ class Comparison:
 
 
 def compare(
-    before: Scores, after: Scores, *, suite: Suite, target: str | None, max_regression: float
+    before: SuiteScores,
+    after: SuiteScores,
+    *,
+    suite: Suite,
+    target: str | None,
+    max_regression: float,
 ) -> Comparison:
     """Decide by the repeats that both sides have. ``before`` is of the tree right before the edit:
     after a kept edit, that one's scores, not those of the session's beginning."""
     pairs = min(before.repeats, after.repeats, suite.runs)
     if pairs == 0:
-        nothing = Effect(before=0.0, after=0.0, delta=0.0, low=0.0, high=0.0)
-        return Comparison(decision=More(0), overall=nothing, text="nothing was measured yet")
+        nothing = MeasuredEffect(before=0.0, after=0.0, delta=0.0, low=0.0, high=0.0)
+        return Comparison(decision=MeasureMore(0), overall=nothing, text="nothing was measured yet")
     known = _known(before.runs[:pairs])
     left = _by_cluster(before.runs[:pairs], known)
     right = _by_cluster(after.runs[:pairs], known)
@@ -109,8 +114,8 @@ def compare(
     aim = overall if target is None else effects.get(target)
     decision = _decide(aim, list(effects.values()), pairs, suite, max_regression)
     known_before, known_after = before.whole(pairs), after.whole(pairs)
-    if not known_before or (isinstance(decision, Keep) and not known_after):
-        decision = Reject("undecided")
+    if not known_before or (isinstance(decision, KeepEdit) and not known_after):
+        decision = RejectEdit("undecided")
     text = _told(decision, overall, effects, pairs=pairs, suite=suite, target=target)
     return Comparison(decision=decision, overall=overall, clusters=effects, pairs=pairs, text=text)
 
@@ -127,40 +132,44 @@ def target_problem(target: str | None, suite: Suite) -> str | None:
 
 
 def _decide(
-    aim: Effect | None, clusters: Sequence[Effect], pairs: int, suite: Suite, max_regression: float
-) -> Keep | Reject | More:
+    aim: MeasuredEffect | None,
+    clusters: Sequence[MeasuredEffect],
+    pairs: int,
+    suite: Suite,
+    max_regression: float,
+) -> KeepEdit | RejectEdit | MeasureMore:
     if pairs < suite.runs:
         if pairs >= FEWEST:
             sure = _by_bounds(aim, clusters, max_regression)
             if sure is not None:
                 return sure
-        return More(pairs)
+        return MeasureMore(pairs)
     if suite.undecided == "reject" and not suite.deterministic:
         if pairs < FEWEST:
-            return Reject("undecided")
-        return _by_bounds(aim, clusters, max_regression) or Reject("undecided")
+            return RejectEdit("undecided")
+        return _by_bounds(aim, clusters, max_regression) or RejectEdit("undecided")
     return _by_estimate(aim, clusters, max_regression)
 
 
 def _by_bounds(
-    aim: Effect | None, clusters: Sequence[Effect], max_regression: float
-) -> Keep | Reject | None:
+    aim: MeasuredEffect | None, clusters: Sequence[MeasuredEffect], max_regression: float
+) -> KeepEdit | RejectEdit | None:
     """What is sure already; None if nothing is."""
     if any(effect.high < -max_regression - TINY for effect in clusters):
-        return Reject("regression")
+        return RejectEdit("regression")
     if aim is None or aim.high <= TINY:
-        return Reject("no_improvement")
+        return RejectEdit("no_improvement")
     if aim.low > TINY and all(effect.low >= -max_regression - TINY for effect in clusters):
-        return Keep()
+        return KeepEdit()
     return None
 
 
 def _by_estimate(
-    aim: Effect | None, clusters: Sequence[Effect], max_regression: float
-) -> Keep | Reject:
+    aim: MeasuredEffect | None, clusters: Sequence[MeasuredEffect], max_regression: float
+) -> KeepEdit | RejectEdit:
     if any(effect.delta < -max_regression - TINY for effect in clusters):
-        return Reject("regression")
-    return Keep() if aim is not None and aim.delta > TINY else Reject("no_improvement")
+        return RejectEdit("regression")
+    return KeepEdit() if aim is not None and aim.delta > TINY else RejectEdit("no_improvement")
 
 
 def _confidence(suite: Suite) -> float:
@@ -228,14 +237,14 @@ def _votes(
         yield cluster, score.mean
 
 
-def _effect(before: Sequence[float], after: Sequence[float], confidence: float) -> Effect:
+def _effect(before: Sequence[float], after: Sequence[float], confidence: float) -> MeasuredEffect:
     differences = [b - a for a, b in zip(before, after, strict=True)]
     delta, margin = _mean(differences), 0.0
     if len(differences) > 1:
         squares = math.fsum((d - delta) ** 2 for d in differences)
         error = math.sqrt(squares / (len(differences) - 1) / len(differences))
         margin = t_quantile(confidence, len(differences) - 1) * error
-    return Effect(
+    return MeasuredEffect(
         before=_mean(before),
         after=_mean(after),
         delta=delta,
@@ -262,9 +271,9 @@ def _plain(number: float) -> float:
 
 
 def _told(
-    decision: Keep | Reject | More,
-    overall: Effect,
-    clusters: Mapping[str, Effect],
+    decision: KeepEdit | RejectEdit | MeasureMore,
+    overall: MeasuredEffect,
+    clusters: Mapping[str, MeasuredEffect],
     *,
     pairs: int,
     suite: Suite,
@@ -277,17 +286,17 @@ def _told(
     elif target not in clusters:
         shown.append(f"{target}: nothing scored it")
     match decision:
-        case Keep():
+        case KeepEdit():
             end = "kept"
-        case Reject("undecided") if pairs < FEWEST and not suite.deterministic:
+        case RejectEdit("undecided") if pairs < FEWEST and not suite.deterministic:
             end = f"undecided: fewer than {FEWEST} repeats tell nothing unless it is deterministic"
-        case Reject(reason):
+        case RejectEdit(reason):
             end = reason
-        case More(repeat):
+        case MeasureMore(repeat):
             end = f"repeat {repeat + 1} is needed"
     times = "1 run" if suite.runs == 1 else f"{pairs} of {suite.runs} repeats"
     return f"{', '.join(shown)}; after {times}: {end}"
 
 
-def _arrow(effect: Effect) -> str:
+def _arrow(effect: MeasuredEffect) -> str:
     return f"{effect.before:.3f} → {effect.after:.3f} ({_plain(effect.delta):+.3f})"

@@ -114,7 +114,7 @@ class FilePatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diff:
+class ParsedDiff:
     files: tuple[FilePatch, ...]
     fenced: bool = False
 
@@ -164,7 +164,7 @@ class _Draft:
         )
 
 
-def parse(text: str) -> Diff:
+def parse(text: str) -> ParsedDiff:
     """The files and hunks of a diff. Raises PatchError if there is nothing to read."""
     inside, fenced = _unfenced(_split(text))
     files = _Reader(inside).read()
@@ -172,7 +172,7 @@ def parse(text: str) -> Diff:
         raise PatchError(
             "there is no unified diff in it: give '--- a/FILE', '+++ b/FILE' and '@@' hunks"
         )
-    return Diff(files=tuple(files), fenced=fenced)
+    return ParsedDiff(files=tuple(files), fenced=fenced)
 
 
 def unfenced(text: str) -> str:

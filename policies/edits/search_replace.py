@@ -12,10 +12,10 @@ from typing import Literal
 from mulligan.policies.edits.fit import (
     RESPELLED,
     RUNG_NAMES,
-    Fitted,
-    Misfit,
-    Place,
-    Rung,
+    FittedHunks,
+    LinePlace,
+    MisfitHunk,
+    Tolerance,
     find_block,
     forgiven,
     nearest,
@@ -32,15 +32,15 @@ _TELLING = 20
 _LISTED = 8
 
 
-def replaced(text: str, search: str, replace: str, count: Count | None = None) -> Fitted:
+def replaced(text: str, search: str, replace: str, count: Count | None = None) -> FittedHunks:
     """The text with ``search`` replaced where it occurs: once, or ``count`` times. Raises Misfit.
     ``applied``: it already reads as it would afterwards."""
     if search == replace:
-        return Fitted(text=text, applied=True)
+        return FittedHunks(text=text, applied=True)
     crlf = "\r\n" in text and "\r" not in search and "\n" not in text.replace("\r\n", "")
     if crlf and "\n" in search + replace:
         done = _replaced(text, _crlf(search), _crlf(replace), count)
-        return Fitted(
+        return FittedHunks(
             text=done.text, tolerances=(LINE_ENDINGS, *done.tolerances), applied=done.applied
         )
     return _replaced(text, search, replace, count)
@@ -50,17 +50,17 @@ def _crlf(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\n", "\r\n")
 
 
-def _replaced(text: str, search: str, replace: str, count: Count | None) -> Fitted:
+def _replaced(text: str, search: str, replace: str, count: Count | None) -> FittedHunks:
     hits = _hits(text, search)
     if count is not None:
         return _many(text, search, replace, hits, count)
     if len(hits) == 1:
         if _stands(text, search, replace, hits[0]):
-            return Fitted(text=text, applied=True)
+            return FittedHunks(text=text, applied=True)
         start = hits[0]
-        return Fitted(text=text[:start] + replace + text[start + len(search) :])
+        return FittedHunks(text=text[:start] + replace + text[start + len(search) :])
     if hits:
-        raise Misfit(_too_many(text, hits))
+        raise MisfitHunk(_too_many(text, hits))
     return _tolerant(text, search, replace)
 
 
@@ -74,16 +74,16 @@ def _hits(text: str, search: str) -> list[int]:
     return found
 
 
-def _many(text: str, search: str, replace: str, hits: Sequence[int], count: Count) -> Fitted:
+def _many(text: str, search: str, replace: str, hits: Sequence[int], count: Count) -> FittedHunks:
     times = text.count(search)
     if count == "all" and times:
-        return Fitted(text=text.replace(search, replace))
+        return FittedHunks(text=text.replace(search, replace))
     if not hits:
-        raise Misfit(_nothing(text, search))
+        raise MisfitHunk(_nothing(text, search))
     if times != count:
         where = _numbers(text, hits)
-        raise Misfit(f"the search text occurs {times} times (lines {where}), not {count}")
-    return Fitted(text=text.replace(search, replace))
+        raise MisfitHunk(f"the search text occurs {times} times (lines {where}), not {count}")
+    return FittedHunks(text=text.replace(search, replace))
 
 
 def _stands(text: str, search: str, replace: str, hit: int) -> bool:
@@ -95,12 +95,12 @@ def _stands(text: str, search: str, replace: str, hit: int) -> bool:
     return False
 
 
-def _tolerant(text: str, search: str, replace: str) -> Fitted:
+def _tolerant(text: str, search: str, replace: str) -> FittedHunks:
     """No exact occurrence: whole lines by the ladder, then punctuation inside a line."""
     if _in_place(text, replace):
-        return Fitted(text=text, applied=True)
+        return FittedHunks(text=text, applied=True)
     lines = split_lines(text)
-    for rung in (Rung.TRAILING, Rung.INDENTATION, Rung.PUNCTUATION):
+    for rung in (Tolerance.TRAILING, Tolerance.INDENTATION, Tolerance.PUNCTUATION):
         wanted = split_lines(search)
         places = [
             place
@@ -109,18 +109,18 @@ def _tolerant(text: str, search: str, replace: str) -> Fitted:
         ]
         if len(places) > 1:
             where = ", ".join(str(place.start + 1) for place in places[:_LISTED])
-            raise Misfit(_ambiguous(len(places), where))
+            raise MisfitHunk(_ambiguous(len(places), where))
         if places:
             return _block(lines, wanted, replace, places[0])
     hits = _hits(plain(text), plain(search))
     if len(hits) > 1:
-        raise Misfit(_too_many(text, hits))
+        raise MisfitHunk(_too_many(text, hits))
     if not hits:
-        raise Misfit(_nothing(text, search))
+        raise MisfitHunk(_nothing(text, search))
     start, end = hits[0], hits[0] + len(search)
     new = _spelled([text[start:end]], [search], replace)
-    used = (RUNG_NAMES[Rung.PUNCTUATION], *((RESPELLED,) if new != replace else ()))
-    return Fitted(text=text[:start] + new + text[end:], tolerances=used)
+    used = (RUNG_NAMES[Tolerance.PUNCTUATION], *((RESPELLED,) if new != replace else ()))
+    return FittedHunks(text=text[:start] + new + text[end:], tolerances=used)
 
 
 def _spelled(there: Sequence[str], wanted: Sequence[str], replace: str) -> str:
@@ -128,22 +128,24 @@ def _spelled(there: Sequence[str], wanted: Sequence[str], replace: str) -> str:
     try:
         return respelled(replace, spelling(there, wanted))
     except Ambiguous as error:
-        raise Misfit(f"the replacement {error}") from None
+        raise MisfitHunk(f"the replacement {error}") from None
 
 
 def _in_place(text: str, replace: str) -> bool:
     """Whether the replacement is there once, and long enough to be no accident."""
     whole = bool(replace.strip()) and find_block(
-        split_lines(text), split_lines(replace), Rung.EXACT
+        split_lines(text), split_lines(replace), Tolerance.EXACT
     )
     return len(_hits(text, replace)) == 1 and (
         len(replace.strip()) >= _TELLING or bool(whole and replace.endswith("\n"))
     )
 
 
-def _block(lines: Sequence[str], wanted: Sequence[str], replace: str, place: Place) -> Fitted:
+def _block(
+    lines: Sequence[str], wanted: Sequence[str], replace: str, place: LinePlace
+) -> FittedHunks:
     there = lines[place.start : place.start + len(wanted)]
-    meant = _spelled(there, wanted, replace) if place.rung is Rung.PUNCTUATION else replace
+    meant = _spelled(there, wanted, replace) if place.rung is Tolerance.PUNCTUATION else replace
     new = [shifted(line, place.shift) or "" for line in split_lines(meant)]
     last = there[-1]
     if new and not wanted[-1].endswith("\n") and not new[-1].endswith("\n"):
@@ -156,7 +158,7 @@ def _block(lines: Sequence[str], wanted: Sequence[str], replace: str, place: Pla
         place.shift,
     )
     after = [*lines[: place.start], *new, *lines[place.start + len(wanted) :]]
-    return Fitted(
+    return FittedHunks(
         text="".join(after), tolerances=(*used, *((RESPELLED,) if meant != replace else ()))
     )
 

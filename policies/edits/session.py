@@ -26,7 +26,7 @@ from mulligan.policies.edits.edit import (
     EditRiskTier,
     tier_of,
 )
-from mulligan.policies.edits.suite import Runs, Scores, Suite
+from mulligan.policies.edits.suite import Suite, SuiteRuns, SuiteScores
 from mulligan.policies.value import Value
 
 #: A diff that is kept for reviewers is no longer than this, in characters.
@@ -75,7 +75,7 @@ class EditRecord(Value):
         return done is not None and done.status in _REVIEWABLE and done.reason not in _FINAL_SKIPS
 
 
-class Trial(Value):
+class EditTrial(Value):
     """How far the comparison of a tree before and after one edit has come."""
 
     #: States of the tree, as the measurer names them.
@@ -84,11 +84,11 @@ class Trial(Value):
     held: EditOutcome | None = None
     after: str | None = None
     #: What is under way: one repeat of each.
-    runs: tuple[Runs, Runs] | None = None
-    scored: tuple[Scores, Scores] = (Scores(), Scores())
+    runs: tuple[SuiteRuns, SuiteRuns] | None = None
+    scored: tuple[SuiteScores, SuiteScores] = (SuiteScores(), SuiteScores())
 
 
-class Session(Value):
+class EditSession(Value):
     """A plan at work on one tree."""
 
     id: EditId
@@ -108,7 +108,7 @@ class Session(Value):
     phase: Phase = "ready"
     #: The edit that is applied and measured.
     at: int | None = None
-    trial: Trial | None = None
+    trial: EditTrial | None = None
     created_at: datetime
     updated_at: datetime
     by: str | None = None
@@ -160,17 +160,17 @@ class Session(Value):
         kept = diff[:room].rpartition("\n")[0]
         return f"{kept}\n… {len(diff) - len(kept)} more characters\n"
 
-    def moved(self, **changes: Any) -> Session:
+    def moved(self, **changes: Any) -> EditSession:
         """The session with other values."""
         return self.model_copy(update=changes)
 
-    def recorded(self, index: int, **changes: Any) -> Session:
+    def recorded(self, index: int, **changes: Any) -> EditSession:
         """The session with one record changed."""
         records = list(self.records)
         records[index] = records[index].model_copy(update=changes)
         return self.model_copy(update={"records": tuple(records)})
 
-    def decided(self, index: int, outcome: EditOutcome, **more: Any) -> Session:
+    def decided(self, index: int, outcome: EditOutcome, **more: Any) -> EditSession:
         """The session with an edit's outcome, ready for the next one."""
         notes = tuple(dict.fromkeys((*self.records[index].notes, *outcome.notes)))
         told = outcome.model_copy(update={"notes": notes})
@@ -185,7 +185,7 @@ def records_of(
     return tuple(EditRecord(edit=edit, tier=tier_of(edit, tiers)) for edit in edits)
 
 
-class Delta(Value):
+class EditDelta(Value):
     """One measured effect, as the history keeps it."""
 
     at: datetime

@@ -122,7 +122,7 @@ class TaskScore(Value):
         return math.fsum(self.values.values()) / len(self.values) if self.values else 0.0
 
 
-class Scores(Value):
+class SuiteScores(Value):
     """What a tree scored: for each repeat, the scores of every task."""
 
     runs: tuple[tuple[TaskScore, ...], ...] = ()
@@ -131,9 +131,9 @@ class Scores(Value):
     def repeats(self) -> int:
         return len(self.runs)
 
-    def joined(self, more: Scores) -> Scores:
+    def joined(self, more: SuiteScores) -> SuiteScores:
         """With the next repeats after these."""
-        return Scores(runs=self.runs + more.runs)
+        return SuiteScores(runs=self.runs + more.runs)
 
     def whole(self, repeats: int) -> bool:
         """Whether every task of the first so many repeats gave a verdict."""
@@ -146,7 +146,7 @@ class Scores(Value):
         return tuple(dict.fromkeys(told))
 
 
-class Runs(Value):
+class SuiteRuns(Value):
     """One repeat of a suite on one state of a tree, under way. Enough to ask for it again."""
 
     session: str

@@ -23,7 +23,7 @@ _BACKOFF_CAP = 3600.0
 _TYPES_NAMED = 3
 
 
-class Places(Value):
+class AlertLinks(Value):
     """Where links of an alert lead."""
 
     #: The console as people reach it, without a slash at the end.
@@ -87,12 +87,12 @@ def _types(about: Mapping[str, Any]) -> str:
     return f" ({named})"
 
 
-def runbook_link(event: str, places: Places) -> str:
+def runbook_link(event: str, places: AlertLinks) -> str:
     """The section of the runbook that is about this alert."""
     return f"{places.runbook or f'{places.console}/runbook'}#{event}"
 
 
-def console_link(alert: Alert, places: Places) -> str:
+def console_link(alert: Alert, places: AlertLinks) -> str:
     """Where on the console to look."""
     about = alert.about
     match alert.event:
@@ -104,7 +104,7 @@ def console_link(alert: Alert, places: Places) -> str:
             return f"{places.console}/"
 
 
-def alert_body(alert: Alert, places: Places) -> dict[str, Any]:
+def alert_body(alert: Alert, places: AlertLinks) -> dict[str, Any]:
     """What a receiver gets, as JSON: the same for every try at one delivery."""
     return {
         "id": alert.id,

@@ -35,7 +35,7 @@ def is_name(text: str | None) -> bool:
     return text is not None and _NAME.fullmatch(text) is not None
 
 
-def discreet_place(
+def redacted_place(
     path: str | None,
     *,
     verifier_id: str | None,
@@ -72,7 +72,7 @@ def _steps(path: str, known: set[str] | None, code: str | None) -> str:
     return "".join(told) + ("…" if at < len(path) else "")
 
 
-def discreet_parts(explained: SignatureExplanation) -> Parts:
+def redacted_parts(explained: SignatureExplanation) -> Parts:
     """The parts of a coarse signature that quote nobody."""
     told: Parts = {}
     for name, part in explained.coarse_parts.items():
@@ -115,14 +115,14 @@ def _schema_row(row: list[str], verifier_id: str | None) -> list[Json]:
     code, schema_path, path = row
     if not is_name(code):
         return []
-    place = discreet_place(
+    place = redacted_place(
         path, verifier_id=verifier_id, code=code, schema_path=schema_path or None
     )
     return [code, schema_path, place]
 
 
 def _test_row(row: list[str], verifier_id: str | None) -> list[Json]:
-    test = discreet_place(row[0], verifier_id=verifier_id)
+    test = redacted_place(row[0], verifier_id=verifier_id)
     # A class of its own is a word of the answer's.
     known = getattr(builtins, row[1], None)
     raised = isinstance(known, type) and issubclass(known, BaseException)

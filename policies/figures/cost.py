@@ -24,7 +24,7 @@ class Price(Protocol):
 
 
 @dataclass(frozen=True)
-class Used:
+class TokenUse:
     """What some attempts used."""
 
     attempts: int = 0
@@ -67,20 +67,20 @@ class Used:
     def unpriced_tokens(self) -> int:
         return self.tokens - self.priced_tokens
 
-    def __add__(self, other: Used) -> Used:
-        return Used(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+    def __add__(self, other: TokenUse) -> TokenUse:
+        return TokenUse(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class CostLine:
     """One line of a cost report: what it is about, first attempts and repairs apart."""
 
     of: Mapping[str, str]
-    first: Used
-    repairs: Used
+    first: TokenUse
+    repairs: TokenUse
 
     @property
-    def both(self) -> Used:
+    def both(self) -> TokenUse:
         return self.first + self.repairs
 
     @property
@@ -129,18 +129,18 @@ def lines(
     by: Sequence[str],
     prices: Mapping[str, Price],
     tenant: str | None = None,
-) -> list[Line]:
+) -> list[CostLine]:
     """A line per group, the one with the most tokens first. No group: one line over all."""
-    found: dict[tuple[str, ...], dict[str, Used]] = {}
+    found: dict[tuple[str, ...], dict[str, TokenUse]] = {}
     for figure, n in _uses(rows, tenant):
         key = tuple(_group(name, figure.dims) for name in by)
-        sides = found.setdefault(key, {"no": Used(), "yes": Used()})
+        sides = found.setdefault(key, {"no": TokenUse(), "yes": TokenUse()})
         repair = figure.dims[5]
         sides[repair] = sides[repair] + _used(figure, n, prices)
     if not by and not found:
-        found[()] = {"no": Used(), "yes": Used()}
+        found[()] = {"no": TokenUse(), "yes": TokenUse()}
     made = [
-        Line(of=dict(zip(by, key, strict=True)), first=sides["no"], repairs=sides["yes"])
+        CostLine(of=dict(zip(by, key, strict=True)), first=sides["no"], repairs=sides["yes"])
         for key, sides in found.items()
     ]
     return sorted(made, key=lambda line: (-line.both.tokens, tuple(line.of.values())))
@@ -151,7 +151,7 @@ def total(
     *,
     prices: Mapping[str, Price],
     tenant: str | None = None,
-) -> Line:
+) -> CostLine:
     return lines(rows, by=(), prices=prices, tenant=tenant)[0]
 
 
@@ -171,10 +171,10 @@ def _group(name: str, dims: tuple[str, ...]) -> str:
     return dims[GROUPS.index(name)]
 
 
-def _used(figure: Figure, n: int, prices: Mapping[str, Price]) -> Used:
+def _used(figure: Figure, n: int, prices: Mapping[str, Price]) -> TokenUse:
     _, runner, model, *_ = figure.dims
     price = prices.get(runner) or prices.get(model)
-    used = Used(**{_MEASURES[figure.measure]: n})
+    used = TokenUse(**{_MEASURES[figure.measure]: n})
     rate = _rate(figure.measure, price)
     return used if rate is None else replace(used, priced_tokens=n, money=n * rate / _MILLION)
 

@@ -12,7 +12,7 @@ from mulligan.policies.figures.facts import Figure
 Steps = Sequence[Mapping[Figure, int]]
 
 
-class Tried(NamedTuple):
+class TechniqueTrial(NamedTuple):
     """How often a technique was tried, and how often it led to a success."""
 
     tried: int = 0
@@ -24,7 +24,7 @@ class Tried(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class RankingFilter:
     """Which failures count; None is all of them."""
 
     tenant: str | None = None
@@ -35,7 +35,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
+class RankedFailure:
     """One signature in a window."""
 
     signature: str
@@ -48,7 +48,7 @@ class Ranked:
     series: tuple[int, ...]
     task_types: Mapping[str, int]
     models: Mapping[str, int]
-    techniques: Mapping[str, Tried]
+    techniques: Mapping[str, TechniqueTrial]
 
     @property
     def trend(self) -> int:
@@ -56,16 +56,18 @@ class Ranked:
         return (self.count > self.before) - (self.count < self.before)
 
     @property
-    def tried(self) -> Tried:
+    def tried(self) -> TechniqueTrial:
         every = self.techniques.values()
-        return Tried(sum(each.tried for each in every), sum(each.repaired for each in every))
+        return TechniqueTrial(
+            sum(each.tried for each in every), sum(each.repaired for each in every)
+        )
 
 
 def rank(
-    steps: Steps, before: Steps, *, choice: Choice | None = None, limit: int = 50
-) -> list[Ranked]:
+    steps: Steps, before: Steps, *, choice: RankingFilter | None = None, limit: int = 50
+) -> list[RankedFailure]:
     """The most frequent signatures first; of equals, the one whose name comes first."""
-    chosen = choice or Choice()
+    chosen = choice or RankingFilter()
     seen: dict[str, list[tuple[int, Figure, int]]] = {}
     for place, figure, n in _failures(steps, chosen):
         seen.setdefault(figure.dims[0], []).append((place, figure, n))
@@ -93,8 +95,8 @@ def _ranked(
     *,
     length: int,
     before: int,
-    techniques: Mapping[str, Tried],
-) -> Ranked:
+    techniques: Mapping[str, TechniqueTrial],
+) -> RankedFailure:
     series = [0] * length
     types: Counter[str] = Counter()
     models: Counter[str] = Counter()
@@ -107,7 +109,7 @@ def _ranked(
         if model:
             models[model] += n
     ((kind, cause), _), *_ = names.most_common(1)
-    return Ranked(
+    return RankedFailure(
         signature=signature,
         kind=kind,
         cause=cause,
@@ -120,16 +122,16 @@ def _ranked(
     )
 
 
-def repairs(steps: Steps, *, tenant: str | None = None) -> dict[str, dict[str, Tried]]:
+def repairs(steps: Steps, *, tenant: str | None = None) -> dict[str, dict[str, TechniqueTrial]]:
     """Signature → technique → what it was good for."""
-    counts: dict[str, dict[str, Tried]] = {}
+    counts: dict[str, dict[str, TechniqueTrial]] = {}
     for rows in steps:
         for figure, n in rows.items():
             if figure.family != "repair" or tenant not in (None, figure.dims[2]):
                 continue
             signature, technique, _ = figure.dims
             of = counts.setdefault(signature, {})
-            old = of.get(technique, Tried())
+            old = of.get(technique, TechniqueTrial())
             of[technique] = (
                 old._replace(tried=old.tried + n)
                 if figure.measure == "tried"
@@ -138,13 +140,13 @@ def repairs(steps: Steps, *, tenant: str | None = None) -> dict[str, dict[str, T
     return counts
 
 
-def techniques(steps: Steps, *, tenant: str | None = None) -> dict[str, Tried]:
+def techniques(steps: Steps, *, tenant: str | None = None) -> dict[str, TechniqueTrial]:
     """Technique → what it was good for, whatever it was tried against; the most tried first."""
-    added: dict[str, Tried] = {}
+    added: dict[str, TechniqueTrial] = {}
     for by_technique in repairs(steps, tenant=tenant).values():
         for name, each in by_technique.items():
-            old = added.get(name, Tried())
-            added[name] = Tried(old.tried + each.tried, old.repaired + each.repaired)
+            old = added.get(name, TechniqueTrial())
+            added[name] = TechniqueTrial(old.tried + each.tried, old.repaired + each.repaired)
     return dict(sorted(added.items(), key=lambda item: (-item[1].tried, item[0])))
 
 
@@ -152,20 +154,20 @@ def heat(steps: Steps, *, tenant: str | None = None) -> dict[str, dict[str, int]
     """Kind → task type → failures, the most frequent first."""
     kinds: Counter[str] = Counter()
     cells: dict[str, Counter[str]] = {}
-    for _, figure, n in _failures(steps, Choice(tenant=tenant)):
+    for _, figure, n in _failures(steps, RankingFilter(tenant=tenant)):
         kinds[figure.dims[1]] += n
         cells.setdefault(figure.dims[1], Counter())[figure.dims[3]] += n
     return {kind: dict(cells[kind].most_common()) for kind, _ in kinds.most_common()}
 
 
-def _failures(steps: Steps, choice: Choice) -> Iterator[tuple[int, Figure, int]]:
+def _failures(steps: Steps, choice: RankingFilter) -> Iterator[tuple[int, Figure, int]]:
     for place, rows in enumerate(steps):
         for figure, n in rows.items():
             if figure.family == "failure" and _chosen(figure.dims, choice):
                 yield place, figure, n
 
 
-def _chosen(dims: tuple[str, ...], choice: Choice) -> bool:
+def _chosen(dims: tuple[str, ...], choice: RankingFilter) -> bool:
     signature, kind, _, task_type, model, tenant = dims
     return (
         choice.tenant in (None, tenant)

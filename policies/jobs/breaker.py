@@ -18,19 +18,19 @@ BreakerState = Literal["closed", "open", "half_open"]
 
 
 @dataclass(frozen=True)
-class Allow:
+class AllowCall:
     """Go ahead."""
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeCall:
     """Go ahead alone: keep ``breaker`` first, so that nobody else probes at the same time."""
 
     breaker: Breaker
 
 
 @dataclass(frozen=True)
-class Wait:
+class WaitForProvider:
     """Come back in so many seconds."""
 
     seconds: float
@@ -66,14 +66,16 @@ class Breaker(Value):
     #: How often it opened without a success in between.
     openings: int = Field(default=0, ge=0)
 
-    def allow(self, now: float, policy: BreakerPolicy = DEFAULT_POLICY) -> Allow | Probe | Wait:
+    def allow(
+        self, now: float, policy: BreakerPolicy = DEFAULT_POLICY
+    ) -> AllowCall | ProbeCall | WaitForProvider:
         """Allow while closed, one Probe each time the wait is over, else Wait."""
         if self.state == "closed":
-            return Allow()
+            return AllowCall()
         if now < self.until:
-            return Wait(self.until - now)
+            return WaitForProvider(self.until - now)
         probing = {"state": "half_open", "until": now + policy.probe_seconds}
-        return Probe(self.model_copy(update=probing))
+        return ProbeCall(self.model_copy(update=probing))
 
     def record_success(self) -> Breaker:
         """Any answer closes the breaker: the provider answers."""

@@ -28,7 +28,7 @@ Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_in
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w][\w .:/@+-]*$")]
 
 
-class Open(BaseModel):
+class OpenModel(BaseModel):
     """A value with fields of its owner's: a verifier's or a runner's options."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -38,7 +38,7 @@ class Open(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
-class VerifierSpec(Open):
+class VerifierSpec(OpenModel):
     """One check of the answer. Other fields are the verifier's own options."""
 
     id: Name
@@ -56,7 +56,7 @@ class VerifierSpec(Open):
         return self.name or self.id
 
 
-class RunnerSpec(Open):
+class RunnerSpec(OpenModel):
     """Who answers: a profile named in the workers' configuration, or an inline definition."""
 
     profile: Name | None = None

@@ -29,7 +29,7 @@ MAX_RESTARTS = 4
 MAX_SPANS = 100
 
 
-class Extraction(Value):
+class JsonExtraction(Value):
     """What was found in an answer that should be JSON."""
 
     #: The JSON text, if there is any; otherwise the answer as it came.
@@ -68,15 +68,15 @@ class _Refused(ValueError):
     """A text that no free repair may touch: any value made of it would be invented."""
 
 
-def extract_json(text: str, *, truncated: bool) -> Extraction:
+def extract_json(text: str, *, truncated: bool) -> JsonExtraction:
     """Find the one JSON value of an answer: as it stands, in a fence, in prose, or repaired."""
     body = text.strip("\ufeff \t\r\n")
     if not body:
-        return Extraction(text=text, shape="empty", decoder_message="Empty text")
+        return JsonExtraction(text=text, shape="empty", decoder_message="Empty text")
     try:
         return _found(body, _loads(body), ())
     except _Refused as error:
-        return Extraction(text=text, shape=_shape(body, truncated), decoder_message=str(error))
+        return JsonExtraction(text=text, shape=_shape(body, truncated), decoder_message=str(error))
     except ValueError as error:
         reason = str(error)
     if any(bracket in body for bracket in "{["):
@@ -86,7 +86,7 @@ def extract_json(text: str, *, truncated: bool) -> Extraction:
             found, reason = None, str(error)
         if found:
             return found
-    return Extraction(text=text, shape=_shape(body, truncated), decoder_message=reason)
+    return JsonExtraction(text=text, shape=_shape(body, truncated), decoder_message=reason)
 
 
 def strip_code_fence(text: str, *, markdown: bool = False) -> tuple[str, tuple[Coercion, ...]]:
@@ -161,9 +161,9 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _found(text: str, value: Json, coercions: tuple[Coercion, ...]) -> Extraction:
+def _found(text: str, value: Json, coercions: tuple[Coercion, ...]) -> JsonExtraction:
     shape: Shape = "object" if isinstance(value, dict) else "not_object"
-    return Extraction(text=text, value=value, coercions=coercions, shape=shape)
+    return JsonExtraction(text=text, value=value, coercions=coercions, shape=shape)
 
 
 def _shape(body: str, truncated: bool) -> Shape:
@@ -216,7 +216,7 @@ def _largest(blocks: list[_Block]) -> tuple[str, tuple[Coercion, ...]]:
     return largest.content, ("fence",) if largest.alone else ("fence", "prose")
 
 
-def _in_fence(body: str) -> Extraction | None:
+def _in_fence(body: str) -> JsonExtraction | None:
     blocks = _json_blocks(body)
     values = [
         (block.content.strip(), value)
@@ -256,7 +256,7 @@ _OBJECT = re.compile(r"\{\s*(?:\}|[\"'“]|[A-Za-z_]\w{0,100}\s{0,10}:)")
 _ARRAY = re.compile(r"\[\s*(?:[\]\"'“\[{]|-?\d|(?:true|false|null)\b)")
 
 
-def _in_prose(body: str) -> Extraction | None:
+def _in_prose(body: str) -> JsonExtraction | None:
     values: list[tuple[str, Json]] = []
     broken = 0
     for span in _spans(body):
@@ -342,7 +342,7 @@ _GAP = re.compile(
 )
 
 
-def _repaired(body: str) -> Extraction | None:
+def _repaired(body: str) -> JsonExtraction | None:
     """What json_repair makes of the text, parsed again; None where it would have to invent."""
     candidate, coercions = _candidate(body)
     if not _is_json_like(candidate) or len(candidate) > MAX_REPAIR or _GAP.search(candidate):

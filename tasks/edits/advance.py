@@ -16,23 +16,30 @@ from mulligan.policies.edits.edit import (
     EditOutcome,
     EditReason,
     EditStatus,
-    Hold,
+    HoldForReview,
     route,
 )
-from mulligan.policies.edits.gate import Comparison, Keep, More, Reject, compare, target_problem
-from mulligan.policies.edits.session import Session, Trial, diff_of
+from mulligan.policies.edits.gate import (
+    Comparison,
+    KeepEdit,
+    MeasureMore,
+    RejectEdit,
+    compare,
+    target_problem,
+)
+from mulligan.policies.edits.session import EditSession, EditTrial, diff_of
 from mulligan.tasks.ports.appliers import (
     ApplyContext,
-    Change,
     EditApplier,
     EditConflict,
     EditRefused,
+    FileChange,
 )
 from mulligan.tasks.ports.measurer import Measurer
 from mulligan.tasks.ports.world import BadInput, MulliganError
 
 
-class NotNow(MulliganError):
+class RetryLater(MulliganError):
     """The step could not be taken now: somebody else has the tree or the session. Try again."""
 
 
@@ -55,7 +62,7 @@ class EditTree(Protocol):
         """The permission bits of a file that is there."""
         ...
 
-    def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
+    def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[FileChange]) -> int:
         """All changes or none; the checkpoint. Raises EditRefused."""
         ...
 
@@ -69,7 +76,7 @@ class EditTree(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditBench:
+class EditContextPorts:
     """What a session's steps are taken with."""
 
     ctx: ApplyContext
@@ -80,14 +87,14 @@ class EditBench:
     now: Callable[[], datetime]
     #: What the last step computed for the next one, by edit: an edit without a suite is written
     #: at once, and need not be computed twice. The writer compares the files all the same.
-    prepared: dict[str, Prepared] = field(default_factory=dict)
+    prepared: dict[str, ComputedEdit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ComputedEdit:
     """An edit that may be applied, and changes something."""
 
-    changes: Sequence[Change]
+    changes: Sequence[FileChange]
     #: The permission bits of the files as they are.
     modes: Mapping[str, int | None]
 
@@ -116,51 +123,51 @@ _NO_SUITE = "there is no suite to measure it by: name one, approve it, or set po
 # -- one step ------------------------------------------------------------------------------------
 
 
-def advance(bench: EditBench, session: Session) -> Session:
+def advance(context: EditContextPorts, session: EditSession) -> EditSession:
     """One step. The same session: it waits for what is being measured, or it is done."""
     match session.phase:
         case "done":
             return session
         case "baseline":
-            return _applied(bench, session)
+            return _applied(context, session)
         case "measuring":
-            return _measured(bench, session)
+            return _measured(context, session)
         case "ready":
             at = session.open
             if at is None:
-                return session.moved(phase="done", updated_at=bench.now())
-            return _begun(bench, session, at).moved(updated_at=bench.now())
+                return session.moved(phase="done", updated_at=context.now())
+            return _begun(context, session, at).moved(updated_at=context.now())
 
 
-def _routed(bench: EditBench, session: Session, at: int) -> EditOutcome | None:
+def _routed(context: EditContextPorts, session: EditSession, at: int) -> EditOutcome | None:
     """Why an edit is not applied now, if so."""
     record, edit = session.records[at], session.records[at].edit
     decision = route(
         edit,
         session.mode,
         tier=record.tier,
-        supported=bench.appliers.is_supported(edit.op),
+        supported=context.appliers.is_supported(edit.op),
         approved=record.approved_by is not None,
     )
-    if isinstance(decision, Hold):
+    if isinstance(decision, HoldForReview):
         return outcome_of(edit, decision.status, decision.reason, decision.error)
     return None
 
 
-def _computed(bench: EditBench, edit: Edit) -> Prepared | EditOutcome:
+def _computed(context: EditContextPorts, edit: Edit) -> ComputedEdit | EditOutcome:
     try:
-        applier = bench.appliers.get(edit.op)
-        validation = applier.validate(edit, bench.ctx)
+        applier = context.appliers.get(edit.op)
+        validation = applier.validate(edit, context.ctx)
         if not validation.ok:
             return outcome_of(edit, "rejected_by_gate", "validation", validation.reason)
-        changes = applier.changes(edit, bench.ctx)
+        changes = applier.changes(edit, context.ctx)
     except Exception as error:  # an applier may be a plug-in and fail in any way
         return _refused(edit, error)
     if all(change.unchanged for change in changes):
         notes = dict.fromkeys(change.note for change in changes if change.note)
         told = "; ".join(notes) or "it changes nothing"
         return outcome_of(edit, "skipped", "no_op", told)
-    return Prepared(changes, {c.path: bench.tree.mode(c.path) for c in changes})
+    return ComputedEdit(changes, {c.path: context.tree.mode(c.path) for c in changes})
 
 
 def _refused(edit: Edit, error: Exception) -> EditOutcome:
@@ -180,50 +187,52 @@ def outcome_of(
     return EditOutcome(edit_id=edit.id, status=status, reason=reason, error=error)
 
 
-def _begun(bench: EditBench, session: Session, at: int) -> Session:
+def _begun(context: EditContextPorts, session: EditSession, at: int) -> EditSession:
     """The next edit: held, refused, or on its way to be applied. That it is begun is saved before
     anything is written: what stands in the tree without that is not this session's."""
     session = session.recorded(at, notes=())
     record, edit = session.records[at], session.records[at].edit
-    held = _routed(bench, session, at)
+    held = _routed(context, session, at)
     if held is not None:
-        return _held(bench, session, at, held)
-    if bench.tree.standing(session.id, edit.id) is not None:
+        return _held(context, session, at, held)
+    if context.tree.standing(session.id, edit.id) is not None:
         used = outcome_of(edit, "rejected_by_gate", "conflict", _USED.format(session.id, edit.id))
         return session.decided(at, used)
-    found = _computed(bench, edit)
+    found = _computed(context, edit)
     if isinstance(found, EditOutcome):
         return session.decided(at, found)
     shown = _shown(session, at, found)
     if session.suite is None:
         if session.benchmark.policy == "require" and record.approved_by is None:
             return shown.decided(at, outcome_of(edit, "pending_review", "no_scorer", _NO_SUITE))
-        bench.prepared[edit.id] = found
+        context.prepared[edit.id] = found
         return shown.moved(phase="baseline", at=at)
     problem = target_problem(edit.expected_improvement, session.suite)
     if problem is not None:
         return session.decided(at, outcome_of(edit, "rejected_by_gate", "validation", problem))
     try:
-        state = _measurer(bench).snapshot(bench.ctx.root)
+        state = _measurer(context).snapshot(context.ctx.root)
     except BadInput as error:
         return session.decided(at, _refused(edit, error))
-    return shown.moved(phase="baseline", at=at, trial=Trial(before=state))
+    return shown.moved(phase="baseline", at=at, trial=EditTrial(before=state))
 
 
-def _shown(session: Session, at: int, found: Prepared) -> Session:
+def _shown(session: EditSession, at: int, found: ComputedEdit) -> EditSession:
     return session.recorded(at, diff=session.fitting(found.diff), notes=found.notes)
 
 
-def _held(bench: EditBench, session: Session, at: int, held: EditOutcome) -> Session:
+def _held(
+    context: EditContextPorts, session: EditSession, at: int, held: EditOutcome
+) -> EditSession:
     """An edit that is not applied now. Who reviews it is shown what it would change, or why it
     cannot be applied, and with a suite also its effect: measured on a copy, and nothing is written
     to the tree."""
     edit = session.records[at].edit
     if held.status != "pending_review":
         return session.decided(at, held)
-    if not bench.appliers.is_supported(edit.op):
+    if not context.appliers.is_supported(edit.op):
         return session.decided(at, _noted(held, f"op {edit.op} not implemented in v1"))
-    found = _computed(bench, edit)
+    found = _computed(context, edit)
     if isinstance(found, EditOutcome):
         why = f"as the tree is, it would be {found.status} ({found.reason}): {found.error}"
         return session.decided(at, _noted(held, why))
@@ -234,11 +243,11 @@ def _held(bench: EditBench, session: Session, at: int, held: EditOutcome) -> Ses
     if problem is not None:
         return shown.decided(at, _noted(held, f"it would be rejected: {problem}"))
     try:
-        before = _measurer(bench).snapshot(bench.ctx.root)
-        after = _measurer(bench).snapshot(bench.ctx.root, found.changes)
+        before = _measurer(context).snapshot(context.ctx.root)
+        after = _measurer(context).snapshot(context.ctx.root, found.changes)
     except BadInput as error:
         return shown.decided(at, _noted(held, f"it cannot be measured: {error}"))
-    trial = Trial(before=before, after=after, held=held)
+    trial = EditTrial(before=before, after=after, held=held)
     return shown.moved(phase="measuring", at=at, trial=trial)
 
 
@@ -246,53 +255,55 @@ def _noted(outcome: EditOutcome, note: str) -> EditOutcome:
     return outcome.model_copy(update={"notes": (*outcome.notes, note)})
 
 
-def _kept_ungated(bench: EditBench, session: Session, at: int, checkpoint: int) -> Session:
+def _kept_ungated(
+    context: EditContextPorts, session: EditSession, at: int, checkpoint: int
+) -> EditSession:
     outcome = outcome_of(session.records[at].edit, "applied", "ungated")
-    done = outcome.model_copy(update={"applied_at": bench.now()})
+    done = outcome.model_copy(update={"applied_at": context.now()})
     return session.decided(at, done, checkpoint=checkpoint)
 
 
 # -- measuring -----------------------------------------------------------------------------------
 
 
-def _measurer(bench: EditBench) -> Measurer:
-    if bench.measurer is None:
+def _measurer(context: EditContextPorts) -> Measurer:
+    if context.measurer is None:
         raise BadInput("the session has a suite, and nobody here can measure it")
-    return bench.measurer
+    return context.measurer
 
 
-def _applied(bench: EditBench, session: Session) -> Session:
+def _applied(context: EditContextPorts, session: EditSession) -> EditSession:
     """Apply the edit that was begun; with a suite, whose "before" is known, measure both sides."""
     at, trial = session.at, session.trial
     if at is None or (trial is None) != (session.suite is None):
         raise ValueError(f"session {session.id} is in phase {session.phase} without a trial")
     record = session.records[at]
-    made = bench.tree.standing(session.id, record.edit.id)
+    made = context.tree.standing(session.id, record.edit.id)
     if made is None:
-        found = bench.prepared.pop(record.edit.id, None) or _computed(bench, record.edit)
+        found = context.prepared.pop(record.edit.id, None) or _computed(context, record.edit)
         if isinstance(found, EditOutcome):  # the tree changed since the last step
-            return session.decided(at, found).moved(updated_at=bench.now())
+            return session.decided(at, found).moved(updated_at=context.now())
         session = session.recorded(at, notes=found.notes)
         try:
-            made = bench.tree.apply(session.id, record.edit.id, record.tier, found.changes)
+            made = context.tree.apply(session.id, record.edit.id, record.tier, found.changes)
         except EditRefused as error:
-            return session.decided(at, _refused(record.edit, error)).moved(updated_at=bench.now())
+            return session.decided(at, _refused(record.edit, error)).moved(updated_at=context.now())
     if trial is None:
-        return _kept_ungated(bench, session, at, made).moved(updated_at=bench.now())
+        return _kept_ungated(context, session, at, made).moved(updated_at=context.now())
     try:
-        after = _measurer(bench).snapshot(bench.ctx.root)
+        after = _measurer(context).snapshot(context.ctx.root)
     except BadInput as error:  # with this edit, the tree is too large to be measured
-        return taken_back(bench, session, at, _refused(record.edit, error))
+        return taken_back(context, session, at, _refused(record.edit, error))
     moved = session.moved(phase="measuring", trial=trial.model_copy(update={"after": after}))
-    return moved.recorded(at, checkpoint=made).moved(updated_at=bench.now())
+    return moved.recorded(at, checkpoint=made).moved(updated_at=context.now())
 
 
-def _measured(bench: EditBench, session: Session) -> Session:
+def _measured(context: EditContextPorts, session: EditSession) -> EditSession:
     """Start a repeat, look whether it has ended, or decide."""
     trial, suite = session.trial, session.suite
     if session.at is None or trial is None or trial.after is None or suite is None:
         raise ValueError(f"session {session.id} is in phase {session.phase} without a trial")
-    measurer = _measurer(bench)
+    measurer = _measurer(context)
     if trial.runs is None:
         repeat = trial.scored[0].repeats
         try:
@@ -304,19 +315,19 @@ def _measured(bench: EditBench, session: Session) -> Session:
             refused = _refused(session.records[session.at].edit, error)
             if trial.held is not None:
                 told = trial.held.model_copy(update={"error": f"it cannot be measured: {error}"})
-                return session.decided(session.at, told).moved(updated_at=bench.now())
-            return taken_back(bench, session, session.at, refused)
+                return session.decided(session.at, told).moved(updated_at=context.now())
+            return taken_back(context, session, session.at, refused)
         started = trial.model_copy(update={"runs": (first, second)})
-        return session.moved(trial=started, updated_at=bench.now())
+        return session.moved(trial=started, updated_at=context.now())
     ended = [measurer.poll(suite, runs) for runs in trial.runs]
     if ended[0] is None or ended[1] is None:
         return session
     scored = (trial.scored[0].joined(ended[0]), trial.scored[1].joined(ended[1]))
     measured = trial.model_copy(update={"runs": None, "scored": scored})
-    return _judged(bench, session.moved(trial=measured, updated_at=bench.now()), session.at)
+    return _judged(context, session.moved(trial=measured, updated_at=context.now()), session.at)
 
 
-def _judged(bench: EditBench, session: Session, at: int) -> Session:
+def _judged(context: EditContextPorts, session: EditSession, at: int) -> EditSession:
     """Keep the edit, take it back, or ask for one more repeat."""
     trial, suite = session.trial, session.suite
     if trial is None or suite is None:
@@ -328,24 +339,24 @@ def _judged(bench: EditBench, session: Session, at: int) -> Session:
         target=edit.expected_improvement,
         max_regression=session.benchmark.max_regression,
     )
-    if trial.held is not None and not isinstance(found.decision, More):
+    if trial.held is not None and not isinstance(found.decision, MeasureMore):
         told = "; ".join((f"measured: {found.text}", *_said(trial)))
         held = trial.held.model_copy(update={"error": told})
         return session.decided(at, _with_effect(held, found))
     match found.decision:
-        case More():
+        case MeasureMore():
             return session
-        case Keep():
+        case KeepEdit():
             kept = _with_effect(outcome_of(edit, "applied", "kept"), found)
-            more = {"applied_at": bench.now(), "notes": _said(trial)}
+            more = {"applied_at": context.now(), "notes": _said(trial)}
             return session.decided(at, kept.model_copy(update=more))
-        case Reject(reason):
+        case RejectEdit(reason):
             told = "; ".join((found.text, *_said(trial)))
             rejected = outcome_of(edit, "rejected_by_gate", reason, told)
-            return taken_back(bench, session, at, _with_effect(rejected, found))
+            return taken_back(context, session, at, _with_effect(rejected, found))
 
 
-def _said(trial: Trial) -> tuple[str, ...]:
+def _said(trial: EditTrial) -> tuple[str, ...]:
     """What either side's runs had to say: ``before: parse: stopped after 60 s``."""
     sides = zip(("before", "after"), trial.scored, strict=True)
     return tuple(f"{side}: {note}" for side, scores in sides for note in scores.notes)
@@ -356,11 +367,13 @@ def _with_effect(outcome: EditOutcome, found: Comparison) -> EditOutcome:
     return outcome.model_copy(update=measured)
 
 
-def taken_back(bench: EditBench, session: Session, at: int, outcome: EditOutcome) -> Session:
+def taken_back(
+    context: EditContextPorts, session: EditSession, at: int, outcome: EditOutcome
+) -> EditSession:
     """Roll a rejected edit back. Where somebody changed the same lines meanwhile, say so."""
     try:
-        bench.tree.rollback_edit(session.id, outcome.edit_id)
+        context.tree.rollback_edit(session.id, outcome.edit_id)
     except EditConflict as error:
         told = f"{outcome.error}; it could not be taken back: {error}"
         outcome = outcome.model_copy(update={"reason": "conflict", "error": told})
-    return session.decided(at, outcome).moved(updated_at=bench.now())
+    return session.decided(at, outcome).moved(updated_at=context.now())

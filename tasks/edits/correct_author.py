@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from mulligan.policies.edits.feedback import correction_of
-from mulligan.policies.edits.session import Session
+from mulligan.policies.edits.session import EditSession
 from mulligan.tasks.jobs.submit import Intake, submit_jobs
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.tasks.ports.world import BadInput
 
 
-def correct_author(intake: Intake, session: Session) -> str | None:
+def correct_author(intake: Intake, session: EditSession) -> str | None:
     """Submit the author's job again, with a corrected prompt; the new job. None: the plan has no
     author, something of it still waits, or nothing failed. Asking twice is one job. BadInput if the
     author's job is not kept any more, or may not be submitted."""

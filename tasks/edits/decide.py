@@ -6,16 +6,16 @@ from datetime import datetime
 from typing import Any
 
 from mulligan.policies.edits.edit import EditOutcome, EditReason, EditStatus
-from mulligan.policies.edits.session import WITHDRAWN, EditRecord, Session
-from mulligan.tasks.edits.advance import EditBench, outcome_of, taken_back
+from mulligan.policies.edits.session import WITHDRAWN, EditRecord, EditSession
+from mulligan.tasks.edits.advance import EditContextPorts, outcome_of, taken_back
 from mulligan.tasks.ports.world import BadInput
 
 _NOTHING = "nothing was applied: there is nothing to roll back"
 
 
 def approve(
-    session: Session, edit_id: str, *, by: str, now: datetime, note: str | None = None
-) -> Session:
+    session: EditSession, edit_id: str, *, by: str, now: datetime, note: str | None = None
+) -> EditSession:
     """Let an edit that waits be applied. It still has to pass the gate, if there is one."""
     index = _reviewable(session, edit_id, "approved")
     held = session.records[index].outcome
@@ -24,7 +24,7 @@ def approve(
     return session.moved(phase=phase, updated_at=now).recorded(index, outcome=None, **decided)
 
 
-def reject(session: Session, edit_id: str, *, by: str, now: datetime, note: str) -> Session:
+def reject(session: EditSession, edit_id: str, *, by: str, now: datetime, note: str) -> EditSession:
     """Decide that an edit that waits is not applied. ``note`` is why, and has to say something."""
     index = _reviewable(session, edit_id, "rejected")
     if not note.strip():
@@ -34,7 +34,7 @@ def reject(session: Session, edit_id: str, *, by: str, now: datetime, note: str)
     return session.moved(updated_at=now).recorded(index, outcome=outcome, **decided)
 
 
-def _reviewable(session: Session, edit_id: str, what: str) -> int:
+def _reviewable(session: EditSession, edit_id: str, what: str) -> int:
     index = session.index(edit_id)
     if index is None:
         known = ", ".join(record.edit.id for record in session.records[:20])
@@ -59,36 +59,41 @@ def _ended(
 
 
 def roll_back(
-    bench: EditBench, session: Session, edit_id: str | None, *, by: str, note: str | None = None
-) -> tuple[Session, str]:
+    context: EditContextPorts,
+    session: EditSession,
+    edit_id: str | None,
+    *,
+    by: str,
+    note: str | None = None,
+) -> tuple[EditSession, str]:
     """Take back an edit, or all of the session; the session and what was done, for people.
 
     With the whole session, what was still to be done is not done any more. EditConflict if later
     changes are in the way: nothing was taken back then.
     """
-    decided = {"decided_by": by, "decided_at": bench.now(), "note": note}
+    decided = {"decided_by": by, "decided_at": context.now(), "note": note}
     if edit_id is None:
-        text = _NOTHING if session.untouched else bench.tree.rollback_session(session.id)
+        text = _NOTHING if session.untouched else context.tree.rollback_session(session.id)
         return _all_undone(session, decided), text
     at = session.index(edit_id)
     if at is None or (session.records[at].checkpoint is None and at != session.written):
         raise BadInput(f"session {session.id} has not applied an edit {edit_id!r}")
-    text = bench.tree.rollback_edit(session.id, edit_id)
+    text = context.tree.rollback_edit(session.id, edit_id)
     ended = _undone(session, at, decided)
     if at == session.at:
         ended = ended.moved(phase="ready", at=None, trial=None)
-    return ended.moved(updated_at=bench.now()), text
+    return ended.moved(updated_at=context.now()), text
 
 
 def abandon(
-    session: Session, *, by: str, now: datetime, note: str | None = None
-) -> tuple[Session, str]:
+    session: EditSession, *, by: str, now: datetime, note: str | None = None
+) -> tuple[EditSession, str]:
     """End a session that has written nothing: no tree is needed."""
     decided = {"decided_by": by, "decided_at": now, "note": note}
     return _all_undone(session, decided), _NOTHING
 
 
-def _all_undone(session: Session, decided: dict[str, Any]) -> Session:
+def _all_undone(session: EditSession, decided: dict[str, Any]) -> EditSession:
     ended = session
     for index, record in enumerate(session.records):
         if _is_written(session, index):
@@ -99,7 +104,7 @@ def _all_undone(session: Session, decided: dict[str, Any]) -> Session:
     return ended.moved(phase="done", at=None, trial=None, updated_at=decided["decided_at"])
 
 
-def _undone(session: Session, index: int, decided: dict[str, Any]) -> Session:
+def _undone(session: EditSession, index: int, decided: dict[str, Any]) -> EditSession:
     if not _is_written(session, index):
         return session
     note = decided["note"]
@@ -107,7 +112,7 @@ def _undone(session: Session, index: int, decided: dict[str, Any]) -> Session:
     return session.recorded(index, outcome=outcome, **decided)
 
 
-def _is_written(session: Session, index: int) -> bool:
+def _is_written(session: EditSession, index: int) -> bool:
     done = session.records[index].outcome
     return index == session.written or (done is not None and done.status == "applied")
 
@@ -115,15 +120,15 @@ def _is_written(session: Session, index: int) -> bool:
 # -- giving up -----------------------------------------------------------------------------------
 
 
-def give_up(bench: EditBench, session: Session, why: str) -> Session:
+def give_up(context: EditContextPorts, session: EditSession, why: str) -> EditSession:
     """End a session that cannot go on here: the edit at work is taken back, the others wait for a
     person with what was measured of them. Raises what keeps the edit from being taken back."""
     at = session.written
     if at is not None:
         stuck = outcome_of(session.records[at].edit, "rejected_by_gate", "no_scorer", why)
-        session = taken_back(bench, session, at, stuck)
+        session = taken_back(context, session, at, stuck)
     for index, record in enumerate(session.records):
         if record.outcome is None:
             held = _ended(record, "pending_review", "no_scorer", why)
             session = session.recorded(index, outcome=held, approved_by=None)
-    return session.moved(phase="done", at=None, trial=None, updated_at=bench.now())
+    return session.moved(phase="done", at=None, trial=None, updated_at=context.now())

@@ -16,13 +16,13 @@ from pydantic import Field
 from mulligan.policies.jobs.job import Decoding
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.ledger import (
+    ClaimRefused,
     Ended,
     Escalation,
     EscalationEnd,
     EscalationGroup,
     Ledger,
     Publication,
-    Refused,
 )
 from mulligan.tasks.ports.world import BadInput
 
@@ -36,7 +36,7 @@ _LOOKED_AT = 5000
 Publish = Callable[[Sequence[Publication]], None]
 
 
-class Which(Value):
+class EscalationFilter(Value):
     """A filter; everything that is given must fit."""
 
     signature: str | None = None
@@ -51,7 +51,7 @@ class Which(Value):
 
     @property
     def is_everything(self) -> bool:
-        return self == Which()
+        return self == EscalationFilter()
 
     def fits(self, escalation: Escalation, *, now: float) -> bool:
         """Whether an escalation is meant."""
@@ -73,7 +73,7 @@ class Which(Value):
         )
 
 
-class Action(Value):
+class EndAction(Value):
     """What is done to each, and who says so."""
 
     how: EscalationEnd
@@ -84,7 +84,7 @@ class Action(Value):
     decoding: Decoding | None = None
 
 
-class Unended(Value):
+class NotEnded(Value):
     """An escalation that is open still, and why."""
 
     id: str
@@ -92,25 +92,25 @@ class Unended(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class EndedCounts:
     """What became of a batch."""
 
     done: int = 0
     #: Somebody else ended them first.
     skipped: int = 0
-    problems: tuple[Unended, ...] = ()
+    problems: tuple[NotEnded, ...] = ()
 
 
 BulkState = Literal["running", "done", "stopped"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bulk:
+class BulkAction:
     """A bulk action and how far it has come."""
 
     id: str
-    action: Action
-    which: Which
+    action: EndAction
+    which: EscalationFilter
     per_second: float
     total: int
     done: int
@@ -120,33 +120,33 @@ class Bulk:
     created_at: float
     ended_at: float | None
     #: The first of those that failed.
-    problems: tuple[Unended, ...] = ()
+    problems: tuple[NotEnded, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class BulkBatch:
     """Escalations in hand; without any, seconds to wait, or None if nothing is left to do."""
 
     ids: tuple[str, ...] = ()
     wait: float | None = None
 
 
-class Bulks(Protocol):
+class BulkActions(Protocol):
     """Where bulk actions are on record. A batch is leased: whoever dies leaves it to the next."""
 
     def create(
-        self, action: Action, which: Which, ids: Sequence[str], *, per_second: float
-    ) -> Bulk: ...
+        self, action: EndAction, which: EscalationFilter, ids: Sequence[str], *, per_second: float
+    ) -> BulkAction: ...
 
-    def get(self, bulk_id: str) -> Bulk | None: ...
+    def get(self, bulk_id: str) -> BulkAction | None: ...
 
     def running(self) -> list[str]:
         """The oldest first."""
 
-    def take(self, bulk_id: str, *, token: str) -> Batch:
+    def take(self, bulk_id: str, *, token: str) -> BulkBatch:
         """The next few that the rate allows, for whoever has the token."""
 
-    def commit(self, bulk_id: str, *, token: str, count: int, tally: Tally) -> None:
+    def commit(self, bulk_id: str, *, token: str, count: int, tally: EndedCounts) -> None:
         """A batch of so many is worked off; of a lost lease nothing is written."""
 
     def stop(self, bulk_id: str) -> None:
@@ -156,7 +156,7 @@ class Bulks(Protocol):
 # -- which -----------------------------------------------------------------------------------------
 
 
-def select(ledger: Ledger, which: Which, *, limit: int = MOST) -> list[Escalation]:
+def select(ledger: Ledger, which: EscalationFilter, *, limit: int = MOST) -> list[Escalation]:
     """The open ones that fit, the oldest first. BadInput names each id that nobody knows."""
     if which.is_everything:
         raise BadInput(
@@ -168,7 +168,7 @@ def select(ledger: Ledger, which: Which, *, limit: int = MOST) -> list[Escalatio
     return sorted(open_ones, key=lambda each: (each.at, each.id))[:limit]
 
 
-def _by_id(ledger: Ledger, which: Which) -> list[Escalation]:
+def _by_id(ledger: Ledger, which: EscalationFilter) -> list[Escalation]:
     """An id of another tenant is an id that nobody knows."""
     found, unknown = [], []
     for escalation_id in dict.fromkeys(which.ids):
@@ -182,7 +182,7 @@ def _by_id(ledger: Ledger, which: Which) -> list[Escalation]:
     return found
 
 
-def _by_group(ledger: Ledger, which: Which, limit: int) -> list[Escalation]:
+def _by_group(ledger: Ledger, which: EscalationFilter, limit: int) -> list[Escalation]:
     if which.signature is not None:
         signatures = [which.signature]
     else:
@@ -256,7 +256,7 @@ def _of_tenant(
 
 def work(
     ledger: Ledger,
-    bulks: Bulks,
+    bulks: BulkActions,
     publish: Publish,
     bulk_id: str,
     *,
@@ -280,7 +280,7 @@ def work(
             return 0.0
 
 
-def end_all(ledger: Ledger, publish: Publish, ids: Sequence[str], action: Action) -> Tally:
+def end_all(ledger: Ledger, publish: Publish, ids: Sequence[str], action: EndAction) -> EndedCounts:
     """End each of a batch, and publish what is queued again."""
     done, skipped, problems = 0, 0, []
     publications: list[Publication] = []
@@ -289,16 +289,16 @@ def end_all(ledger: Ledger, publish: Publish, ids: Sequence[str], action: Action
             case Ended(publication=publication):
                 done += 1
                 publications += [publication] if publication else []
-            case Refused(reason="finished"):
+            case ClaimRefused(reason="finished"):
                 ours = _ended_by(ledger, escalation_id, action)
                 done, skipped = done + ours, skipped + (not ours)
-            case Refused() as refused:
-                problems.append(Unended(id=escalation_id, why=_why(refused)))
+            case ClaimRefused() as refused:
+                problems.append(NotEnded(id=escalation_id, why=_why(refused)))
     publish(publications)
-    return Tally(done=done, skipped=skipped, problems=tuple(problems))
+    return EndedCounts(done=done, skipped=skipped, problems=tuple(problems))
 
 
-def _end(ledger: Ledger, escalation_id: str, action: Action) -> Ended | Refused:
+def _end(ledger: Ledger, escalation_id: str, action: EndAction) -> Ended | ClaimRefused:
     try:
         return ledger.end_escalation(
             escalation_id,
@@ -310,10 +310,10 @@ def _end(ledger: Ledger, escalation_id: str, action: Action) -> Ended | Refused:
         )
     except ValueError:
         # A job of another version: one that cannot be read must not hold up the others.
-        return Refused("lost", "the job on record cannot be read by this version")
+        return ClaimRefused("lost", "the job on record cannot be read by this version")
 
 
-def _ended_by(ledger: Ledger, escalation_id: str, action: Action) -> bool:
+def _ended_by(ledger: Ledger, escalation_id: str, action: EndAction) -> bool:
     """Whether this very action ended it: by somebody who died before the batch was committed."""
     found = ledger.escalation(escalation_id)
     return (
@@ -323,7 +323,7 @@ def _ended_by(ledger: Ledger, escalation_id: str, action: Action) -> bool:
     )
 
 
-def _why(refused: Refused) -> str:
+def _why(refused: ClaimRefused) -> str:
     match refused.reason:
         case "gone":
             gone = refused.detail or "it is no longer on record"

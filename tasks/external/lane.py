@@ -16,13 +16,13 @@ from mulligan.policies.failures.failure import Finding, VerificationResult, Veri
 from mulligan.policies.jobs.job import EXTERNAL, GIVEN_SCORE, Decoding, Job, Output, Usage
 from mulligan.policies.repair.retry import PASSING_SCORE
 from mulligan.tasks.jobs.attempt import presentable
-from mulligan.tasks.jobs.context import Workbench
-from mulligan.tasks.jobs.outcome import Handed, Outcome
+from mulligan.tasks.jobs.context import AttemptContext
+from mulligan.tasks.jobs.outcome import Outcome, VerificationPending
 from mulligan.tasks.jobs.recheck import end_cycle, judge_again
 from mulligan.tasks.jobs.settle import settle_answer
 from mulligan.tasks.jobs.submit import Intake, read_job, submit_jobs
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, slow_verifiers
-from mulligan.tasks.ports.ledger import Claim, CycleClaim, Entry, Lease, Refused
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, Entry, Lease
 from mulligan.tasks.ports.world import BadInput, VerifierError
 
 _NUMBER = "[1-9][0-9]{0,8}"
@@ -30,7 +30,7 @@ _TOKEN = re.compile(rf"(a:[\w-]+/{_NUMBER}|c:[\w-]+:{_NUMBER}:{_NUMBER})\.([0-9a
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ExternalTask:
     """What a subject holds: an attempt to make, or a delayed verification."""
 
     lease: Lease
@@ -47,7 +47,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class ReportedAttempt:
     """One attempt as somebody elsewhere reports it."""
 
     score: float | None = None
@@ -103,37 +103,39 @@ def parse_token(text: str) -> Lease:
     return Lease(Entry.parse(found[1]), found[2])
 
 
-def next_task(bench: Workbench, subject: str, *, tenant: str | None = None) -> Task | None:
+def next_task(
+    context: AttemptContext, subject: str, *, tenant: str | None = None
+) -> ExternalTask | None:
     """Claim what a subject is to do next: the same again while it holds it, else the first due."""
     for _ in range(10):  # others may be faster, or a job may have ended meanwhile
-        waiting = bench.ledger.next_of(subject, tenant=tenant)
+        waiting = context.ledger.next_of(subject, tenant=tenant)
         if waiting is None:
             return None
         if waiting.token is None:
-            _claim(bench, waiting.entry)
+            _claim(context, waiting.entry)
             continue  # what is held now, by whoever was first; or the next that nothing holds back
-        held = bench.ledger.hold(Lease(waiting.entry, waiting.token))
-        if not isinstance(held, Refused):
+        held = context.ledger.hold(Lease(waiting.entry, waiting.token))
+        if not isinstance(held, ClaimRefused):
             return _task(held, waiting.expires_at)
     return None
 
 
-def _claim(bench: Workbench, entry: Entry) -> Claim | CycleClaim | Refused:
+def _claim(context: AttemptContext, entry: Entry) -> Claim | CycleClaim | ClaimRefused:
     if entry.kind == "cycle":
-        return bench.ledger.claim_cycle(entry, worker=EXTERNAL, lease=bench.external_lease)
-    return bench.ledger.claim(entry, worker=EXTERNAL, lease=bench.external_lease)
+        return context.ledger.claim_cycle(entry, worker=EXTERNAL, lease=context.external_lease)
+    return context.ledger.claim(entry, worker=EXTERNAL, lease=context.external_lease)
 
 
-def _task(taken: Claim | CycleClaim, expires_at: float | None) -> Task:
+def _task(taken: Claim | CycleClaim, expires_at: float | None) -> ExternalTask:
     if isinstance(taken, CycleClaim):
-        return Task(
+        return ExternalTask(
             lease=taken.lease,
             claim=taken.claim,
             cycle_id=taken.cycle_id,
             mode="delayed_verification",
             expires_at=expires_at,
         )
-    return Task(
+    return ExternalTask(
         lease=taken.lease,
         claim=taken,
         cycle_id=taken.plan.cycle_id,
@@ -143,7 +145,7 @@ def _task(taken: Claim | CycleClaim, expires_at: float | None) -> Task:
 
 
 def record_attempt(
-    bench: Workbench, intake: Intake, raw: dict[str, Any], report: Report
+    context: AttemptContext, intake: Intake, raw: dict[str, Any], report: ReportedAttempt
 ) -> tuple[str, Outcome]:
     """Record a first attempt that was made elsewhere: the job's id, and what follows.
 
@@ -153,10 +155,10 @@ def record_attempt(
     report.result()  # before anything is stored
     (accepted,) = submit_jobs(intake, [job])
     first = Entry("attempt", accepted.id, 1)
-    claim = bench.ledger.claim(first, worker=EXTERNAL, lease=bench.external_lease, made=True)
-    if isinstance(claim, Refused):
+    claim = context.ledger.claim(first, worker=EXTERNAL, lease=context.external_lease, made=True)
+    if isinstance(claim, ClaimRefused):
         return accepted.id, claim
-    return accepted.id, _settle(bench, claim, report)
+    return accepted.id, _settle(context, claim, report)
 
 
 def _job_of(raw: dict[str, Any]) -> Job:
@@ -171,37 +173,37 @@ def _job_of(raw: dict[str, Any]) -> Job:
     )
 
 
-def report_attempt(bench: Workbench, lease: Lease, report: Report) -> Outcome:
+def report_attempt(context: AttemptContext, lease: Lease, report: ReportedAttempt) -> Outcome:
     """Record the attempt, or the delayed verification, that a token was given for."""
-    held = bench.ledger.hold(lease)
-    if isinstance(held, Refused):
+    held = context.ledger.hold(lease)
+    if isinstance(held, ClaimRefused):
         return held
     if isinstance(held, CycleClaim):
-        return _verify_later(bench, held, report)
-    return _settle(bench, held, report)
+        return _verify_later(context, held, report)
+    return _settle(context, held, report)
 
 
-def _settle(bench: Workbench, claim: Claim, report: Report) -> Outcome:
-    verifiers = build_verifiers(bench, claim.job)
+def _settle(context: AttemptContext, claim: Claim, report: ReportedAttempt) -> Outcome:
+    verifiers = build_verifiers(context, claim.job)
     given = [report.result()] if _scored_elsewhere(claim.job) else None
-    output = presentable(report.output, bench.answer_cap)
+    output = presentable(report.output, context.answer_cap)
     slow = [] if given else slow_verifiers(verifiers)
-    stored = bench.ledger.store_output(
+    stored = context.ledger.store_output(
         claim.lease, output, verifications=slow, given=given or (), priority=claim.job.priority
     )
-    if isinstance(stored, Refused):
+    if isinstance(stored, ClaimRefused):
         return stored
     if stored:
-        bench.publish(stored)
-        return Handed(entry=claim.lease.entry, verifications=len(stored))
+        context.publish(stored)
+        return VerificationPending(entry=claim.lease.entry, verifications=len(stored))
     try:
         results = given or check_all(claim, output, verifiers, claim.results)
     except VerifierError as error:
-        return no_verdict(bench, claim, error)
-    return settle_answer(bench, claim, output, results, Decoding())
+        return no_verdict(context, claim, error)
+    return settle_answer(context, claim, output, results, Decoding())
 
 
-def _verify_later(bench: Workbench, taken: CycleClaim, report: Report) -> Outcome:
+def _verify_later(context: AttemptContext, taken: CycleClaim, report: ReportedAttempt) -> Outcome:
     """A delayed verification counts only in other words, and its score counts."""
     job = taken.claim.job
     reason = invalid_reason(
@@ -214,14 +216,14 @@ def _verify_later(bench: Workbench, taken: CycleClaim, report: Report) -> Outcom
     if job.delayed_verification.other_family and not report.task_family:
         reason = "missing_task_family_context"
     if reason is not None:
-        bench.ledger.refuse_verification(taken.lease, reason=reason)
+        context.ledger.refuse_verification(taken.lease, reason=reason)
         raise NotCounted(reason)
     if not _scored_elsewhere(job):
-        return judge_again(bench, taken, presentable(report.output, bench.answer_cap))
+        return judge_again(context, taken, presentable(report.output, context.answer_cap))
     score = report.result().score or 0.0
     low = score < PASSING_SCORE
     return end_cycle(
-        bench, taken.lease, score, f"delayed verification scored {score:g}" if low else ""
+        context, taken.lease, score, f"delayed verification scored {score:g}" if low else ""
     )
 
 

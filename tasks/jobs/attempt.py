@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.jobs.job import Decoding, Message, Output
 from mulligan.policies.repair.strategy import contract_of
-from mulligan.tasks.jobs.context import RunnerInHand, Stay, Workbench
-from mulligan.tasks.jobs.outcome import Handed, Outcome, Requeued
+from mulligan.tasks.jobs.context import AttemptContext, ProviderHold, ResolvedRunner
+from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationPending
 from mulligan.tasks.jobs.settle import settle_answer, settle_error
 from mulligan.tasks.jobs.verify import (
     asked_with,
@@ -17,7 +17,7 @@ from mulligan.tasks.jobs.verify import (
     no_verdict,
     slow_verifiers,
 )
-from mulligan.tasks.ports.ledger import Claim, Entry, Refused
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
 from mulligan.tasks.ports.world import (
     BadInput,
     Request,
@@ -31,63 +31,63 @@ from mulligan.tasks.ports.world import (
 SLACK = 60.0
 
 
-def run_attempt(bench: Workbench, entry: Entry) -> Outcome:
+def run_attempt(context: AttemptContext, entry: Entry) -> Outcome:
     """Do whatever this attempt still needs; nothing that is already stored is done again."""
-    claim = bench.ledger.claim(entry, worker=bench.worker)
-    if isinstance(claim, Refused):
+    claim = context.ledger.claim(entry, worker=context.worker)
+    if isinstance(claim, ClaimRefused):
         return claim
-    bench.step("claimed", claim.lease.entry)
+    context.step("claimed", claim.lease.entry)
     try:
-        in_hand = bench.runner(claim.job.runner)
-        verifiers = build_verifiers(bench, claim.job)
+        in_hand = context.runner(claim.job.runner)
+        verifiers = build_verifiers(context, claim.job)
     except BadInput as error:
         refused = RunnerError(str(error), evidence={"kind": "unsafe_request"})
-        return settle_error(bench, claim, refused, claim.plan.decoding)
+        return settle_error(context, claim, refused, claim.plan.decoding)
     asked = asked_with(claim, in_hand.decoding)
     if claim.output is None:
-        return _run(bench, claim, in_hand, verifiers, asked)
-    with bench.holding(claim.lease, SLACK):
-        return _check(bench, claim, claim.output, verifiers, asked)
+        return _run(context, claim, in_hand, verifiers, asked)
+    with context.holding(claim.lease, SLACK):
+        return _check(context, claim, claim.output, verifiers, asked)
 
 
 def _run(
-    bench: Workbench,
+    context: AttemptContext,
     claim: Claim,
-    in_hand: RunnerInHand,
+    in_hand: ResolvedRunner,
     verifiers: Sequence[Verifier],
     asked: Decoding,
 ) -> Outcome:
     entry, provider = claim.lease.entry, in_hand.runner.provider
-    stay = bench.breakers.wait(provider)
+    stay = context.breakers.wait(provider)
     if stay is not None:
-        return _stay_away(bench, claim, provider, stay)
-    with bench.holding(claim.lease, in_hand.timeout + SLACK):
-        bench.step("asking", entry)
+        return _stay_away(context, claim, provider, stay)
+    with context.holding(claim.lease, in_hand.timeout + SLACK):
+        context.step("asking", entry)
         try:
             output = in_hand.runner.answer(request_of(claim, in_hand, prompt=claim.plan.prompt))
         except TransportFault as fault:
-            bench.breakers.fault(fault)
-            return _again(bench, claim, fault)
+            context.breakers.fault(fault)
+            return _again(context, claim, fault)
         except Exception as error:  # a runner's bug is a classified failure like any other
-            return settle_error(bench, claim, error, asked)
-        bench.breakers.success(provider)
-        bench.step("answered", entry)
-        output = presentable(output, bench.answer_cap)
+            return settle_error(context, claim, error, asked)
+        context.breakers.success(provider)
+        context.step("answered", entry)
+        output = presentable(output, context.answer_cap)
         slow = slow_verifiers(verifiers)
-        stored = bench.ledger.store_output(
+        stored = context.ledger.store_output(
             claim.lease, output, verifications=slow, priority=claim.job.priority
         )
-        bench.step("output_stored", entry)
-        if isinstance(stored, Refused):
+        context.step("output_stored", entry)
+        if isinstance(stored, ClaimRefused):
             return stored
         if stored:
-            bench.publish(stored)
-            return Handed(entry=entry, verifications=len(stored))
-        return _check(bench, claim, output, verifiers, asked)
+            context.publish(stored)
+            return VerificationPending(entry=entry, verifications=len(stored))
+        return _check(context, claim, output, verifiers, asked)
 
 
 def _check(
-    bench: Workbench,
+    context: AttemptContext,
     claim: Claim,
     output: Output,
     verifiers: Sequence[Verifier],
@@ -97,13 +97,13 @@ def _check(
     try:
         results = check_all(claim, output, verifiers, claim.results)
     except VerifierError as error:
-        return no_verdict(bench, claim, error)
-    bench.step("verified", claim.lease.entry)
-    return settle_answer(bench, claim, output, results, asked)
+        return no_verdict(context, claim, error)
+    context.step("verified", claim.lease.entry)
+    return settle_answer(context, claim, output, results, asked)
 
 
 def request_of(
-    claim: Claim, in_hand: RunnerInHand, *, prompt: str | None, later: int = 0
+    claim: Claim, in_hand: ResolvedRunner, *, prompt: str | None, later: int = 0
 ) -> Request:
     """What the runner is asked: the job's own words, or ``prompt`` in place of the last ones."""
     job, plan = claim.job, claim.plan
@@ -132,27 +132,27 @@ def presentable(output: Output, cap: int) -> Output:
     return output if text == output.text else output.model_copy(update={"text": text})
 
 
-def _again(bench: Workbench, claim: Claim, fault: TransportFault) -> Outcome:
+def _again(context: AttemptContext, claim: Claim, fault: TransportFault) -> Outcome:
     """A transport fault re-queues the same attempt; it never enters the prompt."""
     delay = backoff(
         claim.faults + 1,
-        base=bench.backoff_base,
-        cap=bench.backoff_cap,
-        randomness=bench.randomness(),
+        base=context.backoff_base,
+        cap=context.backoff_cap,
+        randomness=context.randomness(),
         retry_after=fault.retry_after,
     )
-    return _later(bench, claim, delay, str(fault), "delay", "faults")
+    return _later(context, claim, delay, str(fault), "delay", "faults")
 
 
-def _stay_away(bench: Workbench, claim: Claim, provider: str, stay: Stay) -> Outcome:
+def _stay_away(context: AttemptContext, claim: Claim, provider: str, stay: ProviderHold) -> Outcome:
     open_or_paused = f"the breaker of {provider} is open"
     if stay.waiting_for == "pause":
         open_or_paused = f"{provider} is paused"
-    return _later(bench, claim, stay.seconds, open_or_paused, stay.waiting_for, None)
+    return _later(context, claim, stay.seconds, open_or_paused, stay.waiting_for, None)
 
 
 def _later(
-    bench: Workbench,
+    context: AttemptContext,
     claim: Claim,
     delay: float,
     detail: str,
@@ -160,9 +160,9 @@ def _later(
     counter: str | None,
 ) -> Outcome:
     """Give the attempt back. Staying away from a provider is no fault of the attempt's."""
-    answer = bench.ledger.requeue(
+    answer = context.ledger.requeue(
         claim.lease, delay=delay, detail=detail, waiting_for=waiting_for, counter=counter
     )
-    if isinstance(answer, Refused):
+    if isinstance(answer, ClaimRefused):
         return answer
     return Requeued(entry=claim.lease.entry, delay=delay, reason=detail)

@@ -14,7 +14,7 @@ from mulligan.tasks.ports.world import Runner, TransportFault, Verifier
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stay:
+class ProviderHold:
     """A provider is to be left alone for so many seconds."""
 
     seconds: float
@@ -24,7 +24,7 @@ class Stay:
 class Breakers(Protocol):
     """One circuit breaker per provider, shared by the fleet; and the pauses of providers."""
 
-    def wait(self, provider: str) -> Stay | None:
+    def wait(self, provider: str) -> ProviderHold | None:
         """How long to stay away and why, or None to go ahead (perhaps as the one probe)."""
 
     def fault(self, fault: TransportFault) -> None: ...
@@ -33,7 +33,7 @@ class Breakers(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunnerInHand:
+class ResolvedRunner:
     """A resolved runner with what it does unless told otherwise."""
 
     runner: Runner
@@ -42,12 +42,12 @@ class RunnerInHand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workbench:
+class AttemptContext:
     """The ports of one worker process."""
 
     ledger: Ledger
     #: Resolve a job's runner, or BadInput.
-    runner: Callable[[RunnerSpec], RunnerInHand]
+    runner: Callable[[RunnerSpec], ResolvedRunner]
     #: Build one of a job's verifiers, or BadInput.
     verifier: Callable[[VerifierSpec], Verifier]
     #: Publish outbox entries at once, and stamp them.

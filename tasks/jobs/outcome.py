@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.tasks.jobs.settle import Settled
-from mulligan.tasks.ports.ledger import Entry, Refused
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Handed:
+class VerificationPending:
     """The answer is stored; its slow verifications are on their way."""
 
     entry: Entry
@@ -18,7 +18,7 @@ class Handed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class VerificationStored:
     """One slow verification is stored; others are still under way."""
 
     entry: Entry
@@ -43,4 +43,4 @@ class Rechecked:
     status: str
 
 
-Outcome = Settled | Handed | Checked | Requeued | Rechecked | Refused
+Outcome = Settled | VerificationPending | VerificationStored | Requeued | Rechecked | ClaimRefused

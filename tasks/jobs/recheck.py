@@ -11,10 +11,10 @@ from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.repair import score as scoring
 from mulligan.tasks.jobs.attempt import SLACK, presentable, request_of
-from mulligan.tasks.jobs.context import RunnerInHand, Workbench
+from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome, Rechecked, Requeued
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, verification_time
-from mulligan.tasks.ports.ledger import Claim, CycleClaim, Entry, Lease, Refused
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, Entry, Lease
 from mulligan.tasks.ports.world import BadInput, TransportFault, Verifier, VerifierError
 
 
@@ -23,24 +23,24 @@ def recheck_time(verifiers: Sequence[Verifier], *, asking: float = 0.0) -> float
     return asking + sum(map(verification_time, verifiers))
 
 
-def run_recheck(bench: Workbench, entry: Entry) -> Outcome:
+def run_recheck(context: AttemptContext, entry: Entry) -> Outcome:
     """Verify the job's answer once more: 70 or more completes the cycle, less escalates it."""
-    taken = bench.ledger.claim_cycle(entry, worker=bench.worker)
-    if isinstance(taken, Refused):
+    taken = context.ledger.claim_cycle(entry, worker=context.worker)
+    if isinstance(taken, ClaimRefused):
         return taken
     try:
-        deadline = _deadline(bench, taken)
+        deadline = _deadline(context, taken)
     except BadInput as error:
-        return no_verdict(bench, taken.claim, error)
-    with bench.holding(taken.lease, deadline):
+        return no_verdict(context, taken.claim, error)
+    with context.holding(taken.lease, deadline):
         if taken.claim.job.delayed_verification.mode == "reformulate":
-            return _ask_again(bench, taken)
+            return _ask_again(context, taken)
         if taken.claim.output is None:
-            return end_cycle(bench, taken.lease, None, "no_answer")
-        return judge_again(bench, taken, taken.claim.output)
+            return end_cycle(context, taken.lease, None, "no_answer")
+        return judge_again(context, taken, taken.claim.output)
 
 
-def _deadline(bench: Workbench, taken: CycleClaim) -> float:
+def _deadline(context: AttemptContext, taken: CycleClaim) -> float:
     """As long as the runner and the verifiers may take; BadInput if one of them is not to be had.
 
     A process is replaced at the deadline, with whatever its other slots are doing: only one that
@@ -48,71 +48,75 @@ def _deadline(bench: Workbench, taken: CycleClaim) -> float:
     """
     job, asking = taken.claim.job, 0.0
     if job.delayed_verification.mode == "reformulate" and taken.output is None:
-        asking = bench.runner(job.runner).timeout
-    return SLACK + recheck_time(build_verifiers(bench, job), asking=asking)
+        asking = context.runner(job.runner).timeout
+    return SLACK + recheck_time(build_verifiers(context, job), asking=asking)
 
 
-def judge_again(bench: Workbench, taken: CycleClaim, output: Output) -> Outcome:
+def judge_again(context: AttemptContext, taken: CycleClaim, output: Output) -> Outcome:
     """Run the job's verifiers over an answer, and end the cycle by what they say."""
     claim = taken.claim
     try:
-        results = check_all(claim, output, build_verifiers(bench, claim.job), {})
+        results = check_all(claim, output, build_verifiers(context, claim.job), {})
     except (VerifierError, BadInput) as error:
-        return no_verdict(bench, claim, error)
+        return no_verdict(context, claim, error)
     total = scoring.score(claim.job.verifiers, results)
     passed = scoring.succeeded(claim.job.verifiers, results, total)
     reason = "" if passed else f"delayed verification scored {total or 0:g}"
-    return end_cycle(bench, taken.lease, total, reason)
+    return end_cycle(context, taken.lease, total, reason)
 
 
-def _ask_again(bench: Workbench, taken: CycleClaim) -> Outcome:
+def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
     """The task in other words; an answer that is stored already is not asked for again."""
     if taken.output is not None:
-        return judge_again(bench, taken, taken.output)
+        return judge_again(context, taken, taken.output)
     try:
-        in_hand = bench.runner(taken.claim.job.runner)
+        in_hand = context.runner(taken.claim.job.runner)
     except BadInput as error:
-        return no_verdict(bench, taken.claim, error)
+        return no_verdict(context, taken.claim, error)
     provider = in_hand.runner.provider
-    stay = bench.breakers.wait(provider)
+    stay = context.breakers.wait(provider)
     if stay is not None:
-        return _later(bench, taken.claim, stay.seconds, f"{provider} is to be left alone")
+        return _later(context, taken.claim, stay.seconds, f"{provider} is to be left alone")
     try:
-        output = _answer(bench, taken, in_hand)
+        output = _answer(context, taken, in_hand)
     except TransportFault as fault:
-        bench.breakers.fault(fault)
+        context.breakers.fault(fault)
         delay = backoff(
             taken.claim.faults + 1,
-            base=bench.backoff_base,
-            cap=bench.backoff_cap,
-            randomness=bench.randomness(),
+            base=context.backoff_base,
+            cap=context.backoff_cap,
+            randomness=context.randomness(),
             retry_after=fault.retry_after,
         )
-        return _later(bench, taken.claim, delay, str(fault))
+        return _later(context, taken.claim, delay, str(fault))
     except Exception as error:  # no answer is no proof: the cycle says so
-        return end_cycle(bench, taken.lease, None, f"delayed verification: {said_by(error)}"[:200])
-    bench.breakers.success(provider)
-    if not bench.ledger.store_cycle_output(taken.lease, output):
-        return Refused("lost")
-    return judge_again(bench, taken, output)
+        return end_cycle(
+            context, taken.lease, None, f"delayed verification: {said_by(error)}"[:200]
+        )
+    context.breakers.success(provider)
+    if not context.ledger.store_cycle_output(taken.lease, output):
+        return ClaimRefused("lost")
+    return judge_again(context, taken, output)
 
 
-def _answer(bench: Workbench, taken: CycleClaim, in_hand: RunnerInHand) -> Output:
+def _answer(context: AttemptContext, taken: CycleClaim, in_hand: ResolvedRunner) -> Output:
     prompt = reformulated(taken.claim.job)
     asked = request_of(taken.claim, in_hand, prompt=prompt, later=1)
-    return presentable(in_hand.runner.answer(asked), bench.answer_cap)
+    return presentable(in_hand.runner.answer(asked), context.answer_cap)
 
 
-def _later(bench: Workbench, claim: Claim, delay: float, detail: str) -> Outcome:
-    answer = bench.ledger.requeue(claim.lease, delay=delay, detail=detail)
-    if isinstance(answer, Refused):
+def _later(context: AttemptContext, claim: Claim, delay: float, detail: str) -> Outcome:
+    answer = context.ledger.requeue(claim.lease, delay=delay, detail=detail)
+    if isinstance(answer, ClaimRefused):
         return answer
     return Requeued(entry=claim.lease.entry, delay=delay, reason=detail)
 
 
-def end_cycle(bench: Workbench, lease: Lease, total: float | None, reason: str) -> Outcome:
+def end_cycle(context: AttemptContext, lease: Lease, total: float | None, reason: str) -> Outcome:
     status = CycleStatus.ESCALATED if reason else CycleStatus.COMPLETED
-    ended = bench.ledger.settle_cycle(lease, status=status.value, score=total, reason=reason)
+    ended = context.ledger.settle_cycle(lease, status=status.value, score=total, reason=reason)
     return (
-        Rechecked(entry=lease.entry, score=total, status=status.value) if ended else Refused("lost")
+        Rechecked(entry=lease.entry, score=total, status=status.value)
+        if ended
+        else ClaimRefused("lost")
     )

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from mulligan.policies.cycles.cycle import cycle_id
-from mulligan.policies.cycles.guardrail import Session, Step, session_of
+from mulligan.policies.cycles.guardrail import LoadStep, RepairLoad, repair_load
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
 from mulligan.policies.repair import score as scoring
 from mulligan.policies.repair.retry import PASSING_SCORE, Escalate, Retry
 from mulligan.policies.repair.strategy import best_techniques, plan_next
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
-from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.ports.ledger import (
     Claim,
+    ClaimRefused,
     CyclePlan,
     Finish,
     NextAttempt,
-    Refused,
     Remedy,
     SessionNote,
     Settlement,
@@ -45,12 +45,12 @@ class Settled:
 
 
 def settle_answer(
-    bench: Workbench,
+    context: AttemptContext,
     claim: Claim,
     output: Output,
     results: Sequence[VerificationResult],
     asked_with: Decoding,
-) -> Settled | Refused:
+) -> Settled | ClaimRefused:
     """Settle an attempt whose verifiers have all reported, in the job's order."""
     verdict = judge(
         claim.job,
@@ -58,15 +58,15 @@ def settle_answer(
         results,
         claim.memory,
         truncated=output.truncated,
-        exempt=claim.job.task_type in bench.exempt_task_types,
-        exhausted=_exhausted(claim, output) or _guarded(bench, claim, output, results),
+        exempt=claim.job.task_type in context.exempt_task_types,
+        exhausted=_exhausted(claim, output) or _guarded(context, claim, output, results),
     )
-    return _record(bench, claim, verdict, output, asked_with)
+    return _record(context, claim, verdict, output, asked_with)
 
 
 def settle_error(
-    bench: Workbench, claim: Claim, error: Exception, asked_with: Decoding
-) -> Settled | Refused:
+    context: AttemptContext, claim: Claim, error: Exception, asked_with: Decoding
+) -> Settled | ClaimRefused:
     """Settle an attempt that brought no answer."""
     final = isinstance(error, RunnerError) and error.final
     verdict = judge_error(
@@ -77,7 +77,7 @@ def settle_error(
         final=final,
         exhausted=_exhausted(claim, None),
     )
-    return _record(bench, claim, verdict, None, asked_with)
+    return _record(context, claim, verdict, None, asked_with)
 
 
 def _exhausted(claim: Claim, output: Output | None) -> str | None:
@@ -94,7 +94,7 @@ def _exhausted(claim: Claim, output: Output | None) -> str | None:
 
 
 def _guarded(
-    bench: Workbench, claim: Claim, output: Output, results: Sequence[VerificationResult]
+    context: AttemptContext, claim: Claim, output: Output, results: Sequence[VerificationResult]
 ) -> str | None:
     """The guardrail that forbids one more repair loop. A loop that is under way may end."""
     job = claim.job
@@ -103,13 +103,13 @@ def _guarded(
     if (
         not opens
         or claim.plan.mode == "immediate_retry"
-        or job.task_type in bench.exempt_task_types
+        or job.task_type in context.exempt_task_types
     ):
         return None
     if job.subject is not None:
-        notes = bench.ledger.session(job.subject, tenant=bench.tenant(job))
+        notes = context.ledger.session(job.subject, tenant=context.tenant(job))
         steps = [
-            Step(
+            LoadStep(
                 skill=note.task_type,
                 seconds=note.seconds,
                 repair=note.mode == "immediate_retry",
@@ -117,35 +117,37 @@ def _guarded(
             )
             for note in notes
         ]
-        now = Step(skill=job.task_type, seconds=output.elapsed_seconds, repair=False, loop=False)
+        now = LoadStep(
+            skill=job.task_type, seconds=output.elapsed_seconds, repair=False, loop=False
+        )
         steps.append(now)  # the time of this very attempt counts too
-        return bench.guardrail.exhausted(session_of(steps, skill=job.task_type))
-    if not bench.guard_jobs:
+        return context.guardrail.exhausted(repair_load(steps, skill=job.task_type))
+    if not context.guard_jobs:
         return None
     seconds = claim.seconds_used + (output.elapsed_seconds if claim.output is None else 0.0)
-    session = Session(
+    session = RepairLoad(
         loops_of_skill=claim.loops,
         loops=claim.loops,
         repair_seconds=claim.repair_seconds,
         seconds=seconds,
     )
-    return bench.guardrail.exhausted(session)
+    return context.guardrail.exhausted(session)
 
 
 def _record(
-    bench: Workbench,
+    context: AttemptContext,
     claim: Claim,
     verdict: Verdict,
     output: Output | None,
     asked_with: Decoding,
-) -> Settled | Refused:
-    settlement = _settlement(bench, claim, verdict, output, asked_with)
-    bench.step("settle", claim.lease.entry)
-    published = bench.ledger.settle(claim.lease, settlement)
-    bench.step("settled", claim.lease.entry)
-    if isinstance(published, Refused):
+) -> Settled | ClaimRefused:
+    settlement = _settlement(context, claim, verdict, output, asked_with)
+    context.step("settle", claim.lease.entry)
+    published = context.ledger.settle(claim.lease, settlement)
+    context.step("settled", claim.lease.entry)
+    if isinstance(published, ClaimRefused):
         return published
-    bench.publish(published)
+    context.publish(published)
     return Settled(
         job_id=claim.job_id,
         attempt=claim.plan.number,
@@ -163,14 +165,14 @@ def _seen(claim: Claim, verdict: Verdict) -> int:
 
 
 def _settlement(
-    bench: Workbench,
+    context: AttemptContext,
     claim: Claim,
     verdict: Verdict,
     output: Output | None,
     asked_with: Decoding,
 ) -> Settlement:
     plan = claim.plan
-    cycle = _cycle(bench, claim, verdict)
+    cycle = _cycle(context, claim, verdict)
     remedy = None
     if plan.cures and plan.technique:
         remedy = Remedy(coarse=plan.cures, technique=plan.technique, worked=verdict.success)
@@ -180,15 +182,15 @@ def _settlement(
         success=verdict.success,
         kind=verdict.failure.kind.value if verdict.failure else None,
         signatures=verdict.signatures,
-        then=_then(bench, claim, verdict, output, asked_with, cycle),
+        then=_then(context, claim, verdict, output, asked_with, cycle),
         cycle_done=plan.cycle_id if plan.mode == "immediate_retry" else None,
         verify_after=claim.job.delayed_verification.after,
         verify_on=_verify_on(claim.job),
         cycle=cycle,
         remedy=remedy,
-        facts=_facts(bench, claim, verdict, output),
+        facts=_facts(context, claim, verdict, output),
         about=verdict.failure.coarse_signature if verdict.failure else None,
-        session=_session_note(bench, claim, output, cycle),
+        session=_session_note(context, claim, output, cycle),
     )
 
 
@@ -200,12 +202,14 @@ def _verify_on(job: Job) -> str:
 
 
 def _facts(
-    bench: Workbench, claim: Claim, verdict: Verdict, output: Output | None
+    context: AttemptContext, claim: Claim, verdict: Verdict, output: Output | None
 ) -> dict[str, Any]:
     """What figures are made of. Names and numbers only."""
     job, plan, failure = claim.job, claim.plan, verdict.failure
     usage = output.usage if output is not None else Usage()
-    labels = {name: job.labels[name] for name in sorted(bench.report_labels() & job.labels.keys())}
+    labels = {
+        name: job.labels[name] for name in sorted(context.report_labels() & job.labels.keys())
+    }
     return {
         "task_type": job.task_type,
         "mode": plan.mode,
@@ -224,7 +228,7 @@ def _facts(
 
 
 def _session_note(
-    bench: Workbench, claim: Claim, output: Output | None, cycle: CyclePlan | None
+    context: AttemptContext, claim: Claim, output: Output | None, cycle: CyclePlan | None
 ) -> SessionNote | None:
     if claim.job.subject is None:
         return None
@@ -234,12 +238,12 @@ def _session_note(
         mode=claim.plan.mode,
         seconds=output.elapsed_seconds if output is not None else 0.0,
         loop=cycle is not None and cycle.status == "pending_immediate_retry",
-        window=bench.guardrail.window,
+        window=context.guardrail.window,
     )
 
 
 def _then(
-    bench: Workbench,
+    context: AttemptContext,
     claim: Claim,
     verdict: Verdict,
     output: Output | None,
@@ -254,7 +258,7 @@ def _then(
             return Finish(state="escalated", reason=reason, detail=detail)
         case Retry() as decision:
             coarse = verdict.failures[0].coarse_signature
-            known = best_techniques(bench.ledger.remedies(claim.job_id, coarse))
+            known = best_techniques(context.ledger.remedies(claim.job_id, coarse))
             plan = plan_next(
                 claim.job,
                 claim.plan,
@@ -273,13 +277,13 @@ def _then(
             )
 
 
-def _cycle(bench: Workbench, claim: Claim, verdict: Verdict) -> CyclePlan | None:
+def _cycle(context: AttemptContext, claim: Claim, verdict: Verdict) -> CyclePlan | None:
     """The cycle that this failure opens: pending for a mandatory retry, or born escalated."""
     decision, failure = verdict.decision, verdict.failure
     if decision is None or failure is None:
         return None
     mandatory = isinstance(decision, Retry) and decision.mode == "immediate_retry"
-    if not mandatory and not _cut_short(bench, claim, verdict):
+    if not mandatory and not _cut_short(context, claim, verdict):
         return None
     loop = claim.loops + 1
     label = failure.kind.value + (f".{failure.cause}" if failure.cause else "")
@@ -296,12 +300,12 @@ def _cycle(bench: Workbench, claim: Claim, verdict: Verdict) -> CyclePlan | None
     )
 
 
-def _cut_short(bench: Workbench, claim: Claim, verdict: Verdict) -> bool:
+def _cut_short(context: AttemptContext, claim: Claim, verdict: Verdict) -> bool:
     """Whether an eligible low score was escalated before its mandatory retry could be run."""
     if not isinstance(verdict.decision, Escalate) or verdict.score is None:
         return False
     if verdict.decision.reason in {"repeated_failure", "max_attempts"}:
         return False
     eligible = claim.plan.mode != "immediate_retry"
-    exempt = claim.job.task_type in bench.exempt_task_types
+    exempt = claim.job.task_type in context.exempt_task_types
     return eligible and not exempt and verdict.score < PASSING_SCORE

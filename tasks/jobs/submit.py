@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from mulligan.policies.cycles.delayed import reformulation_problem
 from mulligan.policies.jobs.job import GIVEN_SCORE, Job, Workspace
 from mulligan.tasks.jobs.validation_errors import explain, without_echoes
-from mulligan.tasks.ports.ledger import Accepted, Conflict, Ledger, Publication, Submission
+from mulligan.tasks.ports.ledger import Accepted, KeyConflict, Ledger, Publication, Submission
 from mulligan.tasks.ports.world import BadInput
 
 __all__ = ["Intake", "explain", "problems", "read_job", "submit_jobs"]
@@ -88,7 +88,7 @@ def submit_jobs(intake: Intake, jobs: Sequence[Job]) -> list[Accepted]:
     our look and our writing: then this one job is refused.
     """
     answers = store_jobs(intake, jobs)
-    taken = [i for i, answer in enumerate(answers) if isinstance(answer, Conflict)]
+    taken = [i for i, answer in enumerate(answers) if isinstance(answer, KeyConflict)]
     if taken:
         raise BadInput(*key_problems(jobs, taken))
     return [answer for answer in answers if isinstance(answer, Accepted)]
@@ -96,7 +96,7 @@ def submit_jobs(intake: Intake, jobs: Sequence[Job]) -> list[Accepted]:
 
 def store_jobs(
     intake: Intake, jobs: Sequence[Job], *, stored: Callable[[int], None] = lambda _: None
-) -> list[Accepted | Conflict]:
+) -> list[Accepted | KeyConflict]:
     """As submit_jobs, with the answer for each; ``stored`` is told how many more are written."""
     found = [
         _placed(len(jobs), i, line) for i, job in enumerate(jobs) for line in problems(intake, job)
@@ -108,7 +108,7 @@ def store_jobs(
     taken = _taken(intake.ledger, submissions)
     if taken:
         raise BadInput(*key_problems(jobs, taken))
-    answers: list[Accepted | Conflict] = []
+    answers: list[Accepted | KeyConflict] = []
     for start in range(0, len(submissions), _BATCH):
         some = intake.ledger.accept(submissions[start : start + _BATCH])
         intake.publish([a.publication for a in some if isinstance(a, Accepted) and a.publication])

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from mulligan.policies.failures.classify import said_by
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Decoding, Job, Output
-from mulligan.tasks.jobs.context import Workbench
-from mulligan.tasks.jobs.outcome import Checked, Outcome, Requeued
+from mulligan.tasks.jobs.context import AttemptContext
+from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationStored
 from mulligan.tasks.jobs.settle import settle_answer
-from mulligan.tasks.ports.ledger import Claim, Entry, Refused
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
 from mulligan.tasks.ports.world import BadInput, Candidate, Verifier, VerifierError
 
 #: Seconds before a verifier that reached no verdict is run again.
@@ -20,9 +20,9 @@ _AGAIN = 1.0
 _LONGEST = 900.0
 
 
-def build_verifiers(bench: Workbench, job: Job) -> list[Verifier]:
+def build_verifiers(context: AttemptContext, job: Job) -> list[Verifier]:
     """The job's verifiers in its order, or BadInput."""
-    return [bench.verifier(spec) for spec in job.verifiers]
+    return [context.verifier(spec) for spec in job.verifiers]
 
 
 def slow_verifiers(verifiers: Sequence[Verifier]) -> list[int]:
@@ -71,45 +71,45 @@ def check_all(
     ]
 
 
-def run_verification(bench: Workbench, entry: Entry) -> Outcome:
+def run_verification(context: AttemptContext, entry: Entry) -> Outcome:
     """One slow verification; whoever stores the last result settles the attempt."""
-    claim = bench.ledger.claim_verification(entry, worker=bench.worker)
-    if isinstance(claim, Refused):
+    claim = context.ledger.claim_verification(entry, worker=context.worker)
+    if isinstance(claim, ClaimRefused):
         return claim
-    bench.step("verification_claimed", entry)
+    context.step("verification_claimed", entry)
     if claim.output is None or entry.index is None:
         raise ValueError(f"{entry} has no stored answer to verify")
     started = time.monotonic()
     try:
-        verifier = bench.verifier(claim.job.verifiers[entry.index])
+        verifier = context.verifier(claim.job.verifiers[entry.index])
     except BadInput as error:
-        return no_verdict(bench, claim, error)
-    with bench.holding(claim.lease, verification_time(verifier)):
+        return no_verdict(context, claim, error)
+    with context.holding(claim.lease, verification_time(verifier)):
         try:
             result = check_one(claim, claim.output, entry.index, verifier)
         except VerifierError as error:
-            return no_verdict(bench, claim, error)
-        bench.step("verified", entry)
-        last = bench.ledger.store_result(claim.lease, result, elapsed=time.monotonic() - started)
-    bench.step("result_stored", entry)
-    if isinstance(last, Refused):
-        return last if last.reason == "lost" else Checked(entry=entry, result=result)
-    return conclude(bench, last)
+            return no_verdict(context, claim, error)
+        context.step("verified", entry)
+        last = context.ledger.store_result(claim.lease, result, elapsed=time.monotonic() - started)
+    context.step("result_stored", entry)
+    if isinstance(last, ClaimRefused):
+        return last if last.reason == "lost" else VerificationStored(entry=entry, result=result)
+    return conclude(context, last)
 
 
-def conclude(bench: Workbench, claim: Claim) -> Outcome:
+def conclude(context: AttemptContext, claim: Claim) -> Outcome:
     """Settle an attempt whose slow verifications are all stored."""
     output = claim.output
     if output is None:
         raise ValueError(f"{claim.lease.entry} has no stored answer to settle")
-    with bench.holding(claim.lease, 60.0):
+    with context.holding(claim.lease, 60.0):
         try:
-            verifiers = build_verifiers(bench, claim.job)
+            verifiers = build_verifiers(context, claim.job)
             results = check_all(claim, output, verifiers, claim.results)
-            defaults = bench.runner(claim.job.runner).decoding
+            defaults = context.runner(claim.job.runner).decoding
         except (VerifierError, BadInput) as error:
-            return no_verdict(bench, claim, error)
-        return settle_answer(bench, claim, output, results, asked_with(claim, defaults))
+            return no_verdict(context, claim, error)
+        return settle_answer(context, claim, output, results, asked_with(claim, defaults))
 
 
 def asked_with(claim: Claim, defaults: Decoding) -> Decoding:
@@ -123,16 +123,16 @@ def asked_with(claim: Claim, defaults: Decoding) -> Decoding:
     )
 
 
-def no_verdict(bench: Workbench, claim: Claim, error: VerifierError | BadInput) -> Outcome:
+def no_verdict(context: AttemptContext, claim: Claim, error: VerifierError | BadInput) -> Outcome:
     """A verifier that itself fails is run again, then escalated; it never blames the answer."""
-    answer = bench.ledger.requeue(
+    answer = context.ledger.requeue(
         claim.lease,
         delay=_AGAIN,
         detail=str(error),
         counter="verifier_errors",
-        limit=bench.verifier_tries,
+        limit=context.verifier_tries,
         reason="tool_error",
     )
-    if isinstance(answer, Refused):
+    if isinstance(answer, ClaimRefused):
         return answer
     return Requeued(entry=claim.lease.entry, delay=_AGAIN, reason=str(error))

@@ -32,7 +32,7 @@ class EditConflict(EditRefused):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class FileChange:
     """One file before and after, as an applier computed it; nothing is written yet."""
 
     #: Relative to the root, with "/" separators.
@@ -89,7 +89,7 @@ class EditApplier(Protocol):
         """Whether target and payload have the right form. Reads no file."""
         ...
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         """The files it would alter. None, or all of them ``unchanged``: a no-op, whose ``note``
         says why. Raises EditRefused with a text that helps the edit's author."""
         ...

@@ -111,7 +111,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Refused:
+class ClaimRefused:
     """Nothing to do for this message. ``reason`` says why; ``detail`` an escalation's cause."""
 
     reason: Literal[
@@ -216,7 +216,7 @@ class CycleClaim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class ParkedCounts:
     """What a subject is to do next. With a token: it holds it already, until ``expires_at``."""
 
     entry: Entry
@@ -318,7 +318,7 @@ class JobView:
 class Ledger(Protocol):
     """Every method is one round trip. Writes need the lease's token; a lost lease is refused."""
 
-    def accept(self, submissions: Sequence[Submission]) -> list[Accepted | Conflict]:
+    def accept(self, submissions: Sequence[Submission]) -> list[Accepted | KeyConflict]:
         """Write jobs and the outbox entries of their first attempts, each atomically."""
 
     def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
@@ -326,13 +326,13 @@ class Ledger(Protocol):
 
     def claim(
         self, entry: Entry, *, worker: str, lease: float | None = None, made: bool = False
-    ) -> Claim | Refused:
+    ) -> Claim | ClaimRefused:
         """Take an attempt. ``lease`` is for whoever does not renew it.
 
         ``made`` is for one that was made already: no pause and no quota is in its way.
         """
 
-    def claim_verification(self, entry: Entry, *, worker: str) -> Claim | Refused:
+    def claim_verification(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
         """Take one slow verification of an attempt."""
 
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
@@ -346,7 +346,7 @@ class Ledger(Protocol):
         verifications: Sequence[int] = (),
         given: Sequence[VerificationResult] = (),
         priority: int = 5,
-    ) -> list[Publication] | Refused:
+    ) -> list[Publication] | ClaimRefused:
         """Keep an answer; hand slow verifications over, which ends the lease.
 
         ``given`` is what was found already, by whoever made the answer.
@@ -354,10 +354,10 @@ class Ledger(Protocol):
 
     def store_result(
         self, lease: Lease, result: VerificationResult, *, elapsed: float
-    ) -> Claim | Refused:
+    ) -> Claim | ClaimRefused:
         """Keep a slow verification's result; the last one is given the attempt to settle."""
 
-    def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | Refused:
+    def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:
         """Record a verdict with all that follows from it; what is to be published now."""
 
     def requeue(
@@ -370,12 +370,12 @@ class Ledger(Protocol):
         counter: str | None = None,
         limit: int | None = None,
         reason: str = "",
-    ) -> Publication | Refused | None:
+    ) -> Publication | ClaimRefused | None:
         """Give an entry back to be tried again; past ``limit`` of ``counter``, escalate."""
 
     def claim_cycle(
         self, entry: Entry, *, worker: str, lease: float | None = None
-    ) -> CycleClaim | Refused:
+    ) -> CycleClaim | ClaimRefused:
         """Take a delayed verification that is due."""
 
     def store_cycle_output(self, lease: Lease, output: Output) -> bool:
@@ -389,13 +389,13 @@ class Ledger(Protocol):
     ) -> bool:
         """End a cycle by its delayed verification."""
 
-    def next_of(self, subject: str, *, tenant: str | None = None) -> Waiting | None:
+    def next_of(self, subject: str, *, tenant: str | None = None) -> ParkedCounts | None:
         """What a subject is to do next: what it holds, else the mandatory retry first.
 
         What a pause or a quota holds back is passed over, and its job waits for that.
         """
 
-    def hold(self, lease: Lease) -> Claim | CycleClaim | Refused:
+    def hold(self, lease: Lease) -> Claim | CycleClaim | ClaimRefused:
         """What a subject holds by this token, to write about it."""
 
     def session(self, subject: str, *, tenant: str | None = None) -> list[SessionNote]:
@@ -438,7 +438,7 @@ class Ledger(Protocol):
         note: str = "",
         prompt: str | None = None,
         decoding: Decoding | None = None,
-    ) -> Ended | Refused:
+    ) -> Ended | ClaimRefused:
         """End an escalation. ``requeued`` starts the job anew, with other words if given."""
 
     def mute(self, signature: str, *, until: float | None) -> bool:
@@ -471,7 +471,7 @@ class Ledger(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conflict:
+class KeyConflict:
     """The same idempotency key with another payload."""
 
     id: str

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from mulligan.policies.edits.suite import Runs, Scores, Suite
-from mulligan.tasks.ports.appliers import Change
+from mulligan.policies.edits.suite import Suite, SuiteRuns, SuiteScores
+from mulligan.tasks.ports.appliers import FileChange
 
-__all__ = ["Measurer", "Runs", "Scores", "Suite"]
+__all__ = ["Measurer", "Suite", "SuiteRuns", "SuiteScores"]
 
 
 class Measurer(Protocol):
@@ -32,17 +32,17 @@ class Measurer(Protocol):
         """What of it may not be run here, whatever the tree holds, as ``field: problem``."""
         ...
 
-    def snapshot(self, root: Path, changes: Sequence[Change] = ()) -> str:
+    def snapshot(self, root: Path, changes: Sequence[FileChange] = ()) -> str:
         """Keep the tree as it is now, or as it would be with these changes; the name of that
         state. Nothing is written to the tree. BadInput if it is too large."""
         ...
 
-    def start(self, suite: Suite, state: str, *, session: str, repeat: int) -> Runs:
+    def start(self, suite: Suite, state: str, *, session: str, repeat: int) -> SuiteRuns:
         """Begin one repeat (0 is the first): submit its jobs. One that cannot be made from this
         state (its prompt's file is gone) scores 0. Commands are run by ``poll``."""
         ...
 
-    def poll(self, suite: Suite, runs: Runs) -> Scores | None:
+    def poll(self, suite: Suite, runs: SuiteRuns) -> SuiteScores | None:
         """The scores of that one repeat, or None: not all of it has ended.
 
         Never waits for a job. Runs the commands that are left, but begins none after its time

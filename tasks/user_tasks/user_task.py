@@ -20,11 +20,11 @@ from mulligan.policies.repair.retry import Escalate
 from mulligan.policies.repair.score import coercions
 from mulligan.policies.repair.strategy import contract_of
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
-from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.settle import Settled, settle_answer, settle_error
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict
-from mulligan.tasks.ports.ledger import Claim, Entry, Finish, JobView, Refused, Settlement
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Finish, JobView, Settlement
 from mulligan.tasks.ports.world import BadInput, VerifierError
 
 #: What a job of a user's own task has in the place of a runner.
@@ -38,7 +38,7 @@ _VALUE = "value"
 
 
 #: The outcome of a delivery that was only observed.
-OBSERVED = Refused("stored", "observed")
+OBSERVED = ClaimRefused("stored", "observed")
 
 
 class Repair(Exception):
@@ -78,7 +78,7 @@ class Scored:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Before:
+class PreviousAttempt:
     """What the attempt before this one came to."""
 
     instruction: RepairInstruction
@@ -88,12 +88,12 @@ class Before:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivery:
+class TaskDelivery:
     """One delivery of a user's task."""
 
     entry: Entry
     #: Call the user's function, given what went wrong before.
-    call: Callable[[Before | None], Any]
+    call: Callable[[PreviousAttempt | None], Any]
     #: Whether to retry and escalate, or only to record what would have been done.
     enforce: bool = True
     #: Exceptions that are the task queue's own signals, not failures.
@@ -104,7 +104,7 @@ class Delivery:
 
 
 @dataclass
-class Ran:
+class DeliveryResult:
     """What became of a delivery: the outcome, and the value for whoever asked.
 
     Observed, that is what the task returned; of a success, what was verified, as JSON has it.
@@ -115,52 +115,52 @@ class Ran:
     error: Exception | None = field(default=None)
 
 
-def run_own(bench: Workbench, delivery: Delivery) -> Ran:
+def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryResult:
     """Claim the delivery and run the task; a stored answer is not asked for again."""
-    claim = bench.ledger.claim(delivery.entry, worker=bench.worker)
-    if isinstance(claim, Refused):
-        return Ran(claim)
-    with bench.holding(claim.lease, delivery.deadline):
+    claim = context.ledger.claim(delivery.entry, worker=context.worker)
+    if isinstance(claim, ClaimRefused):
+        return DeliveryResult(claim)
+    with context.holding(claim.lease, delivery.deadline):
         if claim.output is not None:
             found = [claim.results[i] for i in sorted(claim.results)]
-            return _verify(bench, claim, delivery, claim.output, value_of(claim.output), found)
+            return _verify(context, claim, delivery, claim.output, value_of(claim.output), found)
         started = time.monotonic()
         try:
-            value = delivery.call(_before(bench, claim))
+            value = delivery.call(_before(context, claim))
         except delivery.signals as signal:
-            _give_back(bench, claim, delivery.again(signal))
+            _give_back(context, claim, delivery.again(signal))
             raise
         except Repair as repair:
-            return _by_hand(bench, claim, delivery, None, [repair.result], repair)
+            return _by_hand(context, claim, delivery, None, [repair.result], repair)
         except Exception as error:  # classified like any other failure
-            return _failed(bench, claim, delivery, error)
-        return _answered(bench, claim, delivery, value, time.monotonic() - started)
+            return _failed(context, claim, delivery, error)
+        return _answered(context, claim, delivery, value, time.monotonic() - started)
 
 
 def _answered(
-    bench: Workbench, claim: Claim, delivery: Delivery, value: Any, elapsed: float
-) -> Ran:
+    context: AttemptContext, claim: Claim, delivery: TaskDelivery, value: Any, elapsed: float
+) -> DeliveryResult:
     """Store what the task returned, then check it. What cannot be stored is a failure."""
     given = list(value.results) if isinstance(value, Scored) else []
     value = value.output if isinstance(value, Scored) else value
     try:
         output = _output(value, elapsed)
-        stored = bench.ledger.store_output(claim.lease, output, given=given)
+        stored = context.ledger.store_output(claim.lease, output, given=given)
     except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON or UTF-8 has
-        ran = _failed(bench, claim, delivery, error)
-        return ran if delivery.enforce else Ran(ran.outcome, value)
-    if isinstance(stored, Refused):
-        return Ran(stored if delivery.enforce else OBSERVED, value)
-    return _verify(bench, claim, delivery, output, value, given)
+        ran = _failed(context, claim, delivery, error)
+        return ran if delivery.enforce else DeliveryResult(ran.outcome, value)
+    if isinstance(stored, ClaimRefused):
+        return DeliveryResult(stored if delivery.enforce else OBSERVED, value)
+    return _verify(context, claim, delivery, output, value, given)
 
 
-def _give_back(bench: Workbench, claim: Claim, again: float | None) -> None:
+def _give_back(context: AttemptContext, claim: Claim, again: float | None) -> None:
     """The task spoke to the queue itself: its message comes again, or the job ends here."""
     detail = "the task asked the queue itself"
     if again is None:
-        bench.ledger.cancel(claim.job_id, detail=detail)
+        context.ledger.cancel(claim.job_id, detail=detail)
     else:
-        bench.ledger.requeue(claim.lease, delay=again, detail=detail)
+        context.ledger.requeue(claim.lease, delay=again, detail=detail)
 
 
 def _output(value: Any, elapsed: float) -> Output:
@@ -185,39 +185,39 @@ def answer_of(output: Output, results: Sequence[VerificationResult]) -> Any:
 
 
 def _verify(
-    bench: Workbench,
+    context: AttemptContext,
     claim: Claim,
-    delivery: Delivery,
+    delivery: TaskDelivery,
     output: Output,
     value: Any,
     given: Sequence[VerificationResult],
-) -> Ran:
+) -> DeliveryResult:
     if given:
-        return _by_hand(bench, claim, delivery, output, given, None, value)
+        return _by_hand(context, claim, delivery, output, given, None, value)
     try:
         # The job's own, not the task's: a deploy may have changed those since the job began.
-        results = check_all(claim, output, build_verifiers(bench, claim.job), {})
+        results = check_all(claim, output, build_verifiers(context, claim.job), {})
     except (VerifierError, BadInput) as error:
         if delivery.enforce:
-            return Ran(no_verdict(bench, claim, error), value)
+            return DeliveryResult(no_verdict(context, claim, error), value)
         verdict = Verdict(decision=Escalate(reason="tool_error"))
-        return Ran(_observed(bench, claim, verdict_to_dict(verdict), None), value)
-    return _settle(bench, claim, delivery, output, results, value)
+        return DeliveryResult(_observed(context, claim, verdict_to_dict(verdict), None), value)
+    return _settle(context, claim, delivery, output, results, value)
 
 
 def _by_hand(
-    bench: Workbench,
+    context: AttemptContext,
     claim: Claim,
-    delivery: Delivery,
+    delivery: TaskDelivery,
     output: Output | None,
     results: Sequence[VerificationResult],
     error: Exception | None,
     value: Any = None,
-) -> Ran:
+) -> DeliveryResult:
     """Settle by what the task found itself; its own verifiers were not asked."""
     by_hand = claim.job.model_copy(update={"verifiers": _specs(results)})
     judged = Claim(**{**vars(claim), "job": by_hand})
-    ran = _settle(bench, judged, delivery, output or Output(text=""), results, value)
+    ran = _settle(context, judged, delivery, output or Output(text=""), results, value)
     ran.error = error
     return ran
 
@@ -227,61 +227,63 @@ def _specs(results: Sequence[VerificationResult]) -> tuple[VerifierSpec, ...]:
 
 
 def _settle(
-    bench: Workbench,
+    context: AttemptContext,
     claim: Claim,
-    delivery: Delivery,
+    delivery: TaskDelivery,
     output: Output,
     results: Sequence[VerificationResult],
     value: Any,
-) -> Ran:
+) -> DeliveryResult:
     if delivery.enforce:
-        settled = settle_answer(bench, claim, output, results, Decoding())
+        settled = settle_answer(context, claim, output, results, Decoding())
         success = isinstance(settled, Settled) and settled.verdict.success
-        return Ran(settled, answer_of(output, results) if success else value)
-    exempt = claim.job.task_type in bench.exempt_task_types
+        return DeliveryResult(settled, answer_of(output, results) if success else value)
+    exempt = claim.job.task_type in context.exempt_task_types
     verdict = judge(claim.job, claim.plan, results, claim.memory, exempt=exempt)
-    return Ran(_observed(bench, claim, verdict_to_dict(verdict), verdict.score), value)
+    return DeliveryResult(_observed(context, claim, verdict_to_dict(verdict), verdict.score), value)
 
 
-def _failed(bench: Workbench, claim: Claim, delivery: Delivery, error: Exception) -> Ran:
+def _failed(
+    context: AttemptContext, claim: Claim, delivery: TaskDelivery, error: Exception
+) -> DeliveryResult:
     if delivery.enforce:
-        return Ran(settle_error(bench, claim, error, Decoding()), error=error)
+        return DeliveryResult(settle_error(context, claim, error, Decoding()), error=error)
     verdict = judge_error(claim.job, claim.plan, error, claim.memory)
-    return Ran(_observed(bench, claim, verdict_to_dict(verdict), None), error=error)
+    return DeliveryResult(_observed(context, claim, verdict_to_dict(verdict), None), error=error)
 
 
 def _observed(
-    bench: Workbench, claim: Claim, verdict: dict[str, Any], score: float | None
+    context: AttemptContext, claim: Claim, verdict: dict[str, Any], score: float | None
 ) -> Outcome:
     """Record what would have been done, and do nothing: the job ends here."""
     success = bool(verdict["success"])
     then = Finish(state="succeeded") if success else Finish(state="cancelled", reason="observed")
     failure = verdict["failure"] or {}
-    published = bench.ledger.settle(
+    published = context.ledger.settle(
         claim.lease,
         Settlement(
             verdict=verdict, score=score, success=success, kind=failure.get("kind"), then=then
         ),
     )
-    if not isinstance(published, Refused):
-        bench.publish(published)
+    if not isinstance(published, ClaimRefused):
+        context.publish(published)
     return OBSERVED
 
 
-def _before(bench: Workbench, claim: Claim) -> Before | None:
+def _before(context: AttemptContext, claim: Claim) -> PreviousAttempt | None:
     """What the attempt before came to; None at first."""
     if claim.plan.number == 1:
         return None
-    view = bench.ledger.job(claim.job_id)
-    return read_before(view, claim.plan.number - 1) if view is not None else None
+    view = context.ledger.job(claim.job_id)
+    return read_previous_attempt(view, claim.plan.number - 1) if view is not None else None
 
 
-def read_before(view: JobView, number: int) -> Before | None:
+def read_previous_attempt(view: JobView, number: int) -> PreviousAttempt | None:
     attempt = view.attempts[number - 1]
     instruction = attempt.verdict.get("instruction")
     if instruction is None:
         return None
-    return Before(
+    return PreviousAttempt(
         instruction=repair_instruction_from_dict(instruction),
         results=tuple(VerificationResult.model_validate(r) for r in attempt.verdict["results"]),
         answer=attempt.output.text if attempt.output is not None else None,
@@ -289,7 +291,7 @@ def read_before(view: JobView, number: int) -> Before | None:
     )
 
 
-def correct(prompt: str, job: Job, before: Before | None) -> str:
+def correct(prompt: str, job: Job, before: PreviousAttempt | None) -> str:
     """The prompt unchanged at first, corrected on a retry."""
     if before is None:
         return prompt

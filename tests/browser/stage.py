@@ -131,7 +131,7 @@ def fill(fleet: Fleet, *, scale: int = 8) -> Filled:
     ids = fleet.submit(*jobs)
     waiting = fleet.submit(*(aloud(number) for number in range(1, 4)))
     for _ in range(6):
-        redis_breakers(fleet.shop.settings, fleet.ledger).fault(
+        redis_breakers(fleet.services.settings, fleet.ledger).fault(
             TransportFault("503 from openai-eu", provider="openai-eu", status=503, retry_after=300)
         )
     views = fleet.finished(ids)
@@ -159,7 +159,7 @@ def history(fleet: Fleet, *, minutes: int = 57, per_minute: int = 12) -> None:
             for step, data in enumerate(_past(dice, job)):
                 name = f"{at + place * 60_000 // per_minute + step * 40}-0"
                 fleet.ledger.calls.run("XADD", stream, name, "data", json.dumps(data))
-    Fold(fleet.ledger.calls, fleet.shop.settings).run(batches=100)
+    Fold(fleet.ledger.calls, fleet.services.settings).run(batches=100)
 
 
 def _past(dice: random.Random, job: str) -> Iterator[dict[str, Any]]:
@@ -194,7 +194,7 @@ def _past(dice: random.Random, job: str) -> Iterator[dict[str, Any]]:
 
 def console_settings(fleet: Fleet) -> Settings:
     """The console's own settings: links to a Flower that need not be there."""
-    return fleet.shop.settings.model_copy(update={"flower_url": "http://127.0.0.1:5555"})
+    return fleet.services.settings.model_copy(update={"flower_url": "http://127.0.0.1:5555"})
 
 
 def trickle(fleet: Fleet) -> None:

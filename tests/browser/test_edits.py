@@ -29,7 +29,7 @@ LOOKS: tuple[tuple[int, Literal["light", "dark"]], ...] = (
 
 
 @dataclass(frozen=True)
-class Desk:
+class EditsPage:
     """A console with the configuration example worked on, as far as it goes without a person."""
 
     console: Served
@@ -42,7 +42,7 @@ class Desk:
 
     def work(self) -> None:
         """What the edit worker does with what was approved."""
-        engine = edit_engine(self.console.site)
+        engine = edit_engine(self.console.context)
         while engine.work(self.session).phase != "done":
             pass
 
@@ -52,7 +52,7 @@ def _read(name: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Desk]:
+def backend(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[EditsPage]:
     _ = browser  # the first to start: see its fixture
     folder = tmp_path_factory.mktemp("edits")
     tree = Path(shutil.copytree(EXAMPLES / "config" / "tree", folder / "tree"))
@@ -70,7 +70,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
             body = {"plan": _read("plan.yaml"), "suite": _read("suite.yaml"), "workspace": "shop"}
             answer = client.post("/api/edits", json=body)
             assert answer.status_code == 202, answer.text
-            found = Desk(console, tree, answer.json()["session"])
+            found = EditsPage(console, tree, answer.json()["session"])
             found.work()
             yield found
     finally:
@@ -81,13 +81,14 @@ def told(page: Page, text: str) -> None:
     expect(page.locator("#notices")).to_contain_text(text)
 
 
-def test_every_page_of_edits_fits_its_screen(desk: Desk, tab: Tab) -> None:
+def test_every_page_of_edits_fits_its_screen(backend: EditsPage, tab: Tab) -> None:
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
-    pages = {"edits": "", "edit-session": f"/{desk.session}", "edit-review": f"/{desk.session}/m5",
-             "edit-rejected": f"/{desk.session}/m2"}  # fmt: skip
-    page = tab(desk.console.url)
+    pages = {"edits": "", "edit-session": f"/{backend.session}",
+             "edit-review": f"/{backend.session}/m5",
+             "edit-rejected": f"/{backend.session}/m2"}  # fmt: skip
+    page = tab(backend.console.url)
     for name, path in pages.items():
-        page.goto(f"{desk.console.url}/edits{path}")
+        page.goto(f"{backend.console.url}/edits{path}")
         expect(page.get_by_role("heading", level=1)).to_have_count(1)
         for width, scheme in LOOKS:
             page.set_viewport_size({"width": width, "height": 900})
@@ -97,14 +98,14 @@ def test_every_page_of_edits_fits_its_screen(desk: Desk, tab: Tab) -> None:
             page.screenshot(path=ARTIFACTS / f"{name}-{scheme}-{width}.png", full_page=True)
 
 
-def test_a_review_from_the_list_to_the_rollback(desk: Desk, tab: Tab) -> None:
-    page = tab(f"{desk.console.url}/edits")
+def test_a_review_from_the_list_to_the_rollback(backend: EditsPage, tab: Tab) -> None:
+    page = tab(f"{backend.console.url}/edits")
     # What waits is at the top; the keyboard is enough to get there.
     waiting = page.get_by_role("region", name="Waiting for you")
     link = waiting.get_by_role("link", name=re.compile("^Review m5"))
     link.focus()
     page.keyboard.press("Enter")
-    expect(page).to_have_url(f"{desk.url}/m5")
+    expect(page).to_have_url(f"{backend.url}/m5")
     expect(page.locator("#diff .add")).to_contain_text('+class = "PlanAndAct"')
     expect(page.locator("#diff .del")).to_contain_text('-class = "SingleTurn"')
     expect(page.get_by_role("main")).to_contain_text("it should plan first")
@@ -121,13 +122,13 @@ def test_a_review_from_the_list_to_the_rollback(desk: Desk, tab: Tab) -> None:
     page.keyboard.press("Enter")
     told(page, "m5 is approved")
     expect(page.locator("#part")).to_contain_text("goes on with it")
-    desk.work()
+    backend.work()
     expect(page.locator("#part")).to_contain_text("no improvement")
     assert page.evaluate("window.stays === true")
-    assert "SingleTurn" in (desk.tree / "agents.toml").read_text()
+    assert "SingleTurn" in (backend.tree / "agents.toml").read_text()
 
     # To reject needs a reason.
-    page.goto(f"{desk.url}/m6")
+    page.goto(f"{backend.url}/m6")
     page.get_by_role("button", name="Reject").click()
     dialog = page.get_by_role("dialog", name="Reject")
     dialog.get_by_role("button", name="Reject").click()
@@ -138,17 +139,17 @@ def test_a_review_from_the_list_to_the_rollback(desk: Desk, tab: Tab) -> None:
     expect(page.locator("#part")).to_contain_text("models are trained elsewhere")
 
     # What was kept can be taken back.
-    page.goto(f"{desk.url}/m1")
+    page.goto(f"{backend.url}/m1")
     expect(page.get_by_role("region", name="Measured effect")).to_contain_text("+0.350")
     page.get_by_role("button", name="Roll back").click()
     dialog = page.get_by_role("dialog", name="Roll back")
     dialog.get_by_role("button", name="Roll back").click()
     told(page, "m1 is rolled back")
     expect(page.locator("#part")).to_contain_text("rolled back")
-    assert "temperature = 0.9" in (desk.tree / "agents.toml").read_text()
-    page.goto(desk.url)
+    assert "temperature = 0.9" in (backend.tree / "agents.toml").read_text()
+    page.goto(backend.url)
     page.get_by_role("button", name="Roll back all").click()
     page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
-    told(page, f"session {desk.session} is rolled back")
+    told(page, f"session {backend.session} is rolled back")
     original = EXAMPLES / "config" / "tree" / "agents.toml"
-    assert (desk.tree / "agents.toml").read_bytes() == original.read_bytes()
+    assert (backend.tree / "agents.toml").read_bytes() == original.read_bytes()

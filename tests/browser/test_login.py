@@ -45,8 +45,8 @@ def test_a_token_opens_the_door_and_hides_texts(console: Served, tab: Tab) -> No
             "verifiers": ["json.object"],
         }
     )
-    (accepted,) = submit_jobs(console.site.shop.intake, [job])
-    token = new_token(console.site, role="ops", name="night shift")
+    (accepted,) = submit_jobs(console.context.services.intake, [job])
+    token = new_token(console.context, role="ops", name="night shift")
     page = tab(f"{console.url}/jobs", expected="403")
     expect(page).to_have_url(re.compile("/login"))
     page.get_by_label("Token").fill("mul_wrong")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from support.trees import Snapshot, change, die, dying_before, git, in_child, snapshot, write
 
-from mulligan.tasks.ports.appliers import Change
-from mulligan.workers.edits.tree.edited_tree import Tree
+from mulligan.tasks.ports.appliers import FileChange
+from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.edits.tree.operator import STEPS
 
 pytestmark = pytest.mark.chaos
@@ -49,13 +49,13 @@ class Story:
         self.after = snapshot(self.root)
         assert self.after != self.before
 
-    def tree(self, step: Callable[[str], None] | None = None) -> Tree:
-        return Tree(self.root, self.home, timeout=5, step=step)
+    def tree(self, step: Callable[[str], None] | None = None) -> EditedTree:
+        return EditedTree(self.root, self.home, timeout=5, step=step)
 
-    def edit(self, tree: Tree) -> None:
+    def edit(self, tree: EditedTree) -> None:
         tree.apply("e1", "s", "auto", self.changes)
 
-    def act(self, tree: Tree) -> None:
+    def act(self, tree: EditedTree) -> None:
         if self.kind == "edit":
             self.edit(tree)
         else:
@@ -85,7 +85,7 @@ class Story:
         return "after" if done else "before"
 
 
-def _changes(root: Path) -> list[Change]:
+def _changes(root: Path) -> list[FileChange]:
     return [
         change(root, "app.py", b"one\r\n2\r\n"),
         change(root, "run.sh", b"#!/bin/sh\nexit 1\n", 0o600),
@@ -189,13 +189,15 @@ def test_what_the_user_did_before_the_recovery_stays(
     root = tmp_path / "root"
     write(root, {"a": b"one\r\n2\r\n3\r\n4\r\n", "b": b"b\n"})
     changes = [change(root, "a", b"ONE\r\n2\r\n3\r\n4\r\n"), change(root, "b", b"B\n")]
-    tree = Tree(root, tmp_path / "home", step=lambda s: die() if s == "edit_written" else None)
+    tree = EditedTree(
+        root, tmp_path / "home", step=lambda s: die() if s == "edit_written" else None
+    )
     assert in_child(lambda: tree.apply("e1", "s", "auto", changes)) == KILLED
     assert (root / "b").read_bytes() == b"B\n"
     (root / "a").unlink()
     if theirs is not None:
         write(root, {"a": theirs})
-    settled = Tree(root, tmp_path / "home").recover()
+    settled = EditedTree(root, tmp_path / "home").recover()
     assert settled is not None
     assert settled.outcome == "undone"
     assert settled.left == (() if kept != theirs else ("a",))
@@ -207,11 +209,13 @@ def test_a_link_in_the_place_of_a_file_does_not_stop_the_recovery(tmp_path: Path
     root = tmp_path / "root"
     write(root, {"a": b"a\n", "b": b"b\n", "c": b"c\n"})
     changes = [change(root, "a", b"A\n"), change(root, "b", b"B\n")]
-    tree = Tree(root, tmp_path / "home", step=lambda s: die() if s == "edit_written" else None)
+    tree = EditedTree(
+        root, tmp_path / "home", step=lambda s: die() if s == "edit_written" else None
+    )
     assert in_child(lambda: tree.apply("e1", "s", "auto", changes)) == KILLED
     (root / "a").unlink()
     (root / "a").symlink_to("c")
-    settled = Tree(root, tmp_path / "home").recover()
+    settled = EditedTree(root, tmp_path / "home").recover()
     assert settled is not None
     assert settled.left == ("a",)
     assert {n: (root / n).read_bytes() for n in "bc"} == {"b": b"b\n", "c": b"c\n"}

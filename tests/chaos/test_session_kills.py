@@ -17,12 +17,12 @@ from support.ledger_stage import SettingsMaker
 from support.trees import die, in_child, snapshot, write
 
 from mulligan.policies.edits.edit import AutonomyMode, EditPlan
-from mulligan.policies.edits.session import Session
+from mulligan.policies.edits.session import EditSession
 from mulligan.policies.edits.suite import Suite
-from mulligan.workers.edits.sessions.engine import Engine, engine_of
-from mulligan.workers.edits.sessions.session_store import RedisSessions
+from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine
+from mulligan.workers.edits.sessions.session_store import SessionStore
 from mulligan.workers.edits.sessions.suite_measurer import SuiteMeasurer
-from mulligan.workers.edits.tree.edited_tree import Tree
+from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 pytestmark = pytest.mark.chaos
@@ -40,30 +40,30 @@ SUITE = Suite.model_validate(
 PLAN = {"e1": "0.7 0.5\n", "e2": "0.9 0.1\n"}
 #: Everything that a session does to the world, killed right before and right after each.
 DEEDS: list[tuple[type, str]] = [
-    (RedisSessions, "save"),
-    (RedisSessions, "note"),
+    (SessionStore, "save"),
+    (SessionStore, "note"),
     (SuiteMeasurer, "snapshot"),
     (SuiteMeasurer, "start"),
     (SuiteMeasurer, "poll"),
-    (Tree, "apply"),
-    (Tree, "rollback_edit"),
+    (EditedTree, "apply"),
+    (EditedTree, "rollback_edit"),
 ]
 KILLED = -9
-MakeEngine = Callable[[], Engine]
+MakeEngine = Callable[[], EditEngine]
 
 
 @pytest.fixture
 def engine(redis_client: redis.Redis, settings: SettingsMaker) -> MakeEngine:
-    def make() -> Engine:
+    def make() -> EditEngine:
         chosen = settings()
-        return engine_of(
+        return build_edit_engine(
             chosen, RedisLedger(redis_client, chosen, patience=5.0), None, commands=True
         )
 
     return make
 
 
-def begun(engine: Engine, root: Path, name: str) -> Session:
+def begun(engine: EditEngine, root: Path, name: str) -> EditSession:
     write(root, {"a.txt": b"0.5 0.5\n", "score.py": SCORE})
     edits = [
         {"id": key, "op": "write_file", "target": "a.txt", "payload": {"content": text}}
@@ -73,7 +73,7 @@ def begun(engine: Engine, root: Path, name: str) -> Session:
     return engine.begin(plan, root, AutonomyMode.AUTO, suite=SUITE)
 
 
-def drive(engine: Engine, name: str) -> Session:
+def drive(engine: EditEngine, name: str) -> EditSession:
     return engine.drive(name, watch=lambda: None)
 
 
@@ -113,8 +113,8 @@ def test_killed_at_every_moment_of_a_session(tmp_path: Path, engine: MakeEngine,
     while True:
         moment += 1
         name, root = f"k{moment}", tmp_path / str(moment)
-        desk = engine()
-        begun(desk, root, name)
+        backend = engine()
+        begun(backend, root, name)
         before = snapshot(root)
         ended = killed_at(moment, engine, name)
         if ended == 0:
@@ -122,15 +122,15 @@ def test_killed_at_every_moment_of_a_session(tmp_path: Path, engine: MakeEngine,
         assert ended == KILLED
         assert (root / "a.txt").read_bytes() in whole
         if way == "rolled back":
-            done, _ = desk.roll_back(name, None, by="ada")
+            done, _ = backend.roll_back(name, None, by="ada")
             assert (done.phase, snapshot(root)) == ("done", before), moment
             assert not any(outcome.status == "applied" for outcome in done.outcomes)
             continue
-        done = drive(desk, name)
+        done = drive(backend, name)
         assert [outcome.reason for outcome in done.outcomes] == ["kept", "regression"], moment
         assert (root / "a.txt").read_text() == PLAN["e1"]
-        kinds = [point.kind for point in Tree(root, desk.home).history()]
+        kinds = [point.kind for point in EditedTree(root, backend.home).history()]
         assert kinds == ["edit", "edit", "rollback"], moment
-        effects = [delta for delta in desk.sessions.deltas() if delta.session == name]
+        effects = [delta for delta in backend.sessions.deltas() if delta.session == name]
         assert len(effects) == 2, moment
     assert moment > 40

@@ -268,11 +268,11 @@ def test_every_pod_is_locked_down_and_looked_after(name: str) -> None:
 
 
 def test_probes_look_where_the_worker_signs(settings: Settings) -> None:
-    from mulligan.workers.celery.worker_heartbeat import sign
+    from mulligan.workers.celery.worker_heartbeat import liveness_file
 
     for name in {*SCALED, "control"}:
         home = next(i["value"] for i in container(name)["env"] if i["name"] == "MULLIGAN_HOME")
-        signed = sign(settings.model_copy(update={"home": Path(home)}), f"{name}@host")
+        signed = liveness_file(settings.model_copy(update={"home": Path(home)}), f"{name}@host")
         assert signed == Path(home) / "alive" / f"{name}@host"
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             words = container(name)[probe]["exec"]["command"]

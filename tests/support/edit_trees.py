@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.policies.edits.edit import Edit
-from mulligan.tasks.ports.appliers import ApplyContext, Change
+from mulligan.tasks.ports.appliers import ApplyContext, FileChange
 from mulligan.workers.edits.applier_registry import default_registry
 
 REGISTRY = default_registry()
@@ -25,7 +25,7 @@ def an_edit(op: str, target: str, **payload: Any) -> Edit:
     return Edit(id="e1", op=op, target=target, payload=payload)
 
 
-def changed(root: Path, edit: Edit, **context: Any) -> list[Change]:
+def changed(root: Path, edit: Edit, **context: Any) -> list[FileChange]:
     """What an edit would alter; nothing is written, and no-ops are left out."""
     ctx = ApplyContext(root=root, **context)
     applier = REGISTRY.get(edit.op)

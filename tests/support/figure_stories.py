@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.local.local_workers import LocalWorkers
@@ -15,14 +15,14 @@ from support.fleet import wait_for
 _ENDS = ("succeeded", "escalated", "cancelled")
 
 
-def jobs_ran(site: Site, *jobs: dict[str, Any]) -> list[JobView]:
+def jobs_ran(context: ConsoleContext, *jobs: dict[str, Any]) -> list[JobView]:
     """Submit jobs to the site's ledger, work on them in this process, and wait for their ends."""
-    with LocalWorkers(site.shop.bench, slots=2) as workers:
-        intake = replace(site.shop.intake, publish=workers.publish)
+    with LocalWorkers(context.services.context, slots=2) as workers:
+        intake = replace(context.services.intake, publish=workers.publish)
         accepted = submit_jobs(intake, [read_job(job) for job in jobs])
-        return [wait_for(partial(_ended, site, each.id), "a job to end") for each in accepted]
+        return [wait_for(partial(_ended, context, each.id), "a job to end") for each in accepted]
 
 
-def _ended(site: Site, job_id: str) -> JobView | None:
-    view = site.ledger.job(job_id)
+def _ended(context: ConsoleContext, job_id: str) -> JobView | None:
+    view = context.ledger.job(job_id)
     return view if view is not None and view.state in _ENDS else None

@@ -20,7 +20,7 @@ from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.local.embedded_redis import find_server
 from mulligan.workers.local.supervisor import Child, Pool, Stack, child_environment
-from mulligan.workers.services import Shop, compose
+from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings
 
 SCHEMA = {
@@ -109,15 +109,15 @@ class Server:
 class Fleet:
     """Submits jobs to real workers and waits for what becomes of them."""
 
-    def __init__(self, shop: Shop, stack: Stack, server: Server, folder: Path) -> None:
-        self.shop = shop
-        self.ledger = shop.ledger
+    def __init__(self, services: Services, stack: Stack, server: Server, folder: Path) -> None:
+        self.services = services
+        self.ledger = services.ledger
         self.stack = stack
         self.server = server
         self.folder = folder
 
     def submit(self, *jobs: dict[str, Any]) -> list[str]:
-        accepted = submit_jobs(self.shop.intake, [read_job(job) for job in jobs])
+        accepted = submit_jobs(self.services.intake, [read_job(job) for job in jobs])
         return [answer.id for answer in accepted]
 
     def finished(self, ids: Sequence[str], *, seconds: float = 60.0) -> list[JobView]:
@@ -180,7 +180,7 @@ def running_fleet(
         backoff_cap=0.2,
     )
     fleet = Fleet(
-        compose(settings, create_app(settings), patience=10, local_paths=True),
+        build_services(settings, create_app(settings), patience=10, local_paths=True),
         stack,
         server,
         folder,

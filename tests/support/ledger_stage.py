@@ -14,13 +14,13 @@ from typing import Any
 from mulligan.policies.cycles.cycle import SelfRepairCycle, cycle_id
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Mode, Output, Usage
-from mulligan.tasks.jobs.context import RunnerInHand, Workbench
+from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import (
     Accepted,
     AttemptView,
     Claim,
-    Conflict,
+    ClaimRefused,
     CycleClaim,
     CyclePlan,
     Ended,
@@ -28,16 +28,15 @@ from mulligan.tasks.ports.ledger import (
     EscalationEnd,
     Finish,
     JobView,
+    KeyConflict,
     Ledger,
     NextAttempt,
     Publication,
-    Refused,
     Settlement,
     Submission,
 )
 from mulligan.tasks.ports.world import Request
-from mulligan.workers.ledger import keys
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.twin.memory_stores import MemoryBreakers
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
@@ -147,11 +146,11 @@ class Stage:
     def new_id(self, job: Job) -> str:
         return keys.job_id(
             partitions=self.settings.partitions,
-            key=views.key_of(job, self.settings),
-            scope=views.scope_of(job, self.settings),
+            key=rows.key_of(job, self.settings),
+            scope=rows.scope_of(job, self.settings),
         )
 
-    def offer(self, job: Job) -> Accepted | Conflict:
+    def offer(self, job: Job) -> Accepted | KeyConflict:
         (told,) = self.ledger.accept([Submission(id=self.new_id(job), job=job)])
         return told
 
@@ -192,9 +191,9 @@ class Stage:
         assert isinstance(claim, Claim), claim
         return claim
 
-    def refusal(self, job_id: str, number: int = 1) -> Refused:
+    def refusal(self, job_id: str, number: int = 1) -> ClaimRefused:
         refused = self.ledger.claim(Entry("attempt", job_id, number), worker="worker")
-        assert isinstance(refused, Refused), refused
+        assert isinstance(refused, ClaimRefused), refused
         return refused
 
     def take_check(self, job_id: str, index: int, *, number: int = 1) -> Claim:
@@ -203,10 +202,10 @@ class Stage:
         assert isinstance(claim, Claim), claim
         return claim
 
-    def refused_check(self, job_id: str, index: int) -> Refused:
+    def refused_check(self, job_id: str, index: int) -> ClaimRefused:
         entry = Entry("verification", job_id, 1, index)
         refused = self.ledger.claim_verification(entry, worker="worker")
-        assert isinstance(refused, Refused), refused
+        assert isinstance(refused, ClaimRefused), refused
         return refused
 
     def take_recheck(self, entry: Entry) -> CycleClaim:
@@ -214,21 +213,21 @@ class Stage:
         assert isinstance(taken, CycleClaim), taken
         return taken
 
-    def refused_recheck(self, entry: Entry) -> Refused:
+    def refused_recheck(self, entry: Entry) -> ClaimRefused:
         refused = self.ledger.claim_cycle(entry, worker="worker")
-        assert isinstance(refused, Refused), refused
+        assert isinstance(refused, ClaimRefused), refused
         return refused
 
     def settle(self, claim: Claim, settlement: Settlement) -> Publication | None:
         published = self.ledger.settle(claim.lease, settlement)
-        assert not isinstance(published, Refused), published
+        assert not isinstance(published, ClaimRefused), published
         return published[0] if published else None
 
     def hand_over(self, job_id: str, checks: Sequence[int] = (0, 1)) -> Claim:
         """An answer is stored and its slow verifications are handed over."""
         claim = self.take(job_id)
         stored = self.ledger.store_output(claim.lease, answer(), verifications=checks)
-        assert not isinstance(stored, Refused)
+        assert not isinstance(stored, ClaimRefused)
         return claim
 
     # -- what subjects and people do ------------------------------------------------------------
@@ -298,10 +297,10 @@ class FakeRunner:
         return given if isinstance(given, Output) else Output(text=given)
 
 
-def bench_of(stage: Stage, runner: FakeRunner | None = None, **changes: Any) -> Workbench:
+def bench_of(stage: Stage, runner: FakeRunner | None = None, **changes: Any) -> AttemptContext:
     """A workbench over a stage's ledger. It publishes nothing: stories call what is due."""
-    asked = RunnerInHand(runner=runner or FakeRunner(["{}"]), timeout=7.0, decoding=Decoding())
-    bench = Workbench(
+    asked = ResolvedRunner(runner=runner or FakeRunner(["{}"]), timeout=7.0, decoding=Decoding())
+    context = AttemptContext(
         ledger=stage.ledger,
         runner=lambda _: asked,
         verifier=VerifierRegistry().build,
@@ -309,10 +308,10 @@ def bench_of(stage: Stage, runner: FakeRunner | None = None, **changes: Any) -> 
         holding=lambda _lease, _deadline: nullcontext(),
         breakers=MemoryBreakers(),
         worker="here",
-        tenant=lambda job: views.tenant_of(job, stage.settings),
+        tenant=lambda job: rows.tenant_of(job, stage.settings),
         randomness=lambda: 0.5,
     )
-    return replace(bench, **changes)
+    return replace(context, **changes)
 
 
 def intake_of(stage: Stage, **changes: Any) -> Intake:

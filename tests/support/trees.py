@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from mulligan.tasks.ports.appliers import Change
+from mulligan.tasks.ports.appliers import FileChange
 
 #: A file as (content, mode); a folder as its mode; a link as where it leads.
 Snapshot = dict[str, tuple[bytes, int] | int | str]
@@ -52,11 +52,11 @@ def write(root: Path, files: Mapping[str, bytes | tuple[bytes, int]]) -> None:
         place.chmod(mode)
 
 
-def change(root: Path, path: str, after: bytes | None, mode: int | None = None) -> Change:
+def change(root: Path, path: str, after: bytes | None, mode: int | None = None) -> FileChange:
     """A change of a file as it is now."""
     place = root / path
     before = place.read_bytes() if place.is_file() else None
-    return Change(path=path, before=before, after=after, mode=mode)
+    return FileChange(path=path, before=before, after=after, mode=mode)
 
 
 def git(*arguments: str, cwd: Path) -> str:

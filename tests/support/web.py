@@ -11,17 +11,17 @@ import httpx2
 from starlette.testclient import TestClient
 
 from mulligan.console.http.app import create_console
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.server import ConsoleServer, listen
 from mulligan.workers.settings.model import Settings
 from support.fleet import wait_for
 
 
-def ask(site: Site, token: str | None = None, **options: Any) -> TestClient:
+def ask(context: ConsoleContext, token: str | None = None, **options: Any) -> TestClient:
     """A client of a console in this process, as if it came from this host."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return TestClient(
-        create_console(site),
+        create_console(context),
         base_url="http://localhost",
         client=("127.0.0.1", 50000),
         headers=headers,
@@ -30,19 +30,19 @@ def ask(site: Site, token: str | None = None, **options: Any) -> TestClient:
     )
 
 
-def new_token(site: Site, **fields: Any) -> str:
+def new_token(context: ConsoleContext, **fields: Any) -> str:
     """The text of a new token: ``new_token(site, role="ops", tenant="acme")``."""
-    return site.tokens.create(**fields)[1]
+    return context.tokens.create(**fields)[1]
 
 
 class Served:
     """A real server in a thread of this process."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, context: ConsoleContext) -> None:
+        self.context = context
         self._socket = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self.server = ConsoleServer(site)
+        self.server = ConsoleServer(context)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
@@ -69,7 +69,7 @@ class Served:
 @contextmanager
 def served(settings: Settings) -> Iterator[Served]:
     """A console of these settings on a free port."""
-    console = Served(open_site(settings))
+    console = Served(open_context(settings))
     console.start()
     try:
         yield console

@@ -10,9 +10,8 @@ from mulligan.policies.jobs.job import Job, VerifierSpec, Workspace
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Ledger, Publication
 from mulligan.tasks.ports.world import BadInput, BlobStore
-from mulligan.workers.contract_models import Models, complete_contracts, contract_problems
-from mulligan.workers.ledger import keys
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.contract_models import ContractModels, complete_contracts, contract_problems
+from mulligan.workers.ledger import keys, rows
 from mulligan.workers.settings.model import Settings
 
 if TYPE_CHECKING:  # a producer accepts jobs without importing a runner or a verifier
@@ -143,7 +142,7 @@ def build_intake(
     publish: Callable[[Sequence[Publication]], None],
     check: Callable[[Job], list[str]],
     blobs: Callable[[], BlobStore],
-    models: Models,
+    models: ContractModels,
     exempt: Container[str] | None = None,
 ) -> Intake:
     """``check`` finds a job's problems; ``blobs`` is asked for when there is a path to pack."""
@@ -165,8 +164,8 @@ def build_intake(
         snapshot=snapshot,
         new_id=lambda job: keys.job_id(
             partitions=settings.partitions,
-            key=views.key_of(job, settings),
-            scope=views.scope_of(job, settings),
+            key=rows.key_of(job, settings),
+            scope=rows.scope_of(job, settings),
         ),
         prompt_cap=settings.prompt_cap,
         exempt_task_types=settings.exempt_task_types if exempt is None else exempt,

@@ -12,7 +12,7 @@ from mulligan.policies.cycles.report import BUDGET_REASONS
 from mulligan.policies.escalations.alerts import Alert, hook_name
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
-from mulligan.workers.settings.model import Webhook
+from mulligan.workers.settings.model import WebhookSettings
 
 #: Deliveries that may wait, and dead ones that are kept, in one partition.
 CAP = 10_000
@@ -27,7 +27,7 @@ _EVENTS = ("escalated", "breaker_opened", "budget_exhausted", "job_finished")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivery:
+class WebhookDelivery:
     """One alert for one webhook."""
 
     alert: Alert
@@ -59,7 +59,7 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class Noticed:
+class NewAlerts:
     """What a look at every partition found."""
 
     #: Deliveries that were written.
@@ -70,7 +70,7 @@ class Noticed:
     more: bool
 
 
-class Deliveries:
+class WebhookDeliveries:
     """Everything about deliveries that is in Redis."""
 
     def __init__(self, calls: RedisCalls, *, prefix: str, partitions: int) -> None:
@@ -79,7 +79,7 @@ class Deliveries:
         names = [f"p{n:02d}" for n in range(partitions)]
         self._prefixes = [keys.partition_prefix(prefix, name) for name in (*names, "fleet")]
 
-    def notice(self, hooks: Sequence[Webhook], *, window: float) -> Noticed:
+    def notice(self, hooks: Sequence[WebhookSettings], *, window: float) -> NewAlerts:
         """Write the deliveries of all that is to be told now."""
         request = {
             "token": secrets.token_hex(6),
@@ -97,13 +97,13 @@ class Deliveries:
             "keep_ms": KEEP_SECONDS * 1000,
         }
         found = self._calls.many("alerts", [(prefix, request) for prefix in self._prefixes])
-        return Noticed(
+        return NewAlerts(
             made=sum(int(answer[0]) for answer in found),
             due=tuple(p for p, a in zip(self._prefixes, found, strict=True) if int(a[1])),
             more=any(int(answer[2]) for answer in found),
         )
 
-    def take(self, prefix: str, *, tries: int, spare: Collection[str]) -> Delivery | None:
+    def take(self, prefix: str, *, tries: int, spare: Collection[str]) -> WebhookDelivery | None:
         """The next one to send, leased; webhooks in ``spare`` are busy enough already."""
         flat = self._calls.one(
             "deliveries",
@@ -119,7 +119,7 @@ class Deliveries:
         return _read(dict(zip(flat[::2], flat[1::2], strict=True))) if flat else None
 
     def finish(
-        self, delivery: Delivery, *, error: str | None, final: bool, delay: float, tries: int
+        self, delivery: WebhookDelivery, *, error: str | None, final: bool, delay: float, tries: int
     ) -> str:
         """What became of a try: `done`, `again` in ``delay`` seconds, `dead`, or `lost`."""
         answer = self._calls.one(
@@ -150,7 +150,7 @@ class Deliveries:
         found = self._calls.many("deliveries", [(prefix, request) for prefix in prefixes])
         return [str(name) for names in found for name in names]
 
-    def all(self, *, limit: int = 100) -> list[Delivery]:
+    def all(self, *, limit: int = 100) -> list[WebhookDelivery]:
         """Pending and dead ones, the newest first."""
         names: list[str] = []
         for prefix in self._prefixes:
@@ -172,7 +172,7 @@ class Deliveries:
         return keys.partition_prefix(self._prefix, keys.partition_of(delivery_id))
 
 
-def _read(row: Mapping[str, str]) -> Delivery:
+def _read(row: Mapping[str, str]) -> WebhookDelivery:
     alert = Alert.model_validate(
         {
             "id": row["id"],
@@ -182,7 +182,7 @@ def _read(row: Mapping[str, str]) -> Delivery:
             "about": json.loads(row["about"]),
         }
     )
-    return Delivery(
+    return WebhookDelivery(
         alert=alert,
         hook=row["hook"],
         state=row["state"],

@@ -19,7 +19,7 @@ from mulligan.policies.escalations.alerts import (
     DELIVERY_HEADER,
     SIGNATURE_HEADER,
     Alert,
-    Places,
+    AlertLinks,
     alert_body,
     delivery_delay,
     hook_name,
@@ -27,11 +27,11 @@ from mulligan.policies.escalations.alerts import (
 )
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.tasks.ports.world import LedgerUnavailable
-from mulligan.workers.alerts.deliveries import Deliveries, Delivery
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.alerts.deliveries import WebhookDeliveries, WebhookDelivery
+from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.calls import RedisCalls
-from mulligan.workers.settings.live_settings import Live
-from mulligan.workers.settings.model import Settings, Webhook
+from mulligan.workers.settings.live_settings import LiveSettings
+from mulligan.workers.settings.model import Settings, WebhookSettings
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +63,14 @@ class Webhooks:
         self,
         calls: RedisCalls,
         prefix: str,
-        live: Live,
+        live: LiveSettings,
         *,
         job: Callable[[str], JobView | None],
         randomness: Callable[[], float] = random.random,
     ) -> None:
-        self.deliveries = Deliveries(calls, prefix=prefix, partitions=live.current().partitions)
+        self.deliveries = WebhookDeliveries(
+            calls, prefix=prefix, partitions=live.current().partitions
+        )
         self._live = live
         self._job = job
         self._randomness = randomness
@@ -132,7 +134,7 @@ class Webhooks:
                 self._busy[delivery.hook] -= 1
         return True
 
-    def _attempt(self, delivery: Delivery, tries: int) -> None:
+    def _attempt(self, delivery: WebhookDelivery, tries: int) -> None:
         error, final = None, False
         try:
             self.send(delivery)
@@ -156,7 +158,7 @@ class Webhooks:
 
     # -- one delivery ---------------------------------------------------------------------------
 
-    def send(self, delivery: Delivery) -> None:
+    def send(self, delivery: WebhookDelivery) -> None:
         """One request; anything but a 2xx is Undeliverable."""
         settings = self._live.current()
         hook = _configured(settings, delivery.hook)
@@ -181,20 +183,20 @@ class Webhooks:
 
 
 def _figures(view: JobView) -> Mapping[str, Any]:
-    told = views.outcome(view)
+    told = rows.outcome(view)
     return {name: told[name] for name in ("score", "labels", "idempotency_key")}
 
 
-def places(settings: Settings) -> Places:
+def places(settings: Settings) -> AlertLinks:
     """Where the links of alerts lead."""
     host = settings.console_host
     shown = f"[{host}]" if ":" in host else host
     by_port = f"http://{shown}:{settings.console_port}"
     console = (settings.console_url or by_port).rstrip("/")
-    return Places(console=console, runbook=settings.runbook_url)
+    return AlertLinks(console=console, runbook=settings.runbook_url)
 
 
-def _configured(settings: Settings, name: str) -> Webhook:
+def _configured(settings: Settings, name: str) -> WebhookSettings:
     for hook in settings.webhooks:
         if hook_name(hook.url, hook.secret_env) == name:
             return hook
@@ -228,7 +230,7 @@ def _post(url: str, body: bytes, headers: Mapping[str, str]) -> int:
         raise Undeliverable(f"{host} could not be reached: {what}") from error
 
 
-def try_out(office: Webhooks, hooks: Sequence[Webhook]) -> list[dict[str, str | None]]:
+def try_out(office: Webhooks, hooks: Sequence[WebhookSettings]) -> list[dict[str, str | None]]:
     """Send each webhook a test, from this process and once, whatever comes of it."""
     told = []
     for hook in hooks:
@@ -238,7 +240,7 @@ def try_out(office: Webhooks, hooks: Sequence[Webhook]) -> list[dict[str, str | 
         )
         error = None
         try:
-            office.send(Delivery(alert=alert, hook=name, state="pending", tries=1, error=""))
+            office.send(WebhookDelivery(alert=alert, hook=name, state="pending", tries=1, error=""))
         except Undeliverable as problem:
             error = str(problem)
         told.append({"hook": name, "id": alert.id, "error": error})

@@ -20,10 +20,10 @@ from celery.worker import state
 from celery.worker.autoscale import Autoscaler
 from kombu.exceptions import OperationalError
 
-from mulligan.policies.scaling import Load, Scaling, ScalingPolicy, decide
+from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
 from mulligan.tasks.ports.world import LedgerUnavailable
 from mulligan.workers.celery.heartbeat import Beat, fleet
-from mulligan.workers.celery.queue_depth import Waiting, waiting
+from mulligan.workers.celery.queue_depth import QueueDepth, waiting
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.settings.model import Settings
 
@@ -36,21 +36,21 @@ _REPAIR = "repair"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class QueueSample:
     """The queues of a pool at one moment, and how many workers take from each."""
 
     at: float
-    waiting: Mapping[str, Waiting]
+    waiting: Mapping[str, QueueDepth]
     takers: Mapping[str, int]
 
-    def load(self, *, slots: int, active: int, reserved: int) -> Load:
+    def load(self, *, slots: int, active: int, reserved: int) -> PoolLoad:
         """What the pool sees. Messages it took and has not started yet still wait."""
         in_hand = max(reserved - active, 0)
         lines = self.waiting.items()
         queued = sum(line.depth for _, line in lines)
         share = sum(-(-line.depth // max(self.takers.get(name, 1), 1)) for name, line in lines)
         repair = self.waiting.get(_REPAIR)
-        return Load(
+        return PoolLoad(
             slots=slots,
             active=active,
             queued=queued + in_hand,
@@ -65,15 +65,15 @@ def takers(beats: Sequence[Beat], queues: Sequence[str]) -> dict[str, int]:
     return {name: max(1, sum(name in beat.queues for beat in beats)) for name in queues}
 
 
-class Camera:
+class QueueSampler:
     """Takes a picture every second in a thread: the event loop must not wait for Redis."""
 
-    def __init__(self, take: Callable[[], Picture]) -> None:
+    def __init__(self, take: Callable[[], QueueSample]) -> None:
         self._take = take
-        self._latest: Picture | None = None
+        self._latest: QueueSample | None = None
         self._started = False
 
-    def latest(self, now: float) -> Picture | None:
+    def latest(self, now: float) -> QueueSample | None:
         """The last picture, unless it is too old to decide by. The first call starts the thread."""
         if not self._started:
             self._started = True
@@ -100,7 +100,7 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
         min_concurrency: int = 0,
         *,
         worker: Any,
-        camera: Camera,
+        camera: QueueSampler,
         quiet: float,
         mutex: Any = None,
     ) -> None:
@@ -110,8 +110,8 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
         )
         self._camera = camera
         self._quiet = quiet
-        self._scaling = Scaling()
-        self._seen: Picture | None = None
+        self._scaling = ScalingDecision()
+        self._seen: QueueSample | None = None
         self._told = False
 
     def maybe_scale(self, req: Any = None) -> None:  # noqa: ARG002 - Celery's signature
@@ -198,10 +198,10 @@ def autoscaler(settings: Settings) -> Callable[..., QueueAutoscaler]:
     ) -> QueueAutoscaler:
         ledger = open_ledger(settings, patience=0.0)
 
-        def take() -> Picture:
+        def take() -> QueueSample:
             queues = list(worker.app.amqp.queues.consume_from)
             beats = fleet(ledger.calls, settings.key_prefix, ledger.now())
-            return Picture(
+            return QueueSample(
                 at=time.monotonic(),
                 waiting=waiting(worker.app, queues),
                 takers=takers(beats, queues),
@@ -212,7 +212,7 @@ def autoscaler(settings: Settings) -> Callable[..., QueueAutoscaler]:
             most,
             least,
             worker=worker,
-            camera=Camera(take),
+            camera=QueueSampler(take),
             quiet=settings.scale_quiet,
             mutex=mutex,
         )

@@ -24,11 +24,11 @@ from mulligan.workers.celery.autoscale import autoscaler
 from mulligan.workers.celery.flower_format import REDACTED
 from mulligan.workers.celery.queue_depth import empty_queues
 from mulligan.workers.celery.state_task import StateTask
-from mulligan.workers.celery.worker_heartbeat import Attendance
-from mulligan.workers.celery.worker_process import Process
+from mulligan.workers.celery.worker_heartbeat import WorkerHeartbeat
+from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import hint_at_sessions, work_on_session
 from mulligan.workers.figures.fold import Fold
-from mulligan.workers.ledger.bulk_actions import RedisBulks, run_bulks
+from mulligan.workers.ledger.bulk_actions import RedisBulkActions, run_bulks
 from mulligan.workers.ledger.calls import SOCKET_TIMEOUT
 from mulligan.workers.settings.model import Settings
 
@@ -117,23 +117,23 @@ def create_app(settings: Settings) -> Celery:
     transport.install()
     app = Celery("mulligan", set_as_current=False)
     app.conf.update(configuration(settings))
-    process = Process(settings, app)
+    process = WorkerProcess(settings, app)
     _register(app, process)
     _register_periodic(app, process)
-    _follow(process, Attendance(settings, app))
+    _follow(process, WorkerHeartbeat(settings, app))
     return app
 
 
-def _follow(process: Process, attendance: Attendance) -> None:
+def _follow(process: WorkerProcess, worker_heartbeat: WorkerHeartbeat) -> None:
     """What happens when a worker, or a process of a prefork pool, comes and goes."""
 
     def child_up(sender: str, **_: Any) -> None:
         process.warm_up()
-        attendance.child_ready(sender, process.shop)
+        worker_heartbeat.child_ready(sender, process.services)
 
     def ready(sender: Any, **_: Any) -> None:
         process.warm_up(slots=sender.controller.concurrency or 1)
-        attendance.ready(sender, process.shop)
+        worker_heartbeat.ready(sender, process.services)
 
     def set_up(instance: Any, **_: Any) -> None:
         # A tree belongs to one host: its sessions have a queue of their own.
@@ -157,32 +157,32 @@ def _follow(process: Process, attendance: Attendance) -> None:
     signals.celeryd_after_setup.connect(set_up, weak=False)
     signals.worker_process_init.connect(child_up, weak=False)
     signals.worker_ready.connect(ready, weak=False)
-    signals.worker_shutting_down.connect(lambda **_: attendance.shutting_down(), weak=False)
-    signals.worker_shutdown.connect(lambda **_: attendance.gone(), weak=False)
+    signals.worker_shutting_down.connect(lambda **_: worker_heartbeat.shutting_down(), weak=False)
+    signals.worker_shutdown.connect(lambda **_: worker_heartbeat.gone(), weak=False)
 
 
-def _register(app: Celery, process: Process) -> None:
+def _register(app: Celery, process: WorkerProcess) -> None:
     def attempt(self: StateTask, entry: str) -> str:
         parsed = Entry.parse(entry)
-        return self.report(parsed, run_attempt(process.shop.bench, parsed))
+        return self.report(parsed, run_attempt(process.services.context, parsed))
 
     def verify(self: StateTask, entry: str) -> str:
         parsed = Entry.parse(entry)
-        return self.report(parsed, run_verification(process.shop.bench, parsed))
+        return self.report(parsed, run_verification(process.services.context, parsed))
 
     def recheck(self: StateTask, entry: str) -> str:
         parsed = Entry.parse(entry)
-        return self.report(parsed, run_recheck(process.shop.bench, parsed))
+        return self.report(parsed, run_recheck(process.services.context, parsed))
 
     def edit(session: str) -> str:
-        return work_on_session(process.shop, session)
+        return work_on_session(process.services, session)
 
     def submit_job(self: StateTask, **job: Any) -> str:
         # The message's own id is the key otherwise: a redelivery makes no second job.
         key = job.get("idempotency_key") or self.request.id
         read = read_job({**job, "idempotency_key": key})
         try:
-            return submit_jobs(process.shop.intake, [read])[0].id
+            return submit_jobs(process.services.intake, [read])[0].id
         except LedgerUnavailable as error:
             # The message is the only copy of the job, so it goes back; not in a hurry.
             log.error("a job stays on %s, which is tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - no trace: it is no bug
@@ -196,30 +196,30 @@ def _register(app: Celery, process: Process) -> None:
     app.task(name="mulligan.edit", ignore_result=True, shared=False)(edit)
 
 
-def _register_periodic(app: Celery, process: Process) -> None:
+def _register_periodic(app: Celery, process: WorkerProcess) -> None:
     def sweep() -> int:
-        shop = process.shop
+        services = process.services
         return run_sweep(
-            shop.ledger,
+            services.ledger,
             empty_queues=lambda: empty_queues(app, QUEUES),
-            publish=shop.publisher.publish,
+            publish=services.publisher.publish,
         )
 
     def fold() -> int:
-        shop = process.shop
-        shop.configured.note(shop.live.current(), now=time.time())
-        return Fold(shop.ledger.calls, shop.settings).run()
+        services = process.services
+        services.configured.note(services.live.current(), now=time.time())
+        return Fold(services.ledger.calls, services.settings).run()
 
     def bulk() -> int:
-        shop = process.shop
-        bulks = RedisBulks(shop.ledger.calls, prefix=shop.settings.key_prefix)
-        return run_bulks(shop.ledger, bulks, shop.publisher.publish)
+        services = process.services
+        bulks = RedisBulkActions(services.ledger.calls, prefix=services.settings.key_prefix)
+        return run_bulks(services.ledger, bulks, services.publisher.publish)
 
     def webhooks() -> int:
-        return process.shop.webhooks.tick()
+        return process.services.webhooks.tick()
 
     def edits() -> int:
-        return hint_at_sessions(process.shop, app)
+        return hint_at_sessions(process.services, app)
 
     # Several a second, day and night: their events would push the jobs out of Flower's list.
     silent = {"ignore_result": True, "send_events": False, "shared": False}

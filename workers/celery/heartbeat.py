@@ -87,7 +87,7 @@ def _key(prefix: str) -> str:
     return keys.partition_prefix(prefix, "fleet") + "workers"
 
 
-class Presence:
+class Heartbeat:
     """Beats for this process, in a thread of its own, until it is stopped.
 
     ``describe`` says what to write; ``after`` is called after each try, whether or not the ledger
@@ -148,7 +148,7 @@ class Presence:
 
 
 @dataclass
-class Hearing:
+class StallDetector:
     """Whether a worker still hears its broker: its event loop should tick.
 
     One that is busy or cut off is not deaf. One that has nothing to do, whose broker answers and

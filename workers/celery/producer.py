@@ -13,11 +13,11 @@ from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Ledger, Publication
 from mulligan.workers.admission.intake import build_intake
-from mulligan.workers.contract_models import Models, contract_problems
+from mulligan.workers.contract_models import ContractModels, contract_problems
 from mulligan.workers.settings.model import Settings
 
 
-def producer_intake(settings: Settings, ledger: Ledger, *, models: Models) -> Intake:
+def producer_intake(settings: Settings, ledger: Ledger, *, models: ContractModels) -> Intake:
     """The door of a fleet as seen from outside: what a job names is checked by the workers."""
 
     def check(job: Job) -> list[str]:
@@ -28,13 +28,13 @@ def producer_intake(settings: Settings, ledger: Ledger, *, models: Models) -> In
 
         return blob_store(settings)
 
-    hints = Hints(settings, ledger)
+    hints = ProducerPublisher(settings, ledger)
     return build_intake(
         settings, ledger=ledger, publish=hints.publish, check=check, blobs=blobs, models=models
     )
 
 
-class Hints:
+class ProducerPublisher:
     """Publishes through a minimal Celery app, made for the first publication."""
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:

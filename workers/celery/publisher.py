@@ -14,8 +14,7 @@ from mulligan.tasks.ports.ledger import Entry, Ledger, Publication
 from mulligan.tasks.user_tasks.user_task import OBSERVE
 from mulligan.workers.celery.flower_format import describe, describe_entry
 from mulligan.workers.celery.queue_depth import SENT_HEADER
-from mulligan.workers.ledger import keys
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger import keys, rows
 from mulligan.workers.user_tasks.messages import LANE, sent_arguments
 
 log = logging.getLogger(__name__)
@@ -114,7 +113,7 @@ class Publisher:
             return
         self._app.send_task(
             view.job.on_done.task,
-            kwargs={"outcome": views.outcome(view)},
+            kwargs={"outcome": rows.outcome(view)},
             kwargsrepr=f"{{'outcome': 'of {job_id}, {view.state}'}}",
             task_id=f"{job_id}-done",
             queue=publication.queue,

@@ -18,7 +18,7 @@ SENT_HEADER = "mulligan_at"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class QueueDepth:
     """What waits in one queue."""
 
     depth: int
@@ -28,12 +28,12 @@ class Waiting:
     oldest_seconds: float | None = None
 
 
-def waiting(app: Celery, queues: Sequence[str]) -> dict[str, Waiting]:
+def waiting(app: Celery, queues: Sequence[str]) -> dict[str, QueueDepth]:
     """What waits in each queue, in one round trip on Redis; OperationalError if it is away."""
     with _channel(app) as channel:
         if not hasattr(channel, "priority_steps"):
             return {
-                queue: Waiting(depth=depth)
+                queue: QueueDepth(depth=depth)
                 for queue, depth in zip(queues, _sizes(channel, queues), strict=True)
             }
         steps: Sequence[int] = channel.priority_steps
@@ -50,9 +50,9 @@ def waiting(app: Celery, queues: Sequence[str]) -> dict[str, Waiting]:
         }
 
 
-def _waiting(rows: Mapping[int, tuple[int, Any]], now: float) -> Waiting:
+def _waiting(rows: Mapping[int, tuple[int, Any]], now: float) -> QueueDepth:
     ages = [now - sent for _, message in rows.values() if (sent := _sent_at(message)) is not None]
-    return Waiting(
+    return QueueDepth(
         depth=sum(depth for depth, _ in rows.values()),
         by_priority={step: depth for step, (depth, _) in rows.items()},
         oldest_seconds=max(0.0, *ages) if ages else None,

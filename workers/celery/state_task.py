@@ -13,10 +13,16 @@ from celery import Task
 from celery.exceptions import Ignore, Retry
 
 from mulligan.policies.failures.failure import FailureRecord, VerificationResult, VerificationStatus
-from mulligan.policies.failures.redaction import discreet_place
-from mulligan.tasks.jobs.outcome import Checked, Handed, Outcome, Rechecked, Requeued
+from mulligan.policies.failures.redaction import redacted_place
+from mulligan.tasks.jobs.outcome import (
+    Outcome,
+    Rechecked,
+    Requeued,
+    VerificationPending,
+    VerificationStored,
+)
 from mulligan.tasks.jobs.settle import Settled
-from mulligan.tasks.ports.ledger import Entry, Finish, NextAttempt, Refused
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Finish, NextAttempt
 from mulligan.workers.celery.publisher import task_id
 
 #: How a task ended, as Celery's events name it.
@@ -56,19 +62,19 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
                 return self._settled(entry, outcome, "task-succeeded", text)
             case Requeued(delay=delay, reason=reason):
                 raise Retry(f"{reason}; again in {delay:.1f} s", exc=Corrected(reason), when=delay)
-            case Refused(reason="escalated", detail=detail) if entry.kind == "verification":
+            case ClaimRefused(reason="escalated", detail=detail) if entry.kind == "verification":
                 self._tell(entry, "task-failed", detail)
                 raise Retry(detail, exc=Corrected(detail))
-            case Refused(reason="escalated", detail=detail):
+            case ClaimRefused(reason="escalated", detail=detail):
                 raise Escalated(detail)
-            case Checked(result=result) if result.status is VerificationStatus.FAIL:
+            case VerificationStored(result=result) if result.status is VerificationStatus.FAIL:
                 raise Retry(_checked(result), exc=Corrected(_checked(result)))
             case Rechecked(status="escalated", score=score):
                 raise Escalated(f"delayed verification scored {_score(score)}")
-            case Handed() | Refused():
+            case VerificationPending() | ClaimRefused():
                 # Whoever ends the attempt reports it under the attempt's own id.
                 raise Ignore
-            case Checked(result=result):
+            case VerificationStored(result=result):
                 return _checked(result)
             case Rechecked(score=score):
                 return f"delayed verification scored {_score(score)}"
@@ -128,7 +134,7 @@ def _describe(failure: FailureRecord | None) -> str:
     if failure is None:
         return "not verified"
     places = (
-        discreet_place(
+        redacted_place(
             found.path,
             verifier_id=failure.verifier_id,
             code=found.code,

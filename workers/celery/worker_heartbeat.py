@@ -13,13 +13,13 @@ from celery import Celery
 from celery.worker import state
 from kombu.exceptions import OperationalError
 
-from mulligan.workers.celery.heartbeat import INTERVAL, Beat, Hearing, Presence
+from mulligan.workers.celery.heartbeat import INTERVAL, Beat, Heartbeat, StallDetector
 from mulligan.workers.celery.queue_depth import waiting
 from mulligan.workers.ledger.calls import RedisCalls, connect
 from mulligan.workers.settings.model import Settings
 
 if TYPE_CHECKING:
-    from mulligan.workers.services import Shop
+    from mulligan.workers.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +27,17 @@ log = logging.getLogger(__name__)
 _TIMEOUT = 5
 
 
-class Attendance:
+class WorkerHeartbeat:
     """Follows the life of one worker by Celery's signals. Nothing is done before it is ready."""
 
     def __init__(self, settings: Settings, app: Celery) -> None:
         self._settings = settings
         self._app = app
-        self._presence: Presence | None = None
+        self._presence: Heartbeat | None = None
         self._draining = False
         self._sign: Path | None = None
 
-    def ready(self, consumer: Any, shop: Shop) -> None:
+    def ready(self, consumer: Any, services: Services) -> None:
         """The worker takes messages from now on."""
         if self._presence is not None:
             self._presence.leave()  # a solo worker was its own child until now
@@ -48,17 +48,19 @@ class Attendance:
             active = len(state.active_requests)
             # One that is shutting down takes nothing more: its free slots are nobody's.
             slots = active if self._draining else int(consumer.pool.num_processes)
-            return _beat(node, shop, slots=slots, active=active, queues=queues)
+            return _beat(node, services, slots=slots, active=active, queues=queues)
 
-        hearing = Hearing(broker_answers=self._broker_answers, ticked_at=time.monotonic())
-        consumer.timer.call_repeatedly(INTERVAL, lambda: hearing.tick(time.monotonic()))
-        self._sign = sign(self._settings, node)
-        self._start(describe, hearing=hearing)
+        stall_detector = StallDetector(
+            broker_answers=self._broker_answers, ticked_at=time.monotonic()
+        )
+        consumer.timer.call_repeatedly(INTERVAL, lambda: stall_detector.tick(time.monotonic()))
+        self._sign = liveness_file(self._settings, node)
+        self._start(describe, stall_detector=stall_detector)
 
-    def child_ready(self, node: str, shop: Shop) -> None:
+    def child_ready(self, node: str, services: Services) -> None:
         """A process of a prefork worker is up. Its parent counts slots; it counts round trips."""
         self._presence, self._sign = None, None  # what was inherited is the parent's
-        self._start(lambda: _beat(node, shop, slots=0, active=0), child=True)
+        self._start(lambda: _beat(node, services, slots=0, active=0), child=True)
 
     def shutting_down(self) -> None:
         """Called by a signal handler: no more than a note."""
@@ -71,16 +73,18 @@ class Attendance:
         if self._sign is not None:
             self._sign.unlink(missing_ok=True)
 
-    def _start(self, describe: Any, *, hearing: Hearing | None = None, child: bool = False) -> None:
+    def _start(
+        self, describe: Any, *, stall_detector: StallDetector | None = None, child: bool = False
+    ) -> None:
         def after() -> None:
             busy = len(state.active_requests) > 0
-            if hearing is not None and hearing.is_deaf(time.monotonic(), busy=busy):
+            if stall_detector is not None and stall_detector.is_deaf(time.monotonic(), busy=busy):
                 log.error("this worker hears nothing though its broker answers; restart it")
             else:
                 self._touch()
 
         calls = RedisCalls(connect(_hasty(self._settings.ledger or "")), patience=0.0, limits={})
-        self._presence = Presence(
+        self._presence = Heartbeat(
             calls, self._settings.key_prefix, describe, child=child, after=after
         )
         self._presence.start()
@@ -103,12 +107,14 @@ class Attendance:
         return True
 
 
-def sign(settings: Settings, node: str) -> Path:
+def liveness_file(settings: Settings, node: str) -> Path:
     """The file that a worker touches with each beat; older than a minute, the worker is ill."""
     return settings.home / "alive" / node
 
 
-def _beat(node: str, shop: Shop, *, slots: int, active: int, queues: tuple[str, ...] = ()) -> Beat:
+def _beat(
+    node: str, services: Services, *, slots: int, active: int, queues: tuple[str, ...] = ()
+) -> Beat:
     return Beat(
         name=node,
         pool=node.partition("@")[0],
@@ -117,7 +123,7 @@ def _beat(node: str, shop: Shop, *, slots: int, active: int, queues: tuple[str, 
         slots=slots,
         active=active,
         queues=queues,
-        round_trips=shop.ledger.calls.round_trips,
+        round_trips=services.ledger.calls.round_trips,
     )
 
 

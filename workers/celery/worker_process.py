@@ -10,13 +10,13 @@ from contextlib import ExitStack
 from celery import Celery
 
 from mulligan.workers.sandbox.private import tidy_once
-from mulligan.workers.services import Shop, compose
+from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings
 
 _RELEASE_SECONDS = 3.0
 
 
-class Process:
+class WorkerProcess:
     """Holds the shop of this process. ``make`` is for tests: another way to come by one."""
 
     def __init__(
@@ -24,20 +24,20 @@ class Process:
         settings: Settings,
         app: Celery,
         *,
-        make: Callable[[Settings, Celery], Shop] = compose,
+        make: Callable[[Settings, Celery], Services] = build_services,
     ) -> None:
         self._settings = settings
         self._app = app
         self._make = make
         self._lock = threading.Lock()
-        self._shop: tuple[int, Shop] | None = None
+        self._shop: tuple[int, Services] | None = None
 
     @property
     def settings(self) -> Settings:
         return self._settings
 
     @property
-    def shop(self) -> Shop:
+    def services(self) -> Services:
         with self._lock:
             if self._shop is None or self._shop[0] != os.getpid():
                 self._shop = (os.getpid(), self._make(self.settings, self._app))
@@ -49,7 +49,7 @@ class Process:
         And remove the private copies of workers that were killed: there is time for it now.
         """
         tidy_once()
-        self.shop.ledger.now()
+        self.services.ledger.now()
         with ExitStack() as opened:
             for _ in range(min(slots, self._app.conf.broker_pool_limit or 1)):
                 producer = opened.enter_context(self._app.producer_or_acquire())

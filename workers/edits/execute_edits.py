@@ -13,16 +13,16 @@ from pathlib import Path
 from secrets import token_hex
 
 from mulligan.policies.edits.edit import AutonomyMode, BenchmarkSpec, Edit, EditOutcome
-from mulligan.policies.edits.session import Session, records_of
+from mulligan.policies.edits.session import EditSession, records_of
 from mulligan.policies.edits.suite import Suite
-from mulligan.tasks.edits.advance import Appliers, EditBench, advance
+from mulligan.tasks.edits.advance import Appliers, EditContextPorts, advance
 from mulligan.tasks.ports.appliers import ApplyContext
 from mulligan.tasks.ports.measurer import Measurer
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.edits.applier_registry import default_registry
 from mulligan.workers.edits.sessions.engine import utc_now
-from mulligan.workers.edits.sessions.session_tree import TreeDesk
-from mulligan.workers.edits.tree.edited_tree import Tree
+from mulligan.workers.edits.sessions.session_tree import SessionTree
+from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.settings.model import load_settings
 
 _POLL = 0.05
@@ -58,31 +58,31 @@ def execute_edits(
         return []
     around = ctx if isinstance(ctx, EditContext) else EditContext(**vars(ctx))
     session = _session(edits, around, AutonomyMode(autonomy_mode))
-    tree = Tree(ctx.root, around.home or load_settings().home, max_bytes=ctx.max_bytes)
-    bench = EditBench(
+    tree = EditedTree(ctx.root, around.home or load_settings().home, max_bytes=ctx.max_bytes)
+    context = EditContextPorts(
         ctx=ctx,
         appliers=registry or default_registry(),
-        tree=TreeDesk(tree),
+        tree=SessionTree(tree),
         measurer=around.measurer,
         now=utc_now,
     )
     with tree.held(session.id):
         while session.phase != "done":
-            moved = advance(bench, session)
+            moved = advance(context, session)
             if moved is session:
                 time.sleep(_POLL)
             session = moved
     return session.outcomes
 
 
-def _session(edits: Sequence[Edit], ctx: EditContext, mode: AutonomyMode) -> Session:
+def _session(edits: Sequence[Edit], ctx: EditContext, mode: AutonomyMode) -> EditSession:
     seen: set[str] = set()
     for edit in edits:
         if edit.id in seen:
             raise BadInput(f"edits: the id {edit.id!r} is given twice")
         seen.add(edit.id)
     now = utc_now()
-    return Session(
+    return EditSession(
         id=ctx.session or f"x{int(now.timestamp()):x}{token_hex(3)}",
         host="",
         root=str(ctx.root),

@@ -14,8 +14,7 @@ from mulligan.policies.jobs.job import parse_duration
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.figures.fold import MINUTES_KEPT, START
-from mulligan.workers.ledger import keys
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.settings.model import Settings
 
@@ -54,7 +53,7 @@ def parse_window(text: str, *, longest: float = LONGEST_WINDOW) -> int:
     return round(seconds)
 
 
-class Figures:
+class FigureReader:
     """The figures that `Fold` wrote."""
 
     def __init__(self, calls: RedisCalls, settings: Settings) -> None:
@@ -78,8 +77,8 @@ class Figures:
         examples = [f"{p}figures:e:{n}" for n in hours for p in self._prefixes]
         found = self._calls.hashes(names + examples)
         buckets = tuple(
-            Bucket(number * step, _added(rows))
-            for number, rows in zip(
+            Bucket(number * step, _added(raw_rows))
+            for number, raw_rows in zip(
                 numbers, _by(found[: len(names)], len(self._prefixes)), strict=True
             )
         )
@@ -98,9 +97,9 @@ class Figures:
         found: dict[str, EscalationGroup] = {}
         for row in self._calls.hashes(names):
             if row:
-                group = views.read_group(row)
+                group = rows.read_group(row)
                 known = found.get(group.signature)
-                found[group.signature] = views.merged(known, group) if known else group
+                found[group.signature] = rows.merged(known, group) if known else group
         return found
 
     def failure(self, example: str) -> dict[str, Any] | None:
@@ -136,8 +135,8 @@ def _failure(verdict: str | None) -> dict[str, Any] | None:
     return failure if isinstance(failure, dict) else None
 
 
-def _by(rows: Sequence[Mapping[str, str]], size: int) -> Iterable[Sequence[Mapping[str, str]]]:
-    return (rows[start : start + size] for start in range(0, len(rows), size))
+def _by(raw_rows: Sequence[Mapping[str, str]], size: int) -> Iterable[Sequence[Mapping[str, str]]]:
+    return (raw_rows[start : start + size] for start in range(0, len(raw_rows), size))
 
 
 #: The same few fields are in every bucket.
@@ -147,8 +146,8 @@ _figure = lru_cache(maxsize=20_000)(parse)
 def _added(hashes: Sequence[Mapping[str, str]]) -> Counter[Figure]:
     first, *others = hashes
     total = Counter({_figure(text): int(amount) for text, amount in first.items()})
-    for rows in others:
-        for text, amount in rows.items():
+    for raw_rows in others:
+        for text, amount in raw_rows.items():
             total[_figure(text)] += int(amount)
     return total
 
@@ -156,8 +155,8 @@ def _added(hashes: Sequence[Mapping[str, str]]) -> Counter[Figure]:
 def _examples(hashes: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
     """Later hours win."""
     found = {}
-    for rows in hashes:
-        for text, where in rows.items():
+    for raw_rows in hashes:
+        for text, where in raw_rows.items():
             signature, tenant = parse(text).dims
             found[signature, tenant] = where
     return found

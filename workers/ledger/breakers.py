@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mulligan.policies.jobs.breaker import Breaker, BreakerPolicy, Probe, Wait
-from mulligan.tasks.jobs.context import Stay
+from mulligan.policies.jobs.breaker import Breaker, BreakerPolicy, ProbeCall, WaitForProvider
+from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.ports.world import TransportFault
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
@@ -40,18 +40,18 @@ class RedisBreakers:
         self._seen_at = float("-inf")
         self._lock = threading.Lock()
 
-    def wait(self, provider: str) -> Stay | None:
+    def wait(self, provider: str) -> ProviderHold | None:
         known = self._snapshot()
         if f"provider:{provider}" in self._paused:
-            return Stay(seconds=_PAUSE_SECONDS, waiting_for="pause")
+            return ProviderHold(seconds=_PAUSE_SECONDS, waiting_for="pause")
         if provider not in known:
             return None
         while True:
             text = self._read(provider)
             match (self._parse(text)).allow(self._now(), self._policy):
-                case Wait(seconds=seconds):
-                    return Stay(seconds=max(seconds, 0.05))
-                case Probe(breaker=breaker):
+                case WaitForProvider(seconds=seconds):
+                    return ProviderHold(seconds=max(seconds, 0.05))
+                case ProbeCall(breaker=breaker):
                     if self._swap(provider, text, breaker):
                         return None
                 case _:

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from mulligan.tasks.escalations.end_escalations import (
-    Action,
-    Batch,
-    Bulk,
+    BulkAction,
+    BulkBatch,
+    EndAction,
+    EndedCounts,
+    EscalationFilter,
+    NotEnded,
     Publish,
-    Tally,
-    Unended,
-    Which,
     work,
 )
 from mulligan.tasks.ports.ledger import Ledger
@@ -33,7 +33,7 @@ PROBLEMS = 20
 _TURN_SECONDS = 0.4
 
 
-class RedisBulks:
+class RedisBulkActions:
     """See tasks.escalations.Bulks for what each method promises."""
 
     def __init__(self, calls: RedisCalls, *, prefix: str, lease: float = LEASE_SECONDS) -> None:
@@ -42,8 +42,8 @@ class RedisBulks:
         self._lease = lease
 
     def create(
-        self, action: Action, which: Which, ids: Sequence[str], *, per_second: float
-    ) -> Bulk:
+        self, action: EndAction, which: EscalationFilter, ids: Sequence[str], *, per_second: float
+    ) -> BulkAction:
         bulk_id = f"b{int(time.time()):x}{secrets.token_hex(5)}"
         self._step(
             "create",
@@ -57,15 +57,15 @@ class RedisBulks:
         assert bulk is not None  # noqa: S101 - it was written a moment ago, for days
         return bulk
 
-    def get(self, bulk_id: str) -> Bulk | None:
+    def get(self, bulk_id: str) -> BulkAction | None:
         row = self._calls.hashes([f"{self._fleet}bulk:{bulk_id}"])[0]
         if not row:
             return None
         problems = self._calls.run("LRANGE", f"{self._fleet}bulk:{bulk_id}:problems", 0, -1)
-        return Bulk(
+        return BulkAction(
             id=bulk_id,
-            action=Action.model_validate_json(row["action"]),
-            which=Which.model_validate_json(row["which"]),
+            action=EndAction.model_validate_json(row["action"]),
+            which=EscalationFilter.model_validate_json(row["which"]),
             per_second=float(row["per_second"]),
             total=int(row["total"]),
             done=int(row["done"]),
@@ -74,23 +74,23 @@ class RedisBulks:
             state=row["state"],  # type: ignore[arg-type] # written by our own script alone
             created_at=float(row["created_at"]) / 1000,
             ended_at=float(row["ended_at"]) / 1000 if "ended_at" in row else None,
-            problems=tuple(Unended.model_validate_json(each) for each in problems),
+            problems=tuple(NotEnded.model_validate_json(each) for each in problems),
         )
 
     def running(self) -> list[str]:
         return [str(name) for name in self._calls.run("ZRANGE", f"{self._fleet}bulks", 0, -1)]
 
-    def take(self, bulk_id: str, *, token: str) -> Batch:
+    def take(self, bulk_id: str, *, token: str) -> BulkBatch:
         answer = self._step("take", bulk_id, token=token, most=BATCH, lease_ms=self._lease * 1000)
         match answer:
             case ["taken", *ids]:
-                return Batch(ids=tuple(str(each) for each in ids))
+                return BulkBatch(ids=tuple(str(each) for each in ids))
             case ["wait", wait]:
-                return Batch(wait=float(wait) / 1000)
+                return BulkBatch(wait=float(wait) / 1000)
             case _:
-                return Batch()
+                return BulkBatch()
 
-    def commit(self, bulk_id: str, *, token: str, count: int, tally: Tally) -> None:
+    def commit(self, bulk_id: str, *, token: str, count: int, tally: EndedCounts) -> None:
         self._step(
             "commit",
             bulk_id,
@@ -113,7 +113,7 @@ class RedisBulks:
 
 def run_bulks(
     ledger: Ledger,
-    bulks: RedisBulks,
+    bulks: RedisBulkActions,
     publish: Publish,
     *,
     clock: Callable[[], float] = time.monotonic,

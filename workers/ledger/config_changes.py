@@ -14,7 +14,7 @@ _FIELDS = frozenset({*LIVE, "runners", "commands", "model_modules", "runner_time
 _KEPT = 100
 
 
-class Configured:
+class ConfigChanges:
     """Notes a change once, from a process that looks every second."""
 
     def __init__(self, calls: RedisCalls, prefix: str) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from mulligan.policies.jobs.job import Decoding
 from mulligan.tasks.ports.ledger import (
+    ClaimRefused,
     Ended,
     Escalation,
     EscalationEnd,
     EscalationGroup,
-    Refused,
 )
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.partitions import Partitioned
 
 #: How many groups are looked at to find those of one tenant.
@@ -23,7 +23,7 @@ _LOOKED_AT = 20_000
 _CHUNK = 500
 
 
-class RedisEscalations(Partitioned):
+class EscalationSteps(Partitioned):
     """See tasks.ledger.Ledger for what each method promises."""
 
     def groups(
@@ -32,10 +32,10 @@ class RedisEscalations(Partitioned):
         found: dict[str, EscalationGroup] = {}
         for prefix in self._prefixes():
             names = self.calls.run("ZREVRANGE", prefix + "groups", 0, _GROUPS_LOOKED_AT - 1)
-            rows = self.calls.hashes([f"{prefix}group:{name}" for name in names])
-            for group in (views.read_group(row) for row in rows if row):
+            hashes = self.calls.hashes([f"{prefix}group:{name}" for name in names])
+            for group in (rows.read_group(row) for row in hashes if row):
                 known = found.get(group.signature)
-                found[group.signature] = views.merged(known, group) if known else group
+                found[group.signature] = rows.merged(known, group) if known else group
         wanted = [
             group
             for group in found.values()
@@ -44,16 +44,16 @@ class RedisEscalations(Partitioned):
         return sorted(wanted, key=lambda group: group.last_at, reverse=True)[:limit]
 
     def group(self, signature: str) -> EscalationGroup | None:
-        rows = self.calls.hashes([f"{prefix}group:{signature}" for prefix in self._prefixes()])
-        found = [views.read_group(row) for row in rows if row]
+        hashes = self.calls.hashes([f"{prefix}group:{signature}" for prefix in self._prefixes()])
+        found = [rows.read_group(row) for row in hashes if row]
         group = found[0] if found else None
         for other in found[1:]:
-            group = views.merged(group, other) if group else other
+            group = rows.merged(group, other) if group else other
         return group
 
     def escalation(self, escalation_id: str) -> Escalation | None:
         row = self.calls.hashes([f"{self._prefix(escalation_id)}escalation:{escalation_id}"])[0]
-        return views.read_escalation(escalation_id, row) if row else None
+        return rows.read_escalation(escalation_id, row) if row else None
 
     def escalations(
         self,
@@ -88,8 +88,8 @@ class RedisEscalations(Partitioned):
         found: list[Escalation] = []
         for start in range(0, len(ids), _CHUNK):
             chunk = ids[start : start + _CHUNK]
-            rows = self.calls.hashes([f"{prefix}escalation:{i}" for i in chunk])
-            read = (views.read_escalation(i, r) for i, r in zip(chunk, rows, strict=True) if r)
+            hashes = self.calls.hashes([f"{prefix}escalation:{i}" for i in chunk])
+            read = (rows.read_escalation(i, r) for i, r in zip(chunk, hashes, strict=True) if r)
             found += [each for each in read if wanted(each)]
             if len(found) >= limit:
                 break
@@ -104,7 +104,7 @@ class RedisEscalations(Partitioned):
         note: str = "",
         prompt: str | None = None,
         decoding: Decoding | None = None,
-    ) -> Ended | Refused:
+    ) -> Ended | ClaimRefused:
         prefix = self._prefix(escalation_id)
         job_id = escalation_id.partition(":")[0]
         while True:
@@ -112,13 +112,13 @@ class RedisEscalations(Partitioned):
             if how == "requeued":
                 job = self.calls.hashes([f"{prefix}job:{job_id}"])[0]
                 if job:
-                    request |= views.requeue_request(job, prompt=prompt, decoding=decoding)
+                    request |= rows.requeue_request(job, prompt=prompt, decoding=decoding)
             answer = self.calls.one("end_escalation", prefix, **request)
             if answer[0] == "stored":
                 continue  # it was requeued meanwhile, by another escalation of the same job
             if answer[0] != "ended":
-                return Refused(answer[0], answer[1] if len(answer) > 1 else "")
-            return Ended(state=how, publication=views.publication(answer[1]) if answer[1] else None)
+                return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
+            return Ended(state=how, publication=rows.publication(answer[1]) if answer[1] else None)
 
     def mute(self, signature: str, *, until: float | None) -> bool:
         keys = [f"{prefix}group:{signature}" for prefix in self._prefixes()]

@@ -8,23 +8,22 @@ from typing import Any
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger import (
     Claim,
+    ClaimRefused,
     CycleClaim,
     Entry,
     Lease,
-    Refused,
+    ParkedCounts,
     SessionNote,
-    Waiting,
 )
-from mulligan.workers.ledger import keys
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.partitions import Partitioned
 
 
-class RedisLanes(Partitioned):
+class ExternalSteps(Partitioned):
     """See tasks.ledger.Ledger for what each method promises."""
 
-    def next_of(self, subject: str, *, tenant: str | None = None) -> Waiting | None:
-        lane = views.lane(subject, tenant)
+    def next_of(self, subject: str, *, tenant: str | None = None) -> ParkedCounts | None:
+        lane = rows.lane(subject, tenant)
         answer = self.calls.one(
             "next_of_lane", self._lane_prefix(lane), lane=lane, **self._quotas()
         )
@@ -32,23 +31,23 @@ class RedisLanes(Partitioned):
             return None
         entry = Entry.parse(answer[1])
         if answer[0] == "next":
-            return Waiting(entry=entry)
-        return Waiting(entry=entry, token=answer[2], expires_at=float(answer[3]) / 1000)
+            return ParkedCounts(entry=entry)
+        return ParkedCounts(entry=entry, token=answer[2], expires_at=float(answer[3]) / 1000)
 
-    def hold(self, lease: Lease) -> Claim | CycleClaim | Refused:
+    def hold(self, lease: Lease) -> Claim | CycleClaim | ClaimRefused:
         entry = lease.entry
         answer = self.calls.one(
             "hold", self._prefix(entry.job_id), entry=str(entry), token=lease.token
         )
         if answer[0] != "held":
-            return Refused("stored" if answer[0] == "settled" else answer[0])
-        claim = views.read_claim(answer, lease)
+            return ClaimRefused("stored" if answer[0] == "settled" else answer[0])
+        claim = rows.read_claim(answer, lease)
         if entry.kind != "cycle":
             return claim
         return cycle_claim(answer, lease, claim)
 
     def session(self, subject: str, *, tenant: str | None = None) -> list[SessionNote]:
-        lane = views.lane(subject, tenant)
+        lane = rows.lane(subject, tenant)
         since = (self.now() - self._settings.guard_window) * 1000
         key = f"{self._lane_prefix(lane)}session:{lane}"
         found = self.calls.run("ZRANGEBYSCORE", key, since, "+inf")

@@ -13,29 +13,29 @@ from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger import (
     Accepted,
     Claim,
-    Conflict,
+    ClaimRefused,
     CycleClaim,
     Entry,
     Event,
     JobView,
+    KeyConflict,
     Lease,
     NextAttempt,
     Publication,
-    Refused,
     Settlement,
     Submission,
 )
-from mulligan.workers.ledger import rows as views
-from mulligan.workers.ledger.escalation_steps import RedisEscalations
-from mulligan.workers.ledger.external_steps import RedisLanes, cycle_claim
+from mulligan.workers.ledger import rows
+from mulligan.workers.ledger.escalation_steps import EscalationSteps
+from mulligan.workers.ledger.external_steps import ExternalSteps, cycle_claim
 
 
-class RedisLedger(RedisLanes, RedisEscalations):
+class RedisLedger(ExternalSteps, EscalationSteps):
     """See tasks.ledger.Ledger for what each method promises."""
 
     # -- accept ---------------------------------------------------------------------------------
 
-    def accept(self, submissions: Sequence[Submission]) -> list[Accepted | Conflict]:
+    def accept(self, submissions: Sequence[Submission]) -> list[Accepted | KeyConflict]:
         requests = [(self._prefix(s.id), self._accept_request(s)) for s in submissions]
         answers = self.calls.many("accept", requests)
         return [
@@ -45,7 +45,7 @@ class RedisLedger(RedisLanes, RedisEscalations):
 
     def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
         requests: list[tuple[str, dict[str, Any]]] = [
-            (self._prefix(s.id), {"id": s.id, "digest": views.digest(s.job), "look": True})
+            (self._prefix(s.id), {"id": s.id, "digest": rows.digest(s.job), "look": True})
             for s in submissions
         ]
         answers = self.calls.many("accept", requests)
@@ -57,20 +57,20 @@ class RedisLedger(RedisLanes, RedisEscalations):
         return {
             "id": submission.id,
             "body": job.model_dump_json(exclude_defaults=True),
-            "digest": views.digest(job),
+            "digest": rows.digest(job),
             "task_type": job.task_type,
             "name": job.label,
-            "memory": views.memory_key(submission.id, job),
+            "memory": rows.memory_key(submission.id, job),
             "deadline_ms": job.deadline * 1000,
             "priority": job.priority,
             "on_done": job.on_done.queue if job.on_done else None,
-            "tenant": views.tenant_of(job, self._settings) or None,
-            "lane": views.lane_of(job, self._settings),
+            "tenant": rows.tenant_of(job, self._settings) or None,
+            "lane": rows.lane_of(job, self._settings),
         }
 
-    def _accepted(self, submission: Submission, status: str) -> Accepted | Conflict:
+    def _accepted(self, submission: Submission, status: str) -> Accepted | KeyConflict:
         if status == "conflict":
-            return Conflict(id=submission.id)
+            return KeyConflict(id=submission.id)
         if status == "seen":
             return Accepted(id=submission.id, status="seen")
         if submission.job.subject is not None:
@@ -83,11 +83,11 @@ class RedisLedger(RedisLanes, RedisEscalations):
 
     def claim(
         self, entry: Entry, *, worker: str, lease: float | None = None, made: bool = False
-    ) -> Claim | Refused:
+    ) -> Claim | ClaimRefused:
         terms = {**self._lease_terms(lease), **self._quotas(), "made": made}
         return self._claim("claim", entry, worker, id=entry.job_id, n=entry.attempt, **terms)
 
-    def claim_verification(self, entry: Entry, *, worker: str) -> Claim | Refused:
+    def claim_verification(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
         return self._claim(
             "claim_verification",
             entry,
@@ -98,13 +98,15 @@ class RedisLedger(RedisLanes, RedisEscalations):
             **self._lease_terms(),
         )
 
-    def _claim(self, script: str, entry: Entry, worker: str, **request: Any) -> Claim | Refused:
+    def _claim(
+        self, script: str, entry: Entry, worker: str, **request: Any
+    ) -> Claim | ClaimRefused:
         token = secrets.token_hex(8)
         request |= {"token": token, "worker": worker}
         answer = self.calls.one(script, self._prefix(entry.job_id), **request)
         if answer[0] != "claimed":
-            return Refused(answer[0], answer[1] if len(answer) > 1 else "")
-        return views.read_claim(answer, Lease(entry, token))
+            return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
+        return rows.read_claim(answer, Lease(entry, token))
 
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
         by_prefix: dict[str, list[dict[str, str]]] = {}
@@ -126,7 +128,7 @@ class RedisLedger(RedisLanes, RedisEscalations):
         verifications: Sequence[int] = (),
         given: Sequence[VerificationResult] = (),
         priority: int = 5,
-    ) -> list[Publication] | Refused:
+    ) -> list[Publication] | ClaimRefused:
         entry = lease.entry
         answer = self.calls.one(
             "store_output",
@@ -142,7 +144,7 @@ class RedisLedger(RedisLanes, RedisEscalations):
             priority=priority,
         )
         if answer[0] == "lost":
-            return Refused("lost")
+            return ClaimRefused("lost")
         return [
             Publication(
                 Entry("verification", entry.job_id, entry.attempt, index), "verify", int(answer[1])
@@ -152,7 +154,7 @@ class RedisLedger(RedisLanes, RedisEscalations):
 
     def store_result(
         self, lease: Lease, result: VerificationResult, *, elapsed: float
-    ) -> Claim | Refused:
+    ) -> Claim | ClaimRefused:
         entry = lease.entry
         answer = self.calls.one(
             "store_result",
@@ -166,13 +168,13 @@ class RedisLedger(RedisLanes, RedisEscalations):
             result=result.model_dump_json(exclude_defaults=True),
         )
         if answer[0] != "last":
-            return Refused(answer[0])
-        return views.read_claim(
+            return ClaimRefused(answer[0])
+        return rows.read_claim(
             answer, Lease(Entry("attempt", entry.job_id, entry.attempt), lease.token)
         )
 
-    def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | Refused:
-        request = {**views.settlement_request(settlement), **self._quotas()}
+    def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:
+        request = {**rows.settlement_request(settlement), **self._quotas()}
         answer = self.calls.one(
             "settle",
             self._prefix(lease.entry.job_id),
@@ -182,13 +184,13 @@ class RedisLedger(RedisLanes, RedisEscalations):
             **request,
         )
         if answer[0] == "lost":
-            return Refused("lost")
+            return ClaimRefused("lost")
         then, found = settlement.then, []
         if answer[1] == "next" and isinstance(then, NextAttempt) and then.delay <= 0:
             entry = Entry("attempt", lease.entry.job_id, then.plan.number)
             found.append(Publication(entry, then.queue, then.priority))
         if answer[2]:  # a tenant's slot is free for one that waited for it
-            found.append(views.publication(answer[2]))
+            found.append(rows.publication(answer[2]))
         return found
 
     def requeue(
@@ -201,7 +203,7 @@ class RedisLedger(RedisLanes, RedisEscalations):
         counter: str | None = None,
         limit: int | None = None,
         reason: str = "",
-    ) -> Publication | Refused | None:
+    ) -> Publication | ClaimRefused | None:
         answer = self.calls.one(
             "requeue",
             self._prefix(lease.entry.job_id),
@@ -215,14 +217,14 @@ class RedisLedger(RedisLanes, RedisEscalations):
             reason=reason,
         )
         if answer[0] != "requeued":
-            return Refused(answer[0], answer[1] if len(answer) > 1 else "")
+            return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
         return None
 
     # -- cycles ---------------------------------------------------------------------------------
 
     def claim_cycle(
         self, entry: Entry, *, worker: str, lease: float | None = None
-    ) -> CycleClaim | Refused:
+    ) -> CycleClaim | ClaimRefused:
         token = secrets.token_hex(8)
         answer = self.calls.one(
             "claim_cycle",
@@ -234,9 +236,9 @@ class RedisLedger(RedisLanes, RedisEscalations):
             postpone_ms=max(1.0, self._settings.lease) * 1000,
         )
         if answer[0] != "claimed":
-            return Refused(answer[0], answer[1] if len(answer) > 1 else "")
+            return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
         held = Lease(entry, token)
-        return cycle_claim(answer, held, views.read_claim(answer, held))
+        return cycle_claim(answer, held, rows.read_claim(answer, held))
 
     def settle_cycle(
         self, lease: Lease, *, status: str, score: float | None, reason: str, valid: bool = True
@@ -272,7 +274,7 @@ class RedisLedger(RedisLanes, RedisEscalations):
             **self._quotas(),
         }
         found = self.calls.many("sweep", [(prefix, request) for prefix in self._prefixes()])
-        return [views.publication(text) for texts in found for text in texts]
+        return [rows.publication(text) for texts in found for text in texts]
 
     def cancel(self, job_id: str, *, detail: str = "") -> str:
         return str(self.calls.one("cancel", self._prefix(job_id), id=job_id, detail=detail)[0])
@@ -291,18 +293,18 @@ class RedisLedger(RedisLanes, RedisEscalations):
     # -- reading --------------------------------------------------------------------------------
 
     def remedies(self, job_id: str, coarse: str) -> Mapping[str, tuple[int, int]]:
-        return views.remedies(self.calls.hashes([f"{self._prefix(job_id)}remedy:{coarse}"])[0])
+        return rows.remedies(self.calls.hashes([f"{self._prefix(job_id)}remedy:{coarse}"])[0])
 
     def job(self, job_id: str) -> JobView | None:
         raw, *rest = self.calls.one("read_job", self._prefix(job_id), id=job_id)
         if not raw:
             return None
         attempts, cycles = rest
-        return views.read_job(
+        return rows.read_job(
             job_id,
-            views.fields(raw),
-            [views.fields(row) for row in attempts],
-            [views.read_cycle(cycle, views.fields(row)) for cycle, row in cycles],
+            rows.fields(raw),
+            [rows.fields(row) for row in attempts],
+            [rows.read_cycle(cycle, rows.fields(row)) for cycle, row in cycles],
         )
 
     def jobs(self, *, state: str | None = None, limit: int = 50) -> list[JobView]:
@@ -310,8 +312,8 @@ class RedisLedger(RedisLanes, RedisEscalations):
         found: list[str] = []
         for prefix in self._prefixes():
             found += self.calls.run("ZREVRANGE", prefix + name, 0, limit - 1)
-        rows = self.calls.hashes([f"{self._prefix(i)}job:{i}" for i in found])
-        read = [views.read_job(i, row, (), ()) for i, row in zip(found, rows, strict=True) if row]
+        hashes = self.calls.hashes([f"{self._prefix(i)}job:{i}" for i in found])
+        read = [rows.read_job(i, row, (), ()) for i, row in zip(found, hashes, strict=True) if row]
         return sorted(read, key=lambda view: view.created_at, reverse=True)[:limit]
 
     def cycles(self, *, since: float, limit: int) -> list[SelfRepairCycle]:
@@ -321,12 +323,12 @@ class RedisLedger(RedisLanes, RedisEscalations):
             found += self.calls.run(
                 "ZREVRANGEBYSCORE", key, "+inf", since * 1000, "LIMIT", 0, limit
             )
-        rows = self.calls.hashes([f"{self._prefix(i)}cycle:{i}" for i in found])
-        read = [views.read_cycle(i, row) for i, row in zip(found, rows, strict=True) if row]
+        hashes = self.calls.hashes([f"{self._prefix(i)}cycle:{i}" for i in found])
+        read = [rows.read_cycle(i, row) for i, row in zip(found, hashes, strict=True) if row]
         return sorted(read, key=lambda cycle: cycle.created_at, reverse=True)[:limit]
 
     def events(self, *, after: str = "0", block: float | None = None) -> Iterator[Event]:
         """Events of every partition. ``after`` is an event id, or ``$`` for the next ones."""
         streams = [prefix + "events" for prefix in self._prefixes()]
         for event_id, text in self.calls.read_streams(streams, after=after, block=block):
-            yield views.read_event(event_id, text)
+            yield rows.read_event(event_id, text)

@@ -10,12 +10,12 @@ from mulligan.tasks.jobs.context import Breakers
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Ledger
 from mulligan.tasks.ports.world import BlobStore
-from mulligan.workers.contract_models import Models
+from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.ledger.blobs import blob_store
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs, MemoryBreakers
 from mulligan.workers.local.local_workers import LocalWorkers
-from mulligan.workers.services import furnish, redis_breakers
+from mulligan.workers.services import build_components, redis_breakers
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -31,7 +31,7 @@ class LocalStack:
     verifiers: VerifierRegistry
 
     @property
-    def models(self) -> Models:
+    def models(self) -> ContractModels:
         """Give it a pydantic model to have answers checked by the model's own validators."""
         return self.verifiers.models
 
@@ -63,7 +63,7 @@ def local_stack(
         blobs, breakers = blob_store(settings), redis_breakers(settings, ledger)
     else:
         blobs, breakers = MemoryBlobs(), MemoryBreakers(ledger.now)
-    furniture = furnish(
+    components = build_components(
         settings,
         ledger,
         blobs=blobs,
@@ -73,7 +73,7 @@ def local_stack(
         local_paths=True,
     )
     workers = LocalWorkers(
-        furniture.bench,
+        components.context,
         slots=slots,
         lease=settings.lease,
         sweep_interval=settings.sweep_interval,
@@ -82,7 +82,7 @@ def local_stack(
     return LocalStack(
         settings=settings,
         ledger=ledger,
-        intake=replace(furniture.intake, publish=workers.publish),
+        intake=replace(components.intake, publish=workers.publish),
         workers=workers,
-        verifiers=furniture.verifiers,
+        verifiers=components.verifiers,
     )

@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from mulligan.tasks.jobs.attempt import run_attempt
-from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.sweep import run_sweep
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 #: First to last: a mandatory retry overtakes everything that waits.
 QUEUES = ("repair", "verify", "attempt")
-_VERBS: dict[str, Callable[[Workbench, Entry], Outcome]] = {
+_VERBS: dict[str, Callable[[AttemptContext, Entry], Outcome]] = {
     "attempt": run_attempt,
     "verification": run_verification,
     "cycle": run_recheck,
@@ -52,15 +52,15 @@ class LocalWorkers:
 
     def __init__(
         self,
-        bench: Workbench,
+        context: AttemptContext,
         *,
         slots: int = 4,
         lease: float = 30.0,
         sweep_interval: float = 1.0,
         grace: float = 5.0,
     ) -> None:
-        self._leases = LeaseKeeper(bench.ledger, interval=lease / 3, on_stuck=self._replace_slot)
-        self.bench = replace(bench, publish=self.publish, holding=self._leases.holding)
+        self._leases = LeaseKeeper(context.ledger, interval=lease / 3, on_stuck=self._replace_slot)
+        self.context = replace(context, publish=self.publish, holding=self._leases.holding)
         self._slots = slots
         self._sweep_interval = sweep_interval
         self._grace = grace
@@ -89,7 +89,7 @@ class LocalWorkers:
             self._start()
             self._changed.notify_all()
         try:
-            self.bench.ledger.stamp([publication.entry for publication in taken])
+            self.context.ledger.stamp([publication.entry for publication in taken])
         except LedgerUnavailable as error:
             log.warning("entries are queued but not stamped (%s): the sweep looks again", error)
 
@@ -177,7 +177,7 @@ class LocalWorkers:
     def _work(self) -> None:
         while (entry := self._take()) is not None:
             try:
-                _VERBS[entry.kind](self.bench, entry)
+                _VERBS[entry.kind](self.context, entry)
             except Exception:
                 # Nothing is lost: a lease that is held expires, and the sweep brings it back.
                 log.exception("%s broke off; it comes back when its lease has expired", entry)
@@ -189,7 +189,7 @@ class LocalWorkers:
     def _sweep(self) -> None:
         while not self._closed:
             try:
-                run_sweep(self.bench.ledger, empty_queues=self._empty, publish=self.publish)
+                run_sweep(self.context.ledger, empty_queues=self._empty, publish=self.publish)
             except Exception:
                 log.exception("the sweep failed; it is tried again")
             with self._changed:

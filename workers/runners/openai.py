@@ -18,7 +18,12 @@ from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.world import BadInput, Request, TransportFault
 from mulligan.workers.runners import openai_client
 from mulligan.workers.runners.blocking import blocked, refusal
-from mulligan.workers.runners.openai_faults import Caller, Refusal, refused, runner_error
+from mulligan.workers.runners.openai_faults import (
+    ProviderCall,
+    ProviderRefusal,
+    refused,
+    runner_error,
+)
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -183,10 +188,10 @@ class OpenAIRunner:
         text = self._complete(request_body(self._options, request), caller, seconds)
         return read_completion(text, caller, elapsed=time.monotonic() - started)
 
-    def _caller(self) -> Caller:
+    def _caller(self) -> ProviderCall:
         options = self._options
         secret = os.environ.get(options.api_key_env or "", "").strip() or None
-        caller = Caller(
+        caller = ProviderCall(
             provider=self.provider,
             base_url=options.base_url,
             model=options.model,
@@ -197,7 +202,7 @@ class OpenAIRunner:
             raise runner_error(problem, caller, cause="missing_key")
         return caller
 
-    def _complete(self, body: dict[str, Any], caller: Caller, seconds: float) -> str:
+    def _complete(self, body: dict[str, Any], caller: ProviderCall, seconds: float) -> str:
         import openai
 
         try:
@@ -225,7 +230,7 @@ def _problem_of_key(name: str, secret: str | None) -> str | None:
     return None
 
 
-async def _complete_with_or_without_format(body: dict[str, Any], caller: Caller) -> str:
+async def _complete_with_or_without_format(body: dict[str, Any], caller: ProviderCall) -> str:
     """One call; a second without ``response_format`` only when a server knows no such thing."""
     import openai
 
@@ -238,11 +243,11 @@ async def _complete_with_or_without_format(body: dict[str, Any], caller: Caller)
     return await openai_client.complete(caller.base_url, caller.secret, plain)
 
 
-def _refusal(error: Any) -> Refusal:
+def _refusal(error: Any) -> ProviderRefusal:
     codes = f"{error.code or ''} {error.type or ''}".lower()
     body = error.body
     message = body.get("message") if isinstance(body, dict) else None
-    return Refusal(
+    return ProviderRefusal(
         status=error.status_code,
         message=str(message or error.message),
         codes=codes,
@@ -299,7 +304,7 @@ def is_strict(schema: Json) -> bool:
     return all(is_strict(value) for value in schema.values())
 
 
-def read_completion(text: str, caller: Caller, *, elapsed: float) -> Output:
+def read_completion(text: str, caller: ProviderCall, *, elapsed: float) -> Output:
     """The answer of a 2xx. Garbage is the provider's fault, not the model's: ask again later."""
     try:
         completion = _Completion.model_validate_json(text)

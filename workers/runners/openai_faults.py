@@ -22,7 +22,7 @@ _FILTER_CODES = ("content_filter", "content_policy", "moderation")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Caller:
+class ProviderCall:
     """Whom an error is about, for messages that people can act on."""
 
     provider: str
@@ -40,7 +40,7 @@ class Caller:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
+class ProviderRefusal:
     """A response with status 4xx or 5xx."""
 
     status: int
@@ -64,7 +64,9 @@ class Refusal:
         )
 
 
-def refused(refusal: Refusal, caller: Caller, now: datetime) -> TransportFault | RunnerError:
+def refused(
+    refusal: ProviderRefusal, caller: ProviderCall, now: datetime
+) -> TransportFault | RunnerError:
     """The error to raise for a refusal."""
     if refusal.status in _LATER or refusal.status >= 500:
         return TransportFault(
@@ -79,14 +81,19 @@ def refused(refusal: Refusal, caller: Caller, now: datetime) -> TransportFault |
 
 
 def runner_error(
-    message: str, caller: Caller, *, cause: str, kind: str = "tool_error", status: int | None = None
+    message: str,
+    caller: ProviderCall,
+    *,
+    cause: str,
+    kind: str = "tool_error",
+    status: int | None = None,
 ) -> RunnerError:
     """A final error with the parts that its signature is made of."""
     evidence = {"kind": kind, "provider": caller.provider, "status": status, "class": cause}
     return RunnerError(message, {key: value for key, value in evidence.items() if value})
 
 
-def _explain(refusal: Refusal, caller: Caller) -> tuple[str, str]:
+def _explain(refusal: ProviderRefusal, caller: ProviderCall) -> tuple[str, str]:
     said = caller.scrub(refusal.message)
     where = f"at {caller.base_url}"
     if refusal.status in (401, 403):

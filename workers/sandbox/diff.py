@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.sandbox.file_tree import (
-    Node,
+    TreeNode,
     confined,
     decode_tree,
     encode_tree,
@@ -24,10 +24,10 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diff:
+class TreeDiff:
     """Entries that are new or different, and the names of those that are gone."""
 
-    changed: dict[str, Node]
+    changed: dict[str, TreeNode]
     deleted: tuple[str, ...]
     #: What the program left behind that cannot be carried over, in words.
     refused: tuple[str, ...] = ()
@@ -51,15 +51,15 @@ def make_diff(before_snapshot: bytes, directory: Path, *, max_bytes: int | None 
         "deleted": sorted((before.keys() - after.keys()) | replaced),
         "refused": refused,
     }
-    entry = Node("file", 0o600, json.dumps(manifest, sort_keys=True).encode())
+    entry = TreeNode("file", 0o600, json.dumps(manifest, sort_keys=True).encode())
     return encode_tree({**changed, _MANIFEST: entry})
 
 
-def _replaced(old: Node, new: Node) -> bool:
+def _replaced(old: TreeNode, new: TreeNode) -> bool:
     return old.kind != new.kind
 
 
-def read_diff(data: bytes) -> Diff:
+def read_diff(data: bytes) -> TreeDiff:
     """The diff in the bytes of make_diff, or BadInput."""
     tree = decode_tree(data)
     entry = tree.pop(_MANIFEST, None)
@@ -67,7 +67,7 @@ def read_diff(data: bytes) -> Diff:
         manifest = json.loads(entry.content) if entry else {}
         if manifest["format"] != _FORMAT:
             raise BadInput(f"diff: format {manifest['format']!r} is not known")
-        return Diff(
+        return TreeDiff(
             changed=tree,
             deleted=tuple(str(name) for name in manifest["deleted"]),
             refused=tuple(str(line) for line in manifest["refused"]),
@@ -76,7 +76,7 @@ def read_diff(data: bytes) -> Diff:
         raise BadInput("diff: damaged or not a diff") from error
 
 
-def apply_diff(directory: Path, data: bytes) -> Diff:
+def apply_diff(directory: Path, data: bytes) -> TreeDiff:
     """Apply a diff to a directory that holds its snapshot; says what was applied."""
     diff = read_diff(data)
     for name in sorted(diff.deleted, reverse=True):

@@ -30,7 +30,7 @@ Kind = Literal["file", "directory", "link"]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TreeNode:
     """One entry of a tree; a link's content is its target."""
 
     kind: Kind
@@ -39,28 +39,28 @@ class Node:
 
 
 #: By path relative to the root, with forward slashes.
-Tree = Mapping[str, Node]
+Tree = Mapping[str, TreeNode]
 
 
-class Refused(BadInput):
+class TreeRefused(BadInput):
     """An entry that cannot be part of a tree."""
 
 
 def read_tree(
     root: Path, *, max_bytes: int | None = None, refused: list[str] | None = None
-) -> dict[str, Node]:
+) -> dict[str, TreeNode]:
     """All entries under root, without EXCLUDED ones.
 
     A device, a link that leaves the root or an unreadable file is refused: noted in the list
     if one is given, otherwise an error. More than max_bytes of content is always an error.
     """
-    tree: dict[str, Node] = {}
+    tree: dict[str, TreeNode] = {}
     total = 0
     for path in _walk(root):
         name = path.relative_to(root).as_posix()
         try:
             node = _read_node(path, name)
-        except Refused as error:
+        except TreeRefused as error:
             if refused is None:
                 raise
             refused.append(str(error))
@@ -79,7 +79,7 @@ def _walk(directory: Path) -> Iterator[Path]:
     try:
         entries = sorted(directory.iterdir())
     except OSError as error:
-        raise Refused(f"workspace: {directory} cannot be read: {error.strerror}") from error
+        raise TreeRefused(f"workspace: {directory} cannot be read: {error.strerror}") from error
     for entry in entries:
         if entry.name in EXCLUDED:
             continue
@@ -88,21 +88,21 @@ def _walk(directory: Path) -> Iterator[Path]:
             yield from _walk(entry)
 
 
-def _read_node(path: Path, name: str) -> Node:
+def _read_node(path: Path, name: str) -> TreeNode:
     try:
         status = path.lstat()
         mode = stat.S_IMODE(status.st_mode) & 0o777
         if stat.S_ISLNK(status.st_mode):
             target = str(path.readlink())
             _require_inside(name, target)
-            return Node("link", 0o777, os.fsencode(target))
+            return TreeNode("link", 0o777, os.fsencode(target))
         if stat.S_ISDIR(status.st_mode):
-            return Node("directory", mode)
+            return TreeNode("directory", mode)
         if stat.S_ISREG(status.st_mode):
-            return Node("file", mode, path.read_bytes())
+            return TreeNode("file", mode, path.read_bytes())
     except OSError as error:
-        raise Refused(f"workspace: {name} cannot be read: {error.strerror}") from error
-    raise Refused(f"workspace: {name} is neither a file, a directory nor a link")
+        raise TreeRefused(f"workspace: {name} cannot be read: {error.strerror}") from error
+    raise TreeRefused(f"workspace: {name} is neither a file, a directory nor a link")
 
 
 def _require_inside(name: str, target: str) -> None:
@@ -116,7 +116,7 @@ def _require_inside(name: str, target: str) -> None:
     climbs = steps.count(False)
     too_high = climbs > len(PurePosixPath(name).parts) - 1
     if target.startswith("/") or too_high or steps != sorted(steps):
-        raise Refused(f"workspace: the link {name} -> {target} leaves the workspace")
+        raise TreeRefused(f"workspace: the link {name} -> {target} leaves the workspace")
 
 
 def encode_tree(tree: Tree) -> bytes:
@@ -139,7 +139,7 @@ def encode_tree(tree: Tree) -> bytes:
     return zlib.compress(buffer.getvalue(), 6)
 
 
-def decode_tree(data: bytes, *, max_bytes: int = 1 << 30) -> dict[str, Node]:
+def decode_tree(data: bytes, *, max_bytes: int = 1 << 30) -> dict[str, TreeNode]:
     """The tree in the bytes of encode_tree; BadInput for anything unsafe in them."""
     inflater = zlib.decompressobj()
     try:
@@ -152,18 +152,18 @@ def decode_tree(data: bytes, *, max_bytes: int = 1 << 30) -> dict[str, Node]:
         raise BadInput(f"archive: damaged: {error}") from error
 
 
-def _decode_node(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Node:
+def _decode_node(archive: tarfile.TarFile, member: tarfile.TarInfo) -> TreeNode:
     if escapes(member.name):
-        raise Refused(f"archive: {member.name!r} leaves its root")
+        raise TreeRefused(f"archive: {member.name!r} leaves its root")
     mode = member.mode & 0o777
     if member.isdir():
-        return Node("directory", mode)
+        return TreeNode("directory", mode)
     if member.issym():
         _require_inside(member.name, member.linkname)
-        return Node("link", 0o777, os.fsencode(member.linkname))
+        return TreeNode("link", 0o777, os.fsencode(member.linkname))
     if member.isreg() and (content := archive.extractfile(member)) is not None:
-        return Node("file", mode, content.read())
-    raise Refused(f"archive: {member.name!r} is neither a file, a directory nor a link")
+        return TreeNode("file", mode, content.read())
+    raise TreeRefused(f"archive: {member.name!r} is neither a file, a directory nor a link")
 
 
 def write_tree(tree: Tree, root: Path) -> None:
@@ -181,7 +181,7 @@ def write_tree(tree: Tree, root: Path) -> None:
             (root / name).chmod(node.mode)
 
 
-def _write_node(path: Path, node: Node) -> None:
+def _write_node(path: Path, node: TreeNode) -> None:
     if path.is_symlink() or (path.exists() and (path.is_dir() != (node.kind == "directory"))):
         remove(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,10 +209,10 @@ def remove(path: Path) -> None:
 def confined(root: Path, name: str) -> Path:
     """The path of an entry whose parents are real directories inside root, or Refused."""
     if escapes(name):
-        raise Refused(f"{name!r} leaves the workspace")
+        raise TreeRefused(f"{name!r} leaves the workspace")
     path = root
     for part in PurePosixPath(name).parts[:-1]:
         path = path / part
         if path.is_symlink():
-            raise Refused(f"{name!r} goes through the link {path.relative_to(root)}")
+            raise TreeRefused(f"{name!r} goes through the link {path.relative_to(root)}")
     return root / name

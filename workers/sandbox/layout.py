@@ -22,7 +22,7 @@ from mulligan.workers.sandbox.workspace import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaidOut:
+class LaidOutAnswer:
     """A private copy with an answer in it, ready to be run."""
 
     work: Path
@@ -47,7 +47,7 @@ class LaidOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class AnswerLayout:
     """Where private copies come from and what programs in them may use."""
 
     blobs: BlobStore | None
@@ -56,7 +56,7 @@ class Bench:
     root: Path | None = None
 
     @contextlib.contextmanager
-    def laid_out(self, candidate: Candidate) -> Iterator[LaidOut]:
+    def laid_out(self, candidate: Candidate) -> Iterator[LaidOutAnswer]:
         """Snapshot, then the runner's diff, then the answer's file; protected files come last.
 
         A runner that edited the output file itself meant that, not what it printed.
@@ -64,7 +64,7 @@ class Bench:
         workspace = candidate.workspace
         with private_directory(self.root) as work:
             if workspace is None:
-                yield LaidOut(work=work)
+                yield LaidOutAnswer(work=work)
                 return
             snapshot = snapshot_of(workspace, self.blobs)
             unpack(snapshot, work)
@@ -74,7 +74,7 @@ class Bench:
                 coercions = place_answer(work, workspace, candidate.text)
             restored = tuple(restore_protected(work, workspace, snapshot))
             touched = sorted({*edited, *filter(None, [workspace.output_file])})
-            yield LaidOut(
+            yield LaidOutAnswer(
                 work=work,
                 snapshot=snapshot,
                 touched=tuple(touched),

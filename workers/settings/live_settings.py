@@ -28,7 +28,7 @@ _INTERVAL = 5.0
 _NOT_SEEN = "not looked at yet"
 
 
-class Live:
+class LiveSettings:
     """The settings of a process, with the newest values of those that may change.
 
     The environment still wins over the file, and what code gave `Settings` itself over both. A
@@ -83,10 +83,10 @@ class Live:
             log.warning("read again from the configuration: %s", ", ".join(changed))
 
 
-class LiveTypes(Container[str]):
+class LiveExemptTypes(Container[str]):
     """The exempt task types as they are now."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: LiveSettings) -> None:
         self._live = live
 
     def __contains__(self, task_type: object) -> bool:

@@ -46,7 +46,7 @@ OTHER_VARIABLES = frozenset(
 )
 
 
-class Quota(BaseModel):
+class TenantQuota(BaseModel):
     """What one value of the tenant label may use; None is no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,7 +55,7 @@ class Quota(BaseModel):
     tokens_per_day: int | None = Field(default=None, ge=1)
 
 
-class Price(BaseModel):
+class ModelPrice(BaseModel):
     """What a runner's tokens cost: an amount of money per million of them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,7 +67,7 @@ class Price(BaseModel):
 WebhookEvent = Literal["escalated", "breaker_opened", "budget_exhausted", "job_finished"]
 
 
-class Webhook(BaseModel):
+class WebhookSettings(BaseModel):
     """Somebody who wants to be told. The secret itself stays in the environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -177,15 +177,15 @@ class Settings(BaseSettings):
     #: The label that says whose a job is: quotas, tokens and lists go by it.
     tenant_label: str = Field(default="tenant", min_length=1)
     #: What each tenant may use; `*` is for everybody who is not named.
-    quotas: dict[str, Quota] = Field(default_factory=dict)
+    quotas: dict[str, TenantQuota] = Field(default_factory=dict)
     #: What tokens cost, by a runner's profile or else by its model.
-    prices: dict[str, Price] = Field(default_factory=dict)
+    prices: dict[str, ModelPrice] = Field(default_factory=dict)
     #: Labels that figures are kept by, besides the tenant's.
     report_labels: frozenset[str] = frozenset()
     #: How long figures by the hour are kept.
     stats_retention: Seconds = 60 * 86400.0
 
-    webhooks: tuple[Webhook, ...] = ()
+    webhooks: tuple[WebhookSettings, ...] = ()
     #: One alert per signature and so much time.
     alert_window: Seconds = Field(default=900.0, gt=0)
     #: A delivery is tried so often before it is put aside as dead.

@@ -15,8 +15,8 @@ from celery import Celery, signals
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.celery.queue_depth import empty_queues
-from mulligan.workers.celery.worker_process import Process
-from mulligan.workers.services import Shop, compose
+from mulligan.workers.celery.worker_process import WorkerProcess
+from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings, load_settings
 from mulligan.workers.user_tasks.messages import LANE
 
@@ -24,7 +24,7 @@ SWEEP = "mulligan.sweep"
 _ATTRIBUTE = "mulligan"
 
 
-class Installed(Process):
+class InstalledApp(WorkerProcess):
     """What an app was given by `install`."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Installed(Process):
         app: Celery,
         given: Mapping[str, Any],
         *,
-        make: Callable[[Settings, Celery], Shop] = compose,
+        make: Callable[[Settings, Celery], Services] = build_services,
     ) -> None:
         """BadInput if a setting is not one."""
         super().__init__(load_settings(**given), app, make=make)
@@ -49,11 +49,11 @@ class Installed(Process):
         return load_settings(**{"broker_url": broker, **self._given})
 
     def sweep(self) -> int:
-        shop = self.shop
+        services = self.services
         return run_sweep(
-            shop.ledger,
+            services.ledger,
             empty_queues=lambda: _empty(self._app, ("repair", "attempt", "verify")),
-            publish=shop.publisher.publish,
+            publish=services.publisher.publish,
         )
 
     def attach(self) -> None:
@@ -93,7 +93,7 @@ def settings_of(app: Celery) -> Settings:
     return load_settings() if found is None else found.chosen
 
 
-def installed(app: Celery) -> Installed:
+def installed(app: Celery) -> InstalledApp:
     """What `install` gave this app, or a message that says to call it."""
     found = _found(app)
     if found is None:
@@ -101,9 +101,9 @@ def installed(app: Celery) -> Installed:
     return found
 
 
-def _found(app: Any) -> Installed | None:
+def _found(app: Any) -> InstalledApp | None:
     found = getattr(app, _ATTRIBUTE, None)
-    return found if isinstance(found, Installed) else None
+    return found if isinstance(found, InstalledApp) else None
 
 
 def _app_is_complete(sender: Any, **_: Any) -> None:

@@ -14,29 +14,29 @@ from celery.exceptions import Ignore, Reject, Retry
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Job, PolicySpec, VerifierSpec
 from mulligan.policies.repair.instruction import RepairInstruction
-from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.settle import Settled
-from mulligan.tasks.ports.ledger import Entry, NextAttempt, Refused, Submission
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry, NextAttempt, Submission
 from mulligan.tasks.ports.world import BadInput, Verifier
 from mulligan.tasks.user_tasks.user_task import (
     KIND,
     OBSERVE,
     OBSERVED,
-    Before,
-    Delivery,
-    Ran,
+    DeliveryResult,
+    PreviousAttempt,
     Scored,
+    TaskDelivery,
     answer_of,
     correct,
-    run_own,
+    run_user_task,
 )
 from mulligan.workers.celery.flower_format import REDACTED, describe
 from mulligan.workers.celery.publisher import OWN_HEADER
 from mulligan.workers.celery.state_task import Escalated, StateTask
 from mulligan.workers.ledger import keys
-from mulligan.workers.services import Shop
-from mulligan.workers.user_tasks.installed_app import Installed, installed, settings_of
+from mulligan.workers.services import Services
+from mulligan.workers.user_tasks.installed_app import InstalledApp, installed, settings_of
 from mulligan.workers.user_tasks.messages import describe_arguments, keep_arguments, queue_of
 from mulligan.workers.user_tasks.task_options import (
     leave_to_the_app,
@@ -48,7 +48,7 @@ from mulligan.workers.user_tasks.verifier_specs import Check, as_name, build_che
 _SIGNALS = (Ignore, Reject, Retry)
 
 
-class Again(Exception):
+class DeliverAgain(Exception):
     """A task asked to be run again, and did not say what is wrong."""
 
 
@@ -114,7 +114,7 @@ class RepairingTask(StateTask):
             return super().retry(args, kwargs, exc, **options)
         failure = exc if isinstance(exc, Exception) else sys.exception()
         if not isinstance(failure, Exception):
-            failure = Again("the task asked to be run again")
+            failure = DeliverAgain("the task asked to be run again")
         raise RetryAsked(failure)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
@@ -124,37 +124,37 @@ class RepairingTask(StateTask):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.request.called_directly:
             return self._function(*args, **kwargs)
-        shop = installed(self.app).shop
-        entry = self._entry(shop, args, kwargs)
-        bench = self._bench(shop)
+        services = installed(self.app).services
+        entry = self._entry(services, args, kwargs)
+        context = self._bench(services)
         if entry.kind == "cycle":
-            return self.report(entry, run_recheck(bench, entry))
+            return self.report(entry, run_recheck(context, entry))
         if self.mode == OBSERVE:
-            return self._observed(bench, self._delivery(shop, entry, args, kwargs))
+            return self._observed(context, self._delivery(services, entry, args, kwargs))
         while True:
-            ran = run_own(bench, self._delivery(shop, entry, args, kwargs))
+            ran = run_user_task(context, self._delivery(services, entry, args, kwargs))
             following = _following(ran)
             if following is None or not self.request.is_eager:
-                return self._answer(shop, entry, ran)
+                return self._answer(services, entry, ran)
             entry = Entry("attempt", entry.job_id, following)
 
-    def _bench(self, shop: Shop) -> Workbench:
+    def _bench(self, services: Services) -> AttemptContext:
         """The workbench with this task's own verifiers; run inline, nothing is published."""
         checks = self._checks()
 
         def verifier(spec: VerifierSpec) -> Verifier:
             own = [built for known, built in checks if known == spec]
-            return own[0] if own else shop.bench.verifier(spec)
+            return own[0] if own else services.context.verifier(spec)
 
-        bench = replace(shop.bench, verifier=verifier)
-        return replace(bench, publish=lambda _: None) if self.request.is_eager else bench
+        context = replace(services.context, verifier=verifier)
+        return replace(context, publish=lambda _: None) if self.request.is_eager else context
 
-    def _observed(self, bench: Workbench, delivery: Delivery) -> Any:
+    def _observed(self, context: AttemptContext, delivery: TaskDelivery) -> Any:
         """Whatever the ledger says, the task runs as often as the app sends it.
 
         A message that was recorded before, or whose task type is paused, is not recorded.
         """
-        ran = run_own(bench, delivery)
+        ran = run_user_task(context, delivery)
         if ran.outcome != OBSERVED:
             value = delivery.call(None)
             return value.output if isinstance(value, Scored) else value
@@ -162,10 +162,10 @@ class RepairingTask(StateTask):
             raise ran.error
         return ran.value
 
-    def _answer(self, shop: Shop, entry: Entry, ran: Ran) -> Any:
+    def _answer(self, services: Services, entry: Entry, ran: DeliveryResult) -> Any:
         """The value of a success; anything else is what the outcome says."""
-        if ran.outcome == Refused("finished"):
-            return self._told_again(shop, entry)
+        if ran.outcome == ClaimRefused("finished"):
+            return self._told_again(services, entry)
         if isinstance(ran.outcome, Settled) and ran.outcome.verdict.success:
             self._tell_the_first(entry, ran.value)
             return ran.value
@@ -175,10 +175,10 @@ class RepairingTask(StateTask):
             self._tell_the_first(entry, error)
             raise
 
-    def _told_again(self, shop: Shop, entry: Entry) -> Any:
+    def _told_again(self, services: Services, entry: Entry) -> Any:
         """A message that comes again after the end: its first worker may have died before it
         could tell the result, which is in the ledger."""
-        view = shop.ledger.job(entry.job_id)
+        view = services.ledger.job(entry.job_id)
         if view is None or entry.attempt != len(view.attempts):
             raise Ignore
         if view.state == "escalated":
@@ -207,19 +207,19 @@ class RepairingTask(StateTask):
             return self.run(*args, **kwargs)
         return self.run(self, *args, **kwargs)
 
-    def _entry(self, shop: Shop, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
+    def _entry(self, services: Services, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
         named, retries = self.request.get(OWN_HEADER), self.request.retries
         if named and not retries:
             return Entry.parse(str(named))
         line = f"{self.request.id}/{retries}" if retries else str(self.request.id)
-        job_id = keys.own_job_id(line, partitions=shop.settings.partitions)
+        job_id = keys.own_job_id(line, partitions=services.settings.partitions)
         route = {
             "task": self.name,
             "queue": queue_of(self.app, self.request.delivery_info or {}),
             "root": self.request.id,
             **self._arguments(args, kwargs),
         }
-        shop.ledger.accept([Submission(id=job_id, job=self._job(route))])
+        services.ledger.accept([Submission(id=job_id, job=self._job(route))])
         return Entry("attempt", job_id, 1)
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,30 +245,30 @@ class RepairingTask(StateTask):
         )
 
     def _delivery(
-        self, shop: Shop, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Delivery:
-        def call(before: Before | None) -> Any:
+        self, services: Services, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> TaskDelivery:
+        def call(before: PreviousAttempt | None) -> Any:
             self.request.update(mulligan_before=before)
             try:
                 return self._function(*args, **kwargs)
             except RetryAsked as asked:
                 raise asked.failure  # noqa: B904 - its own cause is kept
 
-        return Delivery(
+        return TaskDelivery(
             entry=entry,
             call=call,
             enforce=self.mode != OBSERVE,
             signals=_SIGNALS,
             again=_again,
-            deadline=float(self.time_limit or shop.settings.hard_limit),
+            deadline=float(self.time_limit or services.settings.hard_limit),
         )
 
-    def _before(self) -> Before | None:
+    def _before(self) -> PreviousAttempt | None:
         found = self.request.get("mulligan_before")
-        return found if isinstance(found, Before) else None
+        return found if isinstance(found, PreviousAttempt) else None
 
     def _checks(self) -> list[tuple[VerifierSpec, Verifier]]:
-        return build_checks(self.verifiers, installed(self.app).shop.verifiers)
+        return build_checks(self.verifiers, installed(self.app).services.verifiers)
 
 
 def _wants_self(function: Callable[..., Any]) -> bool:
@@ -283,7 +283,7 @@ def _again(signal: BaseException) -> float | None:
     return 0.0 if isinstance(signal, Reject) and signal.requeue else None
 
 
-def _following(ran: Ran) -> int | None:
+def _following(ran: DeliveryResult) -> int | None:
     then = ran.outcome.then if isinstance(ran.outcome, Settled) else None
     return then.plan.number if isinstance(then, NextAttempt) else None
 
@@ -294,4 +294,4 @@ def install(app: Celery, **settings: Any) -> None:
     Settings are those of mulligan.toml and MULLIGAN_…; the broker is the app's own. The app may be
     configured before or after.
     """
-    Installed(app, settings).attach()
+    InstalledApp(app, settings).attach()

@@ -12,7 +12,7 @@ from mulligan.policies.jobs.job import Name, PolicySpec, VerifierSpec
 from mulligan.tasks.jobs.submit import explain
 from mulligan.tasks.ports.world import BadInput
 from mulligan.tasks.user_tasks.user_task import ENFORCE, OBSERVE
-from mulligan.workers.contract_models import Models, schema_of
+from mulligan.workers.contract_models import ContractModels, schema_of
 from mulligan.workers.runners.runner_options import did_you_mean, read_options
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.user_tasks.verifier_specs import as_name
@@ -112,7 +112,7 @@ def _verifiers(task: Any, settings: Settings) -> Iterator[str]:
     if isinstance(task.verifiers, str) or not isinstance(task.verifiers, Sequence):
         yield f"verifiers: is a list, such as verifiers=[Person], not {task.verifiers!r}"
         return
-    registry = VerifierRegistry(models=Models(settings.model_modules))
+    registry = VerifierRegistry(models=ContractModels(settings.model_modules))
     for index, check in enumerate(task.verifiers):
         for problem in _check(check, registry):
             yield f"verifiers[{index}]{problem}"

@@ -12,7 +12,7 @@ from mulligan.policies.failures.failure import Finding, VerificationResult, Veri
 from mulligan.policies.jobs.job import Seconds
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.world import BlobStore, Candidate
-from mulligan.workers.sandbox.layout import Bench, LaidOut
+from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
 from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
 
 _TAIL_CHARACTERS = 2_000
@@ -45,7 +45,7 @@ class CommandSubprocess:
         root: Path | None = None,
     ) -> None:
         self.options = options
-        self._bench = Bench(blobs=blobs, limits=limits or Limits(), root=root)
+        self._bench = AnswerLayout(blobs=blobs, limits=limits or Limits(), root=root)
 
     @property
     def longest(self) -> float:
@@ -71,7 +71,7 @@ class CommandSubprocess:
             )
         return self._result(completed, laid)
 
-    def _result(self, completed: Completed, laid: LaidOut) -> VerificationResult:
+    def _result(self, completed: Completed, laid: LaidOutAnswer) -> VerificationResult:
         finding = self._finding(completed)
         return VerificationResult(
             status=VerificationStatus.FAIL if finding else VerificationStatus.PASS,

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.world import BadInput, Candidate, VerifierError
-from mulligan.workers.contract_models import Model, Models, schema_of
+from mulligan.workers.contract_models import ContractModels, Model, schema_of
 from mulligan.workers.verifiers.json_text import (
     coercion_warnings,
     extraction_of,
@@ -125,9 +125,9 @@ class ContractSchema:
 
         model_config = ConfigDict(populate_by_name=True)
 
-    def __init__(self, options: Options, *, models: Models | None = None) -> None:
+    def __init__(self, options: Options, *, models: ContractModels | None = None) -> None:
         self.options = options
-        self._models = models or Models()
+        self._models = models or ContractModels()
         self._model = self._models.load(options.model) if options.model else None
         schema: Schema | None = options.contract
         if schema is None and self._model is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from mulligan.policies.failures.failure import Finding
-from mulligan.policies.repair.free_repair import Extraction, extract_json
+from mulligan.policies.repair.free_repair import JsonExtraction, extract_json
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.world import Candidate
 
@@ -22,11 +22,11 @@ _MESSAGES = {
 
 
 @lru_cache(maxsize=8)
-def _recent(text: str, truncated: bool) -> Extraction:
+def _recent(text: str, truncated: bool) -> JsonExtraction:
     return extract_json(text, truncated=truncated)
 
 
-def extraction_of(candidate: Candidate) -> Extraction:
+def extraction_of(candidate: Candidate) -> JsonExtraction:
     """What free repair makes of the runner's own text, so that every coercion is seen.
 
     The value is shared between verifiers: read it, never change it.
@@ -44,7 +44,7 @@ def decoder_class(message: str | None) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def parse_evidence(candidate: Candidate, extraction: Extraction) -> dict[str, Json]:
+def parse_evidence(candidate: Candidate, extraction: JsonExtraction) -> dict[str, Json]:
     """The structured facts of ``json.object`` that signatures are made of."""
     evidence: dict[str, Json] = {
         "shape": extraction.shape,
@@ -56,12 +56,12 @@ def parse_evidence(candidate: Candidate, extraction: Extraction) -> dict[str, Js
     return evidence
 
 
-def coercion_warnings(extraction: Extraction) -> tuple[str, ...]:
+def coercion_warnings(extraction: JsonExtraction) -> tuple[str, ...]:
     """One warning per free repair."""
     return tuple(f"coerced: {coercion}" for coercion in extraction.coercions)
 
 
-def parse_finding(extraction: Extraction, *, code: str | None = None) -> Finding:
+def parse_finding(extraction: JsonExtraction, *, code: str | None = None) -> Finding:
     """Why the text is not a JSON object, with its shape as the code unless another is given."""
     shape = extraction.shape
     if extraction.parsed:

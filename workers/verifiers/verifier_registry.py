@@ -15,7 +15,7 @@ from rapidfuzz import process as fuzzy
 from mulligan.policies.jobs.job import VerifierSpec, Workspace
 from mulligan.tasks.jobs.validation_errors import meaning
 from mulligan.tasks.ports.world import BadInput, BlobStore, Verifier
-from mulligan.workers.contract_models import Models
+from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.sandbox.protection import Protection
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
@@ -64,14 +64,14 @@ class VerifierRegistry:
         *,
         limits: Limits | None = None,
         root: Path | None = None,
-        models: Models | None = None,
+        models: ContractModels | None = None,
         plugins: Callable[[], Iterable[EntryPoint]] = lambda: entry_points(group=GROUP),
     ) -> None:
         """Plug-ins are looked up at first use and loaded only when a job names one.
 
         ``models`` are the pydantic models that contracts may name; by default none.
         """
-        self.models = models or Models()
+        self.models = models or ContractModels()
         self._limits = limits or Limits()
         self._root = root
         self._find_plugins = plugins

@@ -33,13 +33,13 @@ def console(
 
 def _serve(settings: Settings) -> None:
     from mulligan.console.http.access import LOOPBACK
-    from mulligan.console.http.context import open_site
+    from mulligan.console.http.context import open_context
     from mulligan.console.http.server import ConsoleServer, listen
 
     listening = listen(settings.console_host, settings.console_port)
-    site = open_site(settings)
-    site.ledger.now()  # a ledger that is away is told before anything is served
-    tokens = site.tokens.any()
+    context = open_context(settings)
+    context.ledger.now()  # a ledger that is away is told before anything is served
+    tokens = context.tokens.any()
     port = listening.getsockname()[1]
     screen.say(f"console  {url_of(settings.console_host, port)}")
     if not tokens and settings.console_host not in LOOPBACK:
@@ -47,7 +47,7 @@ def _serve(settings: Settings) -> None:
             "there is no token yet, so nobody gets in: `mulligan token create --role admin`",
             style="yellow",
         )
-    ConsoleServer(site).run(sockets=[listening])
+    ConsoleServer(context).run(sockets=[listening])
 
 
 def url_of(host: str, port: int) -> str:

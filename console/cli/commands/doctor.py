@@ -66,14 +66,14 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
     expected = settings.broker_url is not None or is_up(settings.home)
     try:
         with located(settings) as found:
-            station = reach(found)
-            station.ledger.now()
+            backend = reach(found)
+            backend.ledger.now()
             yield ok("ledger", without_password(found.ledger or ""))
-            yield from check_ledger(station.ledger, found, expected=expected)
-            with station.app.connection_for_read() as connection:
+            yield from check_ledger(backend.ledger, found, expected=expected)
+            with backend.app.connection_for_read() as connection:
                 connection.ensure_connection(max_retries=1, timeout=3)
             yield ok("broker", without_password(found.broker_url or ""))
-            yield from check_workers(station.app, expected=expected)
+            yield from check_workers(backend.app, expected=expected)
     except BadInput as error:
         for problem in error.problems:
             yield fail("settings", problem, _MEND)

@@ -12,7 +12,7 @@ from mulligan.console.cli.commands.run import Json
 from mulligan.console.cli.output import screen
 
 if TYPE_CHECKING:
-    from mulligan.tasks.escalations.end_escalations import Which
+    from mulligan.tasks.escalations.end_escalations import EscalationFilter
     from mulligan.tasks.ports.ledger import Escalation, EscalationGroup
 
 #: How much of a group's detail the list shows.
@@ -199,13 +199,15 @@ def resolve(
     json: Json = False,
 ) -> None:
     """Resolve escalations: they are dealt with, their jobs stay as they are."""
-    from mulligan.console.cli.end_escalations import Wish, end
-    from mulligan.tasks.escalations.end_escalations import Action
+    from mulligan.console.cli.end_escalations import EndRequest, end
+    from mulligan.tasks.escalations.end_escalations import EndAction
 
     which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
-    action = Action(how="resolved", by=_by(by), note=note)
+    action = EndAction(how="resolved", by=_by(by), note=note)
     end(
-        Wish(which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json)
+        EndRequest(
+            which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json
+        )
     )
 
 
@@ -241,15 +243,15 @@ def requeue(
     json: Json = False,
 ) -> None:
     """Queue jobs again, as a new context: earlier failures are no longer counted."""
-    from mulligan.console.cli.end_escalations import Wish, end
+    from mulligan.console.cli.end_escalations import EndRequest, end
     from mulligan.policies.jobs.job import Decoding
-    from mulligan.tasks.escalations.end_escalations import Action
+    from mulligan.tasks.escalations.end_escalations import EndAction
 
     which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
     decoding = Decoding(
         fallback=fallback, temperature=temperature, max_tokens=max_tokens, constrained=constrained
     )
-    action = Action(
+    action = EndAction(
         how="requeued",
         by=_by(by),
         note=note,
@@ -257,7 +259,9 @@ def requeue(
         decoding=None if decoding == Decoding() else decoding,
     )
     end(
-        Wish(which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json)
+        EndRequest(
+            which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json
+        )
     )
 
 
@@ -277,13 +281,15 @@ def cancel(
     json: Json = False,
 ) -> None:
     """Give jobs up: they end as cancelled."""
-    from mulligan.console.cli.end_escalations import Wish, end
-    from mulligan.tasks.escalations.end_escalations import Action
+    from mulligan.console.cli.end_escalations import EndRequest, end
+    from mulligan.tasks.escalations.end_escalations import EndAction
 
     which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
-    action = Action(how="cancelled", by=_by(by), note=note)
+    action = EndAction(how="cancelled", by=_by(by), note=note)
     end(
-        Wish(which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json)
+        EndRequest(
+            which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json
+        )
     )
 
 
@@ -295,11 +301,11 @@ def _which(
     tenant: str | None,
     older_than: str | None,
     newer_than: str | None,
-) -> Which:
-    from mulligan.tasks.escalations.end_escalations import Which
+) -> EscalationFilter:
+    from mulligan.tasks.escalations.end_escalations import EscalationFilter
     from mulligan.tasks.ports.world import BadInput
 
-    which = Which(
+    which = EscalationFilter(
         signature=signature,
         ids=tuple(ids or ()),
         task_type=task_type,

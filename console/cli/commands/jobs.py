@@ -124,11 +124,11 @@ def watch(
 
 
 def _follow(ledger: Ledger, *, only: str | None, json: bool) -> None:
-    from mulligan.console.cli.follow_jobs import Following, here_and_now
+    from mulligan.console.cli.follow_jobs import FollowedJobs, latest_event_id
     from mulligan.console.cli.output.live_progress import told
 
-    after = here_and_now(ledger)
-    seen = Following({})
+    after = latest_event_id(ledger)
+    seen = FollowedJobs({})
     while True:
         for event in ledger.events(after=after, block=1.0):
             after = event.id

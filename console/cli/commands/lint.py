@@ -11,7 +11,7 @@ from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.output import screen
 
 if TYPE_CHECKING:
-    from mulligan.console.jobfiles.linter import Findings
+    from mulligan.console.jobfiles.linter import LintReport
 
 _STYLES = {"error": "red", "warning": "yellow"}
 
@@ -44,7 +44,7 @@ def lint(
     raise typer.Exit(int(ExitCode.BAD_INPUT if errors else ExitCode.OK))
 
 
-def _print(found: Findings) -> None:
+def _print(found: LintReport) -> None:
     console = screen.out()
     for each in found.all:
         before, word, after = str(each).partition(f" {each.severity}: ")

@@ -12,7 +12,7 @@ from mulligan.console.cli.commands.run import Json
 from mulligan.console.cli.output import screen
 
 if TYPE_CHECKING:
-    from mulligan.console.cli.backend import Station
+    from mulligan.console.cli.backend import CliBackend
 
 #: The queues that claims look up a pause for.
 PAUSABLE = ("repair", "attempt", "verify")
@@ -38,9 +38,9 @@ def list_queues(json: Json = False) -> None:
     from mulligan.workers.celery.factory import QUEUES
     from mulligan.workers.celery.queue_depth import depths
 
-    with _station() as station:
-        paused = station.ledger.paused()
-        waiting = depths(station.app, QUEUES)
+    with _station() as backend:
+        paused = backend.ledger.paused()
+        waiting = depths(backend.app, QUEUES)
     if json:
         screen.emit({"queues": waiting, "paused": paused})
         return
@@ -55,22 +55,22 @@ def list_queues(json: Json = False) -> None:
 def pause(what: What, json: Json = False) -> None:
     """Start nothing more of this kind until it is resumed."""
     name = _known(what)
-    with _station() as station:
-        station.ledger.pause(name)
-        _tell(f"{name} is paused; `mulligan queue resume {name}` lets it go on", station, json)
+    with _station() as backend:
+        backend.ledger.pause(name)
+        _tell(f"{name} is paused; `mulligan queue resume {name}` lets it go on", backend, json)
 
 
 def resume(what: What, json: Json = False) -> None:
     """Lift a pause."""
     name = _known(what)
-    with _station() as station:
-        was = name in station.ledger.paused()
-        station.ledger.resume(name)
-        _tell(f"{name} {'goes on' if was else 'was not paused'}", station, json)
+    with _station() as backend:
+        was = name in backend.ledger.paused()
+        backend.ledger.resume(name)
+        _tell(f"{name} {'goes on' if was else 'was not paused'}", backend, json)
 
 
 @contextmanager
-def _station() -> Iterator[Station]:
+def _station() -> Iterator[CliBackend]:
     from mulligan.console.cli.backend import reach
     from mulligan.console.cli.open_ledgers import located
     from mulligan.workers.settings.model import load_settings
@@ -94,9 +94,9 @@ def _known(what: str) -> str:
     )
 
 
-def _tell(text: str, station: Station, json: bool) -> None:
+def _tell(text: str, backend: CliBackend, json: bool) -> None:
     if json:
-        document: dict[str, Any] = {"paused": station.ledger.paused()}
+        document: dict[str, Any] = {"paused": backend.ledger.paused()}
         screen.emit(document)
     else:
         screen.say(text)

@@ -15,9 +15,9 @@ from mulligan.console.cli.commands.run import Json
 from mulligan.console.cli.output import screen
 
 if TYPE_CHECKING:
-    from mulligan.console.reports.report_view import Day, View
+    from mulligan.console.reports.report_view import Day, ReportView
     from mulligan.policies.cycles.report import CycleRow
-    from mulligan.workers.figures.windows import Figures
+    from mulligan.workers.figures.windows import FigureReader
     from mulligan.workers.ledger.redis_ledger import RedisLedger
     from mulligan.workers.settings.model import Settings
 
@@ -115,7 +115,7 @@ def budget(
 
 def _over_cycles(
     report: Callable[..., dict[str, Any]],
-    view: Callable[[Mapping[str, Any], Sequence[Day]], View],
+    view: Callable[[Mapping[str, Any], Sequence[Day]], ReportView],
     chosen: Callable[[CycleRow], bool],
     form: Form,
     window_days: int,
@@ -166,9 +166,9 @@ def failures(
     """The most frequent failures by signature, how it goes, and what repaired them."""
     from mulligan.console.reports.failure_report import failures_report
     from mulligan.console.reports.report_view import failures_view
-    from mulligan.policies.figures.failure_ranking import Choice
+    from mulligan.policies.figures.failure_ranking import RankingFilter
 
-    choice = Choice(kind=kind, task_type=task_type, model=model, tenant=tenant)
+    choice = RankingFilter(kind=kind, task_type=task_type, model=model, tenant=tenant)
     with _opened() as (settings, ledger):
         figures = _folded(ledger, settings)
         now = ledger.now()
@@ -203,15 +203,15 @@ def cost(
     _tell(report, cost_view(report), form)
 
 
-def _folded(ledger: RedisLedger, settings: Settings) -> Figures:
+def _folded(ledger: RedisLedger, settings: Settings) -> FigureReader:
     """Figures up to now: a ledger whose workers are gone has nobody else to add them up."""
     from mulligan.workers.figures.fold import Fold
-    from mulligan.workers.figures.windows import Figures
+    from mulligan.workers.figures.windows import FigureReader
 
     fold = Fold(ledger.calls, settings)
     while fold.run():
         pass
-    return Figures(ledger.calls, settings)
+    return FigureReader(ledger.calls, settings)
 
 
 # -- telling ---------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def _opened() -> Iterator[tuple[Settings, RedisLedger]]:
         yield settings, ledger
 
 
-def _tell(report: Mapping[str, Any], view: View, form: Form) -> None:
+def _tell(report: Mapping[str, Any], view: ReportView, form: Form) -> None:
     """Files first. Nothing is printed beside them unless somebody asked for it."""
     import json
 

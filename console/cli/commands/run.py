@@ -43,11 +43,11 @@ def run(
     found = find_jobs(files)
     settings = load_settings()
     deadline = None if timeout is None else time.monotonic() + timeout
-    with working(settings, found) as station:
+    with working(settings, found) as backend:
         outcome = hand_in_and_wait(
-            station, found, quiet=json, wait_cycles=wait_cycles, deadline=deadline
+            backend, found, quiet=json, wait_cycles=wait_cycles, deadline=deadline
         )
-        document = run_document(station, outcome) if json else None
+        document = run_document(backend, outcome) if json else None
     if document is not None:
         screen.emit(document)
     else:
@@ -55,7 +55,7 @@ def run(
             outcome.views,
             accepted=outcome.accepted,
             show_repair=show_repair,
-            home=station.home_to_name,
+            home=backend.home_to_name,
         )
     if not outcome.in_time:
         screen.complain(f"not all was done within {timeout:g} s; what is left stays in the ledger")

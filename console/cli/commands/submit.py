@@ -13,7 +13,7 @@ from mulligan.console.cli.output import screen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mulligan.console.cli.backend import Station
+    from mulligan.console.cli.backend import CliBackend
     from mulligan.console.jobfiles.job_file import FoundJob
 
 
@@ -29,17 +29,17 @@ def submit(
     from mulligan.workers.settings.model import load_settings
 
     found = find_jobs(files)
-    with existing(load_settings()) as station:
+    with existing(load_settings()) as backend:
         if wait:
-            _wait(station, found, json=json, timeout=timeout)
+            _wait(backend, found, json=json, timeout=timeout)
         else:
-            _hand_in(station, found, json=json)
+            _hand_in(backend, found, json=json)
 
 
-def _hand_in(station: Station, found: Sequence[FoundJob], *, json: bool) -> None:
+def _hand_in(backend: CliBackend, found: Sequence[FoundJob], *, json: bool) -> None:
     from mulligan.console.cli.submission import hand_in
 
-    accepted = hand_in(station, found)
+    accepted = hand_in(backend, found)
     named = [(answer, each.job.label) for answer, each in zip(accepted, found, strict=True)]
     if json:
         rows = [{"id": a.id, "name": label, "status": a.status} for a, label in named]
@@ -52,15 +52,15 @@ def _hand_in(station: Station, found: Sequence[FoundJob], *, json: bool) -> None
 
 
 def _wait(
-    station: Station, found: Sequence[FoundJob], *, json: bool, timeout: float | None
+    backend: CliBackend, found: Sequence[FoundJob], *, json: bool, timeout: float | None
 ) -> None:
     from mulligan.console.cli.output.summary import print_summary
     from mulligan.console.cli.submission import hand_in_and_wait, run_document
 
     deadline = None if timeout is None else time.monotonic() + timeout
-    outcome = hand_in_and_wait(station, found, quiet=json, deadline=deadline)
+    outcome = hand_in_and_wait(backend, found, quiet=json, deadline=deadline)
     if json:
-        screen.emit(run_document(station, outcome))
+        screen.emit(run_document(backend, outcome))
     else:
         print_summary(outcome.views, accepted=outcome.accepted, show_repair=False)
     if not outcome.in_time:

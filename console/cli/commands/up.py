@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from mulligan.console.cli.home import KeptRedis
+    from mulligan.console.cli.home import SupervisedRedis
     from mulligan.console.cli.local_services import Service
     from mulligan.workers.local.supervisor import Stack
     from mulligan.workers.settings.model import Settings
@@ -49,7 +49,7 @@ def up(
 
 def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: bool) -> None:
     from mulligan.console.cli.backend import reach
-    from mulligan.console.cli.home import KeptRedis, embedded_redis
+    from mulligan.console.cli.home import SupervisedRedis, embedded_redis
     from mulligan.console.cli.local_services import console_service, flower_service, worker_services
     from mulligan.console.cli.stopping import stop
     from mulligan.workers.local.supervisor import Stack, child_environment
@@ -58,11 +58,11 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
     redis = None
     if settings.broker_url is None:
         server = leaving.enter_context(embedded_redis(settings.home))
-        redis = KeptRedis(server, say=lambda told: screen.say(told, style="yellow"))
+        redis = SupervisedRedis(server, say=lambda told: screen.say(told, style="yellow"))
         settings = load_settings(broker_url=server.url)
-    station = reach(settings)
-    station.ledger.now()  # a ledger that is away is told before anything is started
-    services = worker_services(settings, station.app)
+    backend = reach(settings)
+    backend.ledger.now()  # a ledger that is away is told before anything is started
+    services = worker_services(settings, backend.app)
     if console:
         services.append(console_service(settings))
     if flower:
@@ -70,7 +70,7 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
     environment = child_environment(settings, broker_url=settings.broker_url or "")
     stack = Stack(settings.home, environment)
     leaving.callback(stop, stack)
-    watch = Watch(stack, redis)
+    watch = ServiceWatch(stack, redis)
     stack.on_death = watch.died
     for service in services:
         stack.add(service.name, service.argv)
@@ -82,11 +82,11 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
 
 
 @dataclass
-class Watch:
+class ServiceWatch:
     """Keeps the children running, and says so when one had to be restarted."""
 
     stack: Stack
-    redis: KeptRedis | None
+    redis: SupervisedRedis | None
     _down: set[str] = field(default_factory=set)
     _since: dict[str, float] = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ class Watch:
                 child.deaths = 0
 
 
-def wait_until_ready(services: Sequence[Service], watch: Watch) -> list[Service]:
+def wait_until_ready(services: Sequence[Service], watch: ServiceWatch) -> list[Service]:
     """Wait until every service answers; those that did not within a minute."""
     waiting = list(services)
     deadline = time.monotonic() + _READY_SECONDS

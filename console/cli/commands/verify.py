@@ -30,12 +30,12 @@ def verify(
     json: Json = False,
 ) -> None:
     """Check an answer as a worker would, and say what would follow."""
-    from mulligan.console.jobfiles.check_answer import Checked, check_answer
+    from mulligan.console.jobfiles.check_answer import CheckedAnswer, check_answer
     from mulligan.console.jobfiles.job_file import find_jobs
     from mulligan.console.jobfiles.source_document import read_text
 
     found = _choose(find_jobs([jobfile]), job, jobfile)
-    checked: Checked = check_answer(found, read_text(answer, answer))
+    checked: CheckedAnswer = check_answer(found, read_text(answer, answer))
     if json:
         screen.emit(_document(found.job, checked.verdict, checked.next))
     else:

@@ -13,7 +13,7 @@ from mulligan.console.cli.output import screen
 
 if TYPE_CHECKING:
     from mulligan.workers.alerts.webhooks import Webhooks
-    from mulligan.workers.settings.model import Webhook
+    from mulligan.workers.settings.model import WebhookSettings
 
 _Id = Annotated[str | None, typer.Argument(metavar="[ID]", help="A delivery's id.")]
 
@@ -96,21 +96,21 @@ def drop(
 
 
 @contextmanager
-def _office() -> Iterator[tuple[Webhooks, tuple[Webhook, ...]]]:
+def _office() -> Iterator[tuple[Webhooks, tuple[WebhookSettings, ...]]]:
     from mulligan.console.cli.open_ledgers import located
     from mulligan.workers.alerts.webhooks import Webhooks
     from mulligan.workers.ledger.open_ledger import open_ledger
-    from mulligan.workers.settings.live_settings import Live
+    from mulligan.workers.settings.live_settings import LiveSettings
     from mulligan.workers.settings.model import load_settings
 
     with located(load_settings()) as settings:
         ledger = open_ledger(settings, patience=settings.submit_patience)
-        live = Live(settings)
+        live = LiveSettings(settings)
         office = Webhooks(ledger.calls, settings.key_prefix, live, job=ledger.job)
         yield office, settings.webhooks
 
 
-def _as_dict(hook: Webhook) -> dict[str, Any]:
+def _as_dict(hook: WebhookSettings) -> dict[str, Any]:
     """As people may see it: a URL's path may be a secret."""
     from mulligan.policies.escalations.alerts import hook_name
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from mulligan.console.cli.output import screen
 from mulligan.tasks.ports.world import BadInput
-from mulligan.workers.edits.sessions.session_tree import not_now
-from mulligan.workers.edits.tree.edited_tree import Checkpoint, Rollback, Tree
+from mulligan.workers.edits.sessions.session_tree import retry_when_busy
+from mulligan.workers.edits.tree.edited_tree import Checkpoint, EditedTree, Rollback
 from mulligan.workers.settings.model import load_settings
 
 #: As many files as a line shows.
@@ -20,11 +20,11 @@ def journal_rollback(root: Path, name: str | None, to: int | None, *, json: bool
     """Roll a tree back, and say so. With neither a name nor a checkpoint: list what there is."""
     if name is not None and to is not None:
         raise BadInput("--to: takes back everything after a checkpoint: leave out the name")
-    tree = Tree(root, load_settings().home)
+    tree = EditedTree(root, load_settings().home)
     if name is None and to is None:
         _list(tree, json=json)
         return
-    with not_now():
+    with retry_when_busy():
         done = tree.rollback_to(to) if to is not None else _named(tree, name or "")
     if json:
         made = done.checkpoint.number if done.checkpoint else None
@@ -33,7 +33,7 @@ def journal_rollback(root: Path, name: str | None, to: int | None, *, json: bool
         screen.say(done.text)
 
 
-def _named(tree: Tree, name: str) -> Rollback:
+def _named(tree: EditedTree, name: str) -> Rollback:
     session_id, slash, edit_id = name.partition("/")
     if slash:
         return tree.rollback_edit(edit_id, session_id)
@@ -42,7 +42,7 @@ def _named(tree: Tree, name: str) -> Rollback:
     return tree.rollback_edit(name)
 
 
-def _list(tree: Tree, *, json: bool) -> None:
+def _list(tree: EditedTree, *, json: bool) -> None:
     points = tree.history()
     if json:
         found = [_document(point) for point in points]

@@ -10,21 +10,21 @@ from mulligan.console.cli.exit_codes import NoBroker
 from mulligan.console.cli.home import embedded_redis, is_up
 from mulligan.console.cli.open_ledgers import located
 from mulligan.console.cli.output import screen
-from mulligan.policies.edits.session import Session
+from mulligan.policies.edits.session import EditSession
 from mulligan.policies.edits.suite import Suite
 from mulligan.tasks.jobs.submit import Intake
-from mulligan.workers.edits.sessions.engine import Engine, engine_of
+from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings, load_settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditDesk:
+class EditBackend:
     """What one command works at."""
 
     settings: Settings
-    engine: Engine
+    engine: EditEngine
     #: To be called now and then while something is waited for.
     watch: Callable[[], None] = lambda: None
 
@@ -34,14 +34,16 @@ def has_jobs(suite: Suite | None) -> bool:
 
 
 @contextmanager
-def looking(settings: Settings) -> Iterator[EditDesk]:
+def looking(settings: Settings) -> Iterator[EditBackend]:
     """The sessions there are; nothing can be measured. NoBroker if nothing was ever run here."""
     with located(settings) as found:
         yield _desk(found, open_ledger(found, patience=found.submit_patience), None)
 
 
 @contextmanager
-def working(settings: Settings, suite: Suite | None, *, queued: bool = False) -> Iterator[EditDesk]:
+def working(
+    settings: Settings, suite: Suite | None, *, queued: bool = False
+) -> Iterator[EditBackend]:
     """An engine that can measure this suite: by the workers there are, or by its own. ``queued``:
     others will do the work, and what they refuse is refused at once."""
     with ExitStack() as leaving:
@@ -65,11 +67,11 @@ def working(settings: Settings, suite: Suite | None, *, queued: bool = False) ->
         yield _desk(settings, ledger, intake, commands=commands)
 
 
-def corrected(desk: EditDesk, session: Session) -> Session:
+def corrected(backend: EditBackend, session: EditSession) -> EditSession:
     """Ask the author of a finished session's plan again, if something of it failed."""
     if session.author is None or not session.finished or session.correction is not None:
         return session
-    engine = replace(desk.engine, intake=_their_workers(desk.settings))
+    engine = replace(backend.engine, intake=_their_workers(backend.settings))
     asked = engine.correct(session)
     if asked.correction is not None:
         screen.note(f"job {session.author} wrote the plan: job {asked.correction} corrects it")
@@ -85,11 +87,11 @@ def _own_workers(settings: Settings, ledger: RedisLedger, leaving: ExitStack) ->
 def _their_workers(settings: Settings) -> Intake:
     from mulligan.console.cli.backend import reach
 
-    return reach(settings).shop.intake
+    return reach(settings).services.intake
 
 
 def _desk(
     settings: Settings, ledger: RedisLedger, intake: Intake | None, *, commands: bool = True
-) -> EditDesk:
-    engine = engine_of(settings, ledger, intake, commands=commands)
-    return EditDesk(settings=settings, engine=engine)
+) -> EditBackend:
+    engine = build_edit_engine(settings, ledger, intake, commands=commands)
+    return EditBackend(settings=settings, engine=engine)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mulligan.console.cli.output import screen
 from mulligan.policies.edits.edit import EditOutcome
-from mulligan.policies.edits.session import EditRecord, Session
+from mulligan.policies.edits.session import EditRecord, EditSession
 
 _STYLES = {
     "applied": "green",
@@ -19,7 +19,7 @@ _STYLES = {
 _ERROR = 500
 
 
-def document(session: Session) -> dict[str, Any]:
+def document(session: EditSession) -> dict[str, Any]:
     """What `--json` prints."""
     outcomes = [_outcome(outcome) for outcome in session.outcomes]
     return {"session": session.id, "outcomes": outcomes}
@@ -34,7 +34,7 @@ def _outcome(outcome: EditOutcome) -> dict[str, Any]:
     return {name: found[name] for name in names}
 
 
-def review_document(session: Session, record: EditRecord) -> dict[str, Any]:
+def review_document(session: EditSession, record: EditRecord) -> dict[str, Any]:
     """One edit with all that a reviewer may want to know."""
     return {
         "session": session.id,
@@ -54,12 +54,12 @@ def review_document(session: Session, record: EditRecord) -> dict[str, Any]:
 class Progress:
     """Tells of each edit once it is decided, and on a terminal of what is being measured."""
 
-    def __init__(self, session: Session, *, quiet: bool) -> None:
+    def __init__(self, session: EditSession, *, quiet: bool) -> None:
         self._told = {r.edit.id for r in session.records if r.outcome is not None}
         self._quiet = quiet
         self._live = screen.err().is_terminal and not quiet
 
-    def __call__(self, session: Session) -> None:
+    def __call__(self, session: EditSession) -> None:
         for record in session.records:
             if record.outcome is None:
                 self._told.discard(record.edit.id)
@@ -101,7 +101,7 @@ def _effect(done: EditOutcome) -> str:
     return "  " + ", ".join([f"overall {done.benchmark_delta:+.3f}", *parts])
 
 
-def show_end(session: Session) -> None:
+def show_end(session: EditSession) -> None:
     """How it all went, and what to do next."""
     counts: dict[str, int] = {}
     for outcome in session.outcomes:

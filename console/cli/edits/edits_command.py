@@ -14,10 +14,10 @@ from mulligan.console.cli.edits import review as edit_review
 from mulligan.console.cli.output import screen
 
 if TYPE_CHECKING:
-    from mulligan.console.cli.edits.edit_backend import EditDesk
+    from mulligan.console.cli.edits.edit_backend import EditBackend
     from mulligan.console.jobfiles.plan_file import PlanFile
     from mulligan.policies.edits.edit import AutonomyMode
-    from mulligan.policies.edits.session import Session
+    from mulligan.policies.edits.session import EditSession
 
 
 class Mode(StrEnum):
@@ -76,18 +76,18 @@ def run(
     found, chosen = read_plan(plan), AutonomyMode(mode)
     for typo in found.typos():
         screen.note(typo, style="yellow")
-    with working(load_settings(), found.suite, queued=queue) as desk:
-        session = _begun(desk, found, root, chosen, config, inline=not queue, by=by or who())
+    with working(load_settings(), found.suite, queued=queue) as backend:
+        session = _begun(backend, found, root, chosen, config, inline=not queue, by=by or who())
         if session.phase == "done":
             again = "to run it again, give the plan another `session`, or none"
             screen.note(f"session {session.id} is done already, this is what it came to; {again}")
         elif not queue:
-            session = work_on(desk, session, quiet=json)
+            session = work_on(backend, session, quiet=json)
     _tell(session, json=json, queued=queue)
 
 
 def _begun(
-    desk: EditDesk,
+    backend: EditBackend,
     found: PlanFile,
     root: Path,
     mode: AutonomyMode,
@@ -95,11 +95,11 @@ def _begun(
     *,
     inline: bool,
     by: str,
-) -> Session:
+) -> EditSession:
     from mulligan.tasks.ports.world import BadInput
 
     try:
-        return desk.engine.begin(
+        return backend.engine.begin(
             found.plan, root, mode, suite=found.suite, config=config, inline=inline, by=by
         )
     except BadInput as error:
@@ -111,16 +111,16 @@ def _begun(
         raise BadInput(*lines) from None
 
 
-def work_on(desk: EditDesk, session: Session, *, quiet: bool) -> Session:
+def work_on(backend: EditBackend, session: EditSession, *, quiet: bool) -> EditSession:
     """Drive a session to its end from here, telling of each edit."""
     from mulligan.console.cli.edits.edit_backend import corrected
     from mulligan.console.cli.edits.edit_screen import Progress
 
     told = Progress(session, quiet=quiet)
-    return corrected(desk, desk.engine.drive(session.id, told=told, watch=desk.watch))
+    return corrected(backend, backend.engine.drive(session.id, told=told, watch=backend.watch))
 
 
-def _tell(session: Session, *, json: bool, queued: bool = False) -> None:
+def _tell(session: EditSession, *, json: bool, queued: bool = False) -> None:
     from mulligan.console.cli.edits.edit_screen import document, rejected, show_end
     from mulligan.console.cli.exit_codes import ExitCode
 
@@ -145,20 +145,22 @@ def resume(
     from mulligan.console.cli.exit_codes import stop_on_signals
 
     stop_on_signals()
-    done = with_session(session, lambda desk, found: work_on(desk, found, quiet=json))
+    done = with_session(session, lambda backend, found: work_on(backend, found, quiet=json))
     _tell(done, json=json)
 
 
-def with_session(session_id: str, act: Callable[[EditDesk, Session], Session]) -> Session:
+def with_session(
+    session_id: str, act: Callable[[EditBackend, EditSession], EditSession]
+) -> EditSession:
     """Do something about a session, with somebody who can measure its suite."""
     from mulligan.console.cli.edits.edit_backend import looking, working
     from mulligan.workers.settings.model import load_settings
 
     settings = load_settings()
-    with looking(settings) as desk:
-        found = desk.engine.sessions.get(session_id).session
-        with working(settings, found.suite) as desk:
-            return act(desk, found)
+    with looking(settings) as backend:
+        found = backend.engine.sessions.get(session_id).session
+        with working(settings, found.suite) as backend:
+            return act(backend, found)
 
 
 def rollback(
@@ -204,9 +206,9 @@ def _roll_back(name: str, *, note: str | None, by: str | None, json: bool) -> No
     from mulligan.console.cli.end_escalations import who
     from mulligan.workers.settings.model import load_settings
 
-    with looking(load_settings()) as desk:
-        session_id, edit_id = applied(desk.engine.sessions, name)
-        session, text = desk.engine.roll_back(session_id, edit_id, by=by or who(), note=note)
+    with looking(load_settings()) as backend:
+        session_id, edit_id = applied(backend.engine.sessions, name)
+        session, text = backend.engine.roll_back(session_id, edit_id, by=by or who(), note=note)
     if json:
         screen.emit(document(session))
     else:

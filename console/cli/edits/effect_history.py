@@ -7,7 +7,7 @@ from html import escape
 
 from mulligan.console.cli.edits.edit_backend import looking
 from mulligan.console.cli.output import screen
-from mulligan.policies.edits.session import Delta
+from mulligan.policies.edits.session import EditDelta
 from mulligan.workers.settings.model import load_settings
 
 #: Half the width of a plot, in characters and in pixels.
@@ -28,10 +28,10 @@ line { stroke: var(--line); }
 """
 
 
-def find_deltas(*, session: str | None, cluster: str | None, limit: int) -> list[Delta]:
+def find_deltas(*, session: str | None, cluster: str | None, limit: int) -> list[EditDelta]:
     """The newest first."""
-    with looking(load_settings()) as desk:
-        found = desk.engine.sessions.deltas(limit=10_000)
+    with looking(load_settings()) as backend:
+        found = backend.engine.sessions.deltas(limit=10_000)
     return [
         delta
         for delta in found
@@ -39,7 +39,7 @@ def find_deltas(*, session: str | None, cluster: str | None, limit: int) -> list
     ][:limit]
 
 
-def show_deltas(deltas: Sequence[Delta]) -> None:
+def show_deltas(deltas: Sequence[EditDelta]) -> None:
     for delta in deltas:
         parts = [f"{name} {value:+.3f}" for name, value in delta.cluster_deltas.items()]
         effect = ", ".join([f"overall {delta.benchmark_delta:+.3f}", *parts])
@@ -53,7 +53,7 @@ def show_deltas(deltas: Sequence[Delta]) -> None:
         screen.say("nothing was measured yet")
 
 
-def show_plot(deltas: Sequence[Delta], cluster: str | None) -> None:
+def show_plot(deltas: Sequence[EditDelta], cluster: str | None) -> None:
     """One bar per edit, from the middle: to the right is better."""
     if not deltas:
         screen.say("nothing was measured yet")
@@ -70,15 +70,15 @@ def show_plot(deltas: Sequence[Delta], cluster: str | None) -> None:
         screen.say(f"{name:<{wide}} {left}│{right} {value:+.3f} {delta.reason}")
 
 
-def _value(delta: Delta, cluster: str | None) -> float:
+def _value(delta: EditDelta, cluster: str | None) -> float:
     return delta.benchmark_delta if cluster is None else delta.cluster_deltas[cluster]
 
 
-def _most(deltas: Sequence[Delta], cluster: str | None) -> float:
+def _most(deltas: Sequence[EditDelta], cluster: str | None) -> float:
     return max(max(abs(_value(delta, cluster)) for delta in deltas), 0.01)
 
 
-def page(deltas: Sequence[Delta], cluster: str | None) -> str:
+def page(deltas: Sequence[EditDelta], cluster: str | None) -> str:
     """A page that needs nothing else: no script, no file, no network."""
     title = f"Measured edits: {cluster or 'overall'} score"
     policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -93,7 +93,7 @@ def page(deltas: Sequence[Delta], cluster: str | None) -> str:
     )
 
 
-def _plot(deltas: Sequence[Delta], cluster: str | None) -> str:
+def _plot(deltas: Sequence[EditDelta], cluster: str | None) -> str:
     most, middle = _most(deltas, cluster), _LABEL + _PIXELS
     height, width = len(deltas) * _ROW + 8, middle + _PIXELS + 130
     rows = "".join(
@@ -106,7 +106,7 @@ def _plot(deltas: Sequence[Delta], cluster: str | None) -> str:
     )
 
 
-def _row(delta: Delta, value: float, index: int, most: float, middle: int) -> str:
+def _row(delta: EditDelta, value: float, index: int, most: float, middle: int) -> str:
     size = abs(value) / most * _PIXELS
     x = middle if value >= 0 else middle - size
     top = index * _ROW + 4

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mulligan.policies.edits.session import EditRecord, Session
+from mulligan.policies.edits.session import EditRecord, EditSession
 from mulligan.tasks.ports.world import BadInput
-from mulligan.workers.edits.sessions.session_store import RedisSessions
+from mulligan.workers.edits.sessions.session_store import SessionStore
 
 #: How far back a name without its session is looked for.
 _LOOKED_AT = 1000
 
 
-def waiting(sessions: RedisSessions, name: str) -> tuple[str, str]:
+def waiting(sessions: SessionStore, name: str) -> tuple[str, str]:
     """The session and the edit that waits for a decision."""
     if "/" in name:
         return _both(sessions, name)
     return _only(sessions, name, lambda record: record.reviewable, "waits for review")
 
 
-def any_edit(sessions: RedisSessions, name: str) -> tuple[str, str]:
+def any_edit(sessions: SessionStore, name: str) -> tuple[str, str]:
     """The session and the edit, whatever its state: the one that waits, or else the newest."""
     if "/" in name:
         return _both(sessions, name)
@@ -30,7 +30,7 @@ def any_edit(sessions: RedisSessions, name: str) -> tuple[str, str]:
     return best[0].id, name
 
 
-def applied(sessions: RedisSessions, name: str) -> tuple[str, str | None]:
+def applied(sessions: SessionStore, name: str) -> tuple[str, str | None]:
     """What can be rolled back: a session, or an edit of one."""
     if "/" in name:
         return _both(sessions, name)
@@ -39,7 +39,7 @@ def applied(sessions: RedisSessions, name: str) -> tuple[str, str | None]:
     return _only(sessions, name, lambda record: record.checkpoint is not None, "was applied")
 
 
-def _both(sessions: RedisSessions, name: str) -> tuple[str, str]:
+def _both(sessions: SessionStore, name: str) -> tuple[str, str]:
     session_id, _, edit_id = name.partition("/")
     session = sessions.get(session_id).session
     if session.index(edit_id) is None:
@@ -48,7 +48,7 @@ def _both(sessions: RedisSessions, name: str) -> tuple[str, str]:
     return session_id, edit_id
 
 
-def _named(sessions: RedisSessions, name: str) -> list[tuple[Session, EditRecord]]:
+def _named(sessions: SessionStore, name: str) -> list[tuple[EditSession, EditRecord]]:
     return [
         (session, record)
         for session in sessions.recent(limit=_LOOKED_AT)
@@ -58,7 +58,7 @@ def _named(sessions: RedisSessions, name: str) -> list[tuple[Session, EditRecord
 
 
 def _only(
-    sessions: RedisSessions, name: str, fits: Callable[[EditRecord], bool], what: str
+    sessions: SessionStore, name: str, fits: Callable[[EditRecord], bool], what: str
 ) -> tuple[str, str]:
     named = _named(sessions, name)
     found = [session.id for session, record in named if fits(record)]

@@ -10,8 +10,8 @@ from mulligan.console.cli.commands.run import Json
 from mulligan.console.cli.output import screen
 
 if TYPE_CHECKING:
-    from mulligan.console.cli.edits.edit_backend import EditDesk
-    from mulligan.policies.edits.session import EditRecord, Session
+    from mulligan.console.cli.edits.edit_backend import EditBackend
+    from mulligan.policies.edits.session import EditRecord, EditSession
 
 Name = Annotated[str, typer.Argument(metavar="EDIT", help="An edit's id, or SESSION/EDIT.")]
 By = Annotated[str | None, typer.Option("--by", help="Who decides; you at this host otherwise.")]
@@ -37,8 +37,8 @@ def list_edits(
     from mulligan.console.cli.edits.edit_screen import review_document, show_line
     from mulligan.workers.settings.model import load_settings
 
-    with looking(load_settings()) as desk:
-        known = desk.engine.sessions
+    with looking(load_settings()) as backend:
+        known = backend.engine.sessions
         sessions = [known.get(session).session] if session else known.recent(limit=limit)
     shown = [(s, [r for r in s.records if all_ or r.reviewable]) for s in sessions]
     if json:
@@ -60,9 +60,9 @@ def show(edit: Name, json: Json = False) -> None:
     from mulligan.console.cli.edits.find_edit import any_edit
     from mulligan.workers.settings.model import load_settings
 
-    with looking(load_settings()) as desk:
-        session_id, edit_id = any_edit(desk.engine.sessions, edit)
-        session = desk.engine.sessions.get(session_id).session
+    with looking(load_settings()) as backend:
+        session_id, edit_id = any_edit(backend.engine.sessions, edit)
+        session = backend.engine.sessions.get(session_id).session
     record = session.records[session.index(edit_id) or 0]
     if json:
         screen.emit(review_document(session, record))
@@ -70,7 +70,7 @@ def show(edit: Name, json: Json = False) -> None:
         _show(session, record)
 
 
-def _show(session: Session, record: EditRecord) -> None:
+def _show(session: EditSession, record: EditRecord) -> None:
     from mulligan.console.cli.edits.edit_screen import show_line
 
     show_line(record)
@@ -108,9 +108,9 @@ def approve(
     stop_on_signals()
     session_id, edit_id = _waiting(edit)
 
-    def act(desk: EditDesk, _: Session) -> Session:
-        approved = desk.engine.approve(session_id, edit_id, by=by or who(), note=note)
-        return work_on(desk, approved, quiet=True) if approved.inline else approved
+    def act(backend: EditBackend, _: EditSession) -> EditSession:
+        approved = backend.engine.approve(session_id, edit_id, by=by or who(), note=note)
+        return work_on(backend, approved, quiet=True) if approved.inline else approved
 
     session = with_session(session_id, act)
     record = session.records[session.index(edit_id) or 0]
@@ -137,9 +137,9 @@ def reject(
     from mulligan.workers.settings.model import load_settings
 
     session_id, edit_id = _waiting(edit)
-    with looking(load_settings()) as desk:
-        rejected = desk.engine.reject(session_id, edit_id, by=by or who(), note=note)
-        session = corrected(desk, rejected)
+    with looking(load_settings()) as backend:
+        rejected = backend.engine.reject(session_id, edit_id, by=by or who(), note=note)
+        session = corrected(backend, rejected)
     if json:
         screen.emit(document(session))
     else:
@@ -151,5 +151,5 @@ def _waiting(name: str) -> tuple[str, str]:
     from mulligan.console.cli.edits.find_edit import waiting
     from mulligan.workers.settings.model import load_settings
 
-    with looking(load_settings()) as desk:
-        return waiting(desk.engine.sessions, name)
+    with looking(load_settings()) as backend:
+        return waiting(backend.engine.sessions, name)

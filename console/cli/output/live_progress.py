@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mulligan.console.cli.follow_jobs import Followed, Following
+from mulligan.console.cli.follow_jobs import FollowedJob, FollowedJobs
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.words import number
 from mulligan.tasks.ports.ledger import Event
@@ -15,14 +15,14 @@ from mulligan.tasks.ports.ledger import Event
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Show = Callable[[Followed, Event], None]
+Show = Callable[[FollowedJob, Event], None]
 #: More lines than this would push the bar off the screen.
 _MOST_LINES = 12
 _STYLES = {"succeeded": "green", "escalated": "yellow", "cancelled": "dim"}
 
 
 @contextmanager
-def progress(following: Following, *, quiet: bool = False) -> Iterator[Show]:
+def progress(following: FollowedJobs, *, quiet: bool = False) -> Iterator[Show]:
     """What to tell about each event. ``quiet``: stdout is for data, and only a terminal is told."""
     if quiet and not sys.stderr.isatty():
         yield lambda *_: None
@@ -35,14 +35,14 @@ def progress(following: Following, *, quiet: bool = False) -> Iterator[Show]:
 
 
 @contextmanager
-def _live(following: Following, *, quiet: bool) -> Iterator[Show]:
+def _live(following: FollowedJobs, *, quiet: bool) -> Iterator[Show]:
     from rich.live import Live
     from rich.text import Text
 
     console = screen.err() if quiet else screen.out()
     with Live(console=console, get_renderable=lambda: _picture(following), transient=True) as live:
 
-        def show(job: Followed, event: Event) -> None:
+        def show(job: FollowedJob, event: Event) -> None:
             if event.type == "job" and job.ended:
                 live.refresh()
                 # As a styled text: a style of print would colour the live part, too.
@@ -51,7 +51,7 @@ def _live(following: Following, *, quiet: bool) -> Iterator[Show]:
         yield show
 
 
-def _picture(following: Following) -> RenderableType:
+def _picture(following: FollowedJobs) -> RenderableType:
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.spinner import Spinner
@@ -80,12 +80,12 @@ def _picture(following: Following) -> RenderableType:
     return Group(head, lines)
 
 
-def _line(job: Followed, event: Event, width: int) -> None:
+def _line(job: FollowedJob, event: Event, width: int) -> None:
     if line := told(job, event, width):
         screen.say(line)
 
 
-def told(job: Followed, event: Event, width: int = 0) -> str:
+def told(job: FollowedJob, event: Event, width: int = 0) -> str:
     """One line about an event that people care for, or nothing."""
     name = job.label.ljust(width)
     data = event.data

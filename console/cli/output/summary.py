@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.prompt_diff import print_repair
 from mulligan.console.reports import words
-from mulligan.console.reports.run_figures import Figures, first_try, tokens_of
+from mulligan.console.reports.run_figures import RunFigures, first_try, tokens_of
 from mulligan.tasks.ports.ledger import JobView
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def print_summary(
     screen.out().print(jobs_table(shown))
     if len(shown) < len(views):
         screen.say(f"… and {len(views) - len(shown):,} more; `mulligan jobs list` has them all")
-    for line in summary_lines(Figures.of(views, accepted=accepted)):
+    for line in summary_lines(RunFigures.of(views, accepted=accepted)):
         screen.say(line)
     if views:
         screen.say(next_line(views, home), style="dim")
@@ -73,7 +73,7 @@ def jobs_table(views: Sequence[JobView]) -> Table:
     return table
 
 
-def summary_lines(figures: Figures) -> list[str]:
+def summary_lines(figures: RunFigures) -> list[str]:
     first = [
         f"first try {figures.first_try}/{figures.jobs}"
         f" → after repair {figures.succeeded}/{figures.jobs}"

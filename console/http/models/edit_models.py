@@ -17,13 +17,13 @@ from mulligan.policies.edits.edit import (
     EditPlan,
     EditRiskTier,
 )
-from mulligan.policies.edits.session import Delta, EditRecord, Phase, Session
+from mulligan.policies.edits.session import EditDelta, EditRecord, EditSession, Phase
 from mulligan.policies.edits.suite import Suite
 
 _Words = Annotated[str, Field(max_length=2000)]
 
 
-class Submission(BaseModel):
+class PlanSubmission(BaseModel):
     """A plan, and the tree that it is for."""
 
     model_config = ConfigDict(extra="forbid")
@@ -38,7 +38,7 @@ class Submission(BaseModel):
     config: Annotated[str, Field(min_length=1, max_length=1000)] = "."
 
     @model_validator(mode="after")
-    def _is_text(self) -> Submission:
+    def _is_text(self) -> PlanSubmission:
         """JSON can spell half of a surrogate pair, which no file and no ledger can hold."""
         try:
             self.model_dump_json()
@@ -47,7 +47,7 @@ class Submission(BaseModel):
         return self
 
 
-class Note(BaseModel):
+class DecisionNote(BaseModel):
     """What a person says about a decision."""
 
     model_config = ConfigDict(extra="forbid")
@@ -55,7 +55,7 @@ class Note(BaseModel):
     note: _Words | None = None
 
 
-class Reason(BaseModel):
+class DecisionReason(BaseModel):
     """Why an edit is not applied. A model that wrote the plan is told."""
 
     model_config = ConfigDict(extra="forbid")
@@ -114,25 +114,25 @@ class SessionDocument(SessionRow):
     records: list[EditDocument]
 
 
-class Sessions(BaseModel):
+class SessionList(BaseModel):
     sessions: list[SessionRow]
 
 
-class Reviews(BaseModel):
+class ReviewList(BaseModel):
     reviews: list[EditDocument]
 
 
-class History(BaseModel):
-    deltas: list[Delta]
+class DeltaHistory(BaseModel):
+    deltas: list[EditDelta]
 
 
-class RolledBack(SessionDocument):
+class RollbackResult(SessionDocument):
     """The session after a rollback, and what was done, in words."""
 
     said: str
 
 
-def row(session: Session, workspace: str | None) -> SessionRow:
+def row(session: EditSession, workspace: str | None) -> SessionRow:
     statuses: dict[str, int] = {}
     for outcome in session.outcomes:
         statuses[outcome.status] = statuses.get(outcome.status, 0) + 1
@@ -153,7 +153,7 @@ def row(session: Session, workspace: str | None) -> SessionRow:
     )
 
 
-def document(session: Session, workspace: str | None, *, texts: bool) -> SessionDocument:
+def document(session: EditSession, workspace: str | None, *, texts: bool) -> SessionDocument:
     return SessionDocument(
         **dict(row(session, workspace)),
         benchmark=session.benchmark,
@@ -164,7 +164,7 @@ def document(session: Session, workspace: str | None, *, texts: bool) -> Session
     )
 
 
-def edit_document(session: Session, record: EditRecord, *, texts: bool) -> EditDocument:
+def edit_document(session: EditSession, record: EditRecord, *, texts: bool) -> EditDocument:
     """One edit; what it writes, and what quotes that, only for those who may read texts."""
     edit, outcome, diff = record.edit, record.outcome, record.diff
     if not texts:
@@ -188,7 +188,7 @@ def edit_document(session: Session, record: EditRecord, *, texts: bool) -> EditD
     )
 
 
-def delta_document(delta: Delta, *, texts: bool) -> Delta:
+def delta_document(delta: EditDelta, *, texts: bool) -> EditDelta:
     """A measured effect; its notes may quote what a suite printed."""
     return delta if texts else delta.model_copy(update={"notes": _hide_all(delta.notes)})
 

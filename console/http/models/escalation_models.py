@@ -66,7 +66,7 @@ class GroupRow(BaseModel):
     runbook_url: str
 
 
-class Groups(BaseModel):
+class GroupList(BaseModel):
     groups: list[GroupRow]
 
 
@@ -76,7 +76,7 @@ class GroupDetail(BaseModel):
     escalations: list[EscalationRow]
 
 
-class Unended(BaseModel):
+class NotEndedRow(BaseModel):
     id: str
     why: str
 
@@ -97,12 +97,12 @@ class BulkRow(BaseModel):
     skipped: int
     #: Open still; the first of them are in `problems`.
     failed: int
-    problems: list[Unended]
+    problems: list[NotEndedRow]
     created_at: float
     ended_at: float | None
 
 
-class DryRun(BaseModel):
+class DryRunResponse(BaseModel):
     """What would be acted on. Nothing was changed."""
 
     dry_run: Literal[True]
@@ -113,7 +113,7 @@ class DryRun(BaseModel):
     first: list[EscalationRow]
 
 
-class Ending(BaseModel):
+class EndRequestBody(BaseModel):
     """What to act on, and a note for the record. All that is given must fit."""
 
     model_config = ConfigDict(extra="forbid")
@@ -147,7 +147,7 @@ class Strategy(BaseModel):
     constrained: bool = False
 
 
-class Requeueing(Ending):
+class Requeueing(EndRequestBody):
     #: Replaces the user's text for the attempts that follow.
     prompt: Annotated[str, Field(min_length=1, max_length=1_000_000)] | None = None
     strategy: Strategy | None = None

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from mulligan.console.reports.job_document import job_document
 from mulligan.console.reports.words import place_without_texts
 from mulligan.policies.failures.redaction import is_name
-from mulligan.policies.jobs.job import Open, RunnerSpec, VerifierSpec
+from mulligan.policies.jobs.job import OpenModel, RunnerSpec, VerifierSpec
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 from mulligan.workers.ledger.job_pages import JobRow
 
@@ -38,7 +38,7 @@ class JobSummary(BaseModel):
     finished_at: float | None
 
 
-class Usage(BaseModel):
+class UsageDocument(BaseModel):
     """What an answer cost. Unknown is null, never 0."""
 
     prompt_tokens: int | None = None
@@ -68,7 +68,7 @@ class AttemptDocument(BaseModel):
     #: Attempts before a person's requeue, which are not held against this one.
     since: int
     decoding: dict[str, Any]
-    usage: Usage | None
+    usage: UsageDocument | None
     model: str | None
     finish_reason: str | None
     #: As it was asked: the corrected prompt of a retry.
@@ -188,7 +188,7 @@ def _job(job: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _options(spec: Mapping[str, Any], kind: type[Open]) -> dict[str, Any]:
+def _options(spec: Mapping[str, Any], kind: type[OpenModel]) -> dict[str, Any]:
     """What a runner or a verifier was given may be text: scripted answers, words to look for."""
     return {
         name: value if name in kind.model_fields or isinstance(value, int | float) else REDACTED

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.reports.cost_report import cost_report
-from mulligan.workers.figures.windows import Figures
+from mulligan.workers.figures.windows import FigureReader
 
 By = Annotated[
     str,
@@ -25,7 +25,7 @@ WindowText = Annotated[
 ]
 
 
-class UsedBody(BaseModel):
+class UsedTokens(BaseModel):
     attempts: int
     successes: int
     #: Attempts whose usage nobody told: they are in no other number.
@@ -40,7 +40,7 @@ class UsedBody(BaseModel):
     unpriced_tokens: int
 
 
-class CostLine(BaseModel):
+class CostRow(BaseModel):
     #: Group → its value; empty for work that has none.
     of: dict[str, str]
     attempts: int
@@ -52,8 +52,8 @@ class CostLine(BaseModel):
     repairs_share: float | None
     unknown_attempts: int
     unpriced_tokens: int
-    first: UsedBody
-    repairs: UsedBody
+    first: UsedTokens
+    repairs: UsedTokens
 
 
 class CostReport(BaseModel):
@@ -63,11 +63,11 @@ class CostReport(BaseModel):
     by: list[str]
     #: Whether any price is configured.
     priced: bool
-    total: CostLine
-    lines: list[CostLine]
+    total: CostRow
+    lines: list[CostRow]
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["cost"])
 
     @router.get("/api/cost")
@@ -78,11 +78,11 @@ def create_router(site: Site) -> APIRouter:
     ) -> CostReport:
         """Tokens and money of a window by group, first attempts and repairs apart."""
         report = cost_report(
-            Figures(site.ledger.calls, site.settings),
-            site.settings,
+            FigureReader(context.ledger.calls, context.settings),
+            context.settings,
             by=by,
             window=window,
-            now=site.ledger.now(),
+            now=context.ledger.now(),
             tenant=caller.tenant,
         )
         return CostReport.model_validate(report)

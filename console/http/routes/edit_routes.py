@@ -16,29 +16,29 @@ from fastapi import Path as InPath
 from starlette.requests import Request
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import Problem, errors, invalid, not_found
 from mulligan.console.http.models.edit_models import (
+    DecisionNote,
+    DecisionReason,
+    DeltaHistory,
     EditDocument,
-    History,
-    Note,
-    Reason,
-    Reviews,
-    RolledBack,
+    PlanSubmission,
+    ReviewList,
+    RollbackResult,
     SessionDocument,
-    Sessions,
-    Submission,
+    SessionList,
     delta_document,
     document,
     edit_document,
     row,
 )
-from mulligan.policies.edits.session import EditRecord, Session
-from mulligan.tasks.edits.advance import NotNow
+from mulligan.policies.edits.session import EditRecord, EditSession
+from mulligan.tasks.edits.advance import RetryLater
 from mulligan.tasks.ports.appliers import EditConflict
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.edits.operations.payloads import nearest
-from mulligan.workers.edits.sessions.engine import Engine, engine_of
+from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree.journal import TreeFault
 from mulligan.workers.ledger.tokens import Role
@@ -48,7 +48,7 @@ LOOKED_AT = 500
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 #: Names that other addresses have.
 _RESERVED = frozenset({"reviews", "history"})
-_NO_NOTE = Note()
+_NO_NOTE = DecisionNote()
 
 
 def unbound(*roles: Role) -> Callable[[Request], Caller]:
@@ -78,36 +78,36 @@ EditName = Annotated[
 ]
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["edits"])
-    _add_submitting(router, site)
-    _add_reading(router, site)
-    _add_deciding(router, site)
-    _add_rollback(router, site)
+    _add_submitting(router, context)
+    _add_reading(router, context)
+    _add_deciding(router, context)
+    _add_rollback(router, context)
     return router
 
 
-def _add_submitting(router: APIRouter, site: Site) -> None:
+def _add_submitting(router: APIRouter, context: ConsoleContext) -> None:
     @router.post("/api/edits", status_code=202, responses=errors(409))
-    def submit(body: Submission, caller: Author, response: Response) -> SessionDocument:
+    def submit(body: PlanSubmission, caller: Author, response: Response) -> SessionDocument:
         """Hand in a plan for a workspace of this host; its edit worker goes to work on it."""
-        session = _begun(site, body, by=caller.name)
+        session = _begun(context, body, by=caller.name)
         response.headers["Location"] = f"/api/edits/{session.id}"
-        return document(session, workspace_of(site, session), texts=caller.texts)
+        return document(session, workspace_of(context, session), texts=caller.texts)
 
 
-def _add_reading(router: APIRouter, site: Site) -> None:
+def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/edits")
-    def sessions(_: Reader, limit: Limit = 100) -> Sessions:
+    def sessions(_: Reader, limit: Limit = 100) -> SessionList:
         """Sessions, the newest first."""
-        found = edit_engine(site).sessions.recent(limit=limit)
-        return Sessions(sessions=[row(each, workspace_of(site, each)) for each in found])
+        found = edit_engine(context).sessions.recent(limit=limit)
+        return SessionList(sessions=[row(each, workspace_of(context, each)) for each in found])
 
     @router.get("/api/edits/reviews")
-    def reviews(caller: Reader, limit: Limit = 100) -> Reviews:
+    def reviews(caller: Reader, limit: Limit = 100) -> ReviewList:
         """Edits that wait for a person, those of the newest session first."""
-        found = waiting(site)[:limit]
-        return Reviews(reviews=[edit_document(s, r, texts=caller.texts) for s, r in found])
+        found = waiting(context)[:limit]
+        return ReviewList(reviews=[edit_document(s, r, texts=caller.texts) for s, r in found])
 
     @router.get("/api/edits/history")
     def history(
@@ -115,87 +115,93 @@ def _add_reading(router: APIRouter, site: Site) -> None:
         session: Annotated[str | None, Query(max_length=200)] = None,
         cluster: Annotated[str | None, Query(max_length=200)] = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
-    ) -> History:
+    ) -> DeltaHistory:
         """Effects that were measured, the newest first; each edit once."""
         found = [
             delta_document(delta, texts=caller.texts)
-            for delta in edit_engine(site).sessions.deltas(limit=10_000)
+            for delta in edit_engine(context).sessions.deltas(limit=10_000)
             if session in (None, "", delta.session)
             and (not cluster or cluster in delta.cluster_deltas)
         ]
-        return History(deltas=found[:limit])
+        return DeltaHistory(deltas=found[:limit])
 
     @router.get("/api/edits/{session}", responses=errors(404))
     def session(session: SessionName, caller: Reader) -> SessionDocument:
         """A session: each edit with its outcome, its diff and its measured effect."""
-        found = session_named(site, session)
-        return document(found, workspace_of(site, found), texts=caller.texts)
+        found = session_named(context, session)
+        return document(found, workspace_of(context, found), texts=caller.texts)
 
 
-def _add_deciding(router: APIRouter, site: Site) -> None:
+def _add_deciding(router: APIRouter, context: ConsoleContext) -> None:
     @router.post("/api/edits/{session}/{edit}/approve", status_code=202, responses=errors(404, 409))
     def approve(
-        session: SessionName, edit: EditName, caller: Ops, body: Note = _NO_NOTE
+        session: SessionName, edit: EditName, caller: Ops, body: DecisionNote = _NO_NOTE
     ) -> EditDocument:
         """Let an edit be applied. It still has to pass the gate."""
-        edit_named(session_named(site, session), edit)
+        edit_named(session_named(context, session), edit)
         with deciding():
-            done = approved(edit_engine(site), session, edit, by=caller.name, note=body.note)
+            done = approved(edit_engine(context), session, edit, by=caller.name, note=body.note)
         return edit_document(done, edit_named(done, edit), texts=caller.texts)
 
     @router.post("/api/edits/{session}/{edit}/reject", responses=errors(404, 409))
-    def reject(session: SessionName, edit: EditName, body: Reason, caller: Ops) -> EditDocument:
+    def reject(
+        session: SessionName, edit: EditName, body: DecisionReason, caller: Ops
+    ) -> EditDocument:
         """Decide that an edit is not applied, and say why."""
-        edit_named(session_named(site, session), edit)
+        edit_named(session_named(context, session), edit)
         with deciding():
-            done = edit_engine(site).reject(session, edit, by=caller.name, note=body.note)
+            done = edit_engine(context).reject(session, edit, by=caller.name, note=body.note)
         return edit_document(done, edit_named(done, edit), texts=caller.texts)
 
 
-def _add_rollback(router: APIRouter, site: Site) -> None:
+def _add_rollback(router: APIRouter, context: ConsoleContext) -> None:
     @router.post("/api/edits/{session}/rollback", responses=errors(404, 409))
-    def roll_back(session: SessionName, caller: Ops, body: Note = _NO_NOTE) -> RolledBack:
+    def roll_back(
+        session: SessionName, caller: Ops, body: DecisionNote = _NO_NOTE
+    ) -> RollbackResult:
         """Take all of a session back, byte for byte; what was left to do is not done."""
-        session_named(site, session)
-        return _rolled_back(site, caller, session, None, body)
+        session_named(context, session)
+        return _rolled_back(context, caller, session, None, body)
 
     @router.post("/api/edits/{session}/{edit}/rollback", responses=errors(404, 409))
     def roll_back_edit(
-        session: SessionName, edit: EditName, caller: Ops, body: Note = _NO_NOTE
-    ) -> RolledBack:
+        session: SessionName, edit: EditName, caller: Ops, body: DecisionNote = _NO_NOTE
+    ) -> RollbackResult:
         """Take one edit back, byte for byte. Again is harmless."""
-        edit_named(session_named(site, session), edit)
-        return _rolled_back(site, caller, session, edit, body)
+        edit_named(session_named(context, session), edit)
+        return _rolled_back(context, caller, session, edit, body)
 
 
 def _rolled_back(
-    site: Site, caller: Caller, session: str, edit: str | None, body: Note
-) -> RolledBack:
+    context: ConsoleContext, caller: Caller, session: str, edit: str | None, body: DecisionNote
+) -> RollbackResult:
     with deciding():
-        done, said = edit_engine(site).roll_back(session, edit, by=caller.name, note=body.note)
-    found = document(done, workspace_of(site, done), texts=caller.texts)
-    return RolledBack(**dict(found), said=said)
+        done, said = edit_engine(context).roll_back(session, edit, by=caller.name, note=body.note)
+    found = document(done, workspace_of(context, done), texts=caller.texts)
+    return RollbackResult(**dict(found), said=said)
 
 
 # -- finding -------------------------------------------------------------------------------------
 
 
-def edit_engine(site: Site) -> Engine:
+def edit_engine(context: ConsoleContext) -> EditEngine:
     """The engine of this host, for one request."""
-    settings = site.settings
-    return engine_of(settings, site.ledger, site.shop.intake, commands=settings.allow_inline)
+    settings = context.settings
+    return build_edit_engine(
+        settings, context.ledger, context.services.intake, commands=settings.allow_inline
+    )
 
 
-def session_named(site: Site, name: str) -> Session:
+def session_named(context: ConsoleContext, name: str) -> EditSession:
     """A session, or 404."""
     known = _NAME.fullmatch(name) and name not in _RESERVED
-    found = edit_engine(site).sessions.find(name) if known else None
+    found = edit_engine(context).sessions.find(name) if known else None
     if found is None:
         raise not_found(f"session {name}")
     return found.session
 
 
-def edit_named(session: Session, name: str) -> EditRecord:
+def edit_named(session: EditSession, name: str) -> EditRecord:
     """An edit of a session, or 404."""
     index = session.index(name)
     if index is None:
@@ -203,23 +209,23 @@ def edit_named(session: Session, name: str) -> EditRecord:
     return session.records[index]
 
 
-def waiting(site: Site) -> list[tuple[Session, EditRecord]]:
+def waiting(context: ConsoleContext) -> list[tuple[EditSession, EditRecord]]:
     """Edits that wait for a person, those of the newest session first."""
-    found = edit_engine(site).sessions.recent(limit=LOOKED_AT)
+    found = edit_engine(context).sessions.recent(limit=LOOKED_AT)
     return [(s, record) for s in found for record in s.records if record.reviewable]
 
 
-def workspace_of(site: Site, session: Session) -> str | None:
+def workspace_of(context: ConsoleContext, session: EditSession) -> str | None:
     """The name that configuration has for a session's tree."""
-    named = site.settings.workspaces.items()
+    named = context.settings.workspaces.items()
     return next((name for name, path in named if str(path.resolve()) == session.root), None)
 
 
 # -- acting --------------------------------------------------------------------------------------
 
 
-def _begun(site: Site, body: Submission, *, by: str) -> Session:
-    plan, engine = body.plan, edit_engine(site)
+def _begun(context: ConsoleContext, body: PlanSubmission, *, by: str) -> EditSession:
+    plan, engine = body.plan, edit_engine(context)
     if plan.session in _RESERVED:
         raise invalid(f"plan.session: {plan.session!r} means something else here; choose another")
     if plan.benchmark.suite is not None and body.suite is None:
@@ -229,7 +235,7 @@ def _begun(site: Site, body: Submission, *, by: str) -> Session:
     try:
         return engine.begin(
             plan,
-            _root(site, body.workspace, engine.host),
+            _root(context, body.workspace, engine.host),
             body.mode,
             suite=body.suite,
             config=body.config,
@@ -242,8 +248,8 @@ def _begun(site: Site, body: Submission, *, by: str) -> Session:
         raise
 
 
-def _root(site: Site, name: str, host: str) -> Path:
-    known: dict[str, Path] = site.settings.workspaces
+def _root(context: ConsoleContext, name: str, host: str) -> Path:
+    known: dict[str, Path] = context.settings.workspaces
     if name not in known:
         raise invalid(
             f"workspace: there is no {name!r} in [workspaces] of mulligan.toml"
@@ -255,8 +261,8 @@ def _root(site: Site, name: str, host: str) -> Path:
 
 
 def approved(
-    engine: Engine, session_id: str, edit_id: str, *, by: str, note: str | None
-) -> Session:
+    engine: EditEngine, session_id: str, edit_id: str, *, by: str, note: str | None
+) -> EditSession:
     """Approve an edit. A session that a command began, and left, goes to the edit worker: if that
     may not run its suite, nothing is changed, and who approves is told what may."""
     try:
@@ -277,7 +283,7 @@ def deciding() -> Iterator[None]:
     """What stands in the way of a decision is 409, with the reason."""
     try:
         yield
-    except NotNow as error:
+    except RetryLater as error:
         raise Problem(409, "busy", f"{error}; try again") from None
     except EditConflict as error:
         text = "later changes are in the way; nothing was taken back"

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mulligan.console.http.access import Caller, needs, still_in
-from mulligan.console.http.broadcast import Broadcast, Listener, Position, Wants
-from mulligan.console.http.context import Site
+from mulligan.console.http.broadcast import Broadcast, EventFilter, Listener, Position
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import errors
 from mulligan.console.http.routes.job_routes import visible_job
 
@@ -104,7 +104,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["events"])
 
     @router.get("/api/events", response_class=EventStream, responses=_STREAM)
@@ -117,10 +117,10 @@ def create_router(site: Site) -> APIRouter:
     ) -> Response:
         """Everything that happens from now on, or after an event."""
         start = last_event_id or after
-        position = site.broadcast.position(start) if start else None
+        position = context.broadcast.position(start) if start else None
         whose = caller.tenant if caller.tenant is not None else tenant or None
-        wants = Wants(tenant=whose, texts=caller.texts)
-        return await _stream(site, wants, position, partial(still_in, request, caller))
+        wants = EventFilter(tenant=whose, texts=caller.texts)
+        return await _stream(context, wants, position, partial(still_in, request, caller))
 
     @router.get(
         "/api/jobs/{job_id}/events",
@@ -135,11 +135,11 @@ def create_router(site: Site) -> APIRouter:
         last_event_id: LastEventId = None,
     ) -> Response:
         """What happened to one job since it was accepted, and what happens to it."""
-        view = await run_in_threadpool(visible_job, site, caller, job_id)
+        view = await run_in_threadpool(visible_job, context, caller, job_id)
         start = last_event_id or after or _just_before(view.created_at)
-        wants = Wants(job=view.id, texts=caller.texts)
-        position = site.broadcast.position(start)
-        return await _stream(site, wants, position, partial(still_in, request, caller))
+        wants = EventFilter(job=view.id, texts=caller.texts)
+        position = context.broadcast.position(start)
+        return await _stream(context, wants, position, partial(still_in, request, caller))
 
     return router
 
@@ -154,6 +154,8 @@ def _just_before(moment: float) -> str:
 
 
 async def _stream(
-    site: Site, wants: Wants, after: Position | None, allowed: Callable[[], bool]
+    context: ConsoleContext, wants: EventFilter, after: Position | None, allowed: Callable[[], bool]
 ) -> Response:
-    return EventStream(site.broadcast, await site.broadcast.listen(wants, after=after), allowed)
+    return EventStream(
+        context.broadcast, await context.broadcast.listen(wants, after=after), allowed
+    )

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import Problem, errors, invalid, not_found
 from mulligan.console.http.routes.job_routes import visible_job
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION, CycleStatus
@@ -17,15 +17,15 @@ from mulligan.policies.cycles.delayed import SAME_FORMULATION, suggested
 from mulligan.policies.failures.failure import Finding
 from mulligan.policies.jobs.job import Name, Seconds, Usage
 from mulligan.tasks.external.lane import (
+    ExternalTask,
     NotCounted,
-    Report,
-    Task,
+    ReportedAttempt,
     next_task,
     parse_token,
     record_attempt,
     report_attempt,
 )
-from mulligan.tasks.ports.ledger import JobView, Refused
+from mulligan.tasks.ports.ledger import ClaimRefused, JobView
 from mulligan.tasks.ports.world import BadInput
 
 Producer = Annotated[Caller, Depends(needs("producer"))]
@@ -33,7 +33,7 @@ Producer = Annotated[Caller, Depends(needs("producer"))]
 _OF_ITS_OWN = ("subject", "task_type", "labels", "system", "delayed_verification", "policy")
 
 
-class FoundWrong(BaseModel):
+class ReportedError(BaseModel):
     """One thing that is wrong with an answer."""
 
     model_config = ConfigDict(extra="forbid")
@@ -62,7 +62,7 @@ class AttemptReport(BaseModel):
     score: float | None = Field(default=None, ge=0, le=100, allow_inf_nan=False)
     #: What was wrong, in words: it becomes part of the corrected prompt.
     feedback: str = Field(default="", max_length=10_000)
-    findings: list[FoundWrong] = Field(default_factory=list, max_length=200)
+    findings: list[ReportedError] = Field(default_factory=list, max_length=200)
     #: For a delayed verification: the family of the task it was shown with.
     task_family: Name | None = None
     seconds: Annotated[Seconds, Field(le=1e7)] = 0.0
@@ -80,8 +80,8 @@ class AttemptReport(BaseModel):
             raise ValueError(f"with a token, {', '.join(given)} are the task's own: leave them out")
         return self
 
-    def report(self) -> Report:
-        return Report(
+    def report(self) -> ReportedAttempt:
+        return ReportedAttempt(
             score=self.score,
             answer=self.answer,
             findings=[Finding(**each.model_dump()) for each in self.findings],
@@ -98,7 +98,7 @@ class AttemptReport(BaseModel):
         return {name: value for name in fields if (value := getattr(self, name)) is not None}
 
 
-class Recorded(BaseModel):
+class RecordedAttempt(BaseModel):
     """What became of a reported attempt."""
 
     job_id: str
@@ -127,7 +127,7 @@ class SelfRepair(_Camel):
     protocol_version: str
 
 
-class OtherWords(_Camel):
+class Reformulation(_Camel):
     """What makes a delayed verification count."""
 
     max_similarity: float
@@ -149,7 +149,7 @@ class TaskDocument(_Camel):
     token: str
     expires_at: float
     self_repair: SelfRepair | None
-    other_words: OtherWords | None
+    other_words: Reformulation | None
 
 
 Subject = Annotated[
@@ -167,7 +167,7 @@ Tenant = Annotated[
 ]
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["elsewhere"])
     nothing: dict[int | str, dict[str, Any]] = {204: {"description": "Nothing is due"}}
 
@@ -179,7 +179,7 @@ def create_router(site: Site) -> APIRouter:
         whose = caller.tenant or tenant
         if not caller.sees(whose):
             raise not_found(f"tenant {tenant}")
-        task = next_task(site.shop.bench, subject, tenant=whose)
+        task = next_task(context.services.context, subject, tenant=whose)
         if task is None:
             return Response(status_code=204, headers={"Cache-Control": "no-store"})
         return _document(task)
@@ -195,17 +195,17 @@ def create_router(site: Site) -> APIRouter:
         )
 
     @router.post("/api/attempts", status_code=201, responses={**errors(404, 409)})
-    def attempts(body: AttemptReport, caller: Producer) -> Recorded:
+    def attempts(body: AttemptReport, caller: Producer) -> RecordedAttempt:
         """Record an attempt that was made, and scored, elsewhere."""
         try:
-            job_id, number, cycle_id = _record(site, body, caller)
+            job_id, number, cycle_id = _record(context, body, caller)
         except NotCounted as error:
             raise Problem(
                 422, error.reason, str(error), details=[f"prompt: {error.reason}"]
             ) from None
         except BadInput as error:
             raise invalid(*error.problems) from None
-        view = site.ledger.job(job_id)
+        view = context.ledger.job(job_id)
         if view is None:
             raise not_found(f"job {job_id}")
         if cycle_id is not None:
@@ -215,34 +215,38 @@ def create_router(site: Site) -> APIRouter:
     return router
 
 
-def _record(site: Site, body: AttemptReport, caller: Caller) -> tuple[str, int, str | None]:
+def _record(
+    context: ConsoleContext, body: AttemptReport, caller: Caller
+) -> tuple[str, int, str | None]:
     """The job, the attempt, and the cycle if it was a delayed verification."""
-    bench, report = site.shop.bench, body.report()
+    attempt_context, report = context.services.context, body.report()
     if body.token is None:
-        job_id, _ = record_attempt(bench, site.shop.intake, _owned(site, body, caller), report)
+        job_id, _ = record_attempt(
+            attempt_context, context.services.intake, _owned(context, body, caller), report
+        )
         return job_id, 1, None
     lease = parse_token(body.token)
-    visible_job(site, caller, lease.entry.job_id)
-    told = report_attempt(bench, lease, report)
-    if isinstance(told, Refused):
+    visible_job(context, caller, lease.entry.job_id)
+    told = report_attempt(attempt_context, lease, report)
+    if isinstance(told, ClaimRefused):
         _refuse(told)
     entry = lease.entry
     return entry.job_id, entry.attempt, entry.cycle_id if entry.kind == "cycle" else None
 
 
-def _owned(site: Site, body: AttemptReport, caller: Caller) -> dict[str, Any]:
+def _owned(context: ConsoleContext, body: AttemptReport, caller: Caller) -> dict[str, Any]:
     """The new job of an attempt; a tenant's token makes it that tenant's."""
     raw = body.job()
     if caller.tenant is None:
         return raw
-    name = site.settings.tenant_label
+    name = context.settings.tenant_label
     labels = raw.get("labels", {})
     if labels.get(name, caller.tenant) != caller.tenant:
         raise Problem(403, "other_tenant", f"labels.{name}: this token is for {caller.tenant}")
     return {**raw, "labels": {**labels, name: caller.tenant}}
 
 
-def _refuse(told: Refused) -> None:
+def _refuse(told: ClaimRefused) -> None:
     """A report that comes twice is answered like the first; any other refusal is told."""
     match told.reason:
         case "stored" | "verifying":
@@ -261,7 +265,7 @@ def _refuse(told: Refused) -> None:
             )
 
 
-def _document(task: Task) -> TaskDocument:
+def _document(task: ExternalTask) -> TaskDocument:
     job, plan = task.claim.job, task.claim.plan
     repair, words = None, None
     delayed = task.mode == "delayed_verification"
@@ -270,7 +274,7 @@ def _document(task: Task) -> TaskDocument:
             mode=task.mode, cycle_id=task.cycle_id, protocol_version=PROTOCOL_VERSION
         )
     if delayed:
-        words = OtherWords(
+        words = Reformulation(
             max_similarity=SAME_FORMULATION,
             other_family=job.delayed_verification.other_family,
             suggestion=suggested(job),
@@ -290,10 +294,10 @@ def _document(task: Task) -> TaskDocument:
     )
 
 
-def _verified(view: JobView, cycle_id: str) -> Recorded:
+def _verified(view: JobView, cycle_id: str) -> RecordedAttempt:
     """A delayed verification ends its cycle, and changes nothing of the job."""
     cycle = next(each for each in view.cycles if each.id == cycle_id)
-    return Recorded(
+    return RecordedAttempt(
         job_id=view.id,
         state=view.state,
         reason=cycle.reason or None,
@@ -308,13 +312,13 @@ def _verified(view: JobView, cycle_id: str) -> Recorded:
     )
 
 
-def _recorded(view: JobView, number: int) -> Recorded:
+def _recorded(view: JobView, number: int) -> RecordedAttempt:
     attempt = view.attempts[number - 1]
     coming = view.attempts[number] if len(view.attempts) > number else None
     own = attempt.plan.cycle_id
     opened = [c for c in view.cycles if c.source_attempt == number or c.id == own]
     cycle = opened[-1] if opened else None
-    return Recorded(
+    return RecordedAttempt(
         job_id=view.id,
         state=view.state,
         reason=view.reason,

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import Problem, errors, invalid, not_found
 from mulligan.console.reports.failure_report import failure_report, failures_report
-from mulligan.policies.figures.failure_ranking import Choice
+from mulligan.policies.figures.failure_ranking import RankingFilter
 from mulligan.policies.jobs.job import parse_duration
-from mulligan.workers.figures.windows import LONGEST_WINDOW, Figures
+from mulligan.workers.figures.windows import LONGEST_WINDOW, FigureReader
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Ops = Annotated[Caller, Depends(needs("ops"))]
@@ -32,7 +32,7 @@ class TechniqueRow(BaseModel):
     repaired: int
 
 
-class Failure(BaseModel):
+class FailureRow(BaseModel):
     signature: str
     kind: str
     cause: str | None
@@ -57,12 +57,12 @@ class Failure(BaseModel):
     muted_until: float | None
 
 
-class Failures(BaseModel):
+class FailureList(BaseModel):
     generated_at: str
     window: str
     since: str
     step_seconds: int
-    failures: list[Failure]
+    failures: list[FailureRow]
 
 
 class Explanation(BaseModel):
@@ -81,7 +81,7 @@ class Explanation(BaseModel):
     redacted: bool
 
 
-class FailureDetail(Failure):
+class FailureDetail(FailureRow):
     generated_at: str
     window: str
     since: str
@@ -92,19 +92,19 @@ class FailureDetail(Failure):
     explanation: Explanation | None
 
 
-class Mute(BaseModel):
+class MuteRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     #: For how long, such as 4h; null lifts the mute.
     for_: str | None = Field(alias="for", max_length=20, examples=["4h"])
 
 
-class Muted(BaseModel):
+class MuteResponse(BaseModel):
     signature: str
     muted_until: float | None
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(prefix="/api/failures", tags=["failures"])
 
     @router.get("")
@@ -115,22 +115,22 @@ def create_router(site: Site) -> APIRouter:
         task_type: Filter = None,
         model: Filter = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    ) -> Failures:
+    ) -> FailureList:
         """The most frequent failure signatures of a window first."""
-        choice = Choice(tenant=caller.tenant, kind=kind, task_type=task_type, model=model)
+        choice = RankingFilter(tenant=caller.tenant, kind=kind, task_type=task_type, model=model)
         report = failures_report(
-            _figures(site), window=window, now=site.ledger.now(), choice=choice, limit=limit
+            _figures(context), window=window, now=context.ledger.now(), choice=choice, limit=limit
         )
-        return Failures.model_validate(report)
+        return FailureList.model_validate(report)
 
     @router.get("/{signature}", responses=errors(404))
     def failure(signature: Signature, caller: Reader, window: WindowText = "7d") -> FailureDetail:
         """One signature, with the explanation of what made it."""
         report = failure_report(
-            _figures(site),
+            _figures(context),
             signature=signature,
             window=window,
-            now=site.ledger.now(),
+            now=context.ledger.now(),
             tenant=caller.tenant,
             texts=caller.texts,
         )
@@ -139,22 +139,22 @@ def create_router(site: Site) -> APIRouter:
         return FailureDetail.model_validate(report)
 
     @router.post("/{signature}/mute", responses=errors(404))
-    def mute(signature: Signature, body: Mute, caller: Ops) -> Muted:
+    def mute(signature: Signature, body: MuteRequest, caller: Ops) -> MuteResponse:
         """No alerts of this signature for a while; it is counted and listed as before."""
         if caller.tenant is not None:
             raise Problem(
                 403, "forbidden", "alerts are everybody's: this token is bound to one tenant"
             )
-        until = None if body.for_ is None else site.ledger.now() + _seconds(body.for_)
-        if not site.ledger.mute(signature, until=until):
+        until = None if body.for_ is None else context.ledger.now() + _seconds(body.for_)
+        if not context.ledger.mute(signature, until=until):
             raise not_found(f"escalation of {signature}: nothing alerts about it")
-        return Muted(signature=signature, muted_until=until)
+        return MuteResponse(signature=signature, muted_until=until)
 
     return router
 
 
-def _figures(site: Site) -> Figures:
-    return Figures(site.ledger.calls, site.settings)
+def _figures(context: ConsoleContext) -> FigureReader:
+    return FigureReader(context.ledger.calls, context.settings)
 
 
 def _seconds(text: str) -> float:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from pydantic import BaseModel, Field
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import NOT_JSON, Problem, errors, invalid, not_found
 from mulligan.console.http.models.job_models import JobDocument, JobSummary, document, summary
 from mulligan.policies.jobs.job import Job
@@ -51,23 +51,23 @@ Ids = Annotated[
 ]
 
 
-class Taken(BaseModel):
+class AcceptedJob(BaseModel):
     id: str
     #: seen: the same job came before under this key.
     status: Literal["accepted", "seen"]
 
 
-class Submitted(BaseModel):
-    jobs: list[Taken]
+class SubmitResponse(BaseModel):
+    jobs: list[AcceptedJob]
 
 
-class Jobs(BaseModel):
+class JobList(BaseModel):
     jobs: list[JobSummary]
     #: Give it back for the next page; null: there is none. A short page may have one.
     cursor: str | None
 
 
-class Cancelled(BaseModel):
+class CancelResponse(BaseModel):
     id: str
     state: str
 
@@ -110,22 +110,24 @@ _EXAMPLE = {
 JobsBody = Annotated[Any, Body(json_schema_extra=_BODY, examples=[_EXAMPLE])]
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["jobs"])
 
     @router.post("/api/jobs", status_code=202, responses=errors(409))
-    def submit(body: JobsBody, caller: Producer, response: Response, key: Key = None) -> Submitted:
+    def submit(
+        body: JobsBody, caller: Producer, response: Response, key: Key = None
+    ) -> SubmitResponse:
         """Hand in a job, a list of them, or {"jobs": […]}. One bad job refuses them all.
 
         A key that is another job's refuses that job only: the others are accepted all the same.
         """
         raws, many = _listed(body)
         keyed = [_keyed(raw, key, i if many else None) for i, raw in enumerate(raws)]
-        jobs = [_owned(site, job, caller, i) for i, job in enumerate(_read(keyed, many))]
-        taken = _accept(site, jobs)
+        jobs = [_owned(context, job, caller, i) for i, job in enumerate(_read(keyed, many))]
+        taken = _accept(context, jobs)
         if not many:
             response.headers["Location"] = f"/api/jobs/{taken[0].id}"
-        return Submitted(jobs=taken)
+        return SubmitResponse(jobs=taken)
 
     @router.get("/api/jobs")
     def list_jobs(
@@ -138,11 +140,11 @@ def create_router(site: Site) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         cursor: Annotated[str | None, Query(max_length=100)] = None,
         ids: Ids = None,
-    ) -> Jobs:
+    ) -> JobList:
         """Jobs, newest first; of one state, those first that came into it last; or named ones."""
         if ids is not None:
             filters = (state, task_type, label, since, until, cursor)
-            return _named(site, caller, ids, alone=all(each is None for each in filters))
+            return _named(context, caller, ids, alone=all(each is None for each in filters))
         wanted = JobFilter(
             state=state,
             task_type=task_type,
@@ -151,31 +153,33 @@ def create_router(site: Site) -> APIRouter:
             since=since,
             until=until,
         )
-        return _page(site, caller, wanted, limit=limit, cursor=cursor)
+        return _page(context, caller, wanted, limit=limit, cursor=cursor)
 
     @router.get("/api/jobs/{job_id}", responses=errors(404))
     def show(job_id: str, caller: AnyCaller) -> JobDocument:
         """A job with every attempt."""
-        return document(visible_job(site, caller, job_id), texts=caller.texts)
+        return document(visible_job(context, caller, job_id), texts=caller.texts)
 
     @router.post("/api/jobs/{job_id}/cancel", responses=errors(404, 409))
-    def cancel(job_id: str, caller: AnyCaller) -> Cancelled:
+    def cancel(job_id: str, caller: AnyCaller) -> CancelResponse:
         """Cancel a job that has not ended; a running attempt goes nowhere."""
-        view = visible_job(site, caller, job_id)
-        state = site.ledger.cancel(view.id, detail=f"by {caller.name}, over HTTP")
+        view = visible_job(context, caller, job_id)
+        state = context.ledger.cancel(view.id, detail=f"by {caller.name}, over HTTP")
         if state == "gone":
             raise not_found(f"job {job_id}")
         if state != "cancelled":
             raise Problem(409, "ended", f"the job has already ended: {state}")
-        return Cancelled(id=view.id, state=state)
+        return CancelResponse(id=view.id, state=state)
 
     return router
 
 
-def _page(site: Site, caller: Caller, wanted: JobFilter, *, limit: int, cursor: str | None) -> Jobs:
-    settings = site.settings
+def _page(
+    context: ConsoleContext, caller: Caller, wanted: JobFilter, *, limit: int, cursor: str | None
+) -> JobList:
+    settings = context.settings
     page = page_jobs(
-        site.ledger.calls,
+        context.ledger.calls,
         prefix=settings.key_prefix,
         partitions=settings.partitions,
         wanted=wanted,
@@ -183,18 +187,18 @@ def _page(site: Site, caller: Caller, wanted: JobFilter, *, limit: int, cursor: 
         cursor=cursor,
     )
     rows = [summary(row, texts=caller.texts) for row in page.jobs]
-    return Jobs(jobs=rows, cursor=page.cursor)
+    return JobList(jobs=rows, cursor=page.cursor)
 
 
-def visible_job(site: Site, caller: Caller, job_id: str) -> JobView:
+def visible_job(context: ConsoleContext, caller: Caller, job_id: str) -> JobView:
     """The job, if there is one and it is this caller's to see; else 404."""
-    view = site.ledger.job(job_id) if _ID.match(job_id) else None
+    view = context.ledger.job(job_id) if _ID.match(job_id) else None
     if view is None or not caller.sees(view.tenant):
         raise not_found(f"job {job_id}")
     return view
 
 
-def _named(site: Site, caller: Caller, ids: str, *, alone: bool) -> Jobs:
+def _named(context: ConsoleContext, caller: Caller, ids: str, *, alone: bool) -> JobList:
     """Summaries of jobs by their ids; what there is not, or is another's to see, is left out."""
     wanted = ids.split(",")
     if not alone:
@@ -202,12 +206,12 @@ def _named(site: Site, caller: Caller, ids: str, *, alone: bool) -> Jobs:
     if len(wanted) > NAMED:
         raise invalid(f"ids: up to {NAMED} at a time, not {len(wanted):,}")
     rows = find_jobs(
-        site.ledger.calls,
-        prefix=site.settings.key_prefix,
+        context.ledger.calls,
+        prefix=context.settings.key_prefix,
         ids=[job_id for job_id in wanted if _ID.match(job_id)],
         tenant=caller.tenant,
     )
-    return Jobs(jobs=[summary(row, texts=caller.texts) for row in rows], cursor=None)
+    return JobList(jobs=[summary(row, texts=caller.texts) for row in rows], cursor=None)
 
 
 # -- submitting ------------------------------------------------------------------------------------
@@ -256,11 +260,11 @@ def _read(raws: Sequence[Any], many: bool) -> list[Job]:
     return jobs
 
 
-def _owned(site: Site, job: Job, caller: Caller, index: int) -> Job:
+def _owned(context: ConsoleContext, job: Job, caller: Caller, index: int) -> Job:
     """The job of a tenant's token is that tenant's."""
     if caller.tenant is None:
         return job
-    name = site.settings.tenant_label
+    name = context.settings.tenant_label
     if job.labels.get(name, caller.tenant) != caller.tenant:
         raise Problem(
             403, "other_tenant", f"jobs[{index}].labels.{name}: this token is for {caller.tenant}"
@@ -268,16 +272,16 @@ def _owned(site: Site, job: Job, caller: Caller, index: int) -> Job:
     return job.model_copy(update={"labels": {**job.labels, name: caller.tenant}})
 
 
-def _accept(site: Site, jobs: Sequence[Job]) -> list[Taken]:
+def _accept(context: ConsoleContext, jobs: Sequence[Job]) -> list[AcceptedJob]:
     try:
-        accepted = submit_jobs(site.shop.intake, jobs)
+        accepted = submit_jobs(context.services.intake, jobs)
     except BadInput as error:
         if any("was used for another job" in line for line in error.problems):
             raise Problem(
                 409, "key_in_use", "an idempotency key is another job's", details=error.problems
             ) from None
         raise
-    return [Taken(id=answer.id, status=answer.status) for answer in accepted]
+    return [AcceptedJob(id=answer.id, status=answer.status) for answer in accepted]
 
 
 def _labels(given: Sequence[str]) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import RedirectResponse, Response
 
 from mulligan.console.http.access import COOKIE, authenticate
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import Problem, errors, too_many
 from mulligan.console.http.login_redirect import LOGIN, inside
 
@@ -51,12 +51,14 @@ _BODY = {
 }
 
 
-def _encrypted(request: Request, site: Site) -> bool:
+def _encrypted(request: Request, context: ConsoleContext) -> bool:
     """Whether the browser speaks TLS: with us, or with the proxy that people reach us by."""
-    return request.url.scheme == "https" or (site.settings.console_url or "").startswith("https:")
+    return request.url.scheme == "https" or (context.settings.console_url or "").startswith(
+        "https:"
+    )
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["sessions"])
 
     @router.post(
@@ -69,21 +71,21 @@ def create_router(site: Site) -> APIRouter:
     def login(request: Request, form: Form) -> Response:
         """Open a session with a token: a cookie that scripts cannot read."""
         address = request.client.host if request.client else ""
-        if wait := site.rate.take(f"address:{address}"):
+        if wait := context.rate.take(f"address:{address}"):
             raise too_many(wait)
         # Kept for the page that asks once more.
         request.state.wanted = inside(form.get("next", ""))
-        token = site.tokens.find(form.get("token", "").strip())
+        token = context.tokens.find(form.get("token", "").strip())
         if token is None:
             raise Problem(403, "unknown_token", "the token is unknown, revoked or expired")
         response = RedirectResponse(request.state.wanted, 303)
         response.set_cookie(
             COOKIE,
-            site.tokens.open_session(token),
+            context.tokens.open_session(token),
             path=_PATH,
             httponly=True,
             samesite="strict",
-            secure=_encrypted(request, site),
+            secure=_encrypted(request, context),
         )
         return response
 
@@ -97,10 +99,14 @@ def create_router(site: Site) -> APIRouter:
         """End the session."""
         authenticate(request)
         if cookie := request.cookies.get(COOKIE):
-            site.tokens.close_session(cookie)
+            context.tokens.close_session(cookie)
         response = RedirectResponse(LOGIN, 303)
         response.delete_cookie(
-            COOKIE, path=_PATH, httponly=True, samesite="strict", secure=_encrypted(request, site)
+            COOKIE,
+            path=_PATH,
+            httponly=True,
+            samesite="strict",
+            secure=_encrypted(request, context),
         )
         return response
 

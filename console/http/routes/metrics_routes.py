@@ -18,23 +18,23 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import Problem
 from mulligan.console.http.routes.ops_routes import sweep_age
 from mulligan.policies.figures import trend
 from mulligan.policies.figures.facts import RETRY_BOUNDS, SCORE_BOUNDS, Figure
-from mulligan.workers.alerts.deliveries import Deliveries
+from mulligan.workers.alerts.deliveries import WebhookDeliveries
 from mulligan.workers.celery.factory import QUEUES
 from mulligan.workers.celery.heartbeat import fleet
 from mulligan.workers.celery.queue_depth import waiting
-from mulligan.workers.figures.windows import Figures
+from mulligan.workers.figures.windows import FigureReader
 from mulligan.workers.services import redis_breakers
 
 _BREAKERS = {"closed": 0, "half_open": 1, "open": 2}
 _GROUPS = 5000
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["ops"])
 
     @router.get(
@@ -47,22 +47,22 @@ def create_router(site: Site) -> APIRouter:
         if caller.tenant is not None:
             raise Problem(403, "forbidden", "metrics are of all tenants: this token has one")
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Metrics(site))
+        registry.register(_Metrics(context))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
 
 
 class _Metrics(Collector):
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, context: ConsoleContext) -> None:
+        self._site = context
 
     def describe(self) -> Iterable[Metric]:
         """Nothing beforehand: the registry is for one answer."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        figures = Figures(self._site.ledger.calls, self._site.settings)
+        figures = FigureReader(self._site.ledger.calls, self._site.settings)
         now = self._site.ledger.now()
         totals = figures.totals()
         yield from _counters(totals)
@@ -118,17 +118,19 @@ class _Metrics(Collector):
 
     def _people(self) -> Iterator[Metric]:
         """What needs somebody, or soon may."""
-        site = self._site
-        breakers = redis_breakers(site.settings, site.ledger).all()
+        context = self._site
+        breakers = redis_breakers(context.settings, context.ledger).all()
         states = {name: _BREAKERS[breaker.state] for name, breaker in breakers.items()}
         yield _labelled(
             "breaker_state", "0 closed, 1 half open, 2 open; closed ones leave.", "provider", states
         )
-        groups = site.ledger.groups(limit=_GROUPS)
+        groups = context.ledger.groups(limit=_GROUPS)
         yield _gauge("escalations_open", "Escalations.", sum(group.open for group in groups))
         yield _gauge("escalation_groups_open", "Groups of escalations alike.", len(groups))
-        deliveries = Deliveries(
-            site.ledger.calls, prefix=site.settings.key_prefix, partitions=site.settings.partitions
+        deliveries = WebhookDeliveries(
+            context.ledger.calls,
+            prefix=context.settings.key_prefix,
+            partitions=context.settings.partitions,
         )
         yield _labelled(
             "webhook_deliveries", "Alerts on their way, or given up.", "state", deliveries.counts()

@@ -9,14 +9,14 @@ from pydantic import BaseModel
 
 from mulligan.console.cli.commands.queue import PAUSABLE
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import Problem, errors, invalid
 from mulligan.policies.figures import trend
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.tasks.ports.world import LedgerUnavailable
 from mulligan.workers.celery.factory import QUEUES
 from mulligan.workers.celery.queue_depth import depths
-from mulligan.workers.figures.windows import Figures
+from mulligan.workers.figures.windows import FigureReader
 from mulligan.workers.ledger import keys
 from mulligan.workers.services import redis_breakers
 
@@ -35,25 +35,25 @@ What = Annotated[
 ]
 
 
-class Alive(BaseModel):
+class Liveness(BaseModel):
     ok: Literal[True] = True
 
 
-class Ready(BaseModel):
+class Readiness(BaseModel):
     ok: bool
     #: Why not: ledger or sweep.
     why: Literal["ledger", "sweep"] | None = None
 
 
-class Queue(BaseModel):
+class QueueRow(BaseModel):
     name: str
     #: Messages that wait in the broker.
     waiting: int
     paused: bool
 
 
-class Queues(BaseModel):
-    queues: list[Queue]
+class QueueList(BaseModel):
+    queues: list[QueueRow]
 
 
 class BreakerRow(BaseModel):
@@ -64,46 +64,46 @@ class BreakerRow(BaseModel):
     until: float | None
 
 
-class Breakers(BaseModel):
+class BreakerList(BaseModel):
     breakers: list[BreakerRow]
 
 
-class Pauses(BaseModel):
+class PauseList(BaseModel):
     paused: list[str]
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["ops"])
 
     @router.get("/healthz")
-    async def healthz() -> Alive:
+    async def healthz() -> Liveness:
         """Whether this process is alive."""
-        return Alive()
+        return Liveness()
 
-    @router.get("/readyz", responses={503: {"model": Ready}})
-    def readyz(response: Response) -> Ready:
+    @router.get("/readyz", responses={503: {"model": Readiness}})
+    def readyz(response: Response) -> Readiness:
         """Whether the ledger answers and the sweep runs."""
-        ready = readiness(site)
+        ready = readiness(context)
         response.status_code = 200 if ready.ok else 503
         return ready
 
     @router.get("/api/queues")
-    def queues(_: Ops) -> Queues:
+    def queues(_: Ops) -> QueueList:
         """How much waits in each queue."""
-        paused = site.ledger.paused()
-        waiting = depths(site.app, QUEUES)
-        return Queues(
+        paused = context.ledger.paused()
+        waiting = depths(context.app, QUEUES)
+        return QueueList(
             queues=[
-                Queue(name=name, waiting=depth, paused=f"queue:{name}" in paused)
+                QueueRow(name=name, waiting=depth, paused=f"queue:{name}" in paused)
                 for name, depth in waiting.items()
             ]
         )
 
     @router.get("/api/breakers")
-    def breakers(caller: Ops) -> Breakers:
+    def breakers(caller: Ops) -> BreakerList:
         """Every provider with faults on record; a tenant's token is told of none."""
-        found = visible_breakers(site, caller.tenant)
-        return Breakers(
+        found = visible_breakers(context, caller.tenant)
+        return BreakerList(
             breakers=[
                 BreakerRow(
                     provider=name, state=one.state, faults=one.faults, until=one.until or None
@@ -112,29 +112,29 @@ def create_router(site: Site) -> APIRouter:
             ]
         )
 
-    _add_pauses(router, site)
+    _add_pauses(router, context)
     return router
 
 
-def _add_pauses(router: APIRouter, site: Site) -> None:
+def _add_pauses(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/pauses")
-    def pauses(caller: Ops) -> Pauses:
+    def pauses(caller: Ops) -> PauseList:
         """What is paused; a tenant's token is told of queues and of its own task types."""
-        return Pauses(paused=visible_pauses(site, caller.tenant))
+        return PauseList(paused=visible_pauses(context, caller.tenant))
 
     @router.put("/api/pauses/{what:path}", responses=errors(404, 422))
-    def pause(what: What, caller: Ops) -> Pauses:
+    def pause(what: What, caller: Ops) -> PauseList:
         """Start nothing more of this kind. What runs goes on to its end."""
         _for_everybody(caller)
-        site.ledger.pause(known_pause(what))
-        return Pauses(paused=site.ledger.paused())
+        context.ledger.pause(known_pause(what))
+        return PauseList(paused=context.ledger.paused())
 
     @router.delete("/api/pauses/{what:path}", responses=errors(404, 422))
-    def resume(what: What, caller: Ops) -> Pauses:
+    def resume(what: What, caller: Ops) -> PauseList:
         """Lift a pause; lifting one that is not there changes nothing."""
         _for_everybody(caller)
-        site.ledger.resume(known_pause(what))
-        return Pauses(paused=site.ledger.paused())
+        context.ledger.resume(known_pause(what))
+        return PauseList(paused=context.ledger.paused())
 
 
 def _for_everybody(caller: Caller) -> None:
@@ -142,22 +142,22 @@ def _for_everybody(caller: Caller) -> None:
         raise Problem(403, "tenants", "a pause is everybody's: it needs a token without a tenant")
 
 
-def visible_breakers(site: Site, tenant: str | None) -> dict[str, Breaker]:
+def visible_breakers(context: ConsoleContext, tenant: str | None) -> dict[str, Breaker]:
     """The breakers that somebody bound to a tenant may know of: which providers there are, and
     how they fare, tells of other tenants' work."""
-    return redis_breakers(site.settings, site.ledger).all() if tenant is None else {}
+    return redis_breakers(context.settings, context.ledger).all() if tenant is None else {}
 
 
-def visible_pauses(site: Site, tenant: str | None) -> list[str]:
+def visible_pauses(context: ConsoleContext, tenant: str | None) -> list[str]:
     """What is paused, as far as somebody bound to a tenant may know: queues are everybody's, task
     types are told of that the tenant had jobs of lately."""
-    paused = site.ledger.paused()
+    paused = context.ledger.paused()
     if tenant is None:
         return paused
     own: set[str] = set()
     if any(what.startswith("task_type:") for what in paused):
-        found = Figures(site.ledger.calls, site.settings).window(
-            _REMEMBERED, now=site.ledger.now(), compare=False
+        found = FigureReader(context.ledger.calls, context.settings).window(
+            _REMEMBERED, now=context.ledger.now(), compare=False
         )
         types = trend.task_types((bucket.rows for bucket in found.buckets), tenant=tenant)
         own = {f"task_type:{name}" for name in types}
@@ -172,23 +172,27 @@ def known_pause(what: str) -> str:
     raise invalid(f"what: name queue:{', queue:'.join(PAUSABLE)}, task_type:NAME or provider:NAME")
 
 
-def readiness(site: Site) -> Ready:
+def readiness(context: ConsoleContext) -> Readiness:
     """Whether work is taken and let go."""
     try:
-        age = sweep_age(site)
+        age = sweep_age(context)
     except LedgerUnavailable:
-        return Ready(ok=False, why="ledger")
-    return Ready(ok=True) if age is not None and age < SWEEP_AGE else Ready(ok=False, why="sweep")
+        return Readiness(ok=False, why="ledger")
+    return (
+        Readiness(ok=True)
+        if age is not None and age < SWEEP_AGE
+        else Readiness(ok=False, why="sweep")
+    )
 
 
-def sweep_age(site: Site) -> float | None:
+def sweep_age(context: ConsoleContext) -> float | None:
     """Seconds since the last sweep of the partition that was swept least; None: never."""
-    settings = site.settings
-    now = site.ledger.now()
+    settings = context.settings
+    now = context.ledger.now()
     ages = []
     for number in range(settings.partitions):
         prefix = keys.partition_prefix(settings.key_prefix, f"p{number:02d}")
-        swept = site.ledger.calls.run("GET", prefix + "swept_at")
+        swept = context.ledger.calls.run("GET", prefix + "swept_at")
         if swept is None:
             return None
         ages.append(now - float(swept) / 1000)

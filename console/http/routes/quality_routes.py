@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.policies.cycles.report import (
     budget_report,
     delayed_verification_report,
@@ -115,14 +115,14 @@ class BudgetReport(_Report):
     task_types: dict[str, TaskTypeBudget]
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(prefix="/api/quality", tags=["quality"])
-    cycles = CycleRows(site.ledger.calls, site.settings)
+    cycles = CycleRows(context.ledger.calls, context.settings)
 
     def made(
         report: Callable[..., dict[str, Any]], caller: Caller, window_days: int, limit: int
     ) -> dict[str, Any]:
-        now = site.ledger.now()
+        now = context.ledger.now()
         rows = cycles.since(now - window_days * 86400, limit=limit, tenant=caller.tenant)
         return report(rows, now=now, window_days=window_days, limit=limit)
 

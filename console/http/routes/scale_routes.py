@@ -9,18 +9,18 @@ from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel
 
 from mulligan.console.http.access import Caller, needs
-from mulligan.console.http.context import Site
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import Problem, errors
-from mulligan.policies.scaling import Load
+from mulligan.policies.scaling import PoolLoad
 from mulligan.workers.celery.heartbeat import Beat, fleet
-from mulligan.workers.celery.queue_depth import Waiting, waiting
+from mulligan.workers.celery.queue_depth import QueueDepth, waiting
 from mulligan.workers.local.supervisor import Pool, pools
 
 Ops = Annotated[Caller, Depends(needs("ops"))]
 Name = Annotated[str, Path(max_length=200, description="a worker pool", examples=["attempt"])]
 
 
-class PoolLoad(BaseModel):
+class PoolLoadResponse(BaseModel):
     pool: str
     #: Tasks that its workers are running.
     active: int
@@ -35,18 +35,18 @@ class PoolLoad(BaseModel):
     value: float
 
 
-def create_router(site: Site) -> APIRouter:
+def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["ops"])
 
     @router.get("/api/scale/{pool}", responses=errors(404))
-    def scale(pool: Name, _: Ops) -> PoolLoad:
+    def scale(pool: Name, _: Ops) -> PoolLoadResponse:
         """The load of one pool, all its workers together."""
-        beats = fleet(site.ledger.calls, site.settings.key_prefix, site.ledger.now())
-        known = known_pools(pools(site.settings), beats)
+        beats = fleet(context.ledger.calls, context.settings.key_prefix, context.ledger.now())
+        known = known_pools(pools(context.settings), beats)
         if pool not in known:
             names = ", ".join(sorted(known))
             raise Problem(404, "not_found", f"there is no pool {pool}; the pools are {names}")
-        return load_of(known[pool], beats, waiting(site.app, known[pool].queues))
+        return load_of(known[pool], beats, waiting(context.app, known[pool].queues))
 
     return router
 
@@ -60,19 +60,19 @@ def known_pools(configured: Sequence[Pool], beats: Sequence[Beat]) -> dict[str, 
     return present | {pool.name: pool for pool in configured}
 
 
-def load_of(pool: Pool, beats: Sequence[Beat], lines: dict[str, Waiting]) -> PoolLoad:
+def load_of(pool: Pool, beats: Sequence[Beat], lines: dict[str, QueueDepth]) -> PoolLoadResponse:
     """The load of a pool, from its workers' beats and what waits in its queues."""
     mine = [beat for beat in beats if beat.pool == pool.name]
     queued = sum(line.depth for line in lines.values())
     ages = [line.oldest_seconds for line in lines.values() if line.oldest_seconds is not None]
     active = sum(beat.active for beat in mine)
     slots = sum(beat.slots for beat in mine) or pool.slots
-    return PoolLoad(
+    return PoolLoadResponse(
         pool=pool.name,
         active=active,
         queued=queued,
         slots=slots,
         workers=len(mine),
         oldest_seconds=round(max(ages), 3) if ages else None,
-        value=Load(slots=slots, active=active, queued=queued, share=queued).value,
+        value=PoolLoad(slots=slots, active=active, queued=queued, share=queued).value,
     )

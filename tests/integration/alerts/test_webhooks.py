@@ -26,7 +26,7 @@ from mulligan.workers.alerts import deliveries
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.ledger.breakers import RedisBreakers
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.settings.live_settings import Live
+from mulligan.workers.settings.live_settings import LiveSettings
 
 SECRET = "a secret of ours"
 WINDOW = 900.0
@@ -103,7 +103,7 @@ class Post:
 
     def office(self) -> Webhooks:
         """A control worker of its own."""
-        live = Live(self.stage.settings)
+        live = LiveSettings(self.stage.settings)
         job = self.ledger.job
         return Webhooks(self.ledger.calls, "mulligan", live, job=job, randomness=lambda: 0.5)
 
@@ -154,9 +154,9 @@ def post(redis_stage: StageMaker, receiver: Receiver, monkeypatch: pytest.Monkey
 def test_an_escalation_is_told_signed_and_without_prompt_or_detail(
     post: PostMaker, receiver: Receiver
 ) -> None:
-    desk = post({}, runbook_url="https://wiki.example/ops")
-    job_id = desk.escalate()
-    assert desk.tick() == 1
+    backend = post({}, runbook_url="https://wiki.example/ops")
+    job_id = backend.escalate()
+    assert backend.tick() == 1
     (request,) = receiver.got
     body, headers = request["body"], request["headers"]
     assert verify_signature(SECRET, headers["X-Mulligan-Signature"], request["raw"], time.time())
@@ -170,47 +170,47 @@ def test_an_escalation_is_told_signed_and_without_prompt_or_detail(
     assert body["console_url"].startswith("http://127.0.0.1:8700/escalations?signature=")
     assert b"secret prompt" not in request["raw"]
     assert b"it went wrong" not in request["raw"]
-    assert desk.office().deliveries.all() == [], "a delivery that arrived is forgotten"
+    assert backend.office().deliveries.all() == [], "a delivery that arrived is forgotten"
 
 
 def test_four_thousand_alike_are_told_twice(post: PostMaker, receiver: Receiver) -> None:
     """Once at once, and once at the end of the window with the count of the rest."""
-    desk = post({})
-    desk.escalate()
-    assert desk.tick() == 1
-    desk.escalate(3999)
-    assert desk.tick() == 0
-    desk.stage.advance(WINDOW + 1)
-    assert desk.tick() == 1
-    desk.stage.advance(WINDOW + 1)
-    assert desk.tick() == 0
+    backend = post({})
+    backend.escalate()
+    assert backend.tick() == 1
+    backend.escalate(3999)
+    assert backend.tick() == 0
+    backend.stage.advance(WINDOW + 1)
+    assert backend.tick() == 1
+    backend.stage.advance(WINDOW + 1)
+    assert backend.tick() == 0
     assert [body["count"] for body in receiver.bodies] == [1, 3999]
     assert receiver.bodies[1]["total"] == 4000
 
 
 def test_what_is_not_alike_is_told_apart(post: PostMaker, receiver: Receiver) -> None:
-    desk = post({})
-    desk.escalate(2, reason="deadline")
-    desk.escalate(3, reason="worker_lost")
-    assert desk.tick() == len({body["signature"] for body in receiver.bodies}) == 2
+    backend = post({})
+    backend.escalate(2, reason="deadline")
+    backend.escalate(3, reason="worker_lost")
+    assert backend.tick() == len({body["signature"] for body in receiver.bodies}) == 2
     assert sorted(body["count"] for body in receiver.bodies) == [2, 3]
 
 
 def test_a_muted_group_is_told_of_when_the_mute_is_over_or_lifted(
     post: PostMaker, receiver: Receiver
 ) -> None:
-    desk = post({})
-    desk.escalate()
-    desk.tick()
+    backend = post({})
+    backend.escalate()
+    backend.tick()
     signature = receiver.bodies[0]["signature"]
-    now = desk.ledger.now()
-    desk.ledger.mute(signature, until=now + 10 * WINDOW)
-    desk.escalate(5)
-    desk.stage.advance(2 * WINDOW)
-    assert desk.tick() == 0
-    desk.ledger.mute(signature, until=None)
-    desk.stage.advance(61)
-    assert desk.tick() == 1
+    now = backend.ledger.now()
+    backend.ledger.mute(signature, until=now + 10 * WINDOW)
+    backend.escalate(5)
+    backend.stage.advance(2 * WINDOW)
+    assert backend.tick() == 0
+    backend.ledger.mute(signature, until=None)
+    backend.stage.advance(61)
+    assert backend.tick() == 1
     assert receiver.bodies[-1]["count"] == 5
 
 
@@ -227,9 +227,9 @@ def test_a_muted_group_is_told_of_when_the_mute_is_over_or_lifted(
 def test_a_budget_is_told_to_whoever_wants_either(
     post: PostMaker, receiver: Receiver, reason: str, events: list[str], told: list[str]
 ) -> None:
-    desk = post({"events": events})
-    desk.escalate(reason=reason)
-    desk.tick()
+    backend = post({"events": events})
+    backend.escalate(reason=reason)
+    backend.tick()
     assert [body["event"] for body in receiver.bodies] == told
 
 
@@ -237,11 +237,11 @@ def test_nobody_is_told_later_of_what_nobody_wanted_to_know(
     post: PostMaker, receiver: Receiver
 ) -> None:
     """Given no webhook, when one is added afterwards, then it hears of new ones only."""
-    silent, desk = post(), post({})
+    silent, backend = post(), post({})
     silent.escalate(7)
     assert silent.tick() == 0
-    desk.escalate()
-    assert desk.tick() == 1
+    backend.escalate()
+    assert backend.tick() == 1
     assert receiver.bodies[0]["count"] == 1
 
 
@@ -249,25 +249,25 @@ def test_nobody_is_told_later_of_what_nobody_wanted_to_know(
 
 
 def test_a_breaker_is_told_of_once_per_window(post: PostMaker, receiver: Receiver) -> None:
-    desk = post({})
+    backend = post({})
     clock = [1000.0]
     breakers = RedisBreakers(
-        desk.ledger.calls,
+        backend.ledger.calls,
         prefix="mulligan",
         now=lambda: clock[0],
         policy=BreakerPolicy(threshold=2, open_seconds=10),
     )
     for _ in range(2):
         breakers.fault(TransportFault("503", "openai-eu"))
-    assert desk.tick() == 1
+    assert backend.tick() == 1
     for _ in range(3):  # probes that fail
         clock[0] += 1000
         assert breakers.wait("openai-eu") is None
         breakers.fault(TransportFault("503", "openai-eu"))
-    assert desk.tick() == 0
+    assert backend.tick() == 0
     breakers.success("openai-eu")
-    desk.stage.advance(WINDOW + 1)
-    assert desk.tick() == 1
+    backend.stage.advance(WINDOW + 1)
+    assert backend.tick() == 1
     told = [(b["event"], b["provider"], b["count"]) for b in receiver.bodies]
     assert told == [("breaker_opened", "openai-eu", 1), ("breaker_opened", "openai-eu", 3)]
 
@@ -275,10 +275,10 @@ def test_a_breaker_is_told_of_once_per_window(post: PostMaker, receiver: Receive
 def test_every_finished_job_is_told_once_without_its_answer(
     post: PostMaker, receiver: Receiver
 ) -> None:
-    desk = post({"events": ["job_finished"]})
-    ids = [desk.succeed() for _ in range(3)]
-    assert desk.tick() == 3
-    assert desk.tick() == 0
+    backend = post({"events": ["job_finished"]})
+    ids = [backend.succeed() for _ in range(3)]
+    assert backend.tick() == 3
+    assert backend.tick() == 0
     assert sorted(body["job_id"] for body in receiver.bodies) == sorted(ids)
     body = receiver.bodies[0]
     assert (body["state"], body["score"], body["labels"]) == ("succeeded", 100, {"team": "red"})
@@ -289,16 +289,16 @@ def test_every_finished_job_is_told_once_without_its_answer(
 def test_a_usage_that_nobody_told_is_null_in_what_is_told(
     post: PostMaker, receiver: Receiver
 ) -> None:
-    desk = post({"events": ["job_finished"]})
-    used = {desk.succeed(tokens=tokens): tokens for tokens in (None, 0, 7)}
-    desk.tick()
+    backend = post({"events": ["job_finished"]})
+    used = {backend.succeed(tokens=tokens): tokens for tokens in (None, 0, 7)}
+    backend.tick()
     assert {body["job_id"]: body["tokens"] for body in receiver.bodies} == used
 
 
 def test_jobs_of_every_partition_are_told(post: PostMaker, receiver: Receiver) -> None:
-    desk = post({"events": ["job_finished"]}, partitions=3)
-    ids = [desk.succeed() for _ in range(9)]
-    assert desk.tick() == 9
+    backend = post({"events": ["job_finished"]}, partitions=3)
+    ids = [backend.succeed() for _ in range(9)]
+    assert backend.tick() == 9
     assert {body["job_id"] for body in receiver.bodies} == set(ids)
     assert {body["id"][:3] for body in receiver.bodies} == {job_id[:3] for job_id in ids}
 
@@ -308,35 +308,35 @@ def test_jobs_of_every_partition_are_told(post: PostMaker, receiver: Receiver) -
 
 def test_a_receiver_that_fails_is_asked_again_later(post: PostMaker, receiver: Receiver) -> None:
     receiver.statuses = [500, 302]
-    desk = post({})
-    desk.escalate()
+    backend = post({})
+    backend.escalate()
     for _ in range(3):
-        desk.tick()
-        desk.tick()  # too early: nothing is sent
-        desk.stage.advance(60)
+        backend.tick()
+        backend.tick()  # too early: nothing is sent
+        backend.stage.advance(60)
     assert len(receiver.got) == 3
     assert {request["path"] for request in receiver.got} == {"/hook/token-in-the-path"}
     assert len({request["raw"] for request in receiver.got}) == 1, "the same, to the byte"
-    assert desk.office().deliveries.counts() == {"pending": 0, "dead": 0}
+    assert backend.office().deliveries.counts() == {"pending": 0, "dead": 0}
 
 
 def test_after_the_last_try_it_is_a_dead_letter_until_somebody_retries_it(
     post: PostMaker, receiver: Receiver
 ) -> None:
     receiver.statuses = [503] * 3  # webhook_tries
-    desk = post({})
-    desk.escalate()
+    backend = post({})
+    backend.escalate()
     for _ in range(5):
-        desk.tick()
-        desk.stage.advance(3600)
+        backend.tick()
+        backend.stage.advance(3600)
     assert len(receiver.got) == 3
-    store = desk.office().deliveries
+    store = backend.office().deliveries
     (dead,) = store.all()
     assert (dead.state, dead.tries, dead.error) == ("dead", 3, "the receiver answered with 503")
     assert "token-in-the-path" not in json.dumps(dead.as_dict())
     assert store.counts() == {"pending": 0, "dead": 1}
     assert store.retry() == [dead.id]
-    desk.tick()
+    backend.tick()
     assert len(receiver.got) == 4
     assert store.all() == []
 
@@ -345,22 +345,22 @@ def test_a_dead_letter_can_be_dropped_and_is_not_kept_for_ever(
     post: PostMaker, receiver: Receiver
 ) -> None:
     receiver.statuses = [500] * 100
-    desk = post({}, retention=10**7)
-    store = desk.office().deliveries
+    backend = post({}, retention=10**7)
+    store = backend.office().deliveries
     for reason in ("deadline", "worker_lost"):
-        desk.escalate(reason=reason)
+        backend.escalate(reason=reason)
         for _ in range(4):
-            desk.tick()
-            desk.stage.advance(3600)
+            backend.tick()
+            backend.stage.advance(3600)
     first, second = store.all()
     assert store.drop(first.id) == [first.id]
     assert store.drop(first.id) == []
     assert store.all() == [second]
-    desk.stage.advance(8 * 86400)
+    backend.stage.advance(8 * 86400)
     assert store.all() == []
     receiver.statuses.clear()
-    desk.escalate(reason="tool_error")
-    desk.tick()
+    backend.escalate(reason="tool_error")
+    backend.tick()
     assert store.counts() == {"pending": 0, "dead": 0}
 
 
@@ -370,14 +370,14 @@ def test_a_receiver_that_is_away_for_long_does_not_fill_the_ledger(
     """Given room for two that wait and one that is dead, then the rest is forgotten."""
     monkeypatch.setattr(deliveries, "CAP", 2)
     monkeypatch.setattr(deliveries, "DEAD_CAP", 1)
-    desk = post({"events": ["job_finished"]})
+    backend = post({"events": ["job_finished"]})
     for _ in range(5):
-        desk.succeed()
-    store = desk.office().deliveries
-    store.notice(desk.stage.settings.webhooks, window=WINDOW)
+        backend.succeed()
+    store = backend.office().deliveries
+    store.notice(backend.stage.settings.webhooks, window=WINDOW)
     assert store.counts() == {"pending": 2, "dead": 3}
     assert {d.error for d in store.all() if d.state == "dead"} == {"too many deliveries wait"}
-    desk.tick()
+    backend.tick()
     assert len(receiver.got) == 2
     assert store.counts() == {"pending": 0, "dead": 1}
 
@@ -392,10 +392,10 @@ def test_a_receiver_that_is_away_for_long_does_not_fill_the_ledger(
 def test_the_last_error_says_what_to_mend(
     post: PostMaker, receiver: Receiver, change: dict[str, str], error: str
 ) -> None:
-    desk = post(change)
-    desk.escalate()
-    desk.tick()
-    (waiting,) = desk.office().deliveries.all()
+    backend = post(change)
+    backend.escalate()
+    backend.tick()
+    (waiting,) = backend.office().deliveries.all()
     assert error in waiting.error
     assert "token-in-the-path" not in waiting.error
     assert (waiting.state, waiting.tries) == ("pending", 1)
@@ -403,19 +403,19 @@ def test_the_last_error_says_what_to_mend(
 
 
 def test_a_webhook_without_a_secret_is_not_signed(post: PostMaker, receiver: Receiver) -> None:
-    desk = post({"secret_env": None})
-    desk.escalate()
-    desk.tick()
+    backend = post({"secret_env": None})
+    backend.escalate()
+    backend.tick()
     assert "X-Mulligan-Signature" not in receiver.got[0]["headers"]
 
 
 def test_a_receiver_that_hangs_holds_up_nobody_else(post: PostMaker, receiver: Receiver) -> None:
     """Given one that does not answer, the other one hears all and the control slot is free."""
     slow = receiver.url.replace("/hook", "/slow")
-    desk = post({"url": slow}, {})
+    backend = post({"url": slow}, {})
     for reason in ("deadline", "worker_lost", "tool_error", "repeated_failure", "not_verified"):
-        desk.escalate(reason=reason)
-    office = desk.office()
+        backend.escalate(reason=reason)
+    office = backend.office()
     assert office.tick() == 10
     until(lambda: sum("hook" in request["path"] for request in receiver.got) == 5)
     assert sum("slow" in request["path"] for request in receiver.got) <= 2
@@ -429,27 +429,27 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(post: PostMaker, receiver: R
 def test_a_kill_between_writing_and_sending_loses_nothing(
     post: PostMaker, receiver: Receiver
 ) -> None:
-    desk = post({})
-    desk.escalate()
-    settings = desk.stage.settings
-    assert desk.office().deliveries.notice(settings.webhooks, window=WINDOW).made == 1
-    assert desk.tick() == 0  # another control worker: nothing new, and sends what is there
+    backend = post({})
+    backend.escalate()
+    settings = backend.stage.settings
+    assert backend.office().deliveries.notice(settings.webhooks, window=WINDOW).made == 1
+    assert backend.tick() == 0  # another control worker: nothing new, and sends what is there
     assert [body["count"] for body in receiver.bodies] == [1]
 
 
 def test_a_kill_while_sending_sends_it_again_when_the_lease_is_over(
     post: PostMaker, receiver: Receiver
 ) -> None:
-    desk = post({})
-    desk.escalate()
-    store = desk.office().deliveries
-    found = store.notice(desk.stage.settings.webhooks, window=WINDOW)
+    backend = post({})
+    backend.escalate()
+    store = backend.office().deliveries
+    found = store.notice(backend.stage.settings.webhooks, window=WINDOW)
     lost = store.take(found.due[0], tries=3, spare=())
     assert lost is not None
-    desk.tick()
+    backend.tick()
     assert receiver.got == [], "it is leased"
-    desk.stage.advance(61)
-    desk.tick()
+    backend.stage.advance(61)
+    backend.tick()
     assert [body["id"] for body in receiver.bodies] == [lost.id]
     late = store.finish(lost, error="too late", final=True, delay=0, tries=3)
     assert late == "lost", "a sender whose lease is gone cannot write"
@@ -458,13 +458,13 @@ def test_a_kill_while_sending_sends_it_again_when_the_lease_is_over(
 def test_one_that_kills_every_sender_ends_as_a_dead_letter(
     post: PostMaker, receiver: Receiver
 ) -> None:
-    desk = post({})
-    desk.escalate()
-    store = desk.office().deliveries
-    due = store.notice(desk.stage.settings.webhooks, window=WINDOW).due[0]
+    backend = post({})
+    backend.escalate()
+    store = backend.office().deliveries
+    due = store.notice(backend.stage.settings.webhooks, window=WINDOW).due[0]
     for _ in range(3):
         assert store.take(due, tries=3, spare=()) is not None
-        desk.stage.advance(61)
+        backend.stage.advance(61)
     assert store.take(due, tries=3, spare=()) is None
     assert [(d.state, d.error) for d in store.all()] == [
         ("dead", "its senders died while sending it")
@@ -472,11 +472,11 @@ def test_one_that_kills_every_sender_ends_as_a_dead_letter(
 
 
 def test_two_control_workers_send_once(post: PostMaker, receiver: Receiver) -> None:
-    desk = post({"events": ["escalated", "job_finished"]})
+    backend = post({"events": ["escalated", "job_finished"]})
     for _ in range(20):
-        desk.succeed()
-    desk.escalate()
-    offices = [desk.office() for _ in range(4)]
+        backend.succeed()
+    backend.escalate()
+    offices = [backend.office() for _ in range(4)]
     threads = [threading.Thread(target=office.tick) for office in offices]
     for thread in threads:
         thread.start()

@@ -23,13 +23,13 @@ from support.fleet import (
 from support.ledger_stage import SettingsMaker
 from support.web import ask, new_token
 
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.ports.ledger import Entry, Publication
 from mulligan.workers.celery.factory import create_app
-from mulligan.workers.celery.heartbeat import Beat, Presence, fleet
+from mulligan.workers.celery.heartbeat import Beat, Heartbeat, fleet
 from mulligan.workers.celery.publisher import Publisher
 from mulligan.workers.celery.queue_depth import waiting
-from mulligan.workers.celery.worker_heartbeat import sign
+from mulligan.workers.celery.worker_heartbeat import liveness_file
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 KEY = "mulligan:{fleet}:workers"
@@ -40,8 +40,8 @@ def beat(name: str = "attempt@here", **changes: object) -> Beat:
     return Beat.model_validate({"name": name, **fields, **changes})
 
 
-def say(ledger: RedisLedger, said: Beat, *, child: bool = False) -> Presence:
-    presence = Presence(ledger.calls, "mulligan", lambda: said, child=child)
+def say(ledger: RedisLedger, said: Beat, *, child: bool = False) -> Heartbeat:
+    presence = Heartbeat(ledger.calls, "mulligan", lambda: said, child=child)
     presence.beat()
     return presence
 
@@ -103,17 +103,17 @@ def test_what_waits_by_priority_and_how_long_the_oldest_has(
 
 
 @pytest.fixture
-def site(settings: SettingsMaker) -> Iterator[Site]:
-    opened = open_site(settings(attempt_slots=10, repair_slots=3))
+def context(settings: SettingsMaker) -> Iterator[ConsoleContext]:
+    opened = open_context(settings(attempt_slots=10, repair_slots=3))
     yield opened
     opened.close()
 
 
-def test_without_a_worker_the_load_counts_the_slots_one_would_have(site: Site) -> None:
-    publish = site.shop.publisher.publish
+def test_without_a_worker_the_load_counts_the_slots_one_would_have(context: ConsoleContext) -> None:
+    publish = context.services.publisher.publish
     publish([Publication(Entry("attempt", f"p00-x{n}", 1), "attempt", 5) for n in range(20)])
     publish([Publication(Entry("attempt", "p00-y", 2), "repair", 0)])
-    told = ask(site).get("/api/scale/attempt").json()
+    told = ask(context).get("/api/scale/attempt").json()
     assert told.pop("oldest_seconds") >= 0
     assert told == {
         "pool": "attempt",
@@ -123,14 +123,14 @@ def test_without_a_worker_the_load_counts_the_slots_one_would_have(site: Site) -
         "workers": 0,
         "value": 2.1,
     }
-    repair = ask(site).get("/api/scale/repair").json()
+    repair = ask(context).get("/api/scale/repair").json()
     assert (repair["queued"], repair["slots"]) == (1, 3)
 
 
-def test_the_load_of_a_pool_is_that_of_all_its_workers(site: Site) -> None:
+def test_the_load_of_a_pool_is_that_of_all_its_workers(context: ConsoleContext) -> None:
     for name, slots, active in (("attempt@a", 8, 8), ("attempt@b", 8, 4), ("verify@a", 2, 2)):
-        say(site.ledger, beat(name, slots=slots, active=active))
-    told = ask(site).get("/api/scale/attempt").json()
+        say(context.ledger, beat(name, slots=slots, active=active))
+    told = ask(context).get("/api/scale/attempt").json()
     assert told == {
         "pool": "attempt",
         "active": 12,
@@ -142,20 +142,20 @@ def test_the_load_of_a_pool_is_that_of_all_its_workers(site: Site) -> None:
     }
 
 
-def test_an_unknown_pool_is_answered_with_those_there_are(site: Site) -> None:
-    say(site.ledger, beat("own@here", queues=("own",)))
-    refused = ask(site).get("/api/scale/nobody")
+def test_an_unknown_pool_is_answered_with_those_there_are(context: ConsoleContext) -> None:
+    say(context.ledger, beat("own@here", queues=("own",)))
+    refused = ask(context).get("/api/scale/nobody")
     assert refused.status_code == 404
     message = refused.json()["error"]["message"]
     assert message.endswith("the pools are attempt, control, edit, own, repair, verify")
-    assert ask(site).get("/api/scale/own").json()["workers"] == 1
+    assert ask(context).get("/api/scale/own").json()["workers"] == 1
 
 
-def test_only_ops_may_ask(site: Site) -> None:
-    ops, producer = new_token(site, role="ops"), new_token(site, role="producer")
-    assert ask(site, ops).get("/api/scale/attempt").status_code == 200
-    assert ask(site, producer).get("/api/scale/attempt").status_code == 403
-    assert ask(site).get("/api/scale/attempt").status_code == 401
+def test_only_ops_may_ask(context: ConsoleContext) -> None:
+    ops, producer = new_token(context, role="ops"), new_token(context, role="producer")
+    assert ask(context, ops).get("/api/scale/attempt").status_code == 200
+    assert ask(context, producer).get("/api/scale/attempt").status_code == 403
+    assert ask(context).get("/api/scale/attempt").status_code == 401
 
 
 # -- real workers ----------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_every_sort_of_worker_is_there(alive: Fleet) -> None:
     assert {name: one.pid for name, one in found.items()} == pids
     for one in found.values():
         # Right after the beat.
-        wait_for(sign(alive.shop.settings, one.name).exists, f"the sign of {one.name}")
+        wait_for(liveness_file(alive.services.settings, one.name).exists, f"the sign of {one.name}")
 
 
 def test_what_a_worker_runs_is_seen(alive: Fleet) -> None:
@@ -206,4 +206,4 @@ def test_a_worker_that_stops_is_gone_at_once(alive: Fleet) -> None:
     leaving.process.terminate()
     assert ended_by_itself(leaving) == 0
     assert "work" not in present(alive)
-    assert not Path(sign(alive.shop.settings, name)).exists()
+    assert not Path(liveness_file(alive.services.settings, name)).exists()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 from support.ledger_stage import Stage, StageMaker, succeeds, until
 
-from mulligan.tasks.ports.ledger import Claim, Entry, Lease, Refused
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Lease
 from mulligan.tasks.ports.world import LedgerUnavailable
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
@@ -59,7 +59,7 @@ def test_a_slow_answer_keeps_its_lease(play: Stage, away: int) -> None:
     keeper = LeaseKeeper(slowly, interval=0.001)  # type: ignore[arg-type]
     with keeper.holding(claim.lease, NEVER):
         until(lambda: slowly.renewals >= 6)
-        assert play.refusal(job_id) == Refused("held")
+        assert play.refusal(job_id) == ClaimRefused("held")
         play.settle(claim, succeeds(claim))
     renewals = slowly.renewals
     keeper.renew()
@@ -142,7 +142,7 @@ def test_a_shutdown_gives_everything_back_at_once(play: Stage) -> None:
         assert [play.attempt(job_id).claims for job_id in jobs] == [0, 0]
         assert isinstance(play.take(jobs[0]), Claim)
         keeper.release_all()  # nothing is held any more
-        assert play.refusal(jobs[0]) == Refused("held")
+        assert play.refusal(jobs[0]) == ClaimRefused("held")
 
 
 def test_what_is_claimed_during_a_shutdown_is_given_back_too(play: Stage) -> None:

@@ -16,10 +16,10 @@ from support.cli_process import Shell, new_shell
 from support.fleet import GOOD, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
 from support.ledger_stage import Stage, escalates
 
-from mulligan.tasks.escalations.end_escalations import Action, Which
+from mulligan.tasks.escalations.end_escalations import EndAction, EscalationFilter
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.queue_depth import depths
-from mulligan.workers.ledger.bulk_actions import RedisBulks
+from mulligan.workers.ledger.bulk_actions import RedisBulkActions
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings
 
@@ -59,7 +59,7 @@ def open_of(stage: Stage, signature: str = ALIKE) -> int:
 
 
 def bulk_ids(ledger: RedisLedger) -> list[str]:
-    return RedisBulks(ledger.calls, prefix="mulligan").running()
+    return RedisBulkActions(ledger.calls, prefix="mulligan").running()
 
 
 # -- the story, with real workers ------------------------------------------------------------------
@@ -103,13 +103,13 @@ def test_forty_jobs_alike_are_queued_again_with_other_words_and_succeed(fleet: F
 
 
 def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
-    stage = Stage(fleet.ledger, fleet.shop.settings, lambda _: None)
+    stage = Stage(fleet.ledger, fleet.services.settings, lambda _: None)
     jobs = [stage.submit(runner={"kind": "scripted", "answers": ["{}"]}) for _ in range(60)]
     for job_id in jobs:
         claim = stage.take(job_id)
         stage.settle(claim, escalates(claim, about=ALIKE))
-    bulks = RedisBulks(fleet.ledger.calls, prefix="mulligan")
-    action, which = Action(how="requeued", by="ann"), Which(signature=ALIKE)
+    bulks = RedisBulkActions(fleet.ledger.calls, prefix="mulligan")
+    action, which = EndAction(how="requeued", by="ann"), EscalationFilter(signature=ALIKE)
     ids = [f"{job_id}:1" for job_id in jobs]
     bulk = bulks.create(action, which, ids, per_second=1000)
 

@@ -15,10 +15,16 @@ from support.ledger_stage import SettingsMaker
 from typer.testing import CliRunner
 
 from mulligan.console.cli.main import create_cli
-from mulligan.console.http.context import open_site
+from mulligan.console.http.context import open_context
 from mulligan.console.reports.html_report import html
 from mulligan.console.reports.markdown_report import markdown, plain
-from mulligan.console.reports.report_view import Bars, Columns, Table, View, sparkline
+from mulligan.console.reports.report_view import (
+    BarChart,
+    ColumnChart,
+    ReportTable,
+    ReportView,
+    sparkline,
+)
 
 REPORTS = {
     "immediate-loop": "totalCycles",
@@ -34,7 +40,7 @@ FULL = "Zusammenfassung | <script>alert(1)</script>"
 def ran(settings: SettingsMaker, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repaired job and an escalated one; nobody has folded."""
     jobs_ran(
-        open_site(settings(allow_inline=True)),
+        open_context(settings(allow_inline=True)),
         scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme"}),
         scripted("no", task_type="other"),
     )
@@ -120,7 +126,7 @@ def test_money_that_is_missing_says_why(
     money: str,
     repairs: str,
 ) -> None:
-    jobs_ran(open_site(settings(allow_inline=True)), scripted(answer))
+    jobs_ran(open_context(settings(allow_inline=True)), scripted(answer))
     monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
     monkeypatch.setenv("MULLIGAN_PRICES", prices)
     text = told("cost", "--by", "runner", "--markdown")
@@ -151,18 +157,20 @@ def test_bad_input_is_one_line(ran: None, argv: list[str], said: str) -> None:
 
 # -- whatever a job is called ----------------------------------------------------------------------
 
-VIEW = View(
+VIEW = ReportView(
     title=FULL,
     about=FULL,
     facts=((FULL, FULL),),
     tables=(
-        Table(title=FULL, columns=(FULL, "n"), rows=((FULL, "1"),)),
-        Table(title="nothing", columns=("a",), rows=(), empty="no rows"),
+        ReportTable(title=FULL, columns=(FULL, "n"), rows=((FULL, "1"),)),
+        ReportTable(title="nothing", columns=("a",), rows=(), empty="no rows"),
     ),
     plots=(
-        Bars(title=FULL, bars=((FULL, 1.0), ("x" * 100, 0.5))),
-        Columns(title=FULL, names=(FULL, "b"), columns=tuple((FULL, (n, 1.0)) for n in range(9))),
-        Columns(title="empty", names=("a",), columns=()),
+        BarChart(title=FULL, bars=((FULL, 1.0), ("x" * 100, 0.5))),
+        ColumnChart(
+            title=FULL, names=(FULL, "b"), columns=tuple((FULL, (n, 1.0)) for n in range(9))
+        ),
+        ColumnChart(title="empty", names=("a",), columns=()),
     ),
 )
 

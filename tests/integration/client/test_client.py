@@ -65,7 +65,7 @@ def settings(
         return {"broker_url": fleet.server.url, "model_modules": ["support.client_models"]}
     if request.param == "http":
         console: Served = request.getfixturevalue("console")
-        token = new_token(console.site, role="producer")
+        token = new_token(console.context, role="producer")
         return {"url": console.url, "token": token, "model_modules": ["support.client_models"]}
     home = tmp_path_factory.mktemp("home")
     return {"home": home, "lease": 5, "sweep_interval": 0.2, "outbox_grace": 0.5}
@@ -412,7 +412,7 @@ def test_what_earlier_requests_stored_is_told_over_http(
     console: Served, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_desk, "_JOBS", 2)
-    token = new_token(console.site, role="producer")
+    token = new_token(console.context, role="producer")
     with Client(console.url, token=token) as client:
         fields = {"runner": scripted(GOOD), **CHECKED}
         client.submit("other", idempotency_key=f"{key}-2", **fields)

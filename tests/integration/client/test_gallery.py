@@ -68,10 +68,10 @@ def left_behind(mark: str) -> list[str]:
     return found
 
 
-def install(program: Path, site: Path) -> None:
+def install(program: Path, context: Path) -> None:
     """What `pip install .` leaves behind, without pip: the module and its entry points."""
     project = tomllib.loads((program / "pyproject.toml").read_text())["project"]
-    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info = context / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir(parents=True)
     named = f"Name: {project['name']}\nVersion: {project['version']}\n"
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\n{named}")
@@ -80,7 +80,7 @@ def install(program: Path, site: Path) -> None:
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
     (info / "entry_points.txt").write_text("\n".join(lines))
     for module in program.glob("*.py"):
-        shutil.copy(module, site)
+        shutil.copy(module, context)
 
 
 @pytest.fixture(scope="module")
@@ -95,25 +95,25 @@ def gallery() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def plugged_in(gallery: Path) -> dict[str, str]:
     """An environment in which the plug-ins are installed and the agent is on the PATH."""
-    site = gallery.parent / "site"
-    install(gallery / "04_own_verifier", site)
-    install(gallery / "05_own_runner", site)
+    context = gallery.parent / "site"
+    install(gallery / "04_own_verifier", context)
+    install(gallery / "05_own_runner", context)
     path = f"{gallery / '06_command_agent'}{os.pathsep}{os.environ['PATH']}"
-    return {"PYTHONPATH": str(site), "PATH": path}
+    return {"PYTHONPATH": str(context), "PATH": path}
 
 
 @pytest.fixture(scope="module")
 def fleet(gallery: Path, plugged_in: dict[str, str]) -> Iterator[Fleet]:
     """mulligan's workers, as `mulligan up` in 08_on_done has them, and the shop's own."""
-    folder, shop = gallery.parent / "fleet", gallery / "08_on_done"
+    folder, services = gallery.parent / "fleet", gallery / "08_on_done"
     environment = {
         **plugged_in,
         "BROKER_URL": f"redis+socket://{folder / 'redis' / 'r.sock'}",
-        "MULLIGAN_CONFIG": str(shop / "mulligan.toml"),
+        "MULLIGAN_CONFIG": str(services / "mulligan.toml"),
         "MULLIGAN_NO_MODELS": ONLY_OURS,
     }
     with running_fleet(folder, environment=environment) as fleet:
-        worker = ("--workdir", str(shop), "-A", "shop", "worker", "-Q", "shop", "-P", "solo")
+        worker = ("--workdir", str(services), "-A", "shop", "worker", "-Q", "shop", "-P", "solo")
         fleet.stack.add("shop", [*CELERY, *worker, "-l", "warning"])
         yield fleet
 

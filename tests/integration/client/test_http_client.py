@@ -21,7 +21,7 @@ from mulligan import AsyncClient, Client
 from mulligan.client import http_backend as http_desk
 from mulligan.client.build_jobs import placed
 from mulligan.client.http_backend import open_console
-from mulligan.client.http_requests import Console
+from mulligan.client.http_requests import ConsoleConnection
 from mulligan.client.http_rows import view_of
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.ports.ledger import Entry
@@ -181,12 +181,12 @@ def test_a_submission_whose_answer_got_lost_is_repeated_and_makes_no_second_job(
     handle = client.submit("x", **JOB)
     assert line.calls == 2
     assert not handle.seen
-    assert [view.id for view in console.site.ledger.jobs()] == [handle.id]
+    assert [view.id for view in console.context.ledger.jobs()] == [handle.id]
     line.losing = 1
     line.cut()
     handles = client.submit_many(["a", "b"], **JOB)
     assert len({each.id for each in handles}) == 2
-    assert len(console.site.ledger.jobs()) == 3
+    assert len(console.context.ledger.jobs()) == 3
 
 
 @pytest.mark.usefixtures("never_silent")
@@ -196,10 +196,10 @@ def test_a_job_that_ends_while_the_line_is_down_is_not_waited_for_in_vain(
     """Given a listener that has heard nothing yet: the stream's first words are its place."""
     handle = client.submit("x", **JOB)
     (ended,) = client.ends_of([handle])
-    wait_for(lambda: console.site.broadcast.count == 1, "the client to listen")
+    wait_for(lambda: console.context.broadcast.count == 1, "the client to listen")
     line.is_down = True
     line.cut()
-    console.site.ledger.cancel(handle.id)
+    console.context.ledger.cancel(handle.id)
     line.is_down = False
     ended.result(timeout=30)
     assert client.results_of([handle], [ended])[0].state == "cancelled"
@@ -212,13 +212,13 @@ def test_a_listener_resumes_where_it_was(
     """Given one that has heard something, when the line breaks, then it asks about no job."""
     first, second = client.submit_many(["a", "b"], **JOB)
     one, two = client.ends_of([first, second])
-    console.site.ledger.cancel(first.id)
+    console.context.ledger.cancel(first.id)
     one.result(timeout=30)
     asked: list[Sequence[str]] = []
     monkeypatch.setattr(client._desk, "states", asked.append)
     line.is_down = True
     line.cut()
-    console.site.ledger.cancel(second.id)
+    console.context.ledger.cancel(second.id)
     line.is_down = False
     two.result(timeout=30)
     assert asked == []
@@ -231,7 +231,7 @@ def test_watching_goes_on_after_a_cut_and_tells_nothing_twice(
     events = client.watch(handle)
     seen = [next(events)]
     line.cut()
-    console.site.ledger.cancel(handle.id)
+    console.context.ledger.cancel(handle.id)
     seen += list(events)
     assert [event.data["state"] for event in seen] == ["queued", "cancelled"]
 
@@ -241,7 +241,7 @@ def test_watching_ends_if_the_events_are_gone(
 ) -> None:
     monkeypatch.setattr(http_desk, "_LAST_WORDS", 0.0)
     handle = client.submit("x", **JOB)
-    console.site.ledger.cancel(handle.id)
+    console.context.ledger.cancel(handle.id)
     (stream,) = redis_client.keys("*events")
     redis_client.xtrim(stream, maxlen=0, approximate=False)
     assert list(client.watch(handle)) == []
@@ -253,12 +253,12 @@ def test_a_closed_client_leaves_no_listener_and_no_thread(client: Client, consol
     (ended,) = client.ends_of([handle])
     events = client.watch(handle)
     next(events)
-    wait_for(lambda: console.site.broadcast.count == 2, "both to listen")
+    wait_for(lambda: console.context.broadcast.count == 2, "both to listen")
     client.close()
     with pytest.raises(MulliganError, match="the client was closed"):
         ended.result(timeout=30)
     events.close()  # type: ignore[attr-defined] # a generator
-    wait_for(lambda: console.site.broadcast.count == 0, "the listeners to go")
+    wait_for(lambda: console.context.broadcast.count == 0, "the listeners to go")
     wait_for(
         lambda: (
             not any(
@@ -272,22 +272,22 @@ def test_a_closed_client_leaves_no_listener_and_no_thread(client: Client, consol
 def test_many_are_asked_about_at_once(client: Client, line: Line, console: Served) -> None:
     """Two hundred and fifty unfinished jobs take three questions, and not one for each."""
     handles = client.submit_many(["x"] * 250, **JOB)
-    console.site.ledger.cancel(handles[7].id)
-    desk = client._desk
+    console.context.ledger.cancel(handles[7].id)
+    backend = client._desk
     seen: list[str] = []
-    plain = desk._console.ask  # type: ignore[attr-defined] # an HttpDesk's
+    plain = backend._console.ask  # type: ignore[attr-defined] # an HttpDesk's
 
     def noting(method: str, path: str, *rest: Any, **also: Any) -> Any:
         seen.append(path.partition("?")[0])
         return plain(method, path, *rest, **also)
 
-    desk._console.ask = noting  # type: ignore[attr-defined] # an HttpDesk's
+    backend._console.ask = noting  # type: ignore[attr-defined] # an HttpDesk's
     ended = client.ends_of([*handles, handles[7]])
     assert seen == ["/api/jobs"] * 3
     assert [future.done() for future in ended].count(True) == 2
     for future in ended:
         future.cancel()
-    assert desk.states([handles[0].id, "p00-nowhere", "a,b", ""]) == {handles[0].id: "queued"}
+    assert backend.states([handles[0].id, "p00-nowhere", "a,b", ""]) == {handles[0].id: "queued"}
 
 
 # -- what is told of a job -------------------------------------------------------------------------
@@ -311,12 +311,12 @@ def test_a_job_is_told_whole(console: Served) -> None:
     with Client(console.url) as client:
         handle = client.submit(fields, task_type="t")
         for number in (1, 2):
-            run_attempt(console.site.shop.bench, Entry("attempt", handle.id, number))
+            run_attempt(console.context.services.context, Entry("attempt", handle.id, number))
         result = client.wait(handle)
     assert len(result.view.cycles) == 1
     assert [a.plan.mode for a in result.attempts] == ["initial", "immediate_retry"]
-    assert result.view == console.site.ledger.job(handle.id)
-    with console.client(new_token(console.site, role="ops")) as http:
+    assert result.view == console.context.ledger.job(handle.id)
+    with console.client(new_token(console.context, role="ops")) as http:
         hidden = view_of(http.get(f"/api/jobs/{handle.id}").json())
     assert hidden.job.task_text == "[redacted]"
     assert (hidden.job.budget, hidden.seconds) == (result.view.job.budget, result.view.seconds)
@@ -337,9 +337,13 @@ class Clock:
         self.now += seconds
 
 
-def a_console(url: str, *, patience: float, token: str | None = None) -> tuple[Console, Clock]:
+def a_console(
+    url: str, *, patience: float, token: str | None = None
+) -> tuple[ConsoleConnection, Clock]:
     clock = Clock()
-    made = Console(url, token, patience=patience, wait=clock.wait, clock=lambda: clock.now)
+    made = ConsoleConnection(
+        url, token, patience=patience, wait=clock.wait, clock=lambda: clock.now
+    )
     return made, clock
 
 
@@ -420,8 +424,8 @@ def test_what_an_answer_means(
 
 
 def test_tokens(console: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    producer = new_token(console.site, role="producer", tenant="acme")
-    ops = new_token(console.site, role="ops")
+    producer = new_token(console.context, role="producer", tenant="acme")
+    ops = new_token(console.context, role="ops")
     with pytest.raises(MulliganError, match=r"wants a token: give Client\(token=…\) or set MULL"):
         Client(console.url).submit("x", **JOB)
     with pytest.raises(MulliganError, match="does not take this token") as caught:
@@ -437,7 +441,7 @@ def test_tokens(console: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.cancel(handle) == "cancelled"
         assert client.wait(handle).view.tenant == "acme"
         assert producer not in f"{client!r} {handle!r}"
-    other = new_token(console.site, role="producer", tenant="other")
+    other = new_token(console.context, role="producer", tenant="other")
     missing = pytest.raises(BadInput, match=f"there is no job {handle.id}")
     with Client(console.url, token=other) as client, missing:
         client.wait(handle)
@@ -515,7 +519,7 @@ def test_files_stay_where_they_are(console: Served) -> None:
             client.submit("x", workspace=".", **JOB)
         with pytest.raises(BadInput, match=r"^\[1\]\.workspace\.path: files are not sent"):
             client.submit_many(["x", {"prompt": "y", "workspace": {"path": "."}}], **JOB)
-    assert console.site.ledger.jobs() == []
+    assert console.context.ledger.jobs() == []
 
 
 def test_a_problem_is_told_by_its_place_among_all(

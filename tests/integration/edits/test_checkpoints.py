@@ -11,9 +11,9 @@ import pytest
 from support.ledger_stage import until
 from support.trees import Snapshot, change, die, git, in_child, snapshot, write
 
-from mulligan.tasks.ports.appliers import Change, EditConflict, EditRefused
+from mulligan.tasks.ports.appliers import EditConflict, EditRefused, FileChange
 from mulligan.tasks.ports.world import BadInput
-from mulligan.workers.edits.tree.edited_tree import Rollback, Tree
+from mulligan.workers.edits.tree.edited_tree import EditedTree, Rollback
 from mulligan.workers.edits.tree.shadow_repository import edit_ref, session_ref
 from mulligan.workers.edits.tree.tree_lock import LockLost, TreeBusy
 from mulligan.workers.edits.tree.undo import RollbackConflict
@@ -29,19 +29,21 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tree(root: Path, tmp_path: Path) -> Tree:
-    return Tree(root, tmp_path / "home", timeout=0)
+def tree(root: Path, tmp_path: Path) -> EditedTree:
+    return EditedTree(root, tmp_path / "home", timeout=0)
 
 
-def shadow(tree: Tree, *arguments: str) -> str:
+def shadow(tree: EditedTree, *arguments: str) -> str:
     return git("--git-dir", str(tree.state / "git"), *arguments, cwd=tree.state)
 
 
-def edit(tree: Tree, edit_id: str, *changes: Change, session: str = "s") -> None:
+def edit(tree: EditedTree, edit_id: str, *changes: FileChange, session: str = "s") -> None:
     tree.apply(edit_id, session, "auto", changes)
 
 
-def line(tree: Tree, edit_id: str, number: int, *, session: str = "s", path: str = "f") -> None:
+def line(
+    tree: EditedTree, edit_id: str, number: int, *, session: str = "s", path: str = "f"
+) -> None:
     """An edit of one line of a file."""
     lines = (tree.root / path).read_bytes().splitlines(keepends=True)
     lines[number - 1] = f"{edit_id}\n".encode()
@@ -67,7 +69,7 @@ FILES: dict[str, bytes | tuple[bytes, int]] = {
 }
 
 
-def everything(root: Path) -> list[Change]:
+def everything(root: Path) -> list[FileChange]:
     """Each way of changing a file, at once."""
     return [
         change(root, "crlf.txt", b"one\r\n2\r\n"),
@@ -89,7 +91,7 @@ def everything(root: Path) -> list[Change]:
 
 
 @pytest.mark.parametrize("how", ["edit", "session", "checkpoint"])
-def test_a_rollback_restores_every_byte_and_mode(tree: Tree, root: Path, how: str) -> None:
+def test_a_rollback_restores_every_byte_and_mode(tree: EditedTree, root: Path, how: str) -> None:
     write(root, FILES)
     before = snapshot(root)
     edit(tree, "e1", *everything(root))
@@ -119,7 +121,7 @@ def test_a_rollback_restores_every_byte_and_mode(tree: Tree, root: Path, how: st
 
 
 def test_a_commit_holds_its_files_and_its_parent_holds_them_as_they_were(
-    tree: Tree, root: Path
+    tree: EditedTree, root: Path
 ) -> None:
     write(root, {"a.txt": b"one\n", "b.txt": (b"b\n", 0o755), "other.txt": b"other\n"})
     first = tree.apply("e1", "tune.v1", "review", [change(root, "a.txt", b"two\n")])
@@ -145,13 +147,13 @@ def test_a_commit_holds_its_files_and_its_parent_holds_them_as_they_were(
 
 
 @pytest.mark.parametrize("name", ["a..b", "a.lock", "Ünï", "x.", "_-"])
-def test_every_id_is_a_ref(tree: Tree, root: Path, name: str) -> None:
+def test_every_id_is_a_ref(tree: EditedTree, root: Path, name: str) -> None:
     made = tree.apply(name, name, "auto", [change(root, "f", b"x\n")])
     assert shadow(tree, "rev-parse", edit_ref(name, name)).strip() == made.commit
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nTier: auto", "../x", "a/b"])
-def test_other_ids_are_refused(tree: Tree, root: Path, name: str) -> None:
+def test_other_ids_are_refused(tree: EditedTree, root: Path, name: str) -> None:
     with pytest.raises(BadInput, match="letters, digits"):
         tree.apply(name, "s", "auto", [change(root, "f", b"x\n")])
 
@@ -160,7 +162,7 @@ def test_other_ids_are_refused(tree: Tree, root: Path, name: str) -> None:
 
 
 def test_nothing_is_written_if_a_file_is_not_what_the_edit_was_computed_from(
-    tree: Tree, root: Path
+    tree: EditedTree, root: Path
 ) -> None:
     write(root, {"a": b"a\n", "b": b"b\n"})
     changes = [change(root, "a", b"A\n"), change(root, "b", b"B\n")]
@@ -172,13 +174,13 @@ def test_nothing_is_written_if_a_file_is_not_what_the_edit_was_computed_from(
     assert tree.history() == []
 
 
-def test_links_are_refused(tree: Tree, root: Path, tmp_path: Path) -> None:
+def test_links_are_refused(tree: EditedTree, root: Path, tmp_path: Path) -> None:
     write(tmp_path, {"outside/f": b"outside\n"})
     (root / "link").symlink_to(tmp_path / "outside/f")
     (root / "folder").symlink_to(tmp_path / "outside")
     for path in ("link", "folder/f"):
         with pytest.raises(EditRefused, match="link"):
-            edit(tree, "e1", Change(path=path, before=b"outside\n", after=b"in\n"))
+            edit(tree, "e1", FileChange(path=path, before=b"outside\n", after=b"in\n"))
     # A file that became a link after its edit is not followed by the rollback, either.
     write(root, {"f": b"one\n"})
     edit(tree, "e2", change(root, "f", b"two\n"))
@@ -189,7 +191,7 @@ def test_links_are_refused(tree: Tree, root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "outside/f").read_bytes() == b"outside\n"
 
 
-def test_a_lost_lease_stops_an_edit_before_its_first_file(tree: Tree, root: Path) -> None:
+def test_a_lost_lease_stops_an_edit_before_its_first_file(tree: EditedTree, root: Path) -> None:
     write(root, {"f": b"one\n"})
     before = snapshot(root)
 
@@ -207,13 +209,13 @@ def test_a_lost_lease_stops_an_edit_before_its_first_file(tree: Tree, root: Path
     assert (root / "f").read_bytes() == b"two\n"
 
 
-def test_an_edit_that_changes_nothing_is_refused(tree: Tree, root: Path) -> None:
+def test_an_edit_that_changes_nothing_is_refused(tree: EditedTree, root: Path) -> None:
     write(root, {"f": b"one\n"})
     with pytest.raises(EditRefused, match="changes nothing"):
         edit(tree, "e1", change(root, "f", b"one\n", 0o644))
 
 
-def test_the_same_edit_twice_is_one(tree: Tree, root: Path) -> None:
+def test_the_same_edit_twice_is_one(tree: EditedTree, root: Path) -> None:
     write(root, {"f": b"one\n"})
     asked = change(root, "f", b"two\n")
     edit(tree, "e1", asked)
@@ -226,7 +228,7 @@ def test_the_same_edit_twice_is_one(tree: Tree, root: Path) -> None:
     assert [c.state for c in tree.history()] == ["rolled_back", "applied", "applied"]
 
 
-def test_what_is_not_known_is_said(tree: Tree, root: Path, tmp_path: Path) -> None:
+def test_what_is_not_known_is_said(tree: EditedTree, root: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no edit e9"):
         tree.rollback_edit("e9")
     with pytest.raises(BadInput, match="session nope"):
@@ -234,13 +236,13 @@ def test_what_is_not_known_is_said(tree: Tree, root: Path, tmp_path: Path) -> No
     with pytest.raises(BadInput, match="no checkpoint 7"):
         tree.rollback_to(7)
     with pytest.raises(BadInput, match="is not a folder"):
-        Tree(tmp_path / "absent", tmp_path / "home")
+        EditedTree(tmp_path / "absent", tmp_path / "home")
 
 
 # -- later changes ---------------------------------------------------------------------------------
 
 
-def test_changes_on_other_lines_stay(tree: Tree, root: Path) -> None:
+def test_changes_on_other_lines_stay(tree: EditedTree, root: Path) -> None:
     write(root, {"f": TEN})
     line(tree, "e1", 2)
     line(tree, "e2", 5, session="other")
@@ -253,7 +255,7 @@ def test_changes_on_other_lines_stay(tree: Tree, root: Path) -> None:
     assert (root / "f").read_bytes() == TEN.replace(b"line 9", b"by hand")
 
 
-def test_a_later_edit_on_the_same_lines_is_a_conflict(tree: Tree, root: Path) -> None:
+def test_a_later_edit_on_the_same_lines_is_a_conflict(tree: EditedTree, root: Path) -> None:
     write(root, {"f": TEN, "g": TEN})
     lines = TEN.replace(b"line 3\n", b"x\nline 3\n").replace(b"line 6\n", b"six\n")
     edit(tree, "e1", change(root, "f", lines), change(root, "g", b"g\n"))
@@ -283,7 +285,11 @@ def test_a_later_edit_on_the_same_lines_is_a_conflict(tree: Tree, root: Path) ->
     ],
 )
 def test_what_cannot_be_merged_is_a_conflict(
-    tree: Tree, root: Path, made: tuple[bytes | None, bytes | None], later: bytes | None, said: str
+    tree: EditedTree,
+    root: Path,
+    made: tuple[bytes | None, bytes | None],
+    later: bytes | None,
+    said: str,
 ) -> None:
     before, after = made
     if before is not None:
@@ -300,7 +306,7 @@ def test_what_cannot_be_merged_is_a_conflict(
     assert snapshot(root) == now
 
 
-def test_modes_are_merged_too(tree: Tree, root: Path) -> None:
+def test_modes_are_merged_too(tree: EditedTree, root: Path) -> None:
     write(root, {"f": TEN, "g": TEN})
     edit(tree, "e1", change(root, "f", TEN, 0o755), change(root, "g", b"g\n"))
     write(root, {"f": (TEN + b"by hand\n", 0o755)})
@@ -313,7 +319,7 @@ def test_modes_are_merged_too(tree: Tree, root: Path) -> None:
         tree.rollback_edit("e2")
 
 
-def test_what_somebody_restored_by_hand_counts_as_rolled_back(tree: Tree, root: Path) -> None:
+def test_what_somebody_restored_by_hand_counts_as_rolled_back(tree: EditedTree, root: Path) -> None:
     write(root, {"f": b"one\n"})
     edit(tree, "e1", change(root, "f", b"two\n"))
     (root / "f").write_bytes(b"one\n")
@@ -322,14 +328,14 @@ def test_what_somebody_restored_by_hand_counts_as_rolled_back(tree: Tree, root: 
     assert tree.rollback_edit("e1").checkpoint is None
 
 
-def test_folders_that_an_edit_made_go_only_if_they_are_empty(tree: Tree, root: Path) -> None:
+def test_folders_that_an_edit_made_go_only_if_they_are_empty(tree: EditedTree, root: Path) -> None:
     edit(tree, "e1", change(root, "a/b/f", b"f\n"), change(root, "a/c/f", b"f\n"))
     write(root, {"a/c/mine": b"mine\n"})
     tree.rollback_edit("e1")
     assert sorted(snapshot(root)) == ["a", "a/c", "a/c/mine"]
 
 
-def test_a_session_is_taken_back_as_a_whole_or_not_at_all(tree: Tree, root: Path) -> None:
+def test_a_session_is_taken_back_as_a_whole_or_not_at_all(tree: EditedTree, root: Path) -> None:
     write(root, {"f": TEN, "g": TEN})
     for number, path in ((1, "f"), (2, "g"), (3, "f"), (4, "g")):
         line(tree, f"e{number}", number, path=path)
@@ -341,7 +347,9 @@ def test_a_session_is_taken_back_as_a_whole_or_not_at_all(tree: Tree, root: Path
     assert {c.state for c in tree.history()} == {"applied"}
 
 
-def test_an_edit_of_two_sessions_has_to_be_named_with_its_session(tree: Tree, root: Path) -> None:
+def test_an_edit_of_two_sessions_has_to_be_named_with_its_session(
+    tree: EditedTree, root: Path
+) -> None:
     write(root, {"f": TEN})
     line(tree, "e1", 2, session="one")
     line(tree, "e1", 8, session="two")
@@ -352,7 +360,9 @@ def test_an_edit_of_two_sessions_has_to_be_named_with_its_session(tree: Tree, ro
     assert (root / "f").read_bytes() == TEN
 
 
-def test_any_walk_through_the_checkpoints_gives_what_was_there(tree: Tree, root: Path) -> None:
+def test_any_walk_through_the_checkpoints_gives_what_was_there(
+    tree: EditedTree, root: Path
+) -> None:
     """Random edits, rollbacks and jumps; each jump restores the whole tree of that moment."""
     dice = random.Random(5)
     names = ["a", "b", "d/a", "d/e/b"]
@@ -382,7 +392,7 @@ def test_any_walk_through_the_checkpoints_gives_what_was_there(tree: Tree, root:
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
-def test_merging_keeps_every_other_byte(tree: Tree, root: Path, end: bytes) -> None:
+def test_merging_keeps_every_other_byte(tree: EditedTree, root: Path, end: bytes) -> None:
     """Edits on random lines, taken back in random order: each leaves the others as they are."""
     dice = random.Random(3)
     newline = end or b"\n"
@@ -473,7 +483,7 @@ def test_the_users_repositories_are_never_touched(
     for variable in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"):
         monkeypatch.setenv(variable, str(tmp_path / "user/.git"))
     before = snapshot(tmp_path, without=home)
-    tree = Tree(root, home)
+    tree = EditedTree(root, home)
     names = ["tracked.txt", "staged.txt", "x.log", "build/out", "vendor/lib/tracked.txt", "n/n.log"]
     names += ["build/cache/x.log", "f.txt"]
     edit(tree, "e1", *(change(root, name, b"edited\n") for name in names))
@@ -489,14 +499,14 @@ def test_the_users_repositories_are_never_touched(
 
 @pytest.mark.parametrize("name", [".mulligan", "state"])
 def test_a_home_inside_the_root_cannot_be_edited(tmp_path: Path, name: str) -> None:
-    tree = Tree(tmp_path, tmp_path / name)
+    tree = EditedTree(tmp_path, tmp_path / name)
     with pytest.raises(EditRefused, match="nothing in"):
         edit(tree, "e1", change(tmp_path, f"{name}/edits/f", b"x\n"))
 
 
 def test_a_root_inside_the_home_can(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
-    tree = Tree(tmp_path / "work", tmp_path)
+    tree = EditedTree(tmp_path / "work", tmp_path)
     edit(tree, "e1", change(tree.root, "f", b"x\n"))
     tree.rollback_edit("e1")
     assert snapshot(tree.root) == {}
@@ -505,12 +515,14 @@ def test_a_root_inside_the_home_can(tmp_path: Path) -> None:
 # -- several at once -----------------------------------------------------------------------------
 
 
-def test_two_processes_lose_nothing_to_each_other(tree: Tree, root: Path, tmp_path: Path) -> None:
+def test_two_processes_lose_nothing_to_each_other(
+    tree: EditedTree, root: Path, tmp_path: Path
+) -> None:
     write(root, {"f": b""})
 
     def many(session: str) -> Callable[[], None]:
         def run() -> None:
-            mine = Tree(root, tmp_path / "home", timeout=60)
+            mine = EditedTree(root, tmp_path / "home", timeout=60)
             for number in range(8):
                 with mine.held(session):
                     now = (root / "f").read_bytes()
@@ -534,12 +546,12 @@ def test_two_processes_lose_nothing_to_each_other(tree: Tree, root: Path, tmp_pa
 
 
 def test_the_loser_is_told_who_holds_the_tree_until_it_is_dead(
-    tree: Tree, root: Path, tmp_path: Path
+    tree: EditedTree, root: Path, tmp_path: Path
 ) -> None:
     holding, release = tmp_path / "holding", tmp_path / "release"
 
     def hold() -> None:
-        with Tree(root, tmp_path / "home").held("long-one"):
+        with EditedTree(root, tmp_path / "home").held("long-one"):
             holding.touch()
             until(release.exists)
             die()
@@ -554,13 +566,13 @@ def test_the_loser_is_told_who_holds_the_tree_until_it_is_dead(
     assert refused.value.holder.session == "long-one"
     # The same root under another home is the same tree.
     with pytest.raises(TreeBusy, match="another process"):
-        edit(Tree(root, tmp_path / "elsewhere", timeout=0), "e1", change(root, "f", b"x\n"))
+        edit(EditedTree(root, tmp_path / "elsewhere", timeout=0), "e1", change(root, "f", b"x\n"))
     assert tree.history() == []
     release.touch()
     os.waitpid(child, 0)
     edit(tree, "e1", change(root, "f", b"x\n"))
     # One that waits gets it.
-    assert Tree(root, tmp_path / "home", timeout=5).rollback_edit("e1").checkpoint is not None
+    assert EditedTree(root, tmp_path / "home", timeout=5).rollback_edit("e1").checkpoint is not None
 
 
 @pytest.mark.parametrize("loss", ["fence", "file"])
@@ -577,20 +589,20 @@ def test_a_lock_that_was_taken_over_is_noticed_right_before_writing(
         else:
             (mine.state / "lock").unlink()
 
-    mine = Tree(root, tmp_path / "home", step=take_over)
+    mine = EditedTree(root, tmp_path / "home", step=take_over)
     with pytest.raises(LockLost):
         edit(mine, "e1", change(root, "f", b"two\n"))
     assert (root / "f").read_bytes() == b"one\n"
-    settled = Tree(root, tmp_path / "home").recover()
+    settled = EditedTree(root, tmp_path / "home").recover()
     assert settled is not None
     assert settled.outcome == "undone"
 
 
-def test_numbers_of_the_lock_only_grow(tree: Tree, root: Path) -> None:
+def test_numbers_of_the_lock_only_grow(tree: EditedTree, root: Path) -> None:
     for number in range(3):
         edit(tree, f"e{number}", change(root, "f", b"%d\n" % number))
     with tree.held("s"), pytest.raises(TreeBusy):
-        edit(Tree(root, tree.state.parent.parent, timeout=0), "e9", change(root, "f", b"x\n"))
+        edit(EditedTree(root, tree.state.parent.parent, timeout=0), "e9", change(root, "f", b"x\n"))
     fences = [o.fence for o in tree._journal.done.values()]
     assert fences == sorted(set(fences))
 
@@ -600,7 +612,7 @@ BROKEN = [b"", b'{"fence": 3, "pi', b"\xff\xfe", b"[]", b'{"fence": "three"}', b
 
 @pytest.mark.parametrize("left", BROKEN)
 def test_a_note_of_the_holder_that_cannot_be_read_is_nobody_s(
-    tree: Tree, root: Path, tmp_path: Path, left: bytes
+    tree: EditedTree, root: Path, tmp_path: Path, left: bytes
 ) -> None:
     """As a power failure may leave it."""
     for number in range(3):
@@ -614,10 +626,10 @@ def test_a_note_of_the_holder_that_cannot_be_read_is_nobody_s(
     with tree.held("s"):
         (tree.state / "holder.json").write_bytes(left)
         with pytest.raises(TreeBusy, match="another process"):
-            edit(Tree(root, tmp_path / "home", timeout=0), "x", change(root, "f", b"x\n"))
+            edit(EditedTree(root, tmp_path / "home", timeout=0), "x", change(root, "f", b"x\n"))
 
 
-def test_commits_of_a_held_tree_are_made_at_its_end(tree: Tree, root: Path) -> None:
+def test_commits_of_a_held_tree_are_made_at_its_end(tree: EditedTree, root: Path) -> None:
     with tree.held("s"):
         for number in range(150):
             made = tree.apply(f"e{number}", "s", "auto", [change(root, "f", b"%d\n" % number)])
@@ -629,7 +641,7 @@ def test_commits_of_a_held_tree_are_made_at_its_end(tree: Tree, root: Path) -> N
     assert shadow(tree, "fsck", "--strict", "--full") == ""
 
 
-def test_what_a_killed_git_left_is_no_hindrance(tree: Tree, root: Path) -> None:
+def test_what_a_killed_git_left_is_no_hindrance(tree: EditedTree, root: Path) -> None:
     edit(tree, "e1", change(root, "f", b"1\n"))
     write(tree.state / "git", {"refs/heads/tree.lock": b"", "refs/mulligan/sessions/s.lock": b""})
     edit(tree, "e2", change(root, "f", b"2\n"))
@@ -643,7 +655,7 @@ def test_a_commit_that_cannot_be_made_is_made_later(
         if step == "edit_done":
             monkeypatch.setenv("PATH", "/nowhere")
 
-    tree = Tree(root, tmp_path / "home", step=no_git)
+    tree = EditedTree(root, tmp_path / "home", step=no_git)
     assert tree.apply("e1", "s", "auto", [change(root, "f", b"1\n")]).commit is None
     assert "still to be made" in caplog.text
     monkeypatch.undo()
@@ -652,7 +664,7 @@ def test_a_commit_that_cannot_be_made_is_made_later(
 
 
 def test_without_git_nothing_is_applied(
-    tree: Tree, root: Path, monkeypatch: pytest.MonkeyPatch
+    tree: EditedTree, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Exception, match="git init"):

@@ -12,12 +12,12 @@ from support.ledger_stage import SettingsMaker, until
 
 from mulligan.policies.edits.edit import AutonomyMode, EditPlan
 from mulligan.policies.edits.feedback import failure_of
-from mulligan.policies.edits.session import Session
+from mulligan.policies.edits.session import EditSession
 from mulligan.policies.edits.suite import Suite
 from mulligan.policies.failures.failure import FailureKind
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import submit_jobs
-from mulligan.workers.edits.sessions.engine import Engine, engine_of, take_steps
+from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine, take_steps
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.local_stack import LocalStack, local_stack
 
@@ -42,9 +42,9 @@ def stack(ledger: RedisLedger, settings: SettingsMaker) -> Iterator[LocalStack]:
 
 
 @pytest.fixture
-def engine(stack: LocalStack) -> Engine:
+def engine(stack: LocalStack) -> EditEngine:
     assert isinstance(stack.ledger, RedisLedger)
-    return engine_of(stack.settings, stack.ledger, stack.intake, commands=True)
+    return build_edit_engine(stack.settings, stack.ledger, stack.intake, commands=True)
 
 
 @pytest.fixture
@@ -70,7 +70,9 @@ def author(stack: LocalStack, **changes: Any) -> str:
     return accepted.id
 
 
-def begun(engine: Engine, root: Path, written_by: str, *texts: str, mode: str = "auto") -> Session:
+def begun(
+    engine: EditEngine, root: Path, written_by: str, *texts: str, mode: str = "auto"
+) -> EditSession:
     edits = [
         {"id": f"e{n}", "op": "write_file", "target": "a.txt", "payload": {"content": f"{text}\n"}}
         for n, text in enumerate(texts, 1)
@@ -82,7 +84,7 @@ def begun(engine: Engine, root: Path, written_by: str, *texts: str, mode: str = 
     return engine.begin(plan, root, AutonomyMode(mode), suite=SUITE, inline=False)
 
 
-def worked(engine: Engine) -> Session:
+def worked(engine: EditEngine) -> EditSession:
     while take_steps(engine, "s1") != "done":
         pass
     return engine.sessions.get("s1").session
@@ -96,7 +98,7 @@ def asked(stack: LocalStack, job_id: str | None) -> Job:
 
 
 def test_the_author_of_a_plan_is_told_what_failed(
-    stack: LocalStack, engine: Engine, root: Path
+    stack: LocalStack, engine: EditEngine, root: Path
 ) -> None:
     first = author(stack)
     begun(engine, root, first, "good", "bad")
@@ -119,7 +121,7 @@ def test_the_author_of_a_plan_is_told_what_failed(
 
 
 def test_the_author_is_told_what_a_person_said_once_nothing_waits(
-    stack: LocalStack, engine: Engine, root: Path
+    stack: LocalStack, engine: EditEngine, root: Path
 ) -> None:
     first = author(stack)
     begun(engine, root, first, "good", "bad", mode="manual")
@@ -132,7 +134,7 @@ def test_the_author_is_told_what_a_person_said_once_nothing_waits(
 
 
 def test_an_author_is_not_asked_about_what_is_no_fault_of_theirs(
-    stack: LocalStack, engine: Engine, root: Path
+    stack: LocalStack, engine: EditEngine, root: Path
 ) -> None:
     begun(engine, root, author(stack), "good", mode="manual")
     worked(engine)
@@ -142,7 +144,7 @@ def test_an_author_is_not_asked_about_what_is_no_fault_of_theirs(
     assert len(stack.ledger.jobs()) == 1
 
 
-def test_a_plan_whose_author_is_gone_ends_all_the_same(engine: Engine, root: Path) -> None:
+def test_a_plan_whose_author_is_gone_ends_all_the_same(engine: EditEngine, root: Path) -> None:
     begun(engine, root, "p00-nobody", "bad")
     done = worked(engine)
     assert [outcome.reason for outcome in done.outcomes] == ["regression", "apply_error"]

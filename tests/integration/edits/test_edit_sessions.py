@@ -14,13 +14,13 @@ from support.fleet import CONTROL, WORK, running_fleet, wait_for
 from support.ledger_stage import SettingsMaker
 
 from mulligan.policies.edits.edit import AutonomyMode, EditPlan, EditRiskTier
-from mulligan.policies.edits.session import Session
+from mulligan.policies.edits.session import EditSession
 from mulligan.policies.edits.suite import Suite
-from mulligan.tasks.edits.advance import NotNow, advance
+from mulligan.tasks.edits.advance import RetryLater, advance
 from mulligan.tasks.ports.world import BadInput
-from mulligan.workers.edits.sessions.engine import Engine, engine_of, take_steps
-from mulligan.workers.edits.sessions.session_store import Found, RedisSessions, hints
-from mulligan.workers.edits.tree.edited_tree import Tree
+from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine, take_steps
+from mulligan.workers.edits.sessions.session_store import SessionStore, StoredSession, hints
+from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.supervisor import Pool
 
@@ -35,7 +35,7 @@ SCORE = textwrap.dedent(
 SUITE = Suite.model_validate(
     {"deterministic": True, "tasks": [{"id": "all", "command": [sys.executable, "score.py"]}]}
 )
-Maker = Callable[..., Engine]
+Maker = Callable[..., EditEngine]
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def root(tmp_path: Path) -> Path:
 def engine(redis_client: redis.Redis, settings: SettingsMaker) -> Maker:
     """``engine()``: what one process would have."""
 
-    def make(**changes: Any) -> Engine:
+    def make(**changes: Any) -> EditEngine:
         chosen = settings()
         ledger = RedisLedger(redis_client, chosen, patience=5.0)
-        made = engine_of(chosen, ledger, None, commands=True)
+        made = build_edit_engine(chosen, ledger, None, commands=True)
         lease = changes.pop("lease", 30.0)
-        sessions = RedisSessions(ledger.calls, prefix="mulligan", retention=60, lease=lease)
-        return Engine(
+        sessions = SessionStore(ledger.calls, prefix="mulligan", retention=60, lease=lease)
+        return EditEngine(
             **{"sessions": sessions, "home": made.home, "measurer": made.measurer, **changes}
         )
 
@@ -73,17 +73,17 @@ def plan(*texts: str, session: str = "s1", **changes: Any) -> EditPlan:
     return EditPlan.model_validate({"session": session, "edits": edits, **changes})
 
 
-def begin(engine: Engine, root: Path, wanted: EditPlan, **changes: Any) -> Session:
+def begin(engine: EditEngine, root: Path, wanted: EditPlan, **changes: Any) -> EditSession:
     more: dict[str, Any] = {"suite": SUITE, **changes}
     mode = AutonomyMode(more.pop("mode", "auto"))
     return engine.begin(wanted, root, mode, **more)
 
 
-def said(session: Session) -> list[tuple[str, str]]:
+def said(session: EditSession) -> list[tuple[str, str]]:
     return [(outcome.status, outcome.reason) for outcome in session.outcomes]
 
 
-def drive(engine: Engine, session: Session) -> Session:
+def drive(engine: EditEngine, session: EditSession) -> EditSession:
     return engine.drive(session.id, watch=lambda: None)
 
 
@@ -91,9 +91,9 @@ def drive(engine: Engine, session: Session) -> Session:
 
 
 def test_kept_rejected_and_skipped_on_a_real_tree(engine: Maker, root: Path) -> None:
-    desk = engine()
-    session = begin(desk, root, plan("good", "unfair", "good"))
-    done = drive(desk, session)
+    backend = engine()
+    session = begin(backend, root, plan("good", "unfair", "good"))
+    done = drive(backend, session)
     assert said(done) == [
         ("applied", "kept"),
         ("rejected_by_gate", "regression"),
@@ -103,22 +103,22 @@ def test_kept_rejected_and_skipped_on_a_real_tree(engine: Maker, root: Path) -> 
     assert done.outcomes[0].cluster_deltas == {"main": 0.2, "rest": 0.0}
     assert sorted(path.name for path in root.iterdir()) == ["a.txt", "score.py"]
     # The history has both effects, the newest first.
-    effects = [(delta.edit_id, delta.reason) for delta in desk.sessions.deltas()]
+    effects = [(delta.edit_id, delta.reason) for delta in backend.sessions.deltas()]
     assert effects == [("e2", "regression"), ("e1", "kept")]
-    _, text = desk.roll_back("s1", None, by="ada")
+    _, text = backend.roll_back("s1", None, by="ada")
     assert "rolled back, 1 file changed" in text
     assert (root / "a.txt").read_bytes() == b"start\n"
-    effects = [(delta.edit_id, delta.reason) for delta in desk.sessions.deltas()]
+    effects = [(delta.edit_id, delta.reason) for delta in backend.sessions.deltas()]
     assert effects == [("e2", "regression"), ("e1", "rolled_back")]
 
 
 def test_the_history_has_what_people_decided(engine: Maker, root: Path) -> None:
-    desk = engine()
-    drive(desk, begin(desk, root, plan("good", "unfair"), mode="manual"))
-    desk.reject("s1", "e2", by="ada", note="no")
-    desk.roll_back("s1", None, by="ada")
+    backend = engine()
+    drive(backend, begin(backend, root, plan("good", "unfair"), mode="manual"))
+    backend.reject("s1", "e2", by="ada", note="no")
+    backend.roll_back("s1", None, by="ada")
     effects = {
-        delta.edit_id: (delta.status, delta.benchmark_delta) for delta in desk.sessions.deltas()
+        delta.edit_id: (delta.status, delta.benchmark_delta) for delta in backend.sessions.deltas()
     }
     assert effects == {"e1": ("rejected_by_user", 0.1), "e2": ("rejected_by_user", 0.05)}
 
@@ -126,11 +126,11 @@ def test_the_history_has_what_people_decided(engine: Maker, root: Path) -> None:
 def test_approving_much_later_measures_against_the_tree_as_it_is_then(
     engine: Maker, root: Path
 ) -> None:
-    desk = engine()
-    drive(desk, begin(desk, root, plan("good"), mode="manual"))
+    backend = engine()
+    drive(backend, begin(backend, root, plan("good"), mode="manual"))
     (root / "score.py").write_text(SCORE.replace('"start": 0.5', '"start": 0.8'))
-    desk.approve("s1", "e1", by="ada", note=None)
-    done = drive(desk, desk.sessions.get("s1").session)
+    backend.approve("s1", "e1", by="ada", note=None)
+    done = drive(backend, backend.sessions.get("s1").session)
     assert said(done) == [("rejected_by_gate", "regression")], "0.8 before, 0.7 after"
     assert (root / "a.txt").read_text() == "start\n"
 
@@ -147,21 +147,21 @@ def test_a_suite_that_cannot_be_run_is_refused_before_anything_is_done(
 def test_the_same_plan_again_is_the_same_session_and_another_is_refused(
     engine: Maker, root: Path
 ) -> None:
-    desk = engine()
-    drive(desk, begin(desk, root, plan("good")))
-    again = begin(desk, root, plan("good"))
+    backend = engine()
+    drive(backend, begin(backend, root, plan("good")))
+    again = begin(backend, root, plan("good"))
     assert said(again) == [("applied", "kept")]
     with pytest.raises(BadInput, match="the name of an earlier session"):
-        begin(desk, root, plan("unfair"))
+        begin(backend, root, plan("unfair"))
 
 
 def test_the_name_of_a_session_that_the_ledger_forgot_is_no_pass(
     engine: Maker, root: Path, redis_client: redis.Redis
 ) -> None:
-    desk = engine()
-    drive(desk, begin(desk, root, plan("good")))
+    backend = engine()
+    drive(backend, begin(backend, root, plan("good")))
     redis_client.delete("mulligan:{fleet}:edits:session:s1")
-    done = drive(desk, begin(desk, root, plan("unfair")))
+    done = drive(backend, begin(backend, root, plan("unfair")))
     assert said(done) == [("rejected_by_gate", "conflict")]
     assert "this name was used before" in str(done.outcomes[0].error)
     assert (root / "a.txt").read_text() == "good\n"
@@ -178,22 +178,22 @@ def test_an_edit_that_nothing_measures_is_known_again_after_a_kill(
     engine: Maker, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in the tree, and that was not saved: its beginning was."""
-    desk = engine()
-    session = begin(desk, root, plan("good", benchmark={"policy": "allow"}), suite=None)
-    real = RedisSessions.save
+    backend = engine()
+    session = begin(backend, root, plan("good", benchmark={"policy": "allow"}), suite=None)
+    real = SessionStore.save
 
-    def dying(self: RedisSessions, found: Found, moved: Session) -> Found | None:
+    def dying(self: SessionStore, found: StoredSession, moved: EditSession) -> StoredSession | None:
         if moved.outcomes:
             raise Died
         return real(self, found, moved)
 
-    monkeypatch.setattr(RedisSessions, "save", dying)
+    monkeypatch.setattr(SessionStore, "save", dying)
     with pytest.raises(Died):
-        drive(desk, session)
+        drive(backend, session)
     monkeypatch.undo()
     assert (root / "a.txt").read_text() == "good\n"
     assert said(drive(engine(), session)) == [("applied", "ungated")]
-    assert len(Tree(root, desk.home).history()) == 1
+    assert len(EditedTree(root, backend.home).history()) == 1
 
 
 @pytest.mark.parametrize("step", range(1, 6))
@@ -201,43 +201,43 @@ def test_an_edit_that_nothing_measures_is_known_again_after_a_kill(
 def test_a_step_that_was_taken_but_not_saved_does_nothing_twice(
     engine: Maker, root: Path, step: int, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = engine()
-    session = begin(desk, root, plan(text))
+    backend = engine()
+    session = begin(backend, root, plan(text))
     saves = iter(range(1, 100))
-    real = RedisSessions.save
+    real = SessionStore.save
 
-    def dying(self: RedisSessions, found: Found, moved: Session) -> Found | None:
+    def dying(self: SessionStore, found: StoredSession, moved: EditSession) -> StoredSession | None:
         if next(saves) == step:
             raise Died
         return real(self, found, moved)
 
-    monkeypatch.setattr(RedisSessions, "save", dying)
+    monkeypatch.setattr(SessionStore, "save", dying)
     with pytest.raises(Died):
-        drive(desk, session)
+        drive(backend, session)
     monkeypatch.undo()
     done = drive(engine(), session)
     kept = text == "good"
     wanted = ("applied", "kept") if kept else ("rejected_by_gate", "regression")
     assert said(done) == [wanted]
     assert (root / "a.txt").read_text() == ("good\n" if kept else "start\n")
-    points = Tree(root, desk.home).history()
+    points = EditedTree(root, backend.home).history()
     assert [point.kind for point in points] == (["edit"] if kept else ["edit", "rollback"])
-    assert len(desk.sessions.deltas()) == 1
+    assert len(backend.sessions.deltas()) == 1
 
 
 def test_who_lost_the_lease_writes_nothing(
     engine: Maker, root: Path, redis_client: redis.Redis
 ) -> None:
-    desk = engine()
-    session = begin(desk, root, plan("good", benchmark={"policy": "allow"}), suite=None)
-    with desk.sessions.leased(session.id) as lease:
+    backend = engine()
+    session = begin(backend, root, plan("good", benchmark={"policy": "allow"}), suite=None)
+    with backend.sessions.leased(session.id) as lease:
         redis_client.hset("mulligan:{fleet}:edits:session:s1", "lease", "other 99999999999999")
-        bench = desk._bench(session, lease, None)
-        begun = advance(bench, session)
-        with pytest.raises(NotNow, match="taken over by another process"):
-            advance(bench, begun)
+        context = backend._bench(session, lease, None)
+        begun = advance(context, session)
+        with pytest.raises(RetryLater, match="taken over by another process"):
+            advance(context, begun)
     assert (root / "a.txt").read_text() == "start\n"
-    assert Tree(root, desk.home).history() == []
+    assert EditedTree(root, backend.home).history() == []
 
 
 def test_a_lease_is_one_process_s_until_it_expires(engine: Maker, root: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_lease_is_one_process_s_until_it_expires(engine: Maker, root: Path) ->
     assert first.sessions.take_lease("s1", "one", 0.05), "asking twice is one"
     wait_for(lambda: second.sessions.take_lease("s1", "two", 30), "the lease to expire")
     assert not first.sessions.keep_lease("s1", "one", 30)
-    with pytest.raises(NotNow, match="another process"):
+    with pytest.raises(RetryLater, match="another process"):
         first.work("s1")
     second.sessions.drop_lease("s1", "two")
     assert not first.sessions.is_leased("s1")
@@ -258,12 +258,12 @@ def test_a_lease_is_one_process_s_until_it_expires(engine: Maker, root: Path) ->
 def test_a_session_that_was_killed_can_be_given_up_in_every_phase(
     engine: Maker, root: Path, phase: str, edit_id: str | None
 ) -> None:
-    desk = engine()
-    begin(desk, root, plan("good"))
-    advance_until(desk, "s1", phase)
+    backend = engine()
+    begin(backend, root, plan("good"))
+    advance_until(backend, "s1", phase)
     if phase == "ready" and edit_id is not None:
         with pytest.raises(BadInput, match="has not applied an edit 'e1'"):
-            desk.roll_back("s1", edit_id, by="ada")
+            backend.roll_back("s1", edit_id, by="ada")
         return
     done, text = engine().roll_back("s1", edit_id, by="ada")
     assert ("rolled back" if phase == "measuring" else "applied") in text
@@ -276,41 +276,44 @@ def test_a_session_that_was_killed_can_be_given_up_in_every_phase(
 
 
 def test_the_second_session_on_a_tree_is_told_who_has_it(engine: Maker, root: Path) -> None:
-    desk = engine()
-    first = begin(desk, root, plan("good"))
-    begin(desk, root, plan("unfair", session="s2"))
-    assert desk.sessions.take_tree(first) is None
-    with pytest.raises(NotNow, match="session s1 is at work on it"):
-        desk.work("s2")
-    drive(desk, first)
-    done = drive(desk, desk.sessions.get("s2").session)
+    backend = engine()
+    first = begin(backend, root, plan("good"))
+    begin(backend, root, plan("unfair", session="s2"))
+    assert backend.sessions.take_tree(first) is None
+    with pytest.raises(RetryLater, match="session s1 is at work on it"):
+        backend.work("s2")
+    drive(backend, first)
+    done = drive(backend, backend.sessions.get("s2").session)
     assert said(done) == [("rejected_by_gate", "regression")], "measured against s1's result"
 
 
 def test_a_tree_that_another_process_holds_is_refused_with_its_holder(
     engine: Maker, root: Path
 ) -> None:
-    desk = engine(patience=0.1)
-    session = begin(desk, root, plan("good"))
-    with Tree(root, desk.home).held("somebody"), pytest.raises(NotNow, match="session somebody"):
-        drive(desk, session)
+    backend = engine(patience=0.1)
+    session = begin(backend, root, plan("good"))
+    with (
+        EditedTree(root, backend.home).held("somebody"),
+        pytest.raises(RetryLater, match="session somebody"),
+    ):
+        drive(backend, session)
 
 
 def test_a_decision_during_a_step_is_not_lost(engine: Maker, root: Path) -> None:
     """e1 waits for review while e2 is measured; who rejects it meanwhile is heard."""
-    desk = engine()
+    backend = engine()
     wanted = plan("good", "good")
     held = wanted.edits[0].model_copy(update={"risk_tier": EditRiskTier.REVIEW})
     session = begin(
-        desk, root, wanted.model_copy(update={"edits": (held, wanted.edits[1])}), mode="tiered"
+        backend, root, wanted.model_copy(update={"edits": (held, wanted.edits[1])}), mode="tiered"
     )
     told: list[str] = []
 
-    def meanwhile(moved: Session) -> None:
+    def meanwhile(moved: EditSession) -> None:
         if moved.phase == "measuring" and moved.at == 1 and not told:
-            told.append(desk.reject("s1", "e1", by="ada", note="no").phase)
+            told.append(backend.reject("s1", "e1", by="ada", note="no").phase)
 
-    done = desk.drive(session.id, told=meanwhile, watch=lambda: None)
+    done = backend.drive(session.id, told=meanwhile, watch=lambda: None)
     assert told == ["measuring"]
     assert said(done) == [("rejected_by_user", "rejected"), ("applied", "kept")]
 
@@ -321,48 +324,48 @@ def test_a_decision_during_a_step_is_not_lost(engine: Maker, root: Path) -> None
 def test_what_is_finished_goes_and_what_waits_stays(
     engine: Maker, root: Path, redis_client: redis.Redis
 ) -> None:
-    desk = engine()
-    drive(desk, begin(desk, root, plan("good")))
-    drive(desk, begin(desk, root, plan("unfair", session="s2"), mode="manual"))
+    backend = engine()
+    drive(backend, begin(backend, root, plan("good")))
+    drive(backend, begin(backend, root, plan("unfair", session="s2"), mode="manual"))
     name = "mulligan:{fleet}:edits:session:"
     assert 0 < int(str(redis_client.ttl(f"{name}s1"))) <= 60
     assert redis_client.ttl(f"{name}s2") == -1, "somebody has to look at it"
-    assert [session.id for session in desk.sessions.recent()] == ["s2", "s1"]
-    assert desk.sessions.at_work() == []
-    desk.reject("s2", "e1", by="ada", note="no")
+    assert [session.id for session in backend.sessions.recent()] == ["s2", "s1"]
+    assert backend.sessions.at_work() == []
+    backend.reject("s2", "e1", by="ada", note="no")
     assert int(str(redis_client.ttl(f"{name}s2"))) > 0
 
 
 def test_hints_are_for_sessions_of_the_queue_that_nobody_works_on(
     engine: Maker, root: Path
 ) -> None:
-    desk = engine()
-    begin(desk, root, plan("good"), inline=False)
-    begin(desk, root, plan("good", session="s2"), inline=True)
+    backend = engine()
+    begin(backend, root, plan("good"), inline=False)
+    begin(backend, root, plan("good", session="s2"), inline=True)
 
     def hinted() -> list[str]:
-        return [session.id for session in hints(desk.sessions, lambda _: True)]
+        return [session.id for session in hints(backend.sessions, lambda _: True)]
 
     assert hinted() == ["s1"]
-    with desk.sessions.leased("s1"):
+    with backend.sessions.leased("s1"):
         assert hinted() == []
-    assert take_steps(desk, "s1") in ("measuring", "done")
+    assert take_steps(backend, "s1") in ("measuring", "done")
 
 
 def test_a_root_that_is_away_is_waited_for(engine: Maker, root: Path) -> None:
     """e1 is in the tree and being measured: nobody can take it back, so nobody gives up."""
-    desk = engine()
-    begin(desk, root, plan("good", "unfair"), inline=False)
-    first = advance_until(desk, "s1", "measuring")
+    backend = engine()
+    begin(backend, root, plan("good", "unfair"), inline=False)
+    first = advance_until(backend, "s1", "measuring")
     root.rename(root.parent / "away")
-    assert take_steps(desk, "s1") == "not now"
-    assert desk.sessions.get("s1").session == first
+    assert take_steps(backend, "s1") == "not now"
+    assert backend.sessions.get("s1").session == first
     with pytest.raises(BadInput, match="is not a folder"):
-        desk.roll_back("s1", None, by="ada")
+        backend.roll_back("s1", None, by="ada")
     (root.parent / "away").rename(root)
-    while take_steps(desk, "s1") != "done":
+    while take_steps(backend, "s1") != "done":
         pass
-    assert said(desk.sessions.get("s1").session) == [
+    assert said(backend.sessions.get("s1").session) == [
         ("applied", "kept"),
         ("rejected_by_gate", "regression"),
     ]
@@ -372,22 +375,22 @@ def test_a_root_that_is_away_is_waited_for(engine: Maker, root: Path) -> None:
 def test_a_session_without_a_tree_can_be_ended_if_it_wrote_nothing(
     engine: Maker, root: Path
 ) -> None:
-    desk, elsewhere = engine(), engine(host="elsewhere")
-    begin(desk, root, plan("good"), inline=False)
+    backend, elsewhere = engine(), engine(host="elsewhere")
+    begin(backend, root, plan("good"), inline=False)
     assert take_steps(elsewhere, "s1") == "not now"
-    assert desk.sessions.get("s1").session.outcomes == []
+    assert backend.sessions.get("s1").session.outcomes == []
     done, text = elsewhere.roll_back("s1", None, by="ada", note="the host is gone")
     assert "nothing was applied" in text
     assert said(done) == [("rejected_by_user", "rejected")]
 
 
-def advance_until(desk: Engine, session_id: str, phase: str) -> Session:
+def advance_until(backend: EditEngine, session_id: str, phase: str) -> EditSession:
     """Steps of a worker until the session is in a phase, which is saved."""
-    with desk.sessions.leased(session_id) as lease:
-        found = desk.sessions.get(session_id)
+    with backend.sessions.leased(session_id) as lease:
+        found = backend.sessions.get(session_id)
         while found.session.phase != phase:
-            bench = desk._bench(found.session, lease, None)
-            found = desk._saved(found, advance(bench, found.session))
+            context = backend._bench(found.session, lease, None)
+            found = backend._saved(found, advance(context, found.session))
     return found.session
 
 
@@ -396,10 +399,10 @@ def test_a_worker_runs_no_commands_of_a_suite_unless_it_is_allowed_to(
     engine: Maker, root: Path, ledger: RedisLedger, settings: SettingsMaker, phase: str
 ) -> None:
     """What was begun elsewhere is taken back, and what was not touched waits for a person."""
-    desk = engine()
-    begin(desk, root, plan("good", "unfair"), inline=False)
-    advance_until(desk, "s1", phase)
-    worker = engine_of(settings(), ledger, None, commands=False)
+    backend = engine()
+    begin(backend, root, plan("good", "unfair"), inline=False)
+    advance_until(backend, "s1", phase)
+    worker = build_edit_engine(settings(), ledger, None, commands=False)
     while take_steps(worker, "s1") != "done":
         pass
     session = worker.sessions.get("s1").session
@@ -416,10 +419,10 @@ def test_a_worker_runs_no_commands_of_a_suite_unless_it_is_allowed_to(
 def test_what_was_measured_for_a_review_outlives_a_worker_that_gives_up(
     engine: Maker, root: Path, ledger: RedisLedger, settings: SettingsMaker
 ) -> None:
-    desk = engine()
-    drive(desk, begin(desk, root, plan("good"), mode="manual"))
-    desk.approve("s1", "e1", by="ada", note=None)
-    worker = engine_of(settings(), ledger, None, commands=False)
+    backend = engine()
+    drive(backend, begin(backend, root, plan("good"), mode="manual"))
+    backend.approve("s1", "e1", by="ada", note=None)
+    worker = build_edit_engine(settings(), ledger, None, commands=False)
     assert take_steps(worker, "s1") == "done"
     record = worker.sessions.get("s1").session.records[0]
     assert record.outcome is not None
@@ -450,14 +453,16 @@ def test_a_session_on_the_queue_with_real_workers(tmp_path_factory: pytest.TempP
     ]
     suite = Suite.model_validate({"deterministic": True, "tasks": tasks})
     with running_fleet(folder, pools=(CONTROL, WORK, EDIT)) as fleet:
-        shop = fleet.shop
-        desk = engine_of(shop.settings, shop.ledger, shop.intake, commands=True)
+        services = fleet.services
+        backend = build_edit_engine(
+            services.settings, services.ledger, services.intake, commands=True
+        )
         wanted = plan("good", "unfair")
-        begin(desk, root, wanted, suite=suite, inline=False)
+        begin(backend, root, wanted, suite=suite, inline=False)
 
-        def session() -> Session:
+        def session() -> EditSession:
             fleet.stack.watch()
-            return desk.sessions.get("s1").session
+            return backend.sessions.get("s1").session
 
         done = wait_for(lambda: (s := session()).phase == "done" and s, "the session to be done")
     assert said(done) == [("applied", "kept"), ("rejected_by_gate", "regression")]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.ledger_stage import SettingsMaker, until
 
-from mulligan.policies.edits.gate import Keep, Reject, compare
-from mulligan.policies.edits.suite import WHOLE, Runs, Scores, Suite, TaskScore
+from mulligan.policies.edits.gate import KeepEdit, RejectEdit, compare
+from mulligan.policies.edits.suite import WHOLE, Suite, SuiteRuns, SuiteScores, TaskScore
 from mulligan.tasks.ports.measurer import Measurer
 from mulligan.tasks.ports.world import BadInput, MissingBlob
 from mulligan.workers.edits.sessions.suite_measurer import (
@@ -49,10 +49,10 @@ def here(store: ScoreStore | None = None, **fields: Any) -> SuiteMeasurer:
 
 def measured(
     measurer: Measurer, suite: Suite, state: str, *, session: str = "s", repeat: int = 0
-) -> Scores:
+) -> SuiteScores:
     """One repeat, from start to end."""
     runs = measurer.start(suite, state, session=session, repeat=repeat)
-    found: list[Scores] = []
+    found: list[SuiteScores] = []
 
     def ended() -> bool:
         scores = measurer.poll(suite, runs)
@@ -63,7 +63,7 @@ def measured(
     return found[0]
 
 
-def only(scores: Scores) -> TaskScore:
+def only(scores: SuiteScores) -> TaskScore:
     ((score,),) = scores.runs
     return score
 
@@ -183,9 +183,9 @@ def test_a_state_can_be_measured_when_the_tree_is_long_another(root: Path) -> No
     scores = {state: measured(measurer, suite, state) for state in (after, before)}
     assert only(scores[before]).mean == 0.25
     found = compare(scores[before], scores[after], suite=suite, target="c", max_regression=0.05)
-    assert (found.decision, found.delta, found.cluster_deltas) == (Keep(), 0.5, {"c": 0.5})
+    assert (found.decision, found.delta, found.cluster_deltas) == (KeepEdit(), 0.5, {"c": 0.5})
     back = compare(scores[after], scores[before], suite=suite, target="c", max_regression=0.05)
-    assert back.decision == Reject("regression")
+    assert back.decision == RejectEdit("regression")
 
 
 def test_a_state_is_its_content(root: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_tree_that_is_too_large(root: Path) -> None:
 def test_a_state_that_is_gone(root: Path) -> None:
     measurer, suite = here(), suite_of(python("pass"))
     with pytest.raises(MissingBlob):
-        measurer.poll(suite, Runs(session="s", state="sha256:00", repeat=0))
+        measurer.poll(suite, SuiteRuns(session="s", state="sha256:00", repeat=0))
 
 
 # -- nothing twice --------------------------------------------------------------------------------
@@ -420,5 +420,5 @@ def test_runs_are_kept_as_json(root: Path) -> None:
     """A step in another process goes on with what this one began."""
     measurer, suite = here(), suite_of(python("pass"))
     runs = measurer.start(suite, measurer.snapshot(root), session="s", repeat=0)
-    again = Runs.model_validate(json.loads(runs.model_dump_json()))
-    assert only(measurer.poll(suite, again) or Scores()).mean == 1
+    again = SuiteRuns.model_validate(json.loads(runs.model_dump_json()))
+    assert only(measurer.poll(suite, again) or SuiteScores()).mean == 1

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.trees import change, snapshot, write
 
-from mulligan.tasks.ports.appliers import Change
-from mulligan.workers.edits.tree.edited_tree import Tree
+from mulligan.tasks.ports.appliers import FileChange
+from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.edits.tree.undo import RollbackConflict
 
 #: A few lines of a few words: edits meet, put back what was there, and take each other's names.
@@ -22,12 +22,12 @@ TEXTS = st.lists(st.sampled_from(["1\n", "2\n", "3\n"]), min_size=1, max_size=9)
 
 
 @contextmanager
-def planted(files: dict[str, bytes]) -> Iterator[Tree]:
+def planted(files: dict[str, bytes]) -> Iterator[EditedTree]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"
         root.mkdir()
         write(root, dict(files))
-        tree = Tree(root, Path(folder) / "home", timeout=0)
+        tree = EditedTree(root, Path(folder) / "home", timeout=0)
         with tree.held("all"):
             yield tree
 
@@ -36,11 +36,11 @@ def lined(lines: Sequence[str]) -> bytes:
     return "".join(lines).encode()
 
 
-def apply(tree: Tree, edit_id: str, *changes: Change) -> None:
+def apply(tree: EditedTree, edit_id: str, *changes: FileChange) -> None:
     tree.apply(edit_id, "s", "auto", changes)
 
 
-def states(tree: Tree) -> dict[str | None, str]:
+def states(tree: EditedTree) -> dict[str | None, str]:
     return {c.edit_id: c.state for c in tree.history() if c.kind == "edit"}
 
 
@@ -113,7 +113,7 @@ def an_edit(draw: st.DrawFn) -> tuple[str, str, str, bytes, bool]:
 
 def changes_of(
     root: Path, kind: str, path: str, to: str, data: bytes, executable: bool
-) -> list[Change]:
+) -> list[FileChange]:
     """The changes of an edit on the files as they are now; none if it makes no sense."""
     there = (root / path).read_bytes() if (root / path).exists() else None
     if kind == "write":

@@ -17,7 +17,7 @@ from mulligan.policies.figures.facts import OTHER, Figure
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.figures.fold import Fold
-from mulligan.workers.figures.windows import Figures, parse_window
+from mulligan.workers.figures.windows import FigureReader, parse_window
 from mulligan.workers.ledger.cycle_rows import CycleRows
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
@@ -39,7 +39,7 @@ def tell(client: redis.Redis, *, at: int | None = None, seq: int = 1, **changes:
 
 
 def counted(ledger: RedisLedger, settings: SettingsMaker) -> int:
-    return Figures(ledger.calls, settings()).totals()[ATTEMPTS]
+    return FigureReader(ledger.calls, settings()).totals()[ATTEMPTS]
 
 
 def test_every_event_counts_once_however_often_it_is_folded(
@@ -108,7 +108,7 @@ def test_events_that_were_trimmed_uncounted_are_missed_and_noted(
         tell(redis_client)
     redis_client.xtrim(P + "events", maxlen=2, approximate=False)
     assert fold.run() == 2
-    totals = Figures(ledger.calls, settings()).totals()
+    totals = FigureReader(ledger.calls, settings()).totals()
     assert totals[ATTEMPTS] == 3
     assert totals[Figure("missed", (), "n")] == 1
     assert "trimmed before they were counted" in caplog.text
@@ -145,12 +145,12 @@ def test_events_count_in_the_minute_and_the_hour_of_their_own_time(
     assert 0 < redis_client.ttl(minute) <= 3 * 3600 + 60
     kept = settings().stats_retention
     assert kept - 6 * 3600 < redis_client.ttl(f"{P}figures:h:{hour - 5}") <= kept
-    day = Figures(ledger.calls, settings()).window(86400, now=now / 1000)
+    day = FigureReader(ledger.calls, settings()).window(86400, now=now / 1000)
     assert (day.step, len(day.buckets), len(day.before)) == (3600, 24, 24)
     places = [n for n, bucket in enumerate(day.buckets) if bucket.rows]
     assert places == [18, 23]  # five hours before the last, and the last
     assert day.examples == {("v1:s", ""): "p00-new/1"}
-    last = Figures(ledger.calls, settings()).window(3600, now=now / 1000)
+    last = FigureReader(ledger.calls, settings()).window(3600, now=now / 1000)
     assert (last.step, len(last.buckets)) == (60, 60)
     assert [n for n, bucket in enumerate(last.buckets) if bucket.rows] == [59]
 
@@ -164,7 +164,7 @@ def test_a_full_bucket_counts_the_rest_together(
         tell(redis_client, at=int(now * 1000), seq=n, signature=f"v1:{n}", labels={"n": str(n)})
     Fold(ledger.calls, settings(), fields_cap=20).run()
     rows: Counter[Figure] = Counter()
-    for bucket in Figures(ledger.calls, settings()).window(7200, now=now).buckets:
+    for bucket in FigureReader(ledger.calls, settings()).window(7200, now=now).buckets:
         rows.update(bucket.rows)
     failures = {f.dims[0]: n for f, n in rows.items() if f.family == "failure"}
     assert sum(failures.values()) == 50
@@ -177,7 +177,7 @@ def test_a_full_bucket_counts_the_rest_together(
 def test_the_lag_is_the_age_of_what_is_not_counted(
     ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
-    figures = Figures(ledger.calls, settings())
+    figures = FigureReader(ledger.calls, settings())
     assert figures.lag(now=ledger.now()) == 0
     now = ledger.now()
     tell(redis_client, at=int(now * 1000) - 90_000)
@@ -194,7 +194,7 @@ def test_partitions_are_folded_each_for_itself_and_read_together(
         play.submit(task_type="extract")
     assert isinstance(play.ledger, RedisLedger)
     assert Fold(play.ledger.calls, play.settings).run() >= 12
-    totals = Figures(play.ledger.calls, play.settings).totals()
+    totals = FigureReader(play.ledger.calls, play.settings).totals()
     assert totals[Figure("job", ("accepted",), "n")] == 12
 
 
@@ -205,7 +205,7 @@ def test_what_the_ledger_tells_is_counted(redis_stage: StageMaker) -> None:
     play.ledger.cancel(play.submit(task_type="extract"))
     assert isinstance(play.ledger, RedisLedger)
     Fold(play.ledger.calls, play.settings).run()
-    totals = Figures(play.ledger.calls, play.settings).totals()
+    totals = FigureReader(play.ledger.calls, play.settings).totals()
     ended = {f.dims[0]: n for f, n in totals.items() if f.family == "job"}
     assert ended == {"accepted": 2, "succeeded": 1, "cancelled": 1}
     cycles = {f.dims[0]: n for f, n in totals.items() if f.family == "cycle"}

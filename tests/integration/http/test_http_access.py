@@ -20,7 +20,7 @@ from support.ledger_stage import SettingsMaker
 from support.web import ask, new_token
 
 from mulligan.console.http.access import COOKIE, authenticate, csrf_token, still_in
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.login_redirect import inside, login_for
 from mulligan.console.http.middleware import CSP
 from mulligan.console.http.server import listen
@@ -28,8 +28,8 @@ from mulligan.workers.ledger import tokens as token_store
 
 
 @pytest.fixture
-def site(settings: SettingsMaker) -> Site:
-    return open_site(settings(allow_inline=True))
+def context(settings: SettingsMaker) -> ConsoleContext:
+    return open_context(settings(allow_inline=True))
 
 
 def code(answer: Any) -> tuple[int, str]:
@@ -39,8 +39,8 @@ def code(answer: Any) -> tuple[int, str]:
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-def test_at_rest_there_is_only_a_hash(site: Site, redis_client: redis.Redis) -> None:
-    token, text = site.tokens.create(role="ops", name="night shift", lifetime=60)
+def test_at_rest_there_is_only_a_hash(context: ConsoleContext, redis_client: redis.Redis) -> None:
+    token, text = context.tokens.create(role="ops", name="night shift", lifetime=60)
     secret = text.rpartition(f"{token.id}_")[2]
     kept: Any = redis_client.hgetall("mulligan:{fleet}:tokens")
     assert secret not in str(kept)
@@ -49,44 +49,47 @@ def test_at_rest_there_is_only_a_hash(site: Site, redis_client: redis.Redis) -> 
     assert fields["expires_at"] == pytest.approx(fields["created_at"] + 60)
 
 
-def test_good_bad_revoked_and_expired_tokens(site: Site) -> None:
-    text = new_token(site, role="ops")
-    assert ask(site, text).get("/api/pauses").status_code == 200
+def test_good_bad_revoked_and_expired_tokens(context: ConsoleContext) -> None:
+    text = new_token(context, role="ops")
+    assert ask(context, text).get("/api/pauses").status_code == 200
     for wrong in (text[:-1], text + "x", "mul_0_", "nonsense", ""):
-        answer = ask(site).get("/api/pauses", headers={"Authorization": f"Bearer {wrong}"})
+        answer = ask(context).get("/api/pauses", headers={"Authorization": f"Bearer {wrong}"})
         assert code(answer) == (401, "unauthorized")
         assert answer.headers["www-authenticate"].startswith("Bearer")
-    site.tokens.revoke(text.split("_")[1])
-    new_token(site, role="admin")
-    assert ask(site, text).get("/api/pauses").status_code == 401
-    assert ask(site, new_token(site, role="ops", lifetime=0)).get("/api/pauses").status_code == 401
+    context.tokens.revoke(text.split("_")[1])
+    new_token(context, role="admin")
+    assert ask(context, text).get("/api/pauses").status_code == 401
+    assert (
+        ask(context, new_token(context, role="ops", lifetime=0)).get("/api/pauses").status_code
+        == 401
+    )
 
 
 def test_another_process_notices_a_revocation(
-    site: Site, settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
+    context: ConsoleContext, settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_store, "_FRESH", 0.05)
-    elsewhere = open_site(settings())
+    elsewhere = open_context(settings())
     text = new_token(elsewhere, role="admin")
-    client = ask(site, text)
+    client = ask(context, text)
     wait_for(lambda: client.get("/api/pauses").status_code == 200, "the token to be known")
     elsewhere.tokens.revoke(text.split("_")[1])
     new_token(elsewhere, role="admin")
     wait_for(lambda: client.get("/api/pauses").status_code == 401, "the revocation to be noticed")
 
 
-def test_whoever_was_let_in_may_be_shown_out(site: Site) -> None:
+def test_whoever_was_let_in_may_be_shown_out(context: ConsoleContext) -> None:
     """Given a session at another name of this host, then the last token's end is its end."""
-    token, _ = site.tokens.create(role="ops")
-    cookie = f"{COOKIE}={site.tokens.open_session(token)}".encode()
+    token, _ = context.tokens.create(role="ops")
+    cookie = f"{COOKIE}={context.tokens.open_session(token)}".encode()
     headers = [(b"host", b"ops.example"), (b"cookie", cookie)]
-    app = ask(site).app
+    app = ask(context).app
     request = Request(
         {"type": "http", "app": app, "method": "GET", "headers": headers, "client": ("::1", 1)}
     )
     caller = authenticate(request)
     assert still_in(request, caller)
-    site.tokens.revoke(token.id)
+    context.tokens.revoke(token.id)
     assert not still_in(request, caller)
 
 
@@ -104,8 +107,8 @@ def test_whoever_was_let_in_may_be_shown_out(site: Site) -> None:
         ("admin", "GET", "/api/queues", 200),
     ],
 )
-def test_roles(site: Site, role: Any, method: str, path: str, status: int) -> None:
-    client = ask(site, new_token(site, role=role))
+def test_roles(context: ConsoleContext, role: Any, method: str, path: str, status: int) -> None:
+    client = ask(context, new_token(context, role=role))
     body = scripted(GOOD) if method == "POST" else None
     assert client.request(method, path, json=body).status_code == status
 
@@ -113,32 +116,32 @@ def test_roles(site: Site, role: Any, method: str, path: str, status: int) -> No
 # -- without a token -------------------------------------------------------------------------------
 
 
-def test_whoever_sits_at_the_host_is_let_in_until_there_is_a_token(site: Site) -> None:
-    client = ask(site)
+def test_whoever_sits_at_the_host_is_let_in_until_there_is_a_token(context: ConsoleContext) -> None:
+    client = ask(context)
     assert client.get("/api/pauses").status_code == 200
     for name in ("X-Forwarded-For", "X-Forwarded-Proto", "Forwarded", "Via", "X-Real-IP"):
         assert client.get("/api/pauses", headers={name: "1.1 proxy"}).status_code == 401, name
     rebound = client.get("/api/pauses", headers={"Host": "evil.example:8700"})
     assert code(rebound) == (403, "wrong_host")
-    site.tokens.create(role="producer", lifetime=0)
+    context.tokens.create(role="producer", lifetime=0)
     assert client.get("/api/pauses").status_code == 401, "an expired token is a token, too"
 
 
-def test_others_are_not_let_in(site: Site, settings: SettingsMaker) -> None:
-    app = ask(site).app
+def test_others_are_not_let_in(context: ConsoleContext, settings: SettingsMaker) -> None:
+    app = ask(context).app
     far = TestClient(app, base_url="http://localhost", client=("192.0.2.1", 1))
     assert far.get("/api/pauses").status_code == 401
-    public = open_site(settings(console_host="0.0.0.0"))  # noqa: S104
+    public = open_context(settings(console_host="0.0.0.0"))  # noqa: S104
     assert ask(public).get("/api/pauses").status_code == 401
 
 
-def test_probes_need_no_token(site: Site, redis_client: redis.Redis) -> None:
-    new_token(site, role="admin")
-    client = ask(site)
+def test_probes_need_no_token(context: ConsoleContext, redis_client: redis.Redis) -> None:
+    new_token(context, role="admin")
+    client = ask(context)
     assert client.get("/healthz").json() == {"ok": True}
     asleep = client.get("/readyz")
     assert (asleep.status_code, asleep.json()) == (503, {"ok": False, "why": "sweep"})
-    site.ledger.sweep(empty_queues=[])
+    context.ledger.sweep(empty_queues=[])
     assert client.get("/readyz").json() == {"ok": True, "why": None}
     redis_client.set("mulligan:{p00}:swept_at", "1000")
     assert client.get("/readyz").json()["why"] == "sweep"
@@ -148,10 +151,10 @@ def test_probes_need_no_token(site: Site, redis_client: redis.Redis) -> None:
 
 
 @pytest.fixture
-def browser(site: Site) -> TestClient:
+def browser(context: ConsoleContext) -> TestClient:
     """A client that has signed in."""
-    text = new_token(site, role="admin", name="alice")
-    client = ask(site)
+    text = new_token(context, role="admin", name="alice")
+    client = ask(context)
     answer = client.post("/login", data={"token": text, "next": "/jobs"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/jobs")
     kept = answer.headers["set-cookie"].lower()
@@ -182,9 +185,9 @@ def test_signing_out_ends_the_session(browser: TestClient) -> None:
     assert stolen.status_code == 401
 
 
-def test_a_session_ends_with_its_token(browser: TestClient, site: Site) -> None:
-    new_token(site, role="ops")
-    site.tokens.revoke(site.tokens.all()[0].id)
+def test_a_session_ends_with_its_token(browser: TestClient, context: ConsoleContext) -> None:
+    new_token(context, role="ops")
+    context.tokens.revoke(context.tokens.all()[0].id)
     assert browser.get("/api/pauses").status_code == 401
 
 
@@ -197,12 +200,14 @@ def test_a_session_ends_with_its_token(browser: TestClient, site: Site) -> None:
         ("/failures/v1:0f", "/login?next=%2Ffailures%2Fv1%3A0f"),
     ],
 )  # fmt: skip
-def test_signing_in_leads_back_to_what_was_asked_for(site: Site, asked: str, login: str) -> None:
-    text = new_token(site, role="ops")
-    answer = ask(site).get(asked, headers={"Accept": "text/html"})
+def test_signing_in_leads_back_to_what_was_asked_for(
+    context: ConsoleContext, asked: str, login: str
+) -> None:
+    text = new_token(context, role="ops")
+    answer = ask(context).get(asked, headers={"Accept": "text/html"})
     assert (answer.status_code, answer.headers["location"]) == (303, login)
     wanted = parse_qs(urlsplit(login).query).get("next", ["/"])[0]
-    signed_in = ask(site).post("/login", data={"token": text, "next": wanted})
+    signed_in = ask(context).post("/login", data={"token": text, "next": wanted})
     assert signed_in.headers["location"] == asked
 
 
@@ -221,10 +226,10 @@ def test_a_path_that_looks_like_another_site_is_not_kept() -> None:
     assert login_for(Request({**scope, "path": f"/{'x' * 3000}"})) == "/login"
 
 
-def test_a_wrong_token_opens_no_session(site: Site) -> None:
-    new_token(site, role="ops")
+def test_a_wrong_token_opens_no_session(context: ConsoleContext) -> None:
+    new_token(context, role="ops")
     for body in ("token=mul_x_y", "", "\xff", '{"token": 1}'):
-        answer = ask(site).post("/login", content=body)
+        answer = ask(context).post("/login", content=body)
         assert code(answer) == (403, "unknown_token")
         assert "set-cookie" not in answer.headers
 
@@ -235,18 +240,18 @@ def test_a_wrong_token_opens_no_session(site: Site) -> None:
 def test_a_session_behind_tls_is_sent_over_tls_alone(
     settings: SettingsMaker, console_url: str | None, secure: bool
 ) -> None:
-    site = open_site(settings(console_url=console_url))
-    body = {"token": new_token(site, role="ops")}
-    opened = ask(site).post("/login", data=body)
+    context = open_context(settings(console_url=console_url))
+    body = {"token": new_token(context, role="ops")}
+    opened = ask(context).post("/login", data=body)
     assert opened.status_code == 303
     assert ("secure" in opened.headers["set-cookie"].lower()) is secure
 
 
 def test_a_page_behind_a_proxy_that_changes_the_host_may_act(settings: SettingsMaker) -> None:
-    site = open_site(settings(console_url="https://ops.example"))
-    client = ask(site)
+    context = open_context(settings(console_url="https://ops.example"))
+    client = ask(context)
     proxied = {"Sec-Fetch-Site": "same-origin", "Origin": "https://ops.example"}
-    body = {"token": new_token(site, role="ops")}
+    body = {"token": new_token(context, role="ops")}
     opened = client.post("/login", data=body, headers=proxied)
     assert opened.status_code == 303
     session = opened.cookies[COOKIE]
@@ -258,8 +263,8 @@ def test_a_page_behind_a_proxy_that_changes_the_host_may_act(settings: SettingsM
     assert change.status_code == 200, change.text
 
 
-def test_a_browser_at_the_host_needs_the_pages_token_too(site: Site) -> None:
-    client = ask(site)
+def test_a_browser_at_the_host_needs_the_pages_token_too(context: ConsoleContext) -> None:
+    client = ask(context)
     ours = {"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}
     change = "/api/pauses/queue:attempt"
     assert client.put(change).status_code == 200, "curl"
@@ -274,8 +279,8 @@ def test_a_browser_at_the_host_needs_the_pages_token_too(site: Site) -> None:
 
 
 def test_a_body_is_cut_off_where_it_is_too_large(settings: SettingsMaker) -> None:
-    site = open_site(settings(request_cap=1000))
-    client = ask(site)
+    context = open_context(settings(request_cap=1000))
+    client = ask(context)
     assert code(client.post("/api/jobs", content=b"x" * 1001)) == (413, "too_large")
     taken = []
 
@@ -288,15 +293,15 @@ def test_a_body_is_cut_off_where_it_is_too_large(settings: SettingsMaker) -> Non
 
 
 def test_too_many_requests(settings: SettingsMaker) -> None:
-    site = open_site(settings(rate_limit=3))
-    text, other = new_token(site, role="ops"), new_token(site, role="ops")
-    client = ask(site, text)
+    context = open_context(settings(rate_limit=3))
+    text, other = new_token(context, role="ops"), new_token(context, role="ops")
+    client = ask(context, text)
     assert [client.get("/api/pauses").status_code for _ in range(3)] == [200] * 3
     refused = client.get("/api/pauses")
     assert code(refused) == (429, "rate_limited")
     assert int(refused.headers["retry-after"]) >= 1
-    assert ask(site, other).get("/api/pauses").status_code == 200, "another token is another one"
-    guesses = [ask(site, f"mul_{n}_x").get("/api/pauses").status_code for n in range(4)]
+    assert ask(context, other).get("/api/pauses").status_code == 200, "another token is another one"
+    guesses = [ask(context, f"mul_{n}_x").get("/api/pauses").status_code for n in range(4)]
     assert guesses == [401, 401, 401, 429], "guesses count for the address"
 
 
@@ -313,24 +318,26 @@ def test_an_answer_waits_for_no_acknowledgement() -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/api/jobs", "/nope", "/openapi.json"])
-def test_headers_of_every_answer(site: Site, path: str) -> None:
-    headers = ask(site).get(path).headers
+def test_headers_of_every_answer(context: ConsoleContext, path: str) -> None:
+    headers = ask(context).get(path).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "same-origin"
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
     assert headers["cache-control"] == "no-store"
 
 
-def test_a_page_has_a_strict_policy(site: Site) -> None:
-    client = ask(site)
+def test_a_page_has_a_strict_policy(context: ConsoleContext) -> None:
+    client = ask(context)
     app: Any = client.app
     app.add_api_route("/a-page", lambda: HTMLResponse("<p>"), include_in_schema=False)
     assert client.get("/a-page").headers["content-security-policy"] == CSP
     assert "unsafe" not in CSP
 
 
-def test_a_bug_is_told_by_its_id_alone(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    client = ask(site, raise_server_exceptions=False)
+def test_a_bug_is_told_by_its_id_alone(
+    context: ConsoleContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = ask(context, raise_server_exceptions=False)
     app: Any = client.app
 
     def broken() -> None:

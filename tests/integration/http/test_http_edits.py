@@ -15,9 +15,9 @@ from starlette.testclient import TestClient
 from support.trees import snapshot
 from support.web import ask, new_token
 
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.routes.edit_routes import edit_engine
-from mulligan.workers.edits.sessions.engine import engine_of
+from mulligan.workers.edits.sessions.engine import build_edit_engine
 from mulligan.workers.settings.model import Settings
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "edits" / "config"
@@ -40,13 +40,15 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def site(settings: Callable[..., Settings], tree: Path, tmp_path: Path) -> Site:
-    return open_site(settings(workspaces={"shop": tree}, allow_inline=True, home=tmp_path / "home"))
+def context(settings: Callable[..., Settings], tree: Path, tmp_path: Path) -> ConsoleContext:
+    return open_context(
+        settings(workspaces={"shop": tree}, allow_inline=True, home=tmp_path / "home")
+    )
 
 
 @pytest.fixture
-def api(site: Site) -> TestClient:
-    return ask(site)
+def api(context: ConsoleContext) -> TestClient:
+    return ask(context)
 
 
 def submit(api: TestClient, status: int = 202, **body: Any) -> Body:
@@ -71,9 +73,9 @@ def get(api: TestClient, path: str, **params: Any) -> Body:
     return found
 
 
-def work(site: Site, session: str) -> None:
+def work(context: ConsoleContext, session: str) -> None:
     """What an edit worker does, until nothing is left that needs no person."""
-    engine = edit_engine(site)
+    engine = edit_engine(context)
     while engine.work(session).phase != "done":
         pass
 
@@ -99,7 +101,7 @@ def only_approval(edit: str = "m5", **more: Any) -> Body:
 
 
 def test_a_plan_is_worked_on_reviewed_and_taken_back(
-    site: Site, api: TestClient, tree: Path
+    context: ConsoleContext, api: TestClient, tree: Path
 ) -> None:
     untouched = snapshot(tree)
     answer = api.post(
@@ -111,7 +113,7 @@ def test_a_plan_is_worked_on_reviewed_and_taken_back(
     # Nothing is applied by handing it in: that is the edit worker's.
     assert (answer.json()["phase"], answer.json()["workspace"]) == ("ready", "shop")
     assert snapshot(tree) == untouched
-    work(site, session)
+    work(context, session)
 
     found = get(api, f"/api/edits/{session}")
     assert states(found) == {
@@ -137,7 +139,7 @@ def test_a_plan_is_worked_on_reviewed_and_taken_back(
     # An approved edit still passes the gate, and this one betters nothing.
     approved = post(api, f"/api/edits/{session}/m5/approve", 202, {"note": "try it"})
     assert (approved["outcome"], approved["approved_by"]) == (None, "loopback")
-    work(site, session)
+    work(context, session)
     judged = get(api, f"/api/edits/{session}")
     assert states(judged)["m5"] == "rejected_by_gate no_improvement"
     rejected = post(api, f"/api/edits/{session}/m6/reject", 200, {"note": "not here"})
@@ -157,11 +159,11 @@ def test_a_plan_is_worked_on_reviewed_and_taken_back(
 
 
 def test_a_session_that_a_command_left_is_handed_to_the_worker(
-    site: Site, api: TestClient, tree: Path
+    context: ConsoleContext, api: TestClient, tree: Path
 ) -> None:
     from mulligan.policies.edits.edit import AutonomyMode, EditPlan
 
-    engine = edit_engine(site)
+    engine = edit_engine(context)
     made = EditPlan.model_validate(only_approval())
     begun = engine.begin(made, tree, AutonomyMode.TIERED, suite=None, inline=True)
     engine.drive(begun.id, watch=lambda: None)
@@ -179,8 +181,8 @@ def test_what_only_a_command_may_measure_is_approved_by_a_command(
     from mulligan.policies.edits.suite import Suite
 
     chosen = settings(workspaces={"shop": tree}, home=tmp_path / "home")
-    strict = open_site(chosen)
-    engine = engine_of(chosen, strict.ledger, None, commands=True)
+    strict = open_context(chosen)
+    engine = build_edit_engine(chosen, strict.ledger, None, commands=True)
     if host is not None:
         engine = replace(engine, host=host)
     made = EditPlan.model_validate(only_approval())
@@ -246,7 +248,7 @@ def test_half_a_character_is_refused_wherever_it_stands(api: TestClient) -> None
 def test_a_suite_brings_no_programs_where_jobs_may_not(
     settings: Callable[..., Settings], tree: Path, tmp_path: Path
 ) -> None:
-    strict = open_site(settings(workspaces={"shop": tree}, home=tmp_path / "home"))
+    strict = open_context(settings(workspaces={"shop": tree}, home=tmp_path / "home"))
     refused = submit(ask(strict), 422)["error"]
     assert "a suite may bring no commands here" in refused["details"][0]
 
@@ -258,7 +260,9 @@ def test_a_name_stands_for_one_session(api: TestClient) -> None:
     assert refused["code"] == "session_exists"
 
 
-def test_a_decision_that_cannot_be_taken_is_a_conflict(site: Site, api: TestClient) -> None:
+def test_a_decision_that_cannot_be_taken_is_a_conflict(
+    context: ConsoleContext, api: TestClient
+) -> None:
     session = submit(api, plan=only_approval(session="tune"))["session"]
     for path, status in (
         ("/api/edits/nobody/m5/approve", 404),
@@ -269,7 +273,7 @@ def test_a_decision_that_cannot_be_taken_is_a_conflict(site: Site, api: TestClie
         (f"/api/edits/{session}/m5/rollback", 409),
     ):
         post(api, path, status)
-    work(site, session)
+    work(context, session)
     post(api, f"/api/edits/{session}/m5/reject", 422)
     post(api, f"/api/edits/{session}/m5/reject", 422, {"note": "  "})
     post(api, f"/api/edits/{session}/m5/reject", 200, {"note": "no"})
@@ -277,9 +281,11 @@ def test_a_decision_that_cannot_be_taken_is_a_conflict(site: Site, api: TestClie
     assert "rejected_by_user" in again["message"]
 
 
-def test_later_changes_are_a_conflict_and_stay(site: Site, api: TestClient, tree: Path) -> None:
+def test_later_changes_are_a_conflict_and_stay(
+    context: ConsoleContext, api: TestClient, tree: Path
+) -> None:
     session = submit(api, plan=some("m1"))["session"]
-    work(site, session)
+    work(context, session)
     file = tree / "agents.toml"
     file.write_text(file.read_text().replace("temperature = 0.2 ", "temperature = 0.3 ", 1))
     refused = post(api, f"/api/edits/{session}/m1/rollback", 409)["error"]
@@ -291,9 +297,9 @@ def test_later_changes_are_a_conflict_and_stay(site: Site, api: TestClient, tree
 # -- who may what ----------------------------------------------------------------------------------
 
 
-def test_roles_tenants_and_texts(site: Site, tree: Path) -> None:
+def test_roles_tenants_and_texts(context: ConsoleContext, tree: Path) -> None:
     producer, ops, reader, bound = (
-        ask(site, new_token(site, **fields))
+        ask(context, new_token(context, **fields))
         for fields in (
             {"role": "producer"},
             {"role": "ops"},
@@ -304,7 +310,7 @@ def test_roles_tenants_and_texts(site: Site, tree: Path) -> None:
     submit(ops, 403)
     submit(bound, 403)
     session = submit(producer, plan=some("m1", "m5"))["session"]
-    work(site, session)
+    work(context, session)
     post(producer, f"/api/edits/{session}/m5/approve", 403)
     post(producer, f"/api/edits/{session}/rollback", 403)
     for path in ("", "/reviews", "/history", f"/{session}"):
@@ -323,12 +329,12 @@ def test_roles_tenants_and_texts(site: Site, tree: Path) -> None:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def test_the_pages_show_it_and_hide_what_may_not_be_read(site: Site) -> None:
-    admin = ask(site, new_token(site, role="admin"))
-    ops = ask(site, new_token(site, role="ops"))
-    bound = ask(site, new_token(site, role="ops", tenant="acme"))
+def test_the_pages_show_it_and_hide_what_may_not_be_read(context: ConsoleContext) -> None:
+    admin = ask(context, new_token(context, role="admin"))
+    ops = ask(context, new_token(context, role="ops"))
+    bound = ask(context, new_token(context, role="ops", tenant="acme"))
     session = submit(admin, plan=some("m2", "m5"))["session"]
-    work(site, session)
+    work(context, session)
     for path in ("/edits", f"/edits/{session}", f"/edits/{session}/m5", f"/edits/{session}/m2"):
         shown = admin.get(path)
         assert shown.status_code == 200, path
@@ -344,13 +350,13 @@ def test_the_pages_show_it_and_hide_what_may_not_be_read(site: Site) -> None:
     assert 'href="/edits"' not in bound.get("/").text
 
 
-def test_a_note_is_shown_to_those_who_may_read_it(site: Site, tree: Path) -> None:
+def test_a_note_is_shown_to_those_who_may_read_it(context: ConsoleContext, tree: Path) -> None:
     """An edit that waits, and that could not be applied as the tree is."""
-    admin = ask(site, new_token(site, role="admin"))
-    ops = ask(site, new_token(site, role="ops"))
+    admin = ask(context, new_token(context, role="admin"))
+    ops = ask(context, new_token(context, role="ops"))
     edit = {"id": "gone", "op": "delete_file", "target": "nowhere.txt"}
     session = submit(admin, plan={"edits": [edit]})["session"]
-    work(site, session)
+    work(context, session)
     outcome = get(admin, f"/api/edits/{session}")["records"][0]["outcome"]
     assert "would be rejected_by_gate (apply_error): nowhere.txt" in outcome["notes"][0]
     assert "would be rejected_by_gate (apply_error)" in admin.get(f"/edits/{session}/gone").text

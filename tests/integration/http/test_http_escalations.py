@@ -12,29 +12,37 @@ from starlette.testclient import TestClient
 from support.ledger_stage import Stage, escalates, until
 from support.web import ask, new_token, served
 
-from mulligan.console.http.context import Site, open_site
-from mulligan.tasks.escalations.end_escalations import Action, Tally, Which, select, work
+from mulligan.console.http.context import ConsoleContext, open_context
+from mulligan.tasks.escalations.end_escalations import (
+    EndAction,
+    EndedCounts,
+    EscalationFilter,
+    select,
+    work,
+)
 from mulligan.tasks.ports.ledger import Publication
-from mulligan.workers.ledger.bulk_actions import BATCH, RedisBulks, run_bulks
+from mulligan.workers.ledger.bulk_actions import BATCH, RedisBulkActions, run_bulks
 from mulligan.workers.settings.model import Settings
 
 ALIKE = "v1:a1b2c3"
-ANN = Action(how="resolved", by="ann")
+ANN = EndAction(how="resolved", by="ann")
 GROUP = f"/api/escalations/{quote(ALIKE, safe='')}"
 
 
 @pytest.fixture
-def site(settings: Callable[..., Settings]) -> Site:
-    return open_site(settings())
+def context(settings: Callable[..., Settings]) -> ConsoleContext:
+    return open_context(settings())
 
 
 @pytest.fixture
-def api(site: Site) -> TestClient:
-    return ask(site)
+def api(context: ConsoleContext) -> TestClient:
+    return ask(context)
 
 
-def escalate(site: Site, count: int = 1, about: str | None = ALIKE, **fields: Any) -> list[str]:
-    stage = Stage(site.ledger, site.settings, lambda _: None)
+def escalate(
+    context: ConsoleContext, count: int = 1, about: str | None = ALIKE, **fields: Any
+) -> list[str]:
+    stage = Stage(context.ledger, context.settings, lambda _: None)
     ids = []
     for _ in range(count):
         job_id = stage.submit(**fields)
@@ -44,14 +52,14 @@ def escalate(site: Site, count: int = 1, about: str | None = ALIKE, **fields: An
     return ids
 
 
-def bulks_of(site: Site, **options: Any) -> RedisBulks:
-    return RedisBulks(site.ledger.calls, prefix=site.settings.key_prefix, **options)
+def bulks_of(context: ConsoleContext, **options: Any) -> RedisBulkActions:
+    return RedisBulkActions(context.ledger.calls, prefix=context.settings.key_prefix, **options)
 
 
-def control(site: Site) -> None:
+def control(context: ConsoleContext) -> None:
     """What a control worker does each second, until nothing is left."""
-    bulks = bulks_of(site)
-    until(lambda: not run_bulks(site.ledger, bulks, site.shop.publisher.publish))
+    bulks = bulks_of(context)
+    until(lambda: not run_bulks(context.ledger, bulks, context.services.publisher.publish))
 
 
 def get(api: TestClient, path: str, **params: Any) -> dict[str, Any]:
@@ -72,9 +80,9 @@ def post(api: TestClient, path: str, status: int = 200, **body: Any) -> dict[str
 
 
 def test_forty_alike_are_one_row_and_are_queued_again_by_one_request(
-    site: Site, api: TestClient
+    context: ConsoleContext, api: TestClient
 ) -> None:
-    ids = escalate(site, 40)
+    ids = escalate(context, 40)
     (row,) = get(api, "/api/escalations")["groups"]
     assert (row["signature"], row["open"], row["total"]) == (ALIKE, 40, 40)
     assert (row["reason"], row["task_types"]) == ("max_attempts", {"extract": 40})
@@ -90,7 +98,7 @@ def test_forty_alike_are_one_row_and_are_queued_again_by_one_request(
     assert (bulk["total"], bulk["state"], bulk["how"]) == (40, "running", "requeued")
     assert "As JSON" not in answer.text
     assert answer.headers["Location"] == f"/api/bulk/{bulk['id']}"
-    control(site)
+    control(context)
     bulk = get(api, answer.headers["Location"])
     assert (bulk["state"], bulk["done"], bulk["failed"], bulk["skipped"]) == ("done", 40, 0, 0)
 
@@ -99,7 +107,9 @@ def test_forty_alike_are_one_row_and_are_queued_again_by_one_request(
     ended = {(e["state"], e["ended_by"], e["note"]) for e in detail["escalations"]}
     assert ended == {("requeued", "loopback", "new words")}
     assert all(e["ended_at"] >= e["at"] for e in detail["escalations"])
-    claim = Stage(site.ledger, site.settings, lambda _: None).take(ids[0].partition(":")[0], 2)
+    claim = Stage(context.ledger, context.settings, lambda _: None).take(
+        ids[0].partition(":")[0], 2
+    )
     assert claim.plan.prompt == "As JSON, please."
 
     again = post(api, f"{GROUP}/requeue")
@@ -108,16 +118,18 @@ def test_forty_alike_are_one_row_and_are_queued_again_by_one_request(
     assert len(get(api, "/api/escalations", state="all")["groups"]) == 1
 
 
-def test_a_small_group_is_ended_at_once(site: Site, api: TestClient) -> None:
-    escalate(site, BATCH)
+def test_a_small_group_is_ended_at_once(context: ConsoleContext, api: TestClient) -> None:
+    escalate(context, BATCH)
     told = post(api, f"{GROUP}/resolve", note="the provider was down")
     assert (told["state"], told["done"]) == ("done", BATCH)
 
 
-def test_some_of_a_group_by_id_by_filter_and_across_groups(site: Site, api: TestClient) -> None:
-    ids = escalate(site, 3)
-    escalate(site, 2, task_type="translate")
-    escalate(site, 1, about="v1:ff", task_type="translate")
+def test_some_of_a_group_by_id_by_filter_and_across_groups(
+    context: ConsoleContext, api: TestClient
+) -> None:
+    ids = escalate(context, 3)
+    escalate(context, 2, task_type="translate")
+    escalate(context, 1, about="v1:ff", task_type="translate")
     assert post(api, f"{GROUP}/resolve", ids=ids[:1])["done"] == 1
     assert post(api, f"{GROUP}/resolve", older_than="1h")["total"] == 0
     assert post(api, f"{GROUP}/resolve", task_type="translate", dry_run=True)["total"] == 2
@@ -126,23 +138,23 @@ def test_some_of_a_group_by_id_by_filter_and_across_groups(site: Site, api: Test
     assert get(api, "/api/escalations")["groups"] == []
 
 
-def test_one_escalation_is_ended_by_its_id(site: Site, api: TestClient) -> None:
-    one, other = escalate(site, 2)
+def test_one_escalation_is_ended_by_its_id(context: ConsoleContext, api: TestClient) -> None:
+    one, other = escalate(context, 2)
     path = f"/api/escalations/{quote(one, safe='')}"
     strategy = {"fallback": 1, "temperature": 0.2, "max_tokens": 50, "constrained": True}
     assert post(api, f"{path}/requeue", strategy=strategy)["done"] == 1
     assert post(api, f"{path}/requeue")["total"] == 0, "the same again is harmless"
     refused = post(api, f"{path}/resolve", 409, note="no")
     assert refused["error"]["message"] == "it was requeued already, by loopback"
-    claim = Stage(site.ledger, site.settings, lambda _: None).take(one.partition(":")[0], 2)
+    claim = Stage(context.ledger, context.settings, lambda _: None).take(one.partition(":")[0], 2)
     assert claim.plan.decoding.model_dump() == strategy
     assert get(api, GROUP, state="open")["escalations"][0]["id"] == other
 
 
 def test_a_job_that_is_no_longer_kept_is_told_and_can_be_resolved(
-    site: Site, api: TestClient, redis_client: redis.Redis
+    context: ConsoleContext, api: TestClient, redis_client: redis.Redis
 ) -> None:
-    one, two, _ = escalate(site, 3)
+    one, two, _ = escalate(context, 3)
     for gone in (one, two):
         job_id = gone.partition(":")[0]
         redis_client.delete(f"mulligan:{{p00}}:job:{job_id}")
@@ -159,29 +171,29 @@ def test_a_job_that_is_no_longer_kept_is_told_and_can_be_resolved(
 
 
 def test_a_worker_that_died_is_followed_by_the_next_where_it_stopped(
-    site: Site, api: TestClient
+    context: ConsoleContext, api: TestClient
 ) -> None:
-    escalate(site, 50)
+    escalate(context, 50)
     bulk = post(api, f"{GROUP}/requeue", 202)
-    hasty = bulks_of(site, lease=0.001)
+    hasty = bulks_of(context, lease=0.001)
     published: list[Publication] = []
-    work(site.ledger, hasty, published.extend, bulk["id"], token="first", go_on=lambda: False)
+    work(context.ledger, hasty, published.extend, bulk["id"], token="first", go_on=lambda: False)
     # The next batch is half done when its worker is killed.
     batch = hasty.take(bulk["id"], token="killed")
     for escalation_id in batch.ids[:7]:
-        site.ledger.end_escalation(escalation_id, how="requeued", by="loopback")
+        context.ledger.end_escalation(escalation_id, how="requeued", by="loopback")
     assert get(api, f"/api/bulk/{bulk['id']}")["done"] == BATCH
-    control(site)
-    hasty.commit(bulk["id"], token="killed", count=BATCH, tally=Tally(done=BATCH))
+    control(context)
+    hasty.commit(bulk["id"], token="killed", count=BATCH, tally=EndedCounts(done=BATCH))
     bulk = get(api, f"/api/bulk/{bulk['id']}")
     assert (bulk["state"], bulk["done"], bulk["skipped"], bulk["failed"]) == ("done", 50, 0, 0)
-    assert site.ledger.escalations(signature=ALIKE) == []
+    assert context.ledger.escalations(signature=ALIKE) == []
 
 
-def test_two_workers_do_not_hold_one_batch(site: Site, api: TestClient) -> None:
-    escalate(site, 50)
+def test_two_workers_do_not_hold_one_batch(context: ConsoleContext, api: TestClient) -> None:
+    escalate(context, 50)
     bulk_id = post(api, f"{GROUP}/resolve", 202)["id"]
-    bulks = bulks_of(site)
+    bulks = bulks_of(context)
     assert len(bulks.take(bulk_id, token="one").ids) == BATCH
     waiting = bulks.take(bulk_id, token="two")
     assert waiting.ids == ()
@@ -192,89 +204,95 @@ def test_two_workers_do_not_hold_one_batch(site: Site, api: TestClient) -> None:
 @pytest.mark.parametrize(
     ("per_second", "at_first"), [(5, 5), (1000, BATCH), (0.1, 1)]
 )  # a second's worth, a batch at most, one at least
-def test_a_rate_begins_with_a_second_s_worth(site: Site, per_second: float, at_first: int) -> None:
-    bulks = bulks_of(site)
+def test_a_rate_begins_with_a_second_s_worth(
+    context: ConsoleContext, per_second: float, at_first: int
+) -> None:
+    bulks = bulks_of(context)
     ids = [f"p00-x:{number}" for number in range(30)]
-    bulk = bulks.create(ANN, Which(signature=ALIKE), ids, per_second=per_second)
+    bulk = bulks.create(ANN, EscalationFilter(signature=ALIKE), ids, per_second=per_second)
     assert len(bulks.take(bulk.id, token="one").ids) == at_first
 
 
-def test_the_rate_is_one_for_all_who_work_on_it(site: Site) -> None:
-    bulks = bulks_of(site)
-    bulk = bulks.create(ANN, Which(signature=ALIKE), ["p00-x:1", "p00-y:1"], per_second=0.1)
+def test_the_rate_is_one_for_all_who_work_on_it(context: ConsoleContext) -> None:
+    bulks = bulks_of(context)
+    bulk = bulks.create(
+        ANN, EscalationFilter(signature=ALIKE), ["p00-x:1", "p00-y:1"], per_second=0.1
+    )
     bulks.take(bulk.id, token="one")
-    bulks.commit(bulk.id, token="one", count=1, tally=Tally(done=1))
+    bulks.commit(bulk.id, token="one", count=1, tally=EndedCounts(done=1))
     waiting = bulks.take(bulk.id, token="two")
     assert waiting.ids == ()
     assert waiting.wait is not None
     assert 0 < waiting.wait <= 10, "the next one may be done 10 s after the first"
 
 
-def test_a_slow_rate_is_kept_by_a_small_group_too(site: Site, api: TestClient) -> None:
-    escalate(site, 10)
+def test_a_slow_rate_is_kept_by_a_small_group_too(context: ConsoleContext, api: TestClient) -> None:
+    escalate(context, 10)
     told = post(api, f"{GROUP}/resolve", 202, per_second=0.1)
     assert (told["done"], told["state"]) == (1, "running")
 
 
 def test_a_bulk_action_can_be_stopped_and_what_it_did_stays_done(
-    site: Site, api: TestClient
+    context: ConsoleContext, api: TestClient
 ) -> None:
-    escalate(site, 50)
+    escalate(context, 50)
     bulk_id = post(api, f"{GROUP}/resolve", 202)["id"]
-    bulks = bulks_of(site)
+    bulks = bulks_of(context)
     batch = bulks.take(bulk_id, token="one")
     assert post(api, f"/api/bulk/{bulk_id}/cancel")["state"] == "stopped"
-    bulks.commit(bulk_id, token="one", count=len(batch.ids), tally=Tally(done=len(batch.ids)))
+    bulks.commit(bulk_id, token="one", count=len(batch.ids), tally=EndedCounts(done=len(batch.ids)))
     told = post(api, f"/api/bulk/{bulk_id}/cancel")
     assert (told["state"], told["done"]) == ("stopped", BATCH)
     assert bulks.running() == []
-    control(site)
-    assert len(site.ledger.escalations(signature=ALIKE, limit=100)) == 50
+    control(context)
+    assert len(context.ledger.escalations(signature=ALIKE, limit=100)) == 50
 
 
-def test_jobs_that_escalate_again_meanwhile_are_not_met_twice(site: Site, api: TestClient) -> None:
-    ids = escalate(site, 30)
+def test_jobs_that_escalate_again_meanwhile_are_not_met_twice(
+    context: ConsoleContext, api: TestClient
+) -> None:
+    ids = escalate(context, 30)
     bulk_id = post(api, f"{GROUP}/requeue", 202)["id"]
-    bulks = bulks_of(site)
+    bulks = bulks_of(context)
     work(
-        site.ledger,
+        context.ledger,
         bulks,
-        site.shop.publisher.publish,
+        context.services.publisher.publish,
         bulk_id,
         token="one",
         go_on=lambda: False,
     )
-    stage = Stage(site.ledger, site.settings, lambda _: None)
+    stage = Stage(context.ledger, context.settings, lambda _: None)
     for escalation_id in ids[:BATCH]:
         claim = stage.take(escalation_id.partition(":")[0], 2)
         stage.settle(claim, escalates(claim, about=ALIKE))
-    control(site)
+    control(context)
     assert get(api, f"/api/bulk/{bulk_id}")["done"] == 30
-    assert len(select(site.ledger, Which(signature=ALIKE))) == BATCH
+    assert len(select(context.ledger, EscalationFilter(signature=ALIKE))) == BATCH
 
 
 def test_the_record_of_a_bulk_action_ends_after_a_week(
-    site: Site, api: TestClient, redis_client: redis.Redis
+    context: ConsoleContext, api: TestClient, redis_client: redis.Redis
 ) -> None:
-    escalate(site, 30)
+    escalate(context, 30)
     bulk_id = post(api, f"{GROUP}/resolve", 202)["id"]
     for name in (f"bulk:{bulk_id}", f"bulk:{bulk_id}:todo"):
         assert 0 < redis_client.pttl(f"mulligan:{{fleet}}:{name}") <= 7 * 86400_000
     redis_client.delete(f"mulligan:{{fleet}}:bulk:{bulk_id}")
-    control(site)
-    assert bulks_of(site).running() == []
+    control(context)
+    assert bulks_of(context).running() == []
 
 
 # -- who may ---------------------------------------------------------------------------------------
 
 
-def test_a_tenant_s_caller_sees_and_ends_its_own_alone(site: Site) -> None:
-    (mine,) = escalate(site, 1, labels={"tenant": "acme"})
-    (theirs,) = escalate(site, 1, labels={"tenant": "globex"}, task_type="secret_project")
-    escalate(site, 1, about="v1:theirs", labels={"tenant": "globex"})
-    token = new_token(site, role="ops", tenant="acme", name="acme-ops")
-    admin = ask(site, new_token(site, role="admin", name="root"))
-    api = ask(site, token)
+def test_a_tenant_s_caller_sees_and_ends_its_own_alone(context: ConsoleContext) -> None:
+    (mine,) = escalate(context, 1, labels={"tenant": "acme"})
+    (theirs,) = escalate(context, 1, labels={"tenant": "globex"}, task_type="secret_project")
+    escalate(context, 1, about="v1:theirs", labels={"tenant": "globex"})
+    token = new_token(context, role="ops", tenant="acme", name="acme-ops")
+    admin = ask(context, new_token(context, role="admin", name="root"))
+    api = ask(context, token)
 
     (row,) = get(api, "/api/escalations")["groups"]
     assert (row["open"], row["total"], row["tenants"]) == (1, 1, {"acme": 1})
@@ -290,7 +308,7 @@ def test_a_tenant_s_caller_sees_and_ends_its_own_alone(site: Site) -> None:
     assert post(api, "/api/escalations/resolve", 422)["error"]["details"][0].startswith("say which")
     done = post(api, f"{GROUP}/resolve")
     assert (done["done"], done["by"]) == (1, "acme-ops")
-    assert [e.id for e in site.ledger.escalations(signature=ALIKE)] == [theirs]
+    assert [e.id for e in context.ledger.escalations(signature=ALIKE)] == [theirs]
 
     others = post(admin, "/api/escalations/resolve", tenant="globex")
     assert (others["done"], others["by"]) == (2, "root")
@@ -309,19 +327,19 @@ def test_a_tenant_s_caller_sees_and_ends_its_own_alone(site: Site) -> None:
         ("POST", "/api/bulk/b0123456789ab/cancel"),
     ],
 )
-def test_a_producer_may_not(site: Site, method: str, path: str) -> None:
-    api = ask(site, new_token(site, role="producer"))
+def test_a_producer_may_not(context: ConsoleContext, method: str, path: str) -> None:
+    api = ask(context, new_token(context, role="producer"))
     answer = api.request(method, path, json={"signature": ALIKE} if method == "POST" else None)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
 
 
-def test_details_are_hidden_from_those_who_may_not_read_texts(site: Site) -> None:
-    escalate(site, 1)
-    api = ask(site, new_token(site, role="ops"))
+def test_details_are_hidden_from_those_who_may_not_read_texts(context: ConsoleContext) -> None:
+    escalate(context, 1)
+    api = ask(context, new_token(context, role="ops"))
     assert get(api, "/api/escalations")["groups"][0]["detail"] == "[redacted]"
     assert get(api, GROUP)["escalations"][0]["detail"] == "[redacted]"
     assert post(api, f"{GROUP}/cancel", dry_run=True)["first"][0]["detail"] == "[redacted]"
-    reader = ask(site, new_token(site, role="ops", texts=True))
+    reader = ask(context, new_token(context, role="ops", texts=True))
     assert get(reader, GROUP)["group"]["detail"] == "it went wrong"
 
 
@@ -342,18 +360,18 @@ def test_details_are_hidden_from_those_who_may_not_read_texts(site: Site) -> Non
     ],
 )  # fmt: skip
 def test_every_error_of_a_body_is_named(
-    site: Site, api: TestClient, body: dict[str, Any], fields: list[str]
+    context: ConsoleContext, api: TestClient, body: dict[str, Any], fields: list[str]
 ) -> None:
-    escalate(site, 1)
+    escalate(context, 1)
     details = post(api, f"{GROUP}/requeue", 422, **body)["error"]["details"]
     assert len(details) == len(fields)
     for field in fields:
         assert any(field in line for line in details), (field, details)
-    assert site.ledger.escalations(signature=ALIKE)[0].state == "open"
+    assert context.ledger.escalations(signature=ALIKE)[0].state == "open"
 
 
-def test_only_a_requeue_takes_a_prompt(site: Site, api: TestClient) -> None:
-    escalate(site, 1)
+def test_only_a_requeue_takes_a_prompt(context: ConsoleContext, api: TestClient) -> None:
+    escalate(context, 1)
     post(api, f"{GROUP}/resolve", 422, prompt="In JSON!")
 
 
@@ -366,8 +384,8 @@ def test_what_is_not_there_is_404(api: TestClient, path: str) -> None:
 
 def test_names_with_colons_pass_a_real_server(settings: Callable[..., Settings]) -> None:
     with served(settings()) as console, console.client() as client:
-        (one,) = escalate(console.site, 1, about=None)
-        escalate(console.site, 1, about="v1:schema|$.a b")
+        (one,) = escalate(console.context, 1, about=None)
+        escalate(console.context, 1, about="v1:schema|$.a b")
         for signature in ("reason:max_attempts", "v1:schema|$.a b"):
             for name in (quote(signature, safe=""), quote(signature, safe=":|$")):
                 found = client.get(f"/api/escalations/{name}")

@@ -105,7 +105,7 @@ def listening(
 
 def submit(console: Served, **changes: Any) -> str:
     job = read_job(scripted(GOOD, **changes))
-    return submit_jobs(console.site.shop.intake, [job])[0].id
+    return submit_jobs(console.context.services.intake, [job])[0].id
 
 
 def test_what_happens_is_told(console: Served) -> None:
@@ -121,7 +121,7 @@ def test_the_stream_of_a_revoked_token_ends(
     console: Served, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(streaming, "RECHECK", 0.05)
-    tokens = console.site.tokens
+    tokens = console.context.tokens
     (gone, text), (kept, other) = tokens.create(role="ops"), tokens.create(role="ops")
     job_id = submit(console)
     path = path.format(job=job_id)
@@ -132,7 +132,7 @@ def test_the_stream_of_a_revoked_token_ends(
         ):
             tokens.revoke(gone.id)
             wait_for(lambda: revoked.ended, "the stream to end")
-            assert console.site.ledger.cancel(job_id)
+            assert console.context.ledger.cancel(job_id)
             wait_for(lambda: "cancelled" in stays.states, "the other one to hear on")
             assert "cancelled" not in revoked.states
             assert not stays.ended
@@ -144,7 +144,7 @@ def test_the_stream_of_an_expired_token_and_of_a_closed_session_ends(
     console: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "RECHECK", 0.05)
-    tokens = console.site.tokens
+    tokens = console.context.tokens
     now = time.time()
     monkeypatch.setattr(tokens, "_now", lambda: now)
     token, text = tokens.create(role="ops", lifetime=60)
@@ -195,8 +195,8 @@ def test_one_job(console: Served) -> None:
     job_id, other = submit(console), submit(console)
     with listening(console, f"/api/jobs/{job_id}/events") as stream:
         stream.hears(job_id)
-        console.site.ledger.cancel(other)
-        console.site.ledger.cancel(job_id)
+        console.context.ledger.cancel(other)
+        console.context.ledger.cancel(job_id)
         wait_for(lambda: len(stream.events) == 2, "accepting and cancelling")
         assert [event["data"]["state"] for event in stream.events] == ["queued", "cancelled"]
 
@@ -205,7 +205,7 @@ def test_a_job_s_first_event_is_told_though_its_clock_is_ahead(console: Served) 
     """Time goes on while a script runs: a job can be younger than its first event's number."""
     job_id = submit(console)
     key = f"mulligan:{{{job_id[:3]}}}:job:{job_id}"
-    calls = console.site.ledger.calls
+    calls = console.context.ledger.calls
     calls.run("HSET", key, "created_at", float(calls.run("HGET", key, "created_at")) + 20)
     with listening(console, f"/api/jobs/{job_id}/events") as stream:
         stream.hears(job_id)
@@ -230,7 +230,7 @@ def test_an_id_that_is_none(console: Served, bad: str) -> None:
 
 
 def test_too_many_listeners(console: Served) -> None:
-    wait_for(lambda: console.site.broadcast.count == 0, "the others to be gone")
+    wait_for(lambda: console.context.broadcast.count == 0, "the others to be gone")
     with console.client() as client:
         streams = [client.stream("GET", "/api/events") for _ in range(5)]
         opened = [stream.__enter__() for stream in streams]
@@ -240,33 +240,33 @@ def test_too_many_listeners(console: Served) -> None:
         assert client.get("/healthz").status_code == 200
         for response in opened:
             response.close()
-    wait_for(lambda: console.site.broadcast.count == 0, "their places to be free again")
+    wait_for(lambda: console.context.broadcast.count == 0, "their places to be free again")
 
 
 def test_a_slow_listener_is_dropped_and_the_others_are_not(
     console: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broadcasting, "QUEUE_CAP", 100_000)
-    wait_for(lambda: console.site.broadcast.count == 0, "the others to be gone")
+    wait_for(lambda: console.context.broadcast.count == 0, "the others to be gone")
     host, port = console.url.removeprefix("http://").split(":")
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         slow.connect((host, int(port)))
         slow.sendall(f"GET /api/events HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-        wait_for(lambda: console.site.broadcast.count == 1, "the slow one")
+        wait_for(lambda: console.context.broadcast.count == 1, "the slow one")
         with listening(console) as quick:
-            wait_for(lambda: console.site.broadcast.count == 2, "the quick one")
+            wait_for(lambda: console.context.broadcast.count == 2, "the quick one")
             told = 0
 
             def flooded() -> bool:
                 nonlocal told
                 for _ in range(50):
-                    console.site.ledger.calls.run(
+                    console.context.ledger.calls.run(
                         "XADD", "mulligan:{p00}:events", "*", "data", _large_event(told)
                     )
                     told += 1
                 wait_for(lambda: quick.heard(told - 1), "the quick one to hear of it")
-                return console.site.broadcast.count == 1
+                return console.context.broadcast.count == 1
 
             # It takes nothing: the kernel's buffers fill, then the queue, then it is dropped.
             wait_for(flooded, "the slow one to be dropped")
@@ -280,12 +280,12 @@ def _large_event(number: int) -> str:
 
 
 def test_tenants_hear_of_their_own(console: Served) -> None:
-    token = new_token(console.site, role="producer", tenant="acme")
+    token = new_token(console.context, role="producer", tenant="acme")
     try:
         with listening(console, token=token) as stream:
             other, mine = (submit(console, labels={"tenant": name}) for name in ("b", "acme"))
-            console.site.ledger.cancel(other)
-            console.site.ledger.cancel(mine)
+            console.context.ledger.cancel(other)
+            console.context.ledger.cancel(mine)
             wait_for(lambda: len(stream.events) == 2, "accepting and cancelling")
             assert set(stream.jobs) == {mine}
         # Who is bound to a tenant hears of no other, whatever it asks for.
@@ -294,7 +294,7 @@ def test_tenants_hear_of_their_own(console: Served) -> None:
                 replayed.hears(mine)
                 assert set(replayed.jobs) == {mine}
     finally:
-        console.site.tokens.revoke(token.split("_")[1])
+        console.context.tokens.revoke(token.split("_")[1])
 
 
 def test_who_hears_of_all_may_listen_to_one_tenant(console: Served) -> None:

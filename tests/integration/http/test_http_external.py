@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 from support.web import ask, new_token
 
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION
 from mulligan.workers.settings.model import Settings
 
@@ -20,13 +20,13 @@ LONG = " ".join(f"word{n}" for n in range(600))
 
 
 @pytest.fixture
-def site(settings: Callable[..., Settings]) -> Site:
-    return open_site(settings())
+def context(settings: Callable[..., Settings]) -> ConsoleContext:
+    return open_context(settings())
 
 
 @pytest.fixture
-def api(site: Site) -> TestClient:
-    return ask(site)
+def api(context: ConsoleContext) -> TestClient:
+    return ask(context)
 
 
 def attempt(**fields: Any) -> dict[str, Any]:
@@ -94,12 +94,12 @@ def test_the_retry_comes_before_anything_else_of_the_subject(api: TestClient) ->
     ],
 )
 def test_another_site_s_page_claims_nothing(
-    site: Site, api: TestClient, headers: dict[str, str]
+    context: ConsoleContext, api: TestClient, headers: dict[str, str]
 ) -> None:
     told = record(api)
     refused = api.get("/api/task/next", params={"subject": "mia"}, headers=headers)
     assert code(refused) == (403, "cross_site")
-    view = site.ledger.job(told["job_id"])
+    view = context.ledger.job(told["job_id"])
     assert view is not None
     assert view.attempts[1].state == "queued"
     answer = api.get("/api/task/next", params={"subject": "mia"})
@@ -185,7 +185,7 @@ def test_verifiers_of_a_job_done_elsewhere_are_ours(api: TestClient) -> None:
 
 
 def test_a_delayed_verification_in_other_words_completes_the_cycle(
-    site: Site, api: TestClient
+    context: ConsoleContext, api: TestClient
 ) -> None:
     delayed = {"after": 0, "mode": "reformulate"}
     told = record(api, delayed_verification=delayed)
@@ -209,7 +209,7 @@ def test_a_delayed_verification_in_other_words_completes_the_cycle(
         assert (again.status_code, again.json()) == (201, told_again)
     forged = api.post("/api/attempts", json={"token": task["token"] + "0", "score": 95})
     assert code(forged) == (409, "finished")
-    cycle = site.ledger.job(told["job_id"]).cycles[0]  # type: ignore[union-attr] # it exists
+    cycle = context.ledger.job(told["job_id"]).cycles[0]  # type: ignore[union-attr] # it exists
     assert cycle.status == "completed"
     report = api.get("/api/quality/self-repair-delayed-verification").json()
     assert report["validCount"] == 1
@@ -234,16 +234,16 @@ def test_what_is_suggested_would_count(api: TestClient) -> None:
 
 
 def test_a_low_delayed_verification_escalates_the_cycle_and_leaves_the_job(
-    site: Site, api: TestClient
+    context: ConsoleContext, api: TestClient
 ) -> None:
     told = record(api, delayed_verification={"after": 0, "mode": "reformulate"})
     api.post("/api/attempts", json={"token": next_task(api)["token"], "score": 90})
     task = next_task(api)
     api.post("/api/attempts", json={"token": task["token"], "score": 30, "prompt": OTHER})
-    view = site.ledger.job(told["job_id"])
+    view = context.ledger.job(told["job_id"])
     assert view is not None
     assert (view.state, view.cycles[0].status) == ("succeeded", "escalated")
-    assert [group.reason for group in site.ledger.groups()] == ["delayed_verification"]
+    assert [group.reason for group in context.ledger.groups()] == ["delayed_verification"]
 
 
 def test_the_guardrail_stops_the_third_loop_of_a_skill(api: TestClient) -> None:
@@ -257,14 +257,15 @@ def test_the_guardrail_stops_the_third_loop_of_a_skill(api: TestClient) -> None:
     assert budget["exhaustionReasons"]["per_skill_loop_cap"] == budget["exhaustedCount"] == 1
 
 
-def test_tenants_share_no_subjects(site: Site) -> None:
+def test_tenants_share_no_subjects(context: ConsoleContext) -> None:
     acme, rival = (
-        ask(site, new_token(site, role="producer", tenant=tenant)) for tenant in ("acme", "rival")
+        ask(context, new_token(context, role="producer", tenant=tenant))
+        for tenant in ("acme", "rival")
     )
     record(acme)
     assert rival.post("/api/task/next?subject=mia").status_code == 204
     token = next_task(acme)["token"]
     assert rival.post("/api/attempts", json={"token": token, "score": 90}).status_code == 404
     assert rival.post("/api/task/next?subject=mia&tenant=acme").status_code in (204, 404)
-    ops = ask(site, new_token(site, role="ops"))
+    ops = ask(context, new_token(context, role="ops"))
     assert ops.post("/api/task/next?subject=mia").status_code == 403

@@ -11,32 +11,32 @@ from support.fleet import GOOD, WRONG_TYPE, scripted
 from support.ledger_stage import SettingsMaker
 from support.web import ask, new_token
 
-from mulligan.console.http.broadcast import Wants
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.broadcast import EventFilter
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import Overview, overview
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.tasks.ports.world import BadInput
-from mulligan.workers.celery.heartbeat import Beat, Presence
+from mulligan.workers.celery.heartbeat import Beat, Heartbeat
 from mulligan.workers.figures.fold import Fold
 
 FENCED = "```json\n{broken\n```"
 
 
 @pytest.fixture
-def site(settings: SettingsMaker) -> Site:
-    return open_site(settings(allow_inline=True, quotas={"acme": {"tokens_per_day": 1000}}))
+def context(settings: SettingsMaker) -> ConsoleContext:
+    return open_context(settings(allow_inline=True, quotas={"acme": {"tokens_per_day": 1000}}))
 
 
 @pytest.fixture
-def ran(site: Site) -> list[JobView]:
+def ran(context: ConsoleContext) -> list[JobView]:
     """One repaired job of acme's, one repaired job of nobody's, one that was escalated."""
     views = jobs_ran(
-        site,
+        context,
         scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme"}),
         scripted(WRONG_TYPE, GOOD, task_type="invoice"),
         scripted(FENCED, labels={"tenant": "rival"}),
     )
-    Fold(site.ledger.calls, site.settings).run()
+    Fold(context.ledger.calls, context.settings).run()
     return views
 
 
@@ -56,9 +56,11 @@ def signature_of(view: JobView) -> str:
     return str(view.attempts[0].verdict["failure"]["coarse_signature"])
 
 
-def test_failures_are_ranked_with_what_repaired_them(site: Site, ran: list[JobView]) -> None:
+def test_failures_are_ranked_with_what_repaired_them(
+    context: ConsoleContext, ran: list[JobView]
+) -> None:
     repaired, other, lost = ran
-    api = ask(site)
+    api = ask(context)
     found = {row["signature"]: row for row in failures(api, window="1h")}
     assert found.keys() == {signature_of(repaired), signature_of(lost)}
     types = found[signature_of(repaired)]
@@ -87,14 +89,14 @@ def test_failures_are_ranked_with_what_repaired_them(site: Site, ran: list[JobVi
     ],
 )
 def test_failures_are_chosen(
-    site: Site, ran: list[JobView], params: dict[str, str], count: int
+    context: ConsoleContext, ran: list[JobView], params: dict[str, str], count: int
 ) -> None:
-    assert len(failures(ask(site), **params)) == count
+    assert len(failures(ask(context), **params)) == count
 
 
-def test_a_signature_is_explained(site: Site, ran: list[JobView]) -> None:
+def test_a_signature_is_explained(context: ConsoleContext, ran: list[JobView]) -> None:
     signature = signature_of(ran[0])
-    told = ok(ask(site), f"/api/failures/{signature}")
+    told = ok(ask(context), f"/api/failures/{signature}")
     assert told["place"] == "$.age"
     why = told["explanation"]
     assert (why["coarse_signature"], why["kind"], why["matches"]) == (
@@ -104,7 +106,7 @@ def test_a_signature_is_explained(site: Site, ran: list[JobView]) -> None:
     )
     assert why["strict_parts"]["errors"]
     assert why["redacted"] is False
-    ops = ask(site, new_token(site, role="ops"))
+    ops = ask(context, new_token(context, role="ops"))
     hidden = ok(ops, f"/api/failures/{signature}")["explanation"]
     assert (hidden["redacted"], hidden["strict_parts"]) == (True, {})
 
@@ -112,7 +114,7 @@ def test_a_signature_is_explained(site: Site, ran: list[JobView]) -> None:
 MAP = {"type": "object", "properties": {"map": {"additionalProperties": {"type": "integer"}}}}
 
 
-def secretive(site: Site) -> list[str]:
+def secretive(context: ConsoleContext) -> list[str]:
     """Jobs whose answers, output, keys and reports say SEK…; their ids."""
     keys = scripted(
         '{"map": {"SEKKEY one": "x", "SEKKEY": "y"}}',
@@ -123,22 +125,22 @@ def secretive(site: Site) -> list[str]:
         "SEKANSWER",
         verifiers=[{"id": "command.subprocess", "argv": ["python3", "-c", program, "SEKARG"]}],
     )
-    ids = [view.id for view in jobs_ran(site, keys, command)]
+    ids = [view.id for view in jobs_ran(context, keys, command)]
     finding = {"message": "SEKMESSAGE", "path": "SEKPATH one", "code": "SEKCODE one"}
     report = {"subject": "mia", "task_type": "tense", "prompt": "SEKPROMPT", "score": 40,
               "answer": "SEKANSWER", "findings": [finding]}  # fmt: skip
-    told = ask(site).post("/api/attempts", json=report)
+    told = ask(context).post("/api/attempts", json=report)
     assert told.status_code == 201, told.text
-    Fold(site.ledger.calls, site.settings).run()
+    Fold(context.ledger.calls, context.settings).run()
     return [*ids, told.json()["job_id"]]
 
 
-def test_who_may_not_read_texts_sees_no_word_of_an_answer(site: Site) -> None:
-    ids = secretive(site)
-    signatures = [row["signature"] for row in failures(ask(site))]
+def test_who_may_not_read_texts_sees_no_word_of_an_answer(context: ConsoleContext) -> None:
+    ids = secretive(context)
+    signatures = [row["signature"] for row in failures(ask(context))]
     assert len(signatures) == 3
-    reader = ask(site, new_token(site, role="ops", texts=True))
-    ops = ask(site, new_token(site, role="ops"))
+    reader = ask(context, new_token(context, role="ops", texts=True))
+    ops = ask(context, new_token(context, role="ops"))
     paths = ["/", "/jobs", "/failures", "/cycles", "/escalations", "/operations", "/metrics"]
     paths += ["/api/jobs", "/api/failures", "/api/escalations"]
     paths += ["/api/quality/self-repair-immediate-loop"]
@@ -149,7 +151,7 @@ def test_who_may_not_read_texts_sees_no_word_of_an_answer(site: Site) -> None:
         told = ops.get(path)
         assert told.status_code == 200, (path, told.text)
         assert "SEK" not in told.text, path
-    pages = site.broadcast._replay(Wants(texts=False), ("0-0",), ("+",))
+    pages = context.broadcast._replay(EventFilter(texts=False), ("0-0",), ("+",))
     events = b"".join(pages).decode()
     assert "reasoning_error" in events
     assert "SEK" not in events
@@ -162,9 +164,9 @@ def test_who_may_not_read_texts_sees_no_word_of_an_answer(site: Site) -> None:
         assert word in quoted
 
 
-def test_a_tenant_sees_its_own_failures_alone(site: Site, ran: list[JobView]) -> None:
+def test_a_tenant_sees_its_own_failures_alone(context: ConsoleContext, ran: list[JobView]) -> None:
     repaired, _, lost = ran
-    acme = ask(site, new_token(site, role="ops", tenant="acme"))
+    acme = ask(context, new_token(context, role="ops", tenant="acme"))
     (row,) = failures(acme)
     assert (row["signature"], row["count"], row["task_types"]) == (
         signature_of(repaired),
@@ -178,13 +180,15 @@ def test_a_tenant_sees_its_own_failures_alone(site: Site, ran: list[JobView]) ->
     assert refused.status_code == 403
 
 
-def test_alerts_of_a_signature_are_muted_and_unmuted(site: Site, ran: list[JobView]) -> None:
-    api = ask(site)
+def test_alerts_of_a_signature_are_muted_and_unmuted(
+    context: ConsoleContext, ran: list[JobView]
+) -> None:
+    api = ask(context)
     signature = signature_of(ran[2])
     path = f"/api/failures/{signature}/mute"
     told = api.post(path, json={"for": "4h"})
     assert told.status_code == 200, told.text
-    left = told.json()["muted_until"] - site.ledger.now()
+    left = told.json()["muted_until"] - context.ledger.now()
     assert 4 * 3600 - 60 < left <= 4 * 3600
     assert ok(api, f"/api/failures/{signature}")["muted"] is True
     assert api.post(path, json={"for": None}).json()["muted_until"] is None
@@ -195,20 +199,22 @@ def test_alerts_of_a_signature_are_muted_and_unmuted(site: Site, ran: list[JobVi
     ("body", "status"),
     [({"for": "soon"}, 422), ({"for": "0s"}, 422), ({"until": 5}, 422), ({}, 422)],
 )
-def test_a_mute_says_for_how_long(site: Site, body: dict[str, Any], status: int) -> None:
-    assert ask(site).post("/api/failures/v1:x/mute", json=body).status_code == status
+def test_a_mute_says_for_how_long(
+    context: ConsoleContext, body: dict[str, Any], status: int
+) -> None:
+    assert ask(context).post("/api/failures/v1:x/mute", json=body).status_code == status
 
 
-def test_what_nobody_has_is_not_there(site: Site) -> None:
-    api = ask(site)
+def test_what_nobody_has_is_not_there(context: ConsoleContext) -> None:
+    api = ask(context)
     assert api.get("/api/failures/v1:unheard").status_code == 404
     assert api.post("/api/failures/v1:unheard/mute", json={"for": "1h"}).status_code == 404
     assert api.get("/api/failures", params={"window": "1y"}).status_code == 422
     assert failures(api) == []
 
 
-def test_a_producer_may_read_and_not_mute(site: Site, ran: list[JobView]) -> None:
-    producer = ask(site, new_token(site, role="producer"))
+def test_a_producer_may_read_and_not_mute(context: ConsoleContext, ran: list[JobView]) -> None:
+    producer = ask(context, new_token(context, role="producer"))
     assert failures(producer)
     assert producer.post("/api/failures/v1:x/mute", json={"for": "1h"}).status_code == 403
 
@@ -217,21 +223,21 @@ def test_a_producer_may_read_and_not_mute(site: Site, ran: list[JobView]) -> Non
 
 
 def beat(
-    site: Site, *, queues: tuple[str, ...] = ("repair", "attempt", "verify", "control")
+    context: ConsoleContext, *, queues: tuple[str, ...] = ("repair", "attempt", "verify", "control")
 ) -> None:
     """A worker says that it is there."""
     said = Beat(
         name="all@host", pool="all", host="host", pid=1, slots=4, active=1, queues=queues, at=0
     )
-    Presence(site.ledger.calls, site.settings.key_prefix, lambda: said).beat()
+    Heartbeat(context.ledger.calls, context.settings.key_prefix, lambda: said).beat()
 
 
-def looked(site: Site, **options: Any) -> Overview:
-    return overview(site, **options)
+def looked(context: ConsoleContext, **options: Any) -> Overview:
+    return overview(context, **options)
 
 
-def test_the_overview_of_a_stack_that_nobody_started(site: Site) -> None:
-    seen = looked(site)
+def test_the_overview_of_a_stack_that_nobody_started(context: ConsoleContext) -> None:
+    seen = looked(context)
     assert seen.health.state == "down"
     assert "no worker is there" in seen.health.reasons
     assert seen.success.first_try.share is None
@@ -241,10 +247,10 @@ def test_the_overview_of_a_stack_that_nobody_started(site: Site) -> None:
 
 
 def test_the_overview_tells_how_it_goes_and_what_needs_somebody(
-    site: Site, ran: list[JobView]
+    context: ConsoleContext, ran: list[JobView]
 ) -> None:
-    beat(site)
-    seen = looked(site, window="1h")
+    beat(context)
+    seen = looked(context, window="1h")
     assert (seen.health.state, seen.health.workers) == ("ok", 1), seen.health
     assert (seen.success.ended, seen.success.first_try.count) == (3, 0)
     assert seen.success.after_repair.share == pytest.approx(2 / 3)
@@ -264,44 +270,48 @@ def test_the_overview_tells_how_it_goes_and_what_needs_somebody(
     assert seen.cost.budget_used == 0
 
 
-def test_the_overview_of_one_tenant(site: Site, ran: list[JobView]) -> None:
-    seen = looked(site, window="1h", tenant="acme")
+def test_the_overview_of_one_tenant(context: ConsoleContext, ran: list[JobView]) -> None:
+    seen = looked(context, window="1h", tenant="acme")
     assert (seen.success.ended, seen.tenants) == (1, ("acme",))
     assert all(need.kind != "escalations" for need in seen.needs_you)
     assert [why.count for why in seen.why] == [1]
-    assert looked(site, tenant="rival").success.escalated.count == 1
+    assert looked(context, tenant="rival").success.escalated.count == 1
 
 
 @pytest.mark.parametrize(("window", "steps"), [("1h", 60), ("24h", 24), ("7d", 56), ("30d", 60)])
 def test_a_longer_window_has_no_more_steps_than_a_line_can_show(
-    site: Site, ran: list[JobView], window: str, steps: int
+    context: ConsoleContext, ran: list[JobView], window: str, steps: int
 ) -> None:
-    seen = looked(site, window=window)
+    seen = looked(context, window=window)
     assert len(seen.outcomes) == steps
     assert sum(step.repaired for step in seen.outcomes) == 2
     assert len(seen.why[0].series) <= 60
 
 
-def test_a_queue_without_a_worker_and_a_pause_are_told(site: Site, ran: list[JobView]) -> None:
-    beat(site, queues=("repair", "attempt", "control"))
-    site.ledger.pause("queue:attempt")
-    seen = looked(site)
+def test_a_queue_without_a_worker_and_a_pause_are_told(
+    context: ConsoleContext, ran: list[JobView]
+) -> None:
+    beat(context, queues=("repair", "attempt", "control"))
+    context.ledger.pause("queue:attempt")
+    seen = looked(context)
     assert seen.health.state == "degraded"
     assert seen.health.reasons == ("no worker serves verify", "queue:attempt is paused")
     assert {lane.name for lane in seen.queues if lane.paused} == {"attempt"}
 
 
-def test_the_ledger_is_asked_as_often_however_much_it_holds(site: Site, ran: list[JobView]) -> None:
-    before = site.ledger.calls.round_trips
-    looked(site)
-    few = site.ledger.calls.round_trips - before
-    jobs_ran(site, *(scripted(WRONG_TYPE, GOOD) for _ in range(10)))
-    Fold(site.ledger.calls, site.settings).run()
-    before = site.ledger.calls.round_trips
-    looked(site)
-    assert site.ledger.calls.round_trips - before == few
+def test_the_ledger_is_asked_as_often_however_much_it_holds(
+    context: ConsoleContext, ran: list[JobView]
+) -> None:
+    before = context.ledger.calls.round_trips
+    looked(context)
+    few = context.ledger.calls.round_trips - before
+    jobs_ran(context, *(scripted(WRONG_TYPE, GOOD) for _ in range(10)))
+    Fold(context.ledger.calls, context.settings).run()
+    before = context.ledger.calls.round_trips
+    looked(context)
+    assert context.ledger.calls.round_trips - before == few
 
 
-def test_a_window_unheard_of_is_refused(site: Site) -> None:
+def test_a_window_unheard_of_is_refused(context: ConsoleContext) -> None:
     with pytest.raises(BadInput, match="window"):
-        looked(site, window="ever")
+        looked(context, window="ever")

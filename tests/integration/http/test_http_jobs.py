@@ -14,7 +14,7 @@ from support.fleet import GOOD, WRONG_TYPE, scripted
 from support.ledger_stage import SettingsMaker
 from support.web import ask, new_token
 
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.models.job_models import REDACTED
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.ports.ledger import Entry
@@ -23,19 +23,19 @@ from mulligan.workers.settings.model import Settings
 
 
 @pytest.fixture
-def site(settings: SettingsMaker) -> Site:
-    return open_site(settings(allow_inline=True))
+def context(settings: SettingsMaker) -> ConsoleContext:
+    return open_context(settings(allow_inline=True))
 
 
 @pytest.fixture
-def client(site: Site) -> TestClient:
-    return ask(site)
+def client(context: ConsoleContext) -> TestClient:
+    return ask(context)
 
 
-def work(site: Site, job_id: str) -> None:
+def work(context: ConsoleContext, job_id: str) -> None:
     """Do a job in this process, attempt after attempt, as a worker would."""
     for number in range(1, 5):
-        run_attempt(site.shop.bench, Entry("attempt", job_id, number))
+        run_attempt(context.services.context, Entry("attempt", job_id, number))
 
 
 def submit(client: TestClient, *jobs: dict[str, Any]) -> list[str]:
@@ -135,7 +135,7 @@ def test_json_must_be_called_json(client: TestClient, kind: str | None, body: by
 
 
 def test_jobs_carry_no_authority(settings: SettingsMaker) -> None:
-    client = ask(open_site(settings()))
+    client = ask(open_context(settings()))
     body = scripted(GOOD, workspace={"path": "/etc"})
     body["verifiers"] = [{"id": "command.subprocess", "argv": ["id"]}]
     answer = client.post("/api/jobs", json=body)
@@ -148,9 +148,9 @@ def test_jobs_carry_no_authority(settings: SettingsMaker) -> None:
 # -- tenants and texts -----------------------------------------------------------------------------
 
 
-def test_a_tenants_token_submits_and_sees_its_own_alone(site: Site) -> None:
-    everybody = ask(site, new_token(site, role="admin"))
-    acme = ask(site, new_token(site, role="producer", tenant="acme"))
+def test_a_tenants_token_submits_and_sees_its_own_alone(context: ConsoleContext) -> None:
+    everybody = ask(context, new_token(context, role="admin"))
+    acme = ask(context, new_token(context, role="producer", tenant="acme"))
     (mine,) = submit(acme, scripted(GOOD))
     other, nobodys = submit(everybody, scripted(GOOD, labels={"tenant": "b"}), scripted(GOOD))
     assert everybody.get(f"/api/jobs/{mine}").json()["labels"] == {"tenant": "acme"}
@@ -164,13 +164,13 @@ def test_a_tenants_token_submits_and_sees_its_own_alone(site: Site) -> None:
     assert len(everybody.get("/api/jobs").json()["jobs"]) == 3
 
 
-def test_texts_are_for_those_who_may_read_them(site: Site) -> None:
+def test_texts_are_for_those_who_may_read_them(context: ConsoleContext) -> None:
     answer = '{"name": "Rumpelstiltskin", "age": "31"}'
     asked = "Who is Rumpelstiltskin?"
-    (job_id,) = submit(ask(site), scripted(answer, answer, answer, answer, prompt=asked))
-    work(site, job_id)
-    ops = ask(site, new_token(site, role="ops"))
-    reader = ask(site, new_token(site, role="ops", texts=True))
+    (job_id,) = submit(ask(context), scripted(answer, answer, answer, answer, prompt=asked))
+    work(context, job_id)
+    ops = ask(context, new_token(context, role="ops"))
+    reader = ask(context, new_token(context, role="ops", texts=True))
     shown = reader.get(f"/api/jobs/{job_id}").json()
     assert shown["state"] == "escalated"
     assert shown["attempts"][0]["answer"] == answer
@@ -185,7 +185,7 @@ def test_texts_are_for_those_who_may_read_them(site: Site) -> None:
     assert "Rumpelstiltskin" not in ops.get(f"/api/jobs?ids={job_id}").text
 
 
-def test_a_job_as_it_was_handed_in_hides_its_texts(site: Site) -> None:
+def test_a_job_as_it_was_handed_in_hides_its_texts(context: ConsoleContext) -> None:
     secret = "Rumpelstiltskin"
     other = f"In quite different words, and at some length: who is {secret}?"
     body = scripted(
@@ -195,12 +195,12 @@ def test_a_job_as_it_was_handed_in_hides_its_texts(site: Site) -> None:
         delayed_verification={"mode": "reformulate", "prompt": other, "after": 9},
     )
     del body["prompt"]
-    (job_id,) = submit(ask(site), body)
-    shown = ask(site).get(f"/api/jobs/{job_id}").json()["job"]
+    (job_id,) = submit(ask(context), body)
+    shown = ask(context).get(f"/api/jobs/{job_id}").json()["job"]
     assert shown["messages"] == body["messages"]
     assert shown["verifiers"] == body["verifiers"]
     assert shown["runner"] == body["runner"]
-    hidden = ask(site, new_token(site, role="ops")).get(f"/api/jobs/{job_id}")
+    hidden = ask(context, new_token(context, role="ops")).get(f"/api/jobs/{job_id}")
     assert secret not in hidden.text
     job = hidden.json()["job"]
     assert job["verifiers"] == [
@@ -215,9 +215,9 @@ def test_a_job_as_it_was_handed_in_hides_its_texts(site: Site) -> None:
 # -- reading and cancelling ------------------------------------------------------------------------
 
 
-def test_the_whole_story(site: Site, client: TestClient) -> None:
+def test_the_whole_story(context: ConsoleContext, client: TestClient) -> None:
     (job_id,) = submit(client, scripted(WRONG_TYPE, GOOD))
-    work(site, job_id)
+    work(context, job_id)
     job = client.get(f"/api/jobs/{job_id}").json()
     assert (job["state"], job["answer"], job["best_attempt"]) == ("succeeded", GOOD, 2)
     first, second = job["attempts"]
@@ -245,9 +245,9 @@ def test_an_attempts_row_is_no_job(client: TestClient) -> None:
     assert client.get(f"/api/jobs/{job_id}:1").status_code == 404
 
 
-def test_cancel(site: Site, client: TestClient) -> None:
+def test_cancel(context: ConsoleContext, client: TestClient) -> None:
     waiting, done = submit(client, scripted(GOOD), scripted(GOOD))
-    work(site, done)
+    work(context, done)
     assert client.post(f"/api/jobs/{waiting}/cancel").json()["state"] == "cancelled"
     assert client.get(f"/api/jobs/{waiting}").json()["detail"] == "by loopback, over HTTP"
     late = client.post(f"/api/jobs/{done}/cancel")
@@ -278,14 +278,14 @@ def test_pages_newest_first(client: TestClient) -> None:
     assert listed(client, limit=7) == ids
 
 
-def test_filters(site: Site, client: TestClient) -> None:
+def test_filters(context: ConsoleContext, client: TestClient) -> None:
     blue, red, done = submit(
         client,
         scripted(GOOD, labels={"colour": "blue", "size": "1"}),
         scripted(GOOD, labels={"colour": "red:dark"}, task_type="other"),
         scripted(GOOD),
     )
-    work(site, done)
+    work(context, done)
     seen = client.get(f"/api/jobs/{red}").json()["created_at"]
     table: list[tuple[dict[str, Any], list[str]]] = [
         ({"state": "succeeded"}, [done]),
@@ -304,7 +304,7 @@ def test_filters(site: Site, client: TestClient) -> None:
         assert listed(client, **query) == wanted, query
 
 
-def test_named_jobs(site: Site, client: TestClient) -> None:
+def test_named_jobs(context: ConsoleContext, client: TestClient) -> None:
     """In the order they were named in; what there is not is left out."""
     one, two, three = submit(client, *(scripted(GOOD) for _ in range(3)))
     named = f"{three},p00-nowhere,,{one},x:y,p77-1,{one}"
@@ -318,7 +318,7 @@ def test_named_jobs(site: Site, client: TestClient) -> None:
     too_many = client.get(f"/api/jobs?ids={hundred},{one}")
     assert too_many.json()["error"]["details"] == ["ids: up to 100 at a time, not 101"]
     assert client.get(f"/api/jobs?ids={one}&state=queued").status_code == 422
-    acme = ask(site, new_token(site, role="producer", tenant="acme"))
+    acme = ask(context, new_token(context, role="producer", tenant="acme"))
     (mine,) = submit(acme, scripted(GOOD))
     found = acme.get(f"/api/jobs?ids={one},{mine}").json()["jobs"]
     assert [row["id"] for row in found] == [mine]
@@ -335,14 +335,14 @@ def test_bad_filters(client: TestClient, query: dict[str, Any]) -> None:
     assert answer.json()["error"]["details"][0].startswith(next(iter(query)))
 
 
-def test_the_work_of_a_page_is_bounded(site: Site, client: TestClient) -> None:
+def test_the_work_of_a_page_is_bounded(context: ConsoleContext, client: TestClient) -> None:
     """A rare label: every page looks at so many jobs, and the next one goes on from there."""
     wanted = submit(client, scripted(GOOD, task_type="rare"))
     submit(client, *(scripted(GOOD) for _ in range(9)))
     found, cursor, count = [], None, 0
     while count == 0 or cursor:
         page = page_jobs(
-            site.ledger.calls, prefix="mulligan", partitions=1,
+            context.ledger.calls, prefix="mulligan", partitions=1,
             wanted=JobFilter(task_type="rare"), limit=5, cursor=cursor, scan=4,
         )  # fmt: skip
         found += [row.id for row in page.jobs]
@@ -357,7 +357,7 @@ def test_the_work_of_a_page_is_bounded(site: Site, client: TestClient) -> None:
     scan=st.integers(1, 6),
 )
 def test_pages_over_partitions_miss_and_repeat_nothing(
-    paging_site: Site, scores: list[tuple[int, int]], limit: int, scan: int
+    paging_site: ConsoleContext, scores: list[tuple[int, int]], limit: int, scan: int
 ) -> None:
     calls = paging_site.ledger.calls
     calls.run("FLUSHALL")
@@ -382,5 +382,5 @@ def test_pages_over_partitions_miss_and_repeat_nothing(
 
 
 @pytest.fixture(scope="module")
-def paging_site(redis_socket: Any) -> Site:
-    return open_site(Settings(broker_url=f"redis+socket://{redis_socket}", partitions=3))
+def paging_site(redis_socket: Any) -> ConsoleContext:
+    return open_context(Settings(broker_url=f"redis+socket://{redis_socket}", partitions=3))

@@ -9,18 +9,18 @@ from support.fleet import GOOD, Server, scripted
 from support.ledger_stage import SettingsMaker
 from support.web import ask, new_token
 
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.ports.world import TransportFault
 from mulligan.workers.settings.model import Settings
 
 
 @pytest.fixture
-def site(settings: SettingsMaker) -> Site:
-    return open_site(settings(allow_inline=True))
+def context(settings: SettingsMaker) -> ConsoleContext:
+    return open_context(settings(allow_inline=True))
 
 
-def test_queues_with_what_waits_and_what_is_paused(site: Site) -> None:
-    client = ask(site)
+def test_queues_with_what_waits_and_what_is_paused(context: ConsoleContext) -> None:
+    client = ask(context)
     client.post("/api/jobs", json=[scripted(GOOD), scripted(GOOD)]).raise_for_status()
     client.put("/api/pauses/queue:repair").raise_for_status()
     rows = {row["name"]: row for row in client.get("/api/queues").json()["queues"]}
@@ -31,34 +31,34 @@ def test_queues_with_what_waits_and_what_is_paused(site: Site) -> None:
 @pytest.mark.parametrize(
     "what", ["queue:attempt", "task_type:extract/person v2", "provider:api.example:443"]
 )
-def test_pause_and_resume(site: Site, what: str) -> None:
-    client = ask(site)
+def test_pause_and_resume(context: ConsoleContext, what: str) -> None:
+    client = ask(context)
     assert client.put(f"/api/pauses/{what}").json() == {"paused": [what]}
-    assert site.ledger.paused() == [what]
+    assert context.ledger.paused() == [what]
     assert client.get("/api/pauses").json() == {"paused": [what]}
     assert client.delete(f"/api/pauses/{what}").json() == {"paused": []}
     assert client.delete(f"/api/pauses/{what}").status_code == 200, "lifting none is no error"
 
 
 @pytest.mark.parametrize("what", ["queue:nope", "queue:control", "task_type:", "attempt", "x:y"])
-def test_what_cannot_be_paused(site: Site, what: str) -> None:
-    answer = ask(site).put(f"/api/pauses/{what}")
+def test_what_cannot_be_paused(context: ConsoleContext, what: str) -> None:
+    answer = ask(context).put(f"/api/pauses/{what}")
     assert answer.status_code == 422
     assert "queue:repair" in answer.json()["error"]["details"][0]
 
 
-def test_a_tenants_token_pauses_nobody(site: Site) -> None:
-    client = ask(site, new_token(site, role="ops", tenant="acme"))
+def test_a_tenants_token_pauses_nobody(context: ConsoleContext) -> None:
+    client = ask(context, new_token(context, role="ops", tenant="acme"))
     for method in ("PUT", "DELETE"):
         assert client.request(method, "/api/pauses/queue:attempt").status_code == 403
-    assert site.ledger.paused() == []
+    assert context.ledger.paused() == []
 
 
-def test_breakers(site: Site) -> None:
-    client = ask(site)
+def test_breakers(context: ConsoleContext) -> None:
+    client = ask(context)
     assert client.get("/api/breakers").json() == {"breakers": []}
     for _ in range(5):
-        site.shop.bench.breakers.fault(TransportFault("away", "api.example"))
+        context.services.context.breakers.fault(TransportFault("away", "api.example"))
     (row,) = client.get("/api/breakers").json()["breakers"]
     assert (row["provider"], row["state"], row["faults"]) == ("api.example", "open", 5)
     assert row["until"] is not None
@@ -71,8 +71,8 @@ def test_a_ledger_that_is_away(tmp_path: Path) -> None:
         gone_soon = Settings(
             broker_url=server.url, home=tmp_path, submit_patience=0.1, allow_inline=True
         )
-        site = open_site(gone_soon)
-        client = ask(site)
+        context = open_context(gone_soon)
+        client = ask(context)
         assert client.get("/api/pauses").status_code == 200
     finally:
         server.kill()

@@ -11,7 +11,7 @@ from support.fleet import GOOD, WRONG_TYPE, scripted
 from support.ledger_stage import SettingsMaker, Stage, answer, escalates, retries_at_once, succeeds
 from support.web import ask, new_token
 
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION
 from mulligan.policies.cycles.report import BUDGET_REASONS, INVALID_REASONS
 from mulligan.tasks.ports.ledger import CyclePlan, Entry
@@ -23,8 +23,8 @@ BUDGET = "/api/quality/self-repair-budget"
 
 
 @pytest.fixture
-def site(settings: SettingsMaker) -> Site:
-    return open_site(
+def context(settings: SettingsMaker) -> ConsoleContext:
+    return open_context(
         settings(
             allow_inline=True,
             report_labels=["team"],
@@ -34,14 +34,14 @@ def site(settings: SettingsMaker) -> Site:
 
 
 @pytest.fixture
-def api(site: Site) -> TestClient:
-    return ask(site)
+def api(context: ConsoleContext) -> TestClient:
+    return ask(context)
 
 
 @pytest.fixture
-def play(site: Site) -> Stage:
+def play(context: ConsoleContext) -> Stage:
     """The site's ledger, to tell stories on in real time."""
-    return Stage(site.ledger, site.settings, lambda _: None)
+    return Stage(context.ledger, context.settings, lambda _: None)
 
 
 def ok(api: TestClient, path: str, **params: Any) -> dict[str, Any]:
@@ -132,20 +132,22 @@ def test_the_limit_is_honoured_and_said(api: TestClient, play: Stage) -> None:
     assert ok(api, LOOP, limit=12)["limitReached"] is False
 
 
-def test_a_tenant_sees_its_own_cycles(site: Site, play: Stage) -> None:
+def test_a_tenant_sees_its_own_cycles(context: ConsoleContext, play: Stage) -> None:
     play.repaired(labels={"tenant": "acme"})
     play.repaired()
-    bound = ask(site, new_token(site, role="producer", tenant="acme"))
+    bound = ask(context, new_token(context, role="producer", tenant="acme"))
     assert ok(bound, LOOP)["totalCycles"] == 1
-    assert ok(ask(site, new_token(site, role="ops")), LOOP)["totalCycles"] == 2
+    assert ok(ask(context, new_token(context, role="ops")), LOOP)["totalCycles"] == 2
 
 
 # -- delayed verification and budgets --------------------------------------------------------------
 
 
-def test_delayed_verifications_are_valid_invalid_or_stale(site: Site, play: Stage) -> None:
+def test_delayed_verifications_are_valid_invalid_or_stale(
+    context: ConsoleContext, play: Stage
+) -> None:
     """Given one that counted, one refused twice, one that never came."""
-    client: Any = site.ledger.calls
+    client: Any = context.ledger.calls
     names = []
     for _ in range(3):
         job_id, _ = play.repaired()
@@ -155,7 +157,7 @@ def test_delayed_verifications_are_valid_invalid_or_stale(site: Site, play: Stag
     reasons = '{"duplicate_prompt_formulation":2}'
     client.run("HSET", refused, "delayed_invalid", reasons)
     client.run("HSET", stale, "status", "escalated", "reason", "missing_delayed_verification")
-    report = ok(ask(site), DELAYED)
+    report = ok(ask(context), DELAYED)
     assert (report["validCount"], report["invalidCount"], report["staleCount"]) == (1, 3, 1)
     assert report["invalidRate"] == 0.75  # 3 of 4
     assert report["invalidReasons"] == {
@@ -202,7 +204,7 @@ def test_a_cycle_that_was_retried_did_not_run_out_of_budget(api: TestClient, pla
     assert ok(api, BUDGET)["exhaustedCount"] == 0
 
 
-def test_a_completed_cycle_counts_as_verified(site: Site, play: Stage) -> None:
+def test_a_completed_cycle_counts_as_verified(context: ConsoleContext, play: Stage) -> None:
     first = play.take(play.submit())
     play.settle(first, retries_at_once(first, verify_after=0))
     second = play.take(first.job_id, 2)
@@ -210,21 +212,21 @@ def test_a_completed_cycle_counts_as_verified(site: Site, play: Stage) -> None:
     play.settle(second, succeeds(second, verify_after=0))
     taken = play.take_recheck(Entry("cycle", first.job_id, 1, 1))
     play.ledger.settle_cycle(taken.lease, status="completed", score=100, reason="")
-    assert ok(ask(site), DELAYED)["validCount"] == 1
-    assert ok(ask(site), LOOP)["completedCount"] == 1
+    assert ok(ask(context), DELAYED)["validCount"] == 1
+    assert ok(ask(context), LOOP)["completedCount"] == 1
 
 
 # -- money -----------------------------------------------------------------------------------------
 
 
-def test_what_work_cost_with_repairs_apart(site: Site, api: TestClient) -> None:
+def test_what_work_cost_with_repairs_apart(context: ConsoleContext, api: TestClient) -> None:
     """Given a repaired job of acme's team `a` and one that was right at first, unpriced."""
     jobs_ran(
-        site,
+        context,
         scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme", "team": "a"}),
         scripted(GOOD, task_type="other"),
     )
-    Fold(site.ledger.calls, site.settings).run()
+    Fold(context.ledger.calls, context.settings).run()
     report = ok(api, "/api/cost", by="task_type,label:team", window="1h")
     assert report["by"] == ["task_type", "label:team"]
     lines = {line["of"]["task_type"]: line for line in report["lines"]}
@@ -238,7 +240,7 @@ def test_what_work_cost_with_repairs_apart(site: Site, api: TestClient) -> None:
     assert (lines["other"]["repairs"]["attempts"], lines["other"]["repairs"]["money"]) == (0, 0)
     assert report["total"]["attempts"] == 3
     assert {job["tokens"] for job in ok(api, "/api/jobs")["jobs"]} == {None}
-    bound = ask(site, new_token(site, role="producer", tenant="acme"))
+    bound = ask(context, new_token(context, role="producer", tenant="acme"))
     assert ok(bound, "/api/cost", by="tenant", window="1h")["lines"][0]["of"] == {"tenant": "acme"}
     assert ok(bound, "/api/cost", window="1h")["total"]["attempts"] == 2
 

@@ -51,7 +51,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         with served(settings) as console, console.client() as client:
             ids = _some_jobs(client)
             _work(console, ids["hopeless"])
-            console.site.ledger.sweep(empty_queues=[])
+            console.context.ledger.sweep(empty_queues=[])
             yield console
     finally:
         server.kill()
@@ -65,13 +65,13 @@ def _some_jobs(client: httpx2.Client) -> dict[str, str]:
 
 def _work(console: Served, job_id: str) -> None:
     for number in range(1, 5):
-        run_attempt(console.site.shop.bench, Entry("attempt", job_id, number))
+        run_attempt(console.context.services.context, Entry("attempt", job_id, number))
 
 
 @pytest.fixture(scope="module")
 def known(console: Served) -> dict[str, str]:
     """Path parameters that name something: a generated one hardly ever does."""
-    (group,) = console.site.ledger.groups()
+    (group,) = console.context.ledger.groups()
     return {
         "job_id": group.example,
         "signature": group.signature,

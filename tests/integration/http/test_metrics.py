@@ -9,9 +9,9 @@ from support.fleet import GOOD, WRONG_TYPE, scripted
 from support.ledger_stage import SettingsMaker
 from support.web import ask, new_token
 
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.ports.world import TransportFault
-from mulligan.workers.celery.heartbeat import Beat, Presence
+from mulligan.workers.celery.heartbeat import Beat, Heartbeat
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.services import redis_breakers
 
@@ -29,12 +29,12 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @pytest.fixture
-def site(settings: SettingsMaker) -> Site:
-    return open_site(settings(allow_inline=True))
+def context(settings: SettingsMaker) -> ConsoleContext:
+    return open_context(settings(allow_inline=True))
 
 
-def scraped(site: Site, token: str | None = None) -> Samples:
-    told = ask(site, token).get("/metrics")
+def scraped(context: ConsoleContext, token: str | None = None) -> Samples:
+    told = ask(context, token).get("/metrics")
     assert told.status_code == 200, told.text
     assert told.headers["content-type"].startswith("text/plain; version=")
     return {
@@ -48,10 +48,10 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
 
 
-def test_what_happened_is_counted(site: Site) -> None:
-    jobs_ran(site, scripted(WRONG_TYPE, GOOD), scripted(GOOD), scripted("no", GOOD))
-    Fold(site.ledger.calls, site.settings).run()
-    found = scraped(site)
+def test_what_happened_is_counted(context: ConsoleContext) -> None:
+    jobs_ran(context, scripted(WRONG_TYPE, GOOD), scripted(GOOD), scripted("no", GOOD))
+    Fold(context.ledger.calls, context.settings).run()
+    found = scraped(context)
     attempts = "mulligan_attempts_total"
     retried = {"mode": "initial", "outcome": "retried"}
     assert value(found, attempts, **retried, kind="schema_invalid") == 1
@@ -69,18 +69,18 @@ def test_what_happened_is_counted(site: Site) -> None:
     assert value(found, "mulligan_cycles_total", status="pending_immediate_retry") == 2
 
 
-def test_every_name_is_there(site: Site) -> None:
+def test_every_name_is_there(context: ConsoleContext) -> None:
     """Given a breaker that opened, a worker, a pause and a sweep: things that can be absent."""
-    jobs_ran(site, scripted(GOOD))
-    Fold(site.ledger.calls, site.settings).run()
-    breakers = redis_breakers(site.settings, site.ledger)
+    jobs_ran(context, scripted(GOOD))
+    Fold(context.ledger.calls, context.settings).run()
+    breakers = redis_breakers(context.settings, context.ledger)
     for _ in range(5):
         breakers.fault(TransportFault("503", "openai-eu"))
-    site.ledger.pause("task_type:slow")
+    context.ledger.pause("task_type:slow")
     beat = Beat(name="a@h", pool="a", host="h", pid=1, slots=8, active=3, round_trips=7)
-    Presence(site.ledger.calls, "mulligan", lambda: beat).beat()
-    found = scraped(site)
-    told = ask(site).get("/metrics").text
+    Heartbeat(context.ledger.calls, "mulligan", lambda: beat).beat()
+    found = scraped(context)
+    told = ask(context).get("/metrics").text
     names = {line.split()[2] for line in told.splitlines() if line.startswith("# TYPE ")}
     assert names >= NAMES
     assert value(found, "mulligan_breaker_state", provider="openai-eu") == 2
@@ -95,16 +95,16 @@ def test_every_name_is_there(site: Site) -> None:
     assert value(found, "mulligan_sweep_age_seconds") >= 0
 
 
-def test_escalations_wait_for_somebody(site: Site) -> None:
-    jobs_ran(site, scripted("no"), scripted("no"))
-    found = scraped(site)
+def test_escalations_wait_for_somebody(context: ConsoleContext) -> None:
+    jobs_ran(context, scripted("no"), scripted("no"))
+    found = scraped(context)
     assert value(found, "mulligan_escalations_open") == 2
     assert value(found, "mulligan_escalation_groups_open") == 1
     assert value(found, "mulligan_fold_lag_seconds") >= 0  # nobody has folded yet
 
 
-def test_metrics_are_for_ops_and_of_all_tenants(site: Site) -> None:
-    assert scraped(site, new_token(site, role="ops"))
+def test_metrics_are_for_ops_and_of_all_tenants(context: ConsoleContext) -> None:
+    assert scraped(context, new_token(context, role="ops"))
     for fields in ({"role": "producer"}, {"role": "ops", "tenant": "acme"}):
-        assert ask(site, new_token(site, **fields)).get("/metrics").status_code == 403
-    assert ask(site).get("/metrics").status_code == 401
+        assert ask(context, new_token(context, **fields)).get("/metrics").status_code == 403
+    assert ask(context).get("/metrics").status_code == 401

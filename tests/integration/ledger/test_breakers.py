@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mulligan.policies.jobs.breaker import BreakerPolicy
-from mulligan.tasks.jobs.context import Stay
+from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.ports.world import TransportFault
 from mulligan.workers.ledger import breakers as breakers_module
 from mulligan.workers.ledger.breakers import RedisBreakers
@@ -47,7 +47,7 @@ def test_faults_of_many_workers_open_one_breaker(worker: Callable[[], RedisBreak
         worker().fault(FAULT)
         assert worker().wait("provider") is None
     worker().fault(FAULT)
-    assert worker().wait("provider") == Stay(seconds=10)
+    assert worker().wait("provider") == ProviderHold(seconds=10)
     assert worker().wait("another provider") is None
     assert worker().all()["provider"].state == "open"
 
@@ -57,7 +57,7 @@ def test_faults_met_at_the_same_time_are_all_counted(worker: Callable[[], RedisB
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda each: each.fault(FAULT), fleet))
     assert worker().all()["provider"].faults == 3
-    assert worker().wait("provider") == Stay(seconds=10)
+    assert worker().wait("provider") == ProviderHold(seconds=10)
 
 
 def test_one_probe_is_let_through_however_many_ask(
@@ -71,7 +71,7 @@ def test_one_probe_is_let_through_however_many_ask(
         waits = list(pool.map(lambda each: each.wait("provider"), fleet))
     assert waits.count(None) == 1
     # Until the probe is given up.
-    assert all(wait == Stay(seconds=100) for wait in waits if wait is not None)
+    assert all(wait == ProviderHold(seconds=100) for wait in waits if wait is not None)
 
 
 def test_a_probe_that_succeeds_closes_the_breaker(
@@ -96,14 +96,14 @@ def test_a_probe_that_fails_keeps_everybody_away_for_longer(
     prober = worker()
     assert prober.wait("provider") is None
     prober.fault(FAULT)
-    assert worker().wait("provider") == Stay(seconds=20)  # doubled
+    assert worker().wait("provider") == ProviderHold(seconds=20)  # doubled
 
 
 def test_what_a_provider_asks_for_is_granted(worker: Callable[[], RedisBreakers]) -> None:
     asked = TransportFault("429", "provider", status=429, retry_after=77)
     for _ in range(3):
         worker().fault(asked)
-    assert worker().wait("provider") == Stay(seconds=77)
+    assert worker().wait("provider") == ProviderHold(seconds=77)
 
 
 def test_a_closed_breaker_costs_no_round_trip_per_attempt(
@@ -127,7 +127,7 @@ def test_a_worker_s_picture_of_the_breakers_does_not_stay_old(
         worker().fault(FAULT)
     assert calm.wait("provider") is None  # its picture is from before
     monkeypatch.setattr(breakers_module, "_REFRESH", 0.0)
-    assert calm.wait("provider") == Stay(seconds=10)
+    assert calm.wait("provider") == ProviderHold(seconds=10)
 
 
 def told(ledger: RedisLedger) -> list[Any]:
@@ -159,10 +159,10 @@ def test_a_paused_provider_is_left_alone_until_it_is_resumed(
     worker: Callable[[], RedisBreakers], ledger: RedisLedger
 ) -> None:
     ledger.pause("provider:provider")
-    assert worker().wait("provider") == Stay(seconds=5, waiting_for="pause")
+    assert worker().wait("provider") == ProviderHold(seconds=5, waiting_for="pause")
     assert worker().wait("another provider") is None
     for _ in range(3):
         worker().fault(FAULT)
-    assert worker().wait("provider") == Stay(seconds=5, waiting_for="pause")
+    assert worker().wait("provider") == ProviderHold(seconds=5, waiting_for="pause")
     ledger.resume("provider:provider")
-    assert worker().wait("provider") == Stay(seconds=10)
+    assert worker().wait("provider") == ProviderHold(seconds=10)

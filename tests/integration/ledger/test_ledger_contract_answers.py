@@ -17,7 +17,7 @@ from support.ledger_stage import (
     succeeds,
 )
 
-from mulligan.tasks.ports.ledger import Claim, Entry, Publication, Refused, Settlement
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Publication, Settlement
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_verification_in_hand_has_the_answer_and_is_held(play: Stage) -> None:
     job_id = play.submit()
     play.hand_over(job_id)
     assert play.take_check(job_id, 0).output == answer()
-    assert play.refused_check(job_id, 0) == Refused("held")
+    assert play.refused_check(job_id, 0) == ClaimRefused("held")
     assert play.take_check(job_id, 1).lease.entry.index == 1
 
 
@@ -116,14 +116,16 @@ def test_only_the_last_to_store_is_given_the_attempt(play: Stage) -> None:
     job_id = play.submit()
     play.hand_over(job_id)
     first, second = play.take_check(job_id, 0), play.take_check(job_id, 1)
-    assert play.ledger.store_result(second.lease, passed("b"), elapsed=0.25) == Refused("stored")
+    assert play.ledger.store_result(second.lease, passed("b"), elapsed=0.25) == ClaimRefused(
+        "stored"
+    )
     last = play.ledger.store_result(first.lease, passed("a"), elapsed=0.25)
     assert isinstance(last, Claim)
     assert last.lease.entry == Entry("attempt", job_id, 1)
     assert last.results == {0: passed("a"), 1: passed("b")}
     assert last.output == answer()
     assert last.seconds_used == 1.0  # the answer's 0.5 and twice 0.25
-    assert play.refusal(job_id) == Refused("held")
+    assert play.refusal(job_id) == ClaimRefused("held")
     play.settle(last, succeeds(last))
     assert play.view(job_id).state == "succeeded"
 
@@ -134,14 +136,14 @@ def test_a_result_stored_twice_counts_once(play: Stage) -> None:
     play.hand_over(job_id)
     first, second = play.take_check(job_id, 0), play.take_check(job_id, 1)
     for _ in range(2):
-        assert play.ledger.store_result(first.lease, passed(), elapsed=1) == Refused("stored")
+        assert play.ledger.store_result(first.lease, passed(), elapsed=1) == ClaimRefused("stored")
     last = play.ledger.store_result(second.lease, passed(), elapsed=1)
     assert play.ledger.store_result(second.lease, passed(), elapsed=1) == last
     assert isinstance(last, Claim)
     assert play.view(job_id).seconds == 2.5
-    assert play.ledger.store_result(first.lease, passed(), elapsed=1) == Refused("stored")
+    assert play.ledger.store_result(first.lease, passed(), elapsed=1) == ClaimRefused("stored")
     play.settle(last, succeeds(last))
-    assert play.ledger.store_result(second.lease, passed(), elapsed=1) == Refused("stored")
+    assert play.ledger.store_result(second.lease, passed(), elapsed=1) == ClaimRefused("stored")
 
 
 def test_of_many_storing_at_once_exactly_one_is_last(play: Stage) -> None:
@@ -153,7 +155,7 @@ def test_of_many_storing_at_once_exactly_one_is_last(play: Stage) -> None:
             pool.map(lambda c: play.ledger.store_result(c.lease, passed(), elapsed=0), checks)
         )
     assert sum(isinstance(each, Claim) for each in told) == 1
-    assert told.count(Refused("stored")) == 11
+    assert told.count(ClaimRefused("stored")) == 11
 
 
 def test_a_settler_that_dies_leaves_everything_to_the_next_one(play: Stage) -> None:
@@ -170,19 +172,19 @@ def test_a_settler_that_dies_leaves_everything_to_the_next_one(play: Stage) -> N
     heir = play.take(job_id)
     assert heir.output == answer()
     assert heir.results == {0: passed("0"), 1: passed("1")}
-    assert play.ledger.settle(last.lease, succeeds(last)) == Refused("lost")
+    assert play.ledger.settle(last.lease, succeeds(last)) == ClaimRefused("lost")
     play.settle(heir, succeeds(heir))
-    assert play.refused_check(job_id, 0) == Refused("finished")
+    assert play.refused_check(job_id, 0) == ClaimRefused("finished")
 
 
 def test_a_verification_that_is_stored_or_not_wanted_any_more_is_finished(play: Stage) -> None:
     job_id = play.submit()
     play.hand_over(job_id)
     play.ledger.store_result(play.take_check(job_id, 0).lease, passed(), elapsed=0)
-    assert play.refused_check(job_id, 0) == Refused("finished")
+    assert play.refused_check(job_id, 0) == ClaimRefused("finished")
     play.ledger.cancel(job_id)
-    assert play.refused_check(job_id, 1) == Refused("finished")
-    assert play.refused_check("p00-unknown", 1) == Refused("gone")
+    assert play.refused_check(job_id, 1) == ClaimRefused("finished")
+    assert play.refused_check("p00-unknown", 1) == ClaimRefused("gone")
 
 
 def test_a_verification_that_loses_every_worker_escalates_its_job(play: Stage) -> None:
@@ -191,11 +193,11 @@ def test_a_verification_that_loses_every_worker_escalates_its_job(play: Stage) -
     for _ in range(play.settings.max_claims):
         zombie = play.take_check(job_id, 0)
         assert play.expire_leases() == {f"v:{job_id}/1/0"}
-    assert play.refused_check(job_id, 0) == Refused("escalated", "worker_lost")
+    assert play.refused_check(job_id, 0) == ClaimRefused("escalated", "worker_lost")
     view = play.view(job_id)
     assert (view.state, view.reason) == ("escalated", "worker_lost")
     assert view.detail == "3 workers were lost while verifying attempt 1"
-    assert play.ledger.store_result(zombie.lease, passed(), elapsed=0) == Refused("lost")
+    assert play.ledger.store_result(zombie.lease, passed(), elapsed=0) == ClaimRefused("lost")
 
 
 def test_a_verification_repeated_with_its_own_token_is_claimed_once(
@@ -250,7 +252,7 @@ def test_an_attempt_given_back_without_delay_goes_at_once(play: Stage) -> None:
     assert play.ledger.requeue(claim.lease, delay=0, detail="the worker was shut down") is None
     assert (play.view(job_id).state, play.view(job_id).waiting_for) == ("queued", None)
     assert play.swept() == {f"a:{job_id}/1"}
-    assert play.ledger.requeue(claim.lease, delay=0, detail="again") == Refused("lost")
+    assert play.ledger.requeue(claim.lease, delay=0, detail="again") == ClaimRefused("lost")
 
 
 def test_a_retry_given_back_keeps_its_queue_and_its_place_at_the_front(play: Stage) -> None:
@@ -264,7 +266,7 @@ def test_a_retry_given_back_keeps_its_queue_and_its_place_at_the_front(play: Sta
 def test_waiting_beyond_the_deadline_is_escalated_now(play: Stage) -> None:
     job_id = play.submit(deadline=100)
     told = play.ledger.requeue(play.take(job_id).lease, delay=101, detail="503 from the provider")
-    assert told == Refused("escalated", "deadline")
+    assert told == ClaimRefused("escalated", "deadline")
     view = play.view(job_id)
     assert (view.state, view.reason) == ("escalated", "deadline")
     assert view.detail == "503 from the provider"
@@ -283,7 +285,7 @@ def test_past_its_limit_a_counter_escalates(play: Stage) -> None:
             limit=3,
             reason="tool_error",
         )
-    assert told == Refused("escalated", "tool_error")
+    assert told == ClaimRefused("escalated", "tool_error")
     view = play.view(job_id)
     assert (view.state, view.reason, view.detail) == (
         "escalated",
@@ -307,10 +309,10 @@ def test_a_verification_without_a_verdict_is_tried_again_and_then_escalated(play
         if again:
             assert told is None
             assert play.attempt(job_id).state == "verifying"
-            assert play.refused_check(job_id, 1) == Refused("early")
+            assert play.refused_check(job_id, 1) == ClaimRefused("early")
             play.advance(6)
             assert f"v:{job_id}/1/1" in play.swept()
-    assert told == Refused("escalated", "tool_error")
+    assert told == ClaimRefused("escalated", "tool_error")
     assert play.view(job_id).reason == "tool_error"
 
 
@@ -319,6 +321,6 @@ def test_giving_back_an_attempt_of_a_finished_job_is_refused(play: Stage) -> Non
     claim = play.take(job_id)
     play.ledger.cancel(job_id)
     told = play.ledger.requeue(claim.lease, delay=0, detail="shut down")
-    assert told == Refused("finished")
+    assert told == ClaimRefused("finished")
     assert play.swept("attempt") == set()
-    assert play.ledger.settle(claim.lease, escalates(claim)) == Refused("lost")
+    assert play.ledger.settle(claim.lease, escalates(claim)) == ClaimRefused("lost")

@@ -16,10 +16,10 @@ from support.ledger_stage import (
 from mulligan.tasks.ports.ledger import (
     Accepted,
     Claim,
-    Conflict,
+    ClaimRefused,
     Entry,
+    KeyConflict,
     Publication,
-    Refused,
     Submission,
 )
 
@@ -61,7 +61,7 @@ def test_the_same_job_under_one_key_is_seen_and_stored_once(play: Stage) -> None
 def test_another_job_under_the_same_key_is_a_conflict_and_changes_nothing(play: Stage) -> None:
     first = play.offer(make_job(idempotency_key="once"))
     other = play.offer(make_job(idempotency_key="once", prompt="Something else."))
-    assert other == Conflict(id=first.id)
+    assert other == KeyConflict(id=first.id)
     assert play.view(first.id).job.prompt == "Extract the person."
 
 
@@ -69,7 +69,7 @@ def test_a_conflict_in_a_batch_keeps_the_others(play: Stage) -> None:
     taken = play.offer(make_job(idempotency_key="taken"))
     jobs = [make_job(), make_job(idempotency_key="taken", prompt="Other."), make_job()]
     told = play.ledger.accept([Submission(id=play.new_id(job), job=job) for job in jobs])
-    assert [type(each) for each in told] == [Accepted, Conflict, Accepted]
+    assert [type(each) for each in told] == [Accepted, KeyConflict, Accepted]
     assert {view.id for view in play.ledger.jobs()} == {taken.id, told[0].id, told[2].id}
 
 
@@ -112,7 +112,7 @@ def test_a_claim_brings_everything_the_attempt_needs(play: Stage) -> None:
 def test_an_attempt_in_hand_is_held(play: Stage) -> None:
     job_id = play.submit()
     play.take(job_id)
-    assert play.refusal(job_id) == Refused("held")
+    assert play.refusal(job_id) == ClaimRefused("held")
 
 
 @pytest.mark.parametrize(("job_id", "number"), [("p00-unknown", 1), (None, 2)])
@@ -120,28 +120,28 @@ def test_a_job_or_an_attempt_that_does_not_exist_is_gone(
     play: Stage, job_id: str | None, number: int
 ) -> None:
     known = play.submit()
-    assert play.refusal(job_id or known, number) == Refused("gone")
+    assert play.refusal(job_id or known, number) == ClaimRefused("gone")
 
 
 def test_a_settled_attempt_and_a_finished_job_are_finished(play: Stage) -> None:
     job_id = play.submit()
     first = play.take(job_id)
     play.settle(first, retries_at_once(first))
-    assert play.refusal(job_id, 1) == Refused("finished")
+    assert play.refusal(job_id, 1) == ClaimRefused("finished")
     play.ledger.cancel(job_id)
-    assert play.refusal(job_id, 2) == Refused("finished")
+    assert play.refusal(job_id, 2) == ClaimRefused("finished")
 
 
 def test_an_attempt_whose_answer_is_being_verified_is_left_alone(play: Stage) -> None:
     job_id = play.submit()
     play.hand_over(job_id)
-    assert play.refusal(job_id) == Refused("verifying")
+    assert play.refusal(job_id) == ClaimRefused("verifying")
 
 
 def test_a_message_that_comes_before_its_time_is_early(play: Stage) -> None:
     job_id = play.submit()
     play.ledger.requeue(play.take(job_id).lease, delay=100, detail="429")
-    assert play.refusal(job_id) == Refused("early")
+    assert play.refusal(job_id) == ClaimRefused("early")
     play.advance(101)
     assert play.swept() == {f"a:{job_id}/1"}
     play.take(job_id)
@@ -150,10 +150,10 @@ def test_a_message_that_comes_before_its_time_is_early(play: Stage) -> None:
 def test_a_job_past_its_deadline_is_escalated_by_the_next_claim(play: Stage) -> None:
     job_id = play.submit(deadline=50)
     play.advance(51)
-    assert play.refusal(job_id) == Refused("escalated", "deadline")
+    assert play.refusal(job_id) == ClaimRefused("escalated", "deadline")
     view = play.view(job_id)
     assert (view.state, view.reason) == ("escalated", "deadline")
-    assert play.refusal(job_id) == Refused("finished")
+    assert play.refusal(job_id) == ClaimRefused("finished")
     assert play.swept("attempt") == set()
 
 
@@ -162,7 +162,7 @@ def test_an_attempt_that_loses_every_worker_is_escalated_as_worker_lost(play: St
     for _ in range(play.settings.max_claims):
         play.take(job_id)
         assert play.expire_leases() == {f"a:{job_id}/1"}
-    assert play.refusal(job_id) == Refused("escalated", "worker_lost")
+    assert play.refusal(job_id) == ClaimRefused("escalated", "worker_lost")
     view = play.view(job_id)
     assert (view.state, view.reason) == ("escalated", "worker_lost")
     assert view.detail == "3 workers were lost while running attempt 1"
@@ -186,7 +186,7 @@ def test_a_renewed_lease_outlives_its_first_term(play: Stage) -> None:
         play.advance(play.settings.lease - 5)
         assert play.ledger.renew([claim.lease]) == set()
         assert play.swept() == set()
-    assert play.refusal(job_id) == Refused("held")
+    assert play.refusal(job_id) == ClaimRefused("held")
 
 
 def test_a_lease_is_lost_once_another_worker_has_taken_over(play: Stage) -> None:
@@ -221,9 +221,9 @@ def test_a_zombie_cannot_write_once_the_sweep_took_its_lease(play: Stage) -> Non
     zombie = play.take(job_id)
     assert play.expire_leases() == {f"a:{job_id}/1"}
     assert play.view(job_id).state == "queued"
-    assert play.ledger.store_output(zombie.lease, answer()) == Refused("lost")
-    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == Refused("lost")
-    assert play.ledger.requeue(zombie.lease, delay=0, detail="sorry") == Refused("lost")
+    assert play.ledger.store_output(zombie.lease, answer()) == ClaimRefused("lost")
+    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
+    assert play.ledger.requeue(zombie.lease, delay=0, detail="sorry") == ClaimRefused("lost")
     assert play.take(job_id).output is None
     assert play.view(job_id).tokens is None
 
@@ -234,9 +234,9 @@ def test_a_zombie_cannot_write_over_the_worker_that_took_over(play: Stage) -> No
     zombie = play.take(job_id)
     play.advance(play.settings.lease + 1)
     heir = play.take(job_id)
-    assert play.ledger.store_output(zombie.lease, answer("stale")) == Refused("lost")
+    assert play.ledger.store_output(zombie.lease, answer("stale")) == ClaimRefused("lost")
     assert play.ledger.store_output(heir.lease, answer("fresh")) == []
-    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == Refused("lost")
+    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
     play.settle(heir, succeeds(heir))
     output = play.attempt(job_id).output
     assert output is not None
@@ -248,8 +248,8 @@ def test_a_verification_s_zombie_cannot_store_its_result(play: Stage) -> None:
     play.hand_over(job_id)
     zombie = play.take_check(job_id, 0)
     assert f"v:{job_id}/1/0" in play.expire_leases()
-    assert play.ledger.store_result(zombie.lease, passed(), elapsed=1) == Refused("lost")
-    assert play.ledger.requeue(zombie.lease, delay=0, detail="sorry") == Refused("lost")
+    assert play.ledger.store_result(zombie.lease, passed(), elapsed=1) == ClaimRefused("lost")
+    assert play.ledger.requeue(zombie.lease, delay=0, detail="sorry") == ClaimRefused("lost")
     assert play.take_check(job_id, 0).results == {}
 
 
@@ -258,7 +258,7 @@ def test_the_worker_of_a_cancelled_job_is_a_zombie_too_once_its_lease_is_gone(pl
     zombie = play.take(job_id)
     play.ledger.cancel(job_id)
     assert play.expire_leases() == set()
-    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == Refused("lost")
+    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
     assert play.view(job_id).best_attempt is None
 
 
@@ -268,8 +268,8 @@ def test_the_last_lost_worker_cannot_write_into_the_escalated_job(play: Stage) -
     for _ in range(play.settings.max_claims):
         zombie = play.take(job_id)
         play.advance(play.settings.lease + 1)
-    assert play.refusal(job_id) == Refused("escalated", "worker_lost")
-    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == Refused("lost")
+    assert play.refusal(job_id) == ClaimRefused("escalated", "worker_lost")
+    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
 
 
 # -- pauses -------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_the_last_lost_worker_cannot_write_into_the_escalated_job(play: Stage) -
 def test_a_paused_attempt_is_parked_until_the_pause_is_lifted(play: Stage, pause: str) -> None:
     job_id = play.submit()
     play.ledger.pause(pause)
-    assert play.refusal(job_id) == Refused("paused")
+    assert play.refusal(job_id) == ClaimRefused("paused")
     view = play.view(job_id)
     assert (view.state, view.waiting_for) == ("waiting", "pause")
     play.advance(play.settings.republish_after * 100)
@@ -297,8 +297,8 @@ def test_a_pause_of_one_queue_or_type_leaves_the_others_alone(play: Stage) -> No
     job_id = play.submit()
     claim = play.take(job_id)
     play.settle(claim, retries_at_once(claim))
-    assert play.refusal(job_id, 2) == Refused("paused")
-    assert play.refusal(play.submit(task_type="translate")) == Refused("paused")
+    assert play.refusal(job_id, 2) == ClaimRefused("paused")
+    assert play.refusal(play.submit(task_type="translate")) == ClaimRefused("paused")
     play.ledger.resume("queue:repair")
     assert play.ledger.paused() == ["task_type:translate"]
     assert play.swept() == {f"a:{job_id}/2"}
@@ -319,7 +319,7 @@ def test_verifications_wait_behind_a_paused_queue(play: Stage) -> None:
     job_id = play.submit()
     play.hand_over(job_id)
     play.ledger.pause("queue:verify")
-    assert play.refused_check(job_id, 0) == Refused("paused")
+    assert play.refused_check(job_id, 0) == ClaimRefused("paused")
     play.ledger.resume("queue:verify")
     assert play.swept() == {f"v:{job_id}/1/0"}
     play.take_check(job_id, 0)
@@ -330,7 +330,7 @@ def test_a_delay_goes_on_during_a_pause(play: Stage) -> None:
     job_id = play.submit()
     play.ledger.requeue(play.take(job_id).lease, delay=100, detail="429")
     play.ledger.pause("queue:attempt")
-    assert play.refusal(job_id) == Refused("early")
+    assert play.refusal(job_id) == ClaimRefused("early")
     play.ledger.resume("queue:attempt")
     assert play.swept() == set()
     assert play.view(job_id).waiting_for == "delay"

@@ -14,7 +14,7 @@ from support.ledger_stage import (
 )
 
 from mulligan.policies.cycles.cycle import CycleStatus
-from mulligan.tasks.ports.ledger import Entry, Publication, Refused
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Publication
 
 #: Seconds from the mandatory retry to its delayed verification.
 AFTER = 600
@@ -42,7 +42,7 @@ def test_the_mandatory_retry_s_verdict_starts_the_delay(play: Stage) -> None:
     assert cycle.ended_at is None
     play.advance(AFTER - 10)
     assert play.swept("verify") == set()
-    assert play.refused_recheck(entry) == Refused("early")
+    assert play.refused_recheck(entry) == ClaimRefused("early")
     play.advance(11)
     assert play.sweep() == [Publication(entry, "verify", 5)]
 
@@ -61,7 +61,7 @@ def test_a_delayed_verification_brings_the_best_answer(play: Stage) -> None:
     taken = play.take_recheck(entry)
     assert taken.cycle_id == entry.cycle_id
     assert (taken.claim.plan.number, taken.claim.output) == (2, answer("repaired"))
-    assert play.refused_recheck(entry) == Refused("held")
+    assert play.refused_recheck(entry) == ClaimRefused("held")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_its_score_ends_the_cycle_and_never_changes_the_job(
     assert (cycle.status.value, cycle.reason or "") == (status, reason)
     assert cycle.ended_at is not None
     assert play.view(job_id).state == "succeeded"
-    assert play.refused_recheck(entry) == Refused("finished")
+    assert play.refused_recheck(entry) == ClaimRefused("finished")
     assert cycle.score == score
     # A repeat changes nothing.
     assert play.ledger.settle_cycle(lease, status=status, score=1, reason="")
@@ -99,11 +99,11 @@ def test_a_verification_that_comes_while_the_job_is_still_repaired_is_postponed(
     entry = Entry("cycle", job_id, 1, 1)
     play.advance(AFTER + 1)
     assert str(entry) in play.swept()
-    assert play.refused_recheck(entry) == Refused("early")
+    assert play.refused_recheck(entry) == ClaimRefused("early")
     assert str(entry) not in play.swept()
     third = play.take(job_id, 3)
     play.settle(third, succeeds(third))
-    assert play.refused_recheck(entry) == Refused("early")
+    assert play.refused_recheck(entry) == ClaimRefused("early")
     play.advance(play.settings.lease + 1)
     assert play.swept() == {str(entry)}
     assert play.take_recheck(entry).claim.plan.number == 3
@@ -112,7 +112,7 @@ def test_a_verification_that_comes_while_the_job_is_still_repaired_is_postponed(
 def test_one_that_never_happened_is_escalated_as_stale(play: Stage) -> None:
     job_id, entry = play.repaired()
     play.advance(AFTER + play.settings.stale_after + 1)
-    assert play.refused_recheck(entry) == Refused("escalated", "missing_delayed_verification")
+    assert play.refused_recheck(entry) == ClaimRefused("escalated", "missing_delayed_verification")
     cycle = play.cycle(job_id)
     assert cycle.status is CycleStatus.ESCALATED
     assert cycle.reason == "missing_delayed_verification"
@@ -124,7 +124,7 @@ def test_one_that_loses_every_worker_is_escalated_as_worker_lost(play: Stage) ->
     for _ in range(play.settings.max_claims):
         zombie = play.take_recheck(entry)
         assert play.expire_leases() == {str(entry)}
-    assert play.refused_recheck(entry) == Refused("escalated", "worker_lost")
+    assert play.refused_recheck(entry) == ClaimRefused("escalated", "worker_lost")
     assert play.cycle(job_id).reason == "worker_lost"
     assert not play.ledger.settle_cycle(zombie.lease, status="completed", score=100, reason="")
     assert play.cycle(job_id).status is CycleStatus.ESCALATED
@@ -163,10 +163,10 @@ def test_one_without_a_verdict_is_run_again_and_then_escalated(play: Stage) -> N
         )
         if not last:
             assert told is None
-            assert play.refused_recheck(entry) == Refused("early")
+            assert play.refused_recheck(entry) == ClaimRefused("early")
             play.advance(6)
             assert play.sweep() == [Publication(entry, "verify", 5)]
-    assert told == Refused("escalated", "tool_error")
+    assert told == ClaimRefused("escalated", "tool_error")
     assert play.cycle(job_id).reason == "tool_error"
     assert play.view(job_id).state == "succeeded"
 
@@ -174,7 +174,7 @@ def test_one_without_a_verdict_is_run_again_and_then_escalated(play: Stage) -> N
 def test_delayed_verifications_wait_behind_a_paused_queue(play: Stage) -> None:
     _, entry = due(play)
     play.ledger.pause("queue:verify")
-    assert play.refused_recheck(entry) == Refused("paused")
+    assert play.refused_recheck(entry) == ClaimRefused("paused")
     play.advance(play.settings.republish_after * 2)
     assert play.swept("verify") == set()
     play.ledger.resume("queue:verify")
@@ -183,7 +183,7 @@ def test_delayed_verifications_wait_behind_a_paused_queue(play: Stage) -> None:
 
 
 def test_a_cycle_that_does_not_exist_is_gone(play: Stage) -> None:
-    assert play.refused_recheck(Entry("cycle", "p00-unknown", 1, 1)) == Refused("gone")
+    assert play.refused_recheck(Entry("cycle", "p00-unknown", 1, 1)) == ClaimRefused("gone")
 
 
 @pytest.mark.parametrize("end", ["escalated", "cancelled"])
@@ -201,7 +201,7 @@ def test_open_cycles_end_with_a_job_that_did_not_succeed(play: Stage, end: str) 
     assert play.cycle(job_id).status.value == end
     play.advance(AFTER + 1)
     assert play.swept("verify") == set()
-    assert play.refused_recheck(Entry("cycle", job_id, 1, 1)) == Refused("finished")
+    assert play.refused_recheck(Entry("cycle", job_id, 1, 1)) == ClaimRefused("finished")
 
 
 def test_cycles_are_listed_newest_first_within_a_window(play: Stage) -> None:

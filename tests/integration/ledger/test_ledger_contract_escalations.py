@@ -21,7 +21,7 @@ from support.ledger_stage import (
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.jobs.job import Decoding, PolicySpec
 from mulligan.policies.repair.retry import RetryPolicy
-from mulligan.tasks.ports.ledger import Ended, Entry, Escalation, Publication, Refused
+from mulligan.tasks.ports.ledger import ClaimRefused, Ended, Entry, Escalation, Publication
 
 SIGNATURE = "v1:json_invalid|$"
 LONG = 1000.0
@@ -279,7 +279,7 @@ def test_it_is_ended_once(play: Stage, how: Any) -> None:
     play.end(f"{job_id}:1", how)
     for again in ("resolved", "requeued", "cancelled"):
         told = play.ledger.end_escalation(f"{job_id}:1", how=again, by="bob")
-        assert told == Refused("finished", how)
+        assert told == ClaimRefused("finished", how)
     assert shown(play, f"{job_id}:1").ended_by == "ada"
 
 
@@ -287,7 +287,7 @@ def test_it_is_ended_once(play: Stage, how: Any) -> None:
 @pytest.mark.parametrize("name", ["p00-unknown:1", "p00-unknown", "what", "", ":", "p00-a:b:c"])
 def test_what_does_not_exist_is_gone(play: Stage, how: Any, name: str) -> None:
     assert play.ledger.escalation(name) is None
-    assert play.ledger.end_escalation(name, how=how, by="ada") == Refused("gone")
+    assert play.ledger.end_escalation(name, how=how, by="ada") == ClaimRefused("gone")
 
 
 def test_a_job_that_is_no_longer_kept_can_only_be_resolved(play: Stage) -> None:
@@ -296,11 +296,11 @@ def test_a_job_that_is_no_longer_kept_can_only_be_resolved(play: Stage) -> None:
     play.sweep()
     assert play.ledger.job(job_id) is None
     told = play.ledger.end_escalation(f"{job_id}:1", how="requeued", by="ada")
-    assert told == Refused("gone", "the job is no longer kept")
+    assert told == ClaimRefused("gone", "the job is no longer kept")
     assert shown(play, f"{job_id}:1").state == "open"
     play.end(f"{job_id}:1", "resolved")
     told = play.ledger.end_escalation(f"{job_id}:1", how="requeued", by="ada")
-    assert told == Refused("finished", "resolved")
+    assert told == ClaimRefused("finished", "resolved")
 
 
 def test_cancelling_one_cancels_its_job(play: Stage) -> None:
@@ -449,7 +449,7 @@ def test_a_job_that_runs_again_cannot_be_requeued_by_another_of_its_escalations(
         play.ledger.settle_cycle(lease, status="escalated", score=1, reason="no_answer")
     first, second = (entry.cycle_id for entry in cycles)
     play.end(first, "requeued")
-    assert play.ledger.end_escalation(second, how="requeued", by="ada") == Refused("held")
+    assert play.ledger.end_escalation(second, how="requeued", by="ada") == ClaimRefused("held")
     claim = play.take(job_id, 5)
     play.settle(claim, succeeds(claim))
     assert play.end(second, "requeued").publication is not None
@@ -482,7 +482,7 @@ def test_a_requeued_job_with_a_cycle_still_to_be_verified(play: Stage) -> None:
     lease = play.take_recheck(first).lease
     play.ledger.settle_cycle(lease, status="escalated", score=1, reason="no_answer")
     play.end(first.cycle_id, "requeued")
-    assert play.refused_recheck(second) == Refused("early")
+    assert play.refused_recheck(second) == ClaimRefused("early")
     claim = play.take(job_id, 5)
     play.settle(claim, succeeds(claim))
     play.advance(play.settings.lease + 1)

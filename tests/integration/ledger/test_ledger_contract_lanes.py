@@ -24,16 +24,15 @@ from mulligan.policies.jobs.job import Output, Usage
 from mulligan.tasks.ports.ledger import (
     Accepted,
     Claim,
+    ClaimRefused,
     CycleClaim,
     Entry,
     Lease,
-    Refused,
+    ParkedCounts,
     SessionNote,
     Settlement,
-    Waiting,
 )
-from mulligan.workers.ledger import keys
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 
@@ -161,15 +160,15 @@ def test_what_is_held_is_offered_again_with_its_token_until_it_expires(play: Sta
     play.advance(30)
     assert play.waiting() is None
     play.sweep()
-    assert play.ledger.next_of("mia") == Waiting(entry=first.lease.entry)
-    assert play.ledger.hold(first.lease) == Refused("lost")
+    assert play.ledger.next_of("mia") == ParkedCounts(entry=first.lease.entry)
+    assert play.ledger.hold(first.lease) == ClaimRefused("lost")
     assert take(play, job_id, 2).lease.token != first.lease.token
 
 
 def test_an_expired_lease_is_refused_before_any_sweep(play: Stage) -> None:
     claim = take(play, failed(play), 2)
     play.advance(HELD + 1)
-    assert play.ledger.hold(claim.lease) == Refused("lost")
+    assert play.ledger.hold(claim.lease) == ClaimRefused("lost")
 
 
 def test_holding_tells_what_is_needed_to_settle(play: Stage) -> None:
@@ -179,23 +178,23 @@ def test_holding_tells_what_is_needed_to_settle(play: Stage) -> None:
     assert held == claim
     assert isinstance(held, Claim)
     assert held.plan.mode == "immediate_retry"
-    assert play.ledger.hold(Lease(claim.lease.entry, "0123")) == Refused("lost")
-    assert play.ledger.hold(Lease(Entry("attempt", job_id, 9), "0123")) == Refused("gone")
+    assert play.ledger.hold(Lease(claim.lease.entry, "0123")) == ClaimRefused("lost")
+    assert play.ledger.hold(Lease(Entry("attempt", job_id, 9), "0123")) == ClaimRefused("gone")
     play.settle(claim, succeeds(claim))
-    assert play.ledger.hold(claim.lease) == Refused("stored")
-    assert play.ledger.hold(Lease(claim.lease.entry, "0123")) == Refused("finished")
+    assert play.ledger.hold(claim.lease) == ClaimRefused("stored")
+    assert play.ledger.hold(Lease(claim.lease.entry, "0123")) == ClaimRefused("finished")
 
 
 def test_an_answer_under_verification_is_no_longer_the_subject_s(play: Stage) -> None:
     job_id = play.submit_elsewhere()
     claim = take(play, job_id)
     play.ledger.store_output(claim.lease, answer(), verifications=[0])
-    assert play.ledger.hold(claim.lease) == Refused("verifying")
+    assert play.ledger.hold(claim.lease) == ClaimRefused("verifying")
     assert play.waiting() is None
     last = play.ledger.store_result(play.take_check(job_id, 0).lease, passed(), elapsed=0)
     assert isinstance(last, Claim)
     play.settle(last, succeeds(last))
-    assert play.ledger.hold(claim.lease) == Refused("finished")
+    assert play.ledger.hold(claim.lease) == ClaimRefused("finished")
 
 
 def test_an_answer_that_is_stored_is_never_asked_of_the_subject_again(play: Stage) -> None:
@@ -258,7 +257,7 @@ def test_an_attempt_given_back_waits_in_its_lane_again(play: Stage) -> None:
 def test_a_pause_holds_a_lane_and_lets_it_go(play: Stage, pause: str) -> None:
     job_id = failed(play)
     play.ledger.pause(pause)
-    assert play.refusal(job_id, 2) == Refused("paused")
+    assert play.refusal(job_id, 2) == ClaimRefused("paused")
     assert (play.view(job_id).state, play.view(job_id).waiting_for) == ("waiting", "pause")
     play.ledger.resume(pause)
     assert play.swept() == set()
@@ -342,10 +341,10 @@ def test_what_is_not_brought_back_after_the_deadline_has_ended(play: Stage) -> N
 def test_a_delayed_verification_waits_for_its_subject(play: Stage) -> None:
     job_id, entry = repaired(play)
     assert play.waiting() is None
-    assert play.refused_recheck(entry) == Refused("early")
+    assert play.refused_recheck(entry) == ClaimRefused("early")
     play.advance(AFTER + 1)
     assert play.swept("verify", "attempt") == set()
-    assert play.ledger.next_of("mia") == Waiting(entry=entry)
+    assert play.ledger.next_of("mia") == ParkedCounts(entry=entry)
     taken = play.ledger.claim_cycle(entry, worker="external", lease=HELD)
     assert isinstance(taken, CycleClaim)
     assert (taken.cycle_id, taken.claim.output) == (entry.cycle_id, answer("went"))
@@ -356,8 +355,8 @@ def test_a_delayed_verification_waits_for_its_subject(play: Stage) -> None:
     assert play.ledger.settle_cycle(taken.lease, status="completed", score=90, reason="")
     assert play.cycle(job_id).status is CycleStatus.COMPLETED
     assert play.waiting() is None
-    assert play.ledger.hold(taken.lease) == Refused("stored")
-    assert play.ledger.hold(replace(taken.lease, token="0123")) == Refused("finished")
+    assert play.ledger.hold(taken.lease) == ClaimRefused("stored")
+    assert play.ledger.hold(replace(taken.lease, token="0123")) == ClaimRefused("finished")
 
 
 def test_one_that_does_not_count_is_counted_and_may_be_done_again(play: Stage) -> None:
@@ -399,8 +398,8 @@ def test_a_lease_on_one_that_is_lost_brings_it_back_to_the_lane(play: Stage) -> 
     play.advance(AFTER + 1)
     first = play.take_recheck(entry)
     play.expire_leases()
-    assert play.ledger.hold(first.lease) == Refused("lost")
-    assert play.ledger.next_of("mia") == Waiting(entry=entry)
+    assert play.ledger.hold(first.lease) == ClaimRefused("lost")
+    assert play.ledger.next_of("mia") == ParkedCounts(entry=entry)
 
 
 def test_an_answer_in_other_words_is_kept_and_its_tokens_count(play: Stage) -> None:
@@ -426,7 +425,7 @@ def test_one_given_back_again_and_again_is_stale_by_its_first_due_time(play: Sta
         play.ledger.requeue(lease, delay=999, detail="503")
         play.advance(1000)
         play.sweep()
-    assert play.refused_recheck(entry) == Refused("escalated", "missing_delayed_verification")
+    assert play.refused_recheck(entry) == ClaimRefused("escalated", "missing_delayed_verification")
     assert play.cycle(job_id).status is CycleStatus.ESCALATED
 
 
@@ -475,7 +474,7 @@ def test_a_lane_s_jobs_live_in_the_lane_s_partition(redis_stage: StageMaker) -> 
         labels = {"tenant": tenant} if tenant else {}
         jobs = [failed(play, subject=subject, labels=labels) for _ in range(2)]
         jobs.append(failed(play, subject=subject, labels=labels, idempotency_key=f"key {n}"))
-        lane = views.lane(subject, tenant)
+        lane = rows.lane(subject, tenant)
         home = keys.partition_of_scope(lane, partitions=3)
         assert {keys.partition_of(job_id) for job_id in jobs} == {home}
         met.add(home)
@@ -485,7 +484,7 @@ def test_a_lane_s_jobs_live_in_the_lane_s_partition(redis_stage: StageMaker) -> 
         session = note(str(claim.lease.entry))
         play.settle(claim, succeeds(claim, session=session, cycle_done=None))
         assert play.ledger.session(subject, tenant=tenant) == [session]
-        assert play.refused_recheck(entry) == Refused("early")
+        assert play.refused_recheck(entry) == ClaimRefused("early")
     assert met == {"p00", "p01", "p02"}
 
 
@@ -519,7 +518,7 @@ def test_nothing_of_a_job_lane_session_or_tenant_is_left_behind(
         queued: dict[str, Any] = {"labels": {"tenant": f"q{n}"}, "memory_scope": "task_type"}
         first, second = play.submit(**queued), play.submit(**queued)
         play.take(first)
-        assert play.refusal(second) == Refused("over_quota")
+        assert play.refusal(second) == ClaimRefused("over_quota")
         play.ledger.cancel(second)
         play.ledger.cancel(first)
     for seconds in (1000.0, HELD, play.settings.stale_after, play.settings.retention, 200_000.0):

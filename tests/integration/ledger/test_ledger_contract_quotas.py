@@ -15,9 +15,9 @@ from support.ledger_stage import (
     succeeds,
 )
 
-from mulligan.tasks.ports.ledger import Claim, Entry, Publication, Refused
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Publication
 
-OVER = Refused("over_quota")
+OVER = ClaimRefused("over_quota")
 DAY = 86400
 
 
@@ -31,7 +31,7 @@ def of(tenant: str, **fields: Any) -> dict[str, Any]:
 
 def settled(play: Stage, claim: Claim) -> list[Publication]:
     published = play.ledger.settle(claim.lease, succeeds(claim))
-    assert not isinstance(published, Refused)
+    assert not isinstance(published, ClaimRefused)
     return published
 
 

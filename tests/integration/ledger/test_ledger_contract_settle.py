@@ -17,7 +17,7 @@ from support.ledger_stage import (
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.jobs.job import AttemptPlan
-from mulligan.tasks.ports.ledger import CyclePlan, Entry, Publication, Refused, Remedy
+from mulligan.tasks.ports.ledger import ClaimRefused, CyclePlan, Entry, Publication, Remedy
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_policy_retry_may_wait(play: Stage) -> None:
     claim = play.take(job_id)
     assert play.settle(claim, retries_by_policy(claim, delay=20)) is None
     assert (play.view(job_id).state, play.view(job_id).waiting_for) == ("waiting", "delay")
-    assert play.refusal(job_id, 2) == Refused("early")
+    assert play.refusal(job_id, 2) == ClaimRefused("early")
     play.advance(play.settings.outbox_grace + 1)
     assert play.swept("attempt") == set()
     play.advance(20)
@@ -145,7 +145,7 @@ def test_a_cycle_cut_short_is_born_escalated(play: Stage) -> None:
     assert (born.status, born.reason) == (CycleStatus.ESCALATED, "budget_tokens")
     assert born.ended_at is not None
     assert born.immediate_attempt_id is None
-    assert play.refused_recheck(Entry("cycle", job_id, 1, 1)) == Refused("finished")
+    assert play.refused_recheck(Entry("cycle", job_id, 1, 1)) == ClaimRefused("finished")
     play.advance(play.settings.cycle_retention + 1)
     play.sweep()
     assert play.ledger.cycles(since=0, limit=10) == []
@@ -194,7 +194,7 @@ def test_a_settled_attempt_cannot_be_settled_by_another_token(play: Stage) -> No
     play.advance(play.settings.lease + 1)
     heir = play.take(job_id)
     play.settle(heir, succeeds(heir))
-    assert play.ledger.settle(zombie.lease, escalates(zombie)) == Refused("lost")
+    assert play.ledger.settle(zombie.lease, escalates(zombie)) == ClaimRefused("lost")
     assert play.view(job_id).state == "succeeded"
 
 

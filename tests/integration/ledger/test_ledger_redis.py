@@ -29,8 +29,8 @@ from mulligan.policies.jobs.breaker import BreakerPolicy
 from mulligan.tasks.ports.ledger import (
     Accepted,
     Claim,
+    ClaimRefused,
     Entry,
-    Refused,
     Remedy,
     SessionNote,
     Submission,
@@ -185,7 +185,7 @@ def test_of_twenty_who_claim_at_once_exactly_one_wins(ledger: RedisLedger) -> No
     with ThreadPoolExecutor(20) as pool:
         told = list(pool.map(lambda n: ledger.claim(entry, worker=f"w{n}"), range(20)))
     assert sum(isinstance(each, Claim) for each in told) == 1
-    assert told.count(Refused("held")) == 19
+    assert told.count(ClaimRefused("held")) == 19
 
 
 def test_a_real_lease_expires_in_real_time(
@@ -199,7 +199,7 @@ def test_a_real_lease_expires_in_real_time(
     claim = ledger.claim(entry, worker="w")
     assert isinstance(claim, Claim)
     until(lambda: ledger.sweep(empty_queues=()))
-    assert ledger.settle(claim.lease, succeeds(claim)) == Refused("lost")
+    assert ledger.settle(claim.lease, succeeds(claim)) == ClaimRefused("lost")
     assert isinstance(ledger.claim(entry, worker="w"), Claim)
 
 
@@ -372,7 +372,7 @@ def test_three_partitions_work_from_end_to_end(
     repaired = {play.repaired()[0] for _ in range(6)}
     assert {cycle.job_id for cycle in play.ledger.cycles(since=0, limit=50)} == repaired
     play.ledger.pause("queue:attempt")
-    assert {play.refusal(play.submit()) for _ in range(9)} == {Refused("paused")}
+    assert {play.refusal(play.submit()) for _ in range(9)} == {ClaimRefused("paused")}
     play.ledger.resume("queue:attempt")
     assert len(play.swept()) == 9
     tags = {name.split(":")[1] for name in seen_keys(redis_client)}

@@ -30,10 +30,10 @@ from mulligan.tasks.ports.ledger import (
     EscalationEnd,
     Lease,
     Ledger,
+    ParkedCounts,
     SessionNote,
     Settlement,
     Submission,
-    Waiting,
 )
 
 STORIES = 60
@@ -65,7 +65,7 @@ def heard(value: Any) -> Any:
             return replace(value, lease=Lease(value.lease.entry, ""))
         case CycleClaim():
             return replace(value, lease=Lease(value.lease.entry, ""), claim=heard(value.claim))
-        case Waiting():
+        case ParkedCounts():
             return replace(value, token="held" if value.token else None)
         case list():
             return sorted(value, key=str)

@@ -13,38 +13,40 @@ from support.fleet import GOOD, WRONG_TYPE, scripted
 from support.ledger_stage import SettingsMaker, Stage
 from support.web import ask, new_token
 
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import overview
 from mulligan.tasks.ports.world import TransportFault
-from mulligan.workers.celery.heartbeat import Beat, Presence
+from mulligan.workers.celery.heartbeat import Beat, Heartbeat
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger import keys
 
 
 @pytest.fixture
-def site(settings: SettingsMaker) -> Iterator[Site]:
-    opened = open_site(settings(allow_inline=True))
+def context(settings: SettingsMaker) -> Iterator[ConsoleContext]:
+    opened = open_context(settings(allow_inline=True))
     yield opened
     opened.close()
 
 
-def beat(site: Site, pool: str, *queues: str, active: int = 0, slots: int = 4) -> None:
+def beat(context: ConsoleContext, pool: str, *queues: str, active: int = 0, slots: int = 4) -> None:
     """A worker says that it is there."""
     said = Beat(name=f"{pool}@host", pool=pool, host="host", pid=1, slots=slots, active=active,
                 queues=queues or (pool,))  # fmt: skip
-    Presence(site.ledger.calls, site.settings.key_prefix, lambda: said).beat()
+    Heartbeat(context.ledger.calls, context.settings.key_prefix, lambda: said).beat()
 
 
 # -- what runs -------------------------------------------------------------------------------------
 
 
-def test_what_runs_is_counted_once_though_a_worker_serves_two_queues(site: Site) -> None:
-    beat(site, "control", "control", "mulligan.submit", active=1, slots=1)
-    beat(site, "repair")
-    beat(site, "attempt", "repair", "attempt", active=3, slots=16)
-    beat(site, "verify", active=1)
-    beat(site, "edit", "edit", "edit.host", slots=1)
-    seen = overview(site)
+def test_what_runs_is_counted_once_though_a_worker_serves_two_queues(
+    context: ConsoleContext,
+) -> None:
+    beat(context, "control", "control", "mulligan.submit", active=1, slots=1)
+    beat(context, "repair")
+    beat(context, "attempt", "repair", "attempt", active=3, slots=16)
+    beat(context, "verify", active=1)
+    beat(context, "edit", "edit", "edit.host", slots=1)
+    seen = overview(context)
     assert seen.running == 4
     assert {lane.name: (lane.active, lane.slots) for lane in seen.queues} == {
         "repair": (0, 4),
@@ -53,7 +55,7 @@ def test_what_runs_is_counted_once_though_a_worker_serves_two_queues(site: Site)
         "edit": (0, 1),
         "control": (1, 1),
     }
-    client = ask(site)
+    client = ask(context)
     for lane in seen.queues:
         told = client.get(f"/api/scale/{lane.name}").json()
         assert (told["active"], told["slots"]) == (lane.active, lane.slots), lane.name
@@ -70,10 +72,10 @@ def test_what_runs_is_counted_once_though_a_worker_serves_two_queues(site: Site)
     ],
 )
 def test_a_pool_of_another_name_counts_where_most_of_its_work_is(
-    site: Site, pool: str, queues: tuple[str, ...], lane: str
+    context: ConsoleContext, pool: str, queues: tuple[str, ...], lane: str
 ) -> None:
-    beat(site, pool, *queues, active=2)
-    seen = overview(site)
+    beat(context, pool, *queues, active=2)
+    seen = overview(context)
     assert {each.name: each.active for each in seen.queues if each.active} == {lane: 2}
     assert seen.running == 2
 
@@ -82,22 +84,22 @@ def test_a_pool_of_another_name_counts_where_most_of_its_work_is(
 
 
 @pytest.fixture
-def shared(site: Site) -> Site:
+def shared(context: ConsoleContext) -> ConsoleContext:
     """Jobs of two tenants; a queue, a type of each and a provider are paused, one is broken."""
     jobs_ran(
-        site,
+        context,
         scripted(WRONG_TYPE, GOOD, task_type="acmes", labels={"tenant": "acme"}),
         scripted(GOOD, task_type="rivals", labels={"tenant": "rival"}),
     )
-    Fold(site.ledger.calls, site.settings).run()
+    Fold(context.ledger.calls, context.settings).run()
     for what in ("queue:verify", "task_type:acmes", "task_type:rivals", "provider:rival-ai"):
-        site.ledger.pause(what)
+        context.ledger.pause(what)
     for _ in range(5):
-        site.shop.bench.breakers.fault(TransportFault("away", "rival-ai"))
-    return site
+        context.services.context.breakers.fault(TransportFault("away", "rival-ai"))
+    return context
 
 
-def test_a_tenant_is_told_of_queues_and_its_own_task_types(shared: Site) -> None:
+def test_a_tenant_is_told_of_queues_and_its_own_task_types(shared: ConsoleContext) -> None:
     acme = ask(shared, new_token(shared, role="ops", tenant="acme"))
     assert acme.get("/api/pauses").json()["paused"] == ["queue:verify", "task_type:acmes"]
     assert acme.get("/api/breakers").json() == {"breakers": []}
@@ -109,7 +111,9 @@ def test_a_tenant_is_told_of_queues_and_its_own_task_types(shared: Site) -> None
     assert [need.kind for need in seen.needs_you if need.kind == "breaker"] == []
 
 
-def test_who_may_see_everybody_sees_them_all_though_one_tenant_is_chosen(shared: Site) -> None:
+def test_who_may_see_everybody_sees_them_all_though_one_tenant_is_chosen(
+    shared: ConsoleContext,
+) -> None:
     ops = ask(shared, new_token(shared, role="ops"))
     assert len(ops.get("/api/pauses").json()["paused"]) == 4
     assert [row["provider"] for row in ops.get("/api/breakers").json()["breakers"]] == ["rival-ai"]
@@ -117,13 +121,13 @@ def test_who_may_see_everybody_sees_them_all_though_one_tenant_is_chosen(shared:
     assert (len(seen.paused), seen.health.breakers_open) == (4, 1)
 
 
-def test_how_long_retries_waited_is_the_tenants_own(shared: Site) -> None:
+def test_how_long_retries_waited_is_the_tenants_own(shared: ConsoleContext) -> None:
     assert overview(shared, tenant="acme").speed.retry_p50_ms is not None
     assert overview(shared, tenant="rival").speed.retry_p50_ms is None
     assert overview(shared).speed.retry_p50_ms is not None
 
 
-def test_nobody_is_offered_a_pause_that_would_be_refused(shared: Site) -> None:
+def test_nobody_is_offered_a_pause_that_would_be_refused(shared: ConsoleContext) -> None:
     html = {"Accept": "text/html"}
     acme = ask(shared, new_token(shared, role="ops", tenant="acme"))
     ops = ask(shared, new_token(shared, role="ops"))
@@ -135,77 +139,79 @@ def test_nobody_is_offered_a_pause_that_would_be_refused(shared: Site) -> None:
 def test_what_works_well_can_be_paused_on_the_page_too(settings: SettingsMaker) -> None:
     runners = {"small": {"kind": "openai", "base_url": "http://models.example/v1", "model": "m"},
                "odd": {"kind": "unheard of"}}  # fmt: skip
-    site = open_site(settings(allow_inline=True, runners=runners))
-    jobs_ran(site, scripted(GOOD, task_type="never_failed"))
-    Fold(site.ledger.calls, site.settings).run()
+    context = open_context(settings(allow_inline=True, runners=runners))
+    jobs_ran(context, scripted(GOOD, task_type="never_failed"))
+    Fold(context.ledger.calls, context.settings).run()
     html = {"Accept": "text/html"}
-    text = ask(site).get("/operations", headers=html).text
+    text = ask(context).get("/operations", headers=html).text
     assert 'data-call="/api/pauses/provider%3Amodels.example"' in text
     assert 'data-call="/api/pauses/task_type%3Anever_failed"' in text
     assert 'id="pause-form"' in text
-    acme = ask(site, new_token(site, role="ops", tenant="acme"))
+    acme = ask(context, new_token(context, role="ops", tenant="acme"))
     bound = acme.get("/operations", headers=html).text
     for hidden in ("models.example", "never_failed", 'id="pause-form"'):
         assert hidden not in bound
-    site.close()
+    context.close()
 
 
-def test_a_broken_provider_says_how_many_wait_for_it(site: Site) -> None:
-    stage = Stage(site.ledger, site.settings, lambda _: None)
+def test_a_broken_provider_says_how_many_wait_for_it(context: ConsoleContext) -> None:
+    stage = Stage(context.ledger, context.settings, lambda _: None)
     for waiting_for in ("breaker", "breaker", "delay"):
         claim = stage.take(stage.submit())
-        site.ledger.requeue(claim.lease, delay=600, detail="away", waiting_for=waiting_for)
+        context.ledger.requeue(claim.lease, delay=600, detail="away", waiting_for=waiting_for)
     for _ in range(5):
-        site.shop.bench.breakers.fault(TransportFault("away", "openai-eu"))
-    (need,) = [need for need in overview(site).needs_you if need.kind == "breaker"]
+        context.services.context.breakers.fault(TransportFault("away", "openai-eu"))
+    (need,) = [need for need in overview(context).needs_you if need.kind == "breaker"]
     assert need.detail.startswith("waiting before the next probe, 2 jobs waiting, 5 faults")
-    text = ask(site).get("/operations", headers={"Accept": "text/html"}).text
+    text = ask(context).get("/operations", headers={"Accept": "text/html"}).text
     assert "2 jobs wait for an open one" in text
 
 
 # -- why -------------------------------------------------------------------------------------------
 
 
-def failed(site: Site, *, signatures: int) -> None:
+def failed(context: ConsoleContext, *, signatures: int) -> None:
     """As many failed attempts as workers would have told of, no two alike."""
-    stream = keys.partition_prefix(site.settings.key_prefix, "p00") + "events"
+    stream = keys.partition_prefix(context.settings.key_prefix, "p00") + "events"
     for number in range(signatures):
         data = {"type": "attempt", "state": "settled", "job": f"p00-x{number}", "attempt": 1,
                 "mode": "initial", "kind": "unknown", "signature": f"v1:{number:03d}",
                 "task_type": "t", "tenant": "acme", "next": "retry"}  # fmt: skip
-        site.ledger.calls.run("XADD", stream, "*", "data", json.dumps(data))
-    Fold(site.ledger.calls, site.settings).run()
+        context.ledger.calls.run("XADD", stream, "*", "data", json.dumps(data))
+    Fold(context.ledger.calls, context.settings).run()
 
 
-def listed(site: Site, path: str) -> tuple[int, str]:
-    text = ask(site).get(path, headers={"Accept": "text/html"}).text
+def listed(context: ConsoleContext, path: str) -> tuple[int, str]:
+    text = ask(context).get(path, headers={"Accept": "text/html"}).text
     return len(set(re.findall(r'href="/failures/v1%3A(\d+)', text))), text
 
 
-def test_the_overview_leads_to_the_failures_it_has_no_room_for(site: Site) -> None:
-    failed(site, signatures=8)
-    seen, text = listed(site, "/")
+def test_the_overview_leads_to_the_failures_it_has_no_room_for(context: ConsoleContext) -> None:
+    failed(context, signatures=8)
+    seen, text = listed(context, "/")
     assert seen == 8
     assert "All failures" not in text
-    failed(site, signatures=9)
-    seen, text = listed(site, "/?tenant=acme")
+    failed(context, signatures=9)
+    seen, text = listed(context, "/?tenant=acme")
     assert seen == 8
     assert 'href="/failures?window=1h&amp;tenant=acme">All failures</a>' in text
 
 
-def test_the_failures_page_lists_a_hundred_and_says_that_there_are_more(site: Site) -> None:
-    failed(site, signatures=60)
-    before = site.ledger.calls.round_trips
-    seen, text = listed(site, "/failures")
-    few = site.ledger.calls.round_trips - before
+def test_the_failures_page_lists_a_hundred_and_says_that_there_are_more(
+    context: ConsoleContext,
+) -> None:
+    failed(context, signatures=60)
+    before = context.ledger.calls.round_trips
+    seen, text = listed(context, "/failures")
+    few = context.ledger.calls.round_trips - before
     assert seen == 60
     assert "most frequent are listed" not in text
-    failed(site, signatures=101)
-    before = site.ledger.calls.round_trips
-    seen, text = listed(site, "/failures")
+    failed(context, signatures=101)
+    before = context.ledger.calls.round_trips
+    seen, text = listed(context, "/failures")
     assert seen == 100
     assert "The 100 most frequent are listed" in text
-    assert site.ledger.calls.round_trips - before <= few + 2
+    assert context.ledger.calls.round_trips - before <= few + 2
 
 
 # -- money -----------------------------------------------------------------------------------------
@@ -228,11 +234,11 @@ PRICE = {"prompt": 1.0, "completion": 1.0}
 def test_money_that_is_missing_says_why(
     settings: SettingsMaker, prices: dict[str, Any], answers: list[Any], said: str
 ) -> None:
-    site = open_site(settings(allow_inline=True, prices=prices))
-    jobs_ran(site, *(scripted(answer) for answer in answers))
-    Fold(site.ledger.calls, site.settings).run()
-    text = ask(site).get("/", headers={"Accept": "text/html"}).text
+    context = open_context(settings(allow_inline=True, prices=prices))
+    jobs_ran(context, *(scripted(answer) for answer in answers))
+    Fold(context.ledger.calls, context.settings).run()
+    text = ask(context).get("/", headers={"Accept": "text/html"}).text
     assert f"<dt>money</dt><dd>{said}" in text
     usage = "usage unknown" if answers == [GOOD] else f"of {1000 * len(answers):,} tokens"
     assert f"<small>{usage}</small>" in text
-    site.close()
+    context.close()

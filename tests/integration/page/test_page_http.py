@@ -20,9 +20,9 @@ from support.ledger_stage import (
 )
 from support.web import ask, new_token
 
-from mulligan.console.http.context import Site, open_site
+from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies.jobs.job import Output
-from mulligan.tasks.ports.ledger import Refused, Submission
+from mulligan.tasks.ports.ledger import ClaimRefused, Submission
 from mulligan.workers.ledger import keys
 
 HTML = {"Accept": "text/html"}
@@ -31,15 +31,15 @@ SECRET = "<b>a secret</b>"
 
 
 @pytest.fixture
-def site(settings: SettingsMaker) -> Iterator[Site]:
-    opened = open_site(settings(allow_inline=True))
+def context(settings: SettingsMaker) -> Iterator[ConsoleContext]:
+    opened = open_context(settings(allow_inline=True))
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def stage(site: Site) -> Stage:
-    return Stage(site.ledger, site.settings, lambda _: None)
+def stage(context: ConsoleContext) -> Stage:
+    return Stage(context.ledger, context.settings, lambda _: None)
 
 
 def repaired(stage: Stage, **fields: Any) -> str:
@@ -47,7 +47,7 @@ def repaired(stage: Stage, **fields: Any) -> str:
     job_id = stage.submit(prompt=SECRET, labels={"tenant": "acme"}, **fields)
     first = stage.take(job_id)
     kept = stage.ledger.store_output(first.lease, Output(text=f"first {SECRET}"))
-    assert not isinstance(kept, Refused)
+    assert not isinstance(kept, ClaimRefused)
     failure = {
         "kind": "schema_invalid",
         "coarse_signature": "v1:abc",
@@ -97,37 +97,41 @@ class _Inline(HTMLParser):
         self.found += [source for source in sources if source and not source.startswith("/")]
 
 
-def test_no_page_has_anything_inline_or_from_elsewhere(site: Site, stage: Stage) -> None:
+def test_no_page_has_anything_inline_or_from_elsewhere(
+    context: ConsoleContext, stage: Stage
+) -> None:
     job_id = repaired(stage)
     failed = stage.submit()
     claim = stage.take(failed)
     stage.settle(claim, escalates(claim))
-    group = site.ledger.groups()[0].signature
-    client = ask(site)
+    group = context.ledger.groups()[0].signature
+    client = ask(context)
     for path in (*PATHS, f"/jobs/{job_id}", f"/jobs/{failed}", f"/escalations/{group}"):
         parser = _Inline()
         parser.feed(page(client, path))
         assert parser.found == [], path
 
 
-def test_texts_are_escaped_and_hidden_from_who_may_not_read_them(site: Site, stage: Stage) -> None:
+def test_texts_are_escaped_and_hidden_from_who_may_not_read_them(
+    context: ConsoleContext, stage: Stage
+) -> None:
     job_id = repaired(stage)
-    read = page(ask(site), f"/jobs/{job_id}")
+    read = page(ask(context), f"/jobs/{job_id}")
     assert SECRET not in read
     assert "&lt;b&gt;a secret&lt;/b&gt;" in read
-    ops = ask(site, new_token(site, role="ops"))
+    ops = ask(context, new_token(context, role="ops"))
     for path in (f"/jobs/{job_id}", "/", "/jobs", "/cycles"):
         assert "a secret" not in page(ops, path), path
     assert "$.age" in page(ops, f"/jobs/{job_id}")
     assert ops.get(f"/jobs/{job_id}/job.yaml").status_code == 403
-    reader = ask(site, new_token(site, role="ops", texts=True))
+    reader = ask(context, new_token(context, role="ops", texts=True))
     assert "a secret" in page(reader, f"/jobs/{job_id}")
 
 
-def test_a_tenant_sees_its_own_alone(site: Site, stage: Stage) -> None:
+def test_a_tenant_sees_its_own_alone(context: ConsoleContext, stage: Stage) -> None:
     job_id = repaired(stage, name="of-acme")
-    acme = ask(site, new_token(site, role="producer", tenant="acme"))
-    other = ask(site, new_token(site, role="producer", tenant="globex"))
+    acme = ask(context, new_token(context, role="producer", tenant="acme"))
+    other = ask(context, new_token(context, role="producer", tenant="globex"))
     assert "of-acme" in page(acme, "/jobs")
     assert job_id in page(acme, "/cycles")
     for path in ("/", "/jobs", "/cycles"):
@@ -137,11 +141,13 @@ def test_a_tenant_sees_its_own_alone(site: Site, stage: Stage) -> None:
     assert other.get(f"/jobs/{job_id}", headers=HTML).status_code == 404
 
 
-def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(site: Site, stage: Stage) -> None:
+def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(
+    context: ConsoleContext, stage: Stage
+) -> None:
     stage.submit(name="of-beta", labels={"tenant": "beta"})
     others = [make_job(name=f"job-{n}", labels={"tenant": "zeta"}) for n in range(600)]
-    site.ledger.accept([Submission(id=keys.job_id(partitions=1), job=job) for job in others])
-    client = ask(site)
+    context.ledger.accept([Submission(id=keys.job_id(partitions=1), job=job) for job in others])
+    client = ask(context)
     assert "of-beta" not in page(client, "/")
     text = page(client, "/?tenant=beta")
     assert re.findall(r'class="who">([^<]+)<', text) == ["of-beta"]
@@ -151,8 +157,8 @@ def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(site: Site, st
     assert 'href="/jobs?label=tenant%3Anobody%26co"' in nothing
 
 
-def test_an_empty_window_says_whose_it_is(site: Site) -> None:
-    client = ask(site)
+def test_an_empty_window_says_whose_it_is(context: ConsoleContext) -> None:
+    client = ask(context)
     assert "mulligan init" in page(client, "/")
     chosen = page(client, "/?tenant=beta&window=24h")
     assert "beta had none in the last 24h" in chosen
@@ -160,13 +166,13 @@ def test_an_empty_window_says_whose_it_is(site: Site) -> None:
 
 
 def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
-    site: Site, stage: Stage
+    context: ConsoleContext, stage: Stage
 ) -> None:
     for tenant in ("beta", "beta", "zeta"):
         claim = stage.take(stage.submit(labels={"tenant": tenant}))
         stage.settle(claim, escalates(claim))
-    client = ask(site)
-    group = quote(site.ledger.groups()[0].signature, safe="")
+    client = ask(context)
+    group = quote(context.ledger.groups()[0].signature, safe="")
     address = f"/escalations/{group}?tenant=beta"
     for path in ("/?tenant=beta", "/escalations?tenant=beta"):
         assert f'href="{address}"' in page(client, path), path
@@ -185,33 +191,35 @@ def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
     [("-2", "#attempt-2"), ("-1-v0", "#attempt-1"), ("-1-c1", "#attempt-1"), ("-done", "")],
 )
 def test_what_flower_calls_a_task_leads_to_its_story(
-    site: Site, stage: Stage, task: str, there: str
+    context: ConsoleContext, stage: Stage, task: str, there: str
 ) -> None:
     job_id = repaired(stage)
-    client = ask(site)
+    client = ask(context)
     for asked in (f"/jobs/{job_id}{task}", f"/jobs?name={job_id}{task}"):
         told = client.get(asked, headers=HTML)
         assert told.headers["location"] == f"/jobs/{job_id}{there}", asked
     assert not there or f'id="{there[1:]}"' in page(client, f"/jobs/{job_id}")
 
 
-def test_the_task_of_a_users_own_app_leads_to_its_story(site: Site) -> None:
+def test_the_task_of_a_users_own_app_leads_to_its_story(context: ConsoleContext) -> None:
     root = "0b9e6fc1-8a59-4a5d-9a34-0c6b1d8b8f11"
     own = keys.own_job_id(root, partitions=1)
     job = make_job(labels={"tenant": "acme"})
-    site.ledger.accept([Submission(id=own, job=job)])
-    client = ask(site)
+    context.ledger.accept([Submission(id=own, job=job)])
+    client = ask(context)
     for task, there in ((root, ""), (f"{root}-2", "#attempt-2")):
         told = client.get(f"/jobs/{task}", headers=HTML)
         assert told.headers["location"] == f"/jobs/{own}{there}"
-    other = ask(site, new_token(site, role="producer", tenant="globex"))
+    other = ask(context, new_token(context, role="producer", tenant="globex"))
     assert other.get(f"/jobs/{root}", headers=HTML).status_code == 404
 
 
-def test_jobs_are_found_by_the_beginning_of_their_name(site: Site, stage: Stage) -> None:
+def test_jobs_are_found_by_the_beginning_of_their_name(
+    context: ConsoleContext, stage: Stage
+) -> None:
     for name in ("invoice-1", "invoice-2", "person"):
         stage.submit(name=name)
-    client = ask(site)
+    client = ask(context)
     assert re.findall(r'id="job-[^>]+>([^<]+)<', page(client, "/jobs?name=invoice")) == [
         "invoice-2",
         "invoice-1",
@@ -219,8 +227,8 @@ def test_jobs_are_found_by_the_beginning_of_their_name(site: Site, stage: Stage)
     assert "No job is like that" in page(client, "/jobs?name=voice")
 
 
-def test_a_producer_is_offered_only_what_it_may_open(site: Site) -> None:
-    producer = ask(site, new_token(site, role="producer"))
+def test_a_producer_is_offered_only_what_it_may_open(context: ConsoleContext) -> None:
+    producer = ask(context, new_token(context, role="producer"))
     text = page(producer, "/")
     assert 'href="/jobs"' in text
     assert 'href="/operations"' not in text
@@ -229,15 +237,15 @@ def test_a_producer_is_offered_only_what_it_may_open(site: Site) -> None:
     assert "this needs the role ops" in refused.text.lower()
 
 
-def test_an_error_page_keeps_the_navigation_of_who_is_let_in(site: Site) -> None:
-    new_token(site, role="admin")
-    producer = ask(site, new_token(site, role="producer"))
+def test_an_error_page_keeps_the_navigation_of_who_is_let_in(context: ConsoleContext) -> None:
+    new_token(context, role="admin")
+    producer = ask(context, new_token(context, role="producer"))
     for path, status in (("/jobs/p00-gone", 404), ("/nowhere", 404), ("/operations", 403),
                          ("/jobs?state=odd", 422)):  # fmt: skip
         told = producer.get(path, headers=HTML)
         assert told.status_code == status
         assert '<nav aria-label="Pages">' in told.text, path
-    nobody = ask(site).get("/nowhere", headers=HTML)
+    nobody = ask(context).get("/nowhere", headers=HTML)
     assert nobody.status_code == 404
     assert "<nav" not in nobody.text
 
@@ -251,32 +259,32 @@ def test_an_error_page_keeps_the_navigation_of_who_is_let_in(site: Site) -> None
     ],
 )
 def test_metrics_are_offered_to_who_may_read_them(
-    site: Site, token: dict[str, Any], offered: bool
+    context: ConsoleContext, token: dict[str, Any], offered: bool
 ) -> None:
-    client = ask(site, new_token(site, **token))
+    client = ask(context, new_token(context, **token))
     assert ('href="/metrics"' in page(client, "/")) is offered
     assert (client.get("/metrics").status_code == 200) is offered
 
 
-def test_without_a_session_every_page_leads_to_the_login(site: Site) -> None:
-    new_token(site, role="ops")
-    nobody = ask(site)
+def test_without_a_session_every_page_leads_to_the_login(context: ConsoleContext) -> None:
+    new_token(context, role="ops")
+    nobody = ask(context)
     for path in set(PATHS) - {"/login"}:
         answer = nobody.get(path, headers=HTML)
         wanted = "" if path == "/" else f"?next={quote(path, safe='')}"
         assert (answer.status_code, answer.headers["location"]) == (303, f"/login{wanted}")
 
 
-def test_a_wrong_token_keeps_the_page_that_was_asked_for(site: Site) -> None:
-    new_token(site, role="ops")
+def test_a_wrong_token_keeps_the_page_that_was_asked_for(context: ConsoleContext) -> None:
+    new_token(context, role="ops")
     form = {"token": "mul_wrong", "next": "/jobs?state=escalated"}
-    again = ask(site).post("/login", data=form, headers=HTML)
+    again = ask(context).post("/login", data=form, headers=HTML)
     assert again.status_code == 403
     assert 'value="/jobs?state=escalated"' in again.text
 
 
-def test_a_fragment_is_the_page_without_its_frame(site: Site) -> None:
-    client = ask(site)
+def test_a_fragment_is_the_page_without_its_frame(context: ConsoleContext) -> None:
+    client = ask(context)
     for path in set(PATHS) - {"/login"}:
         whole, part = page(client, path), page(client, path, **{"X-Fragment": "1"})
         assert "<html" in whole
@@ -284,8 +292,10 @@ def test_a_fragment_is_the_page_without_its_frame(site: Site) -> None:
         assert "<h1" in part or path == "/jobs"
 
 
-def test_static_files_are_kept_by_browsers_as_long_as_they_are_these(site: Site) -> None:
-    client = ask(site)
+def test_static_files_are_kept_by_browsers_as_long_as_they_are_these(
+    context: ConsoleContext,
+) -> None:
+    client = ask(context)
     addresses = re.findall(r'"(/static/[^"]+)"', page(client, "/"))
     assert len(addresses) == 3
     for address in addresses:
@@ -296,17 +306,17 @@ def test_static_files_are_kept_by_browsers_as_long_as_they_are_these(site: Site)
     assert client.get("/static/../routes.py").status_code == 404
 
 
-def test_more_jobs_cost_no_page_more_round_trips(site: Site) -> None:
-    client = ask(site)
+def test_more_jobs_cost_no_page_more_round_trips(context: ConsoleContext) -> None:
+    client = ask(context)
 
     def cost(path: str) -> int:
-        before = site.ledger.calls.round_trips
+        before = context.ledger.calls.round_trips
         page(client, path)
-        return site.ledger.calls.round_trips - before
+        return context.ledger.calls.round_trips - before
 
     def add(count: int) -> None:
         jobs = [make_job(name=f"job-{n}") for n in range(count)]
-        site.ledger.accept([Submission(id=keys.job_id(partitions=1), job=job) for job in jobs])
+        context.ledger.accept([Submission(id=keys.job_id(partitions=1), job=job) for job in jobs])
 
     add(5)
     paths = ("/", "/jobs", "/failures", "/cycles", "/operations", "/escalations")

@@ -198,7 +198,7 @@ def test_the_registry_gives_it_the_blob_store(exercise: Path) -> None:
 
 
 def test_a_job_cannot_change_the_program() -> None:
-    shop = RunnerRegistry({"agent": {"kind": "command", "argv": ["true"]}})
+    services = RunnerRegistry({"agent": {"kind": "command", "argv": ["true"]}})
     spec = RunnerSpec.model_validate({"profile": "agent", "argv": ["evil"]})
     with pytest.raises(BadInput, match=r"runner\.argv: a job may not change this"):
-        shop.resolve(spec, allow_inline=False)
+        services.resolve(spec, allow_inline=False)

@@ -18,8 +18,14 @@ from hypothesis import strategies as st
 from mulligan.policies.jobs.job import Output, Workspace
 from mulligan.tasks.ports.world import BadInput, Candidate, MissingBlob, VerifierError
 from mulligan.workers.sandbox.diff import read_diff
-from mulligan.workers.sandbox.file_tree import Node, decode_tree, encode_tree, read_tree, write_tree
-from mulligan.workers.sandbox.layout import Bench
+from mulligan.workers.sandbox.file_tree import (
+    TreeNode,
+    decode_tree,
+    encode_tree,
+    read_tree,
+    write_tree,
+)
+from mulligan.workers.sandbox.layout import AnswerLayout
 from mulligan.workers.sandbox.private import private_directory, remove_abandoned
 from mulligan.workers.sandbox.protection import Protection
 from mulligan.workers.sandbox.subprocesses import Limits
@@ -171,7 +177,7 @@ def test_an_unsafe_archive_is_refused_and_nothing_is_written(data: bytes, tmp_pa
 
 
 def test_a_bomb_is_refused() -> None:
-    data = encode_tree({"zeros": Node("file", 0o644, bytes(5_000_000))})
+    data = encode_tree({"zeros": TreeNode("file", 0o644, bytes(5_000_000))})
     assert len(data) < 100_000
     with pytest.raises(BadInput, match="larger than"):
         decode_tree(data, max_bytes=1_000_000)
@@ -183,7 +189,7 @@ def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
     outside.mkdir()
     (root / "d").symlink_to(outside)
     with pytest.raises(BadInput, match="goes through the link d"):
-        write_tree({"d/file": Node("file", 0o644, b"x")}, root)
+        write_tree({"d/file": TreeNode("file", 0o644, b"x")}, root)
     assert list(outside.iterdir()) == []
 
 
@@ -492,7 +498,7 @@ def test_a_runners_own_edit_of_the_output_file_wins_over_what_it_printed(source:
     output = Output(text="I have edited the file.", diff=blobs.put(make_diff(snapshot, source)))
     workspace = Workspace(snapshot=blobs.put(snapshot), output_file="answer.py")
     candidate = Candidate(output=output, text=output.text, workspace=workspace)
-    with Bench(blobs=blobs, limits=Limits()).laid_out(candidate) as laid:
+    with AnswerLayout(blobs=blobs, limits=Limits()).laid_out(candidate) as laid:
         assert (laid.work / "answer.py").read_text() == "edited = True\n"
         assert not (laid.work / "conftest.py").exists()
         assert laid.restored == ("conftest.py",)

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import autoscale
-from mulligan.policies.scaling import Load, Scaling, ScalingPolicy, decide
-from mulligan.workers.celery.autoscale import Camera, Picture, QueueAutoscaler, takers
-from mulligan.workers.celery.heartbeat import Beat, Hearing
-from mulligan.workers.celery.queue_depth import Waiting
+from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
+from mulligan.workers.celery.autoscale import QueueAutoscaler, QueueSample, QueueSampler, takers
+from mulligan.workers.celery.heartbeat import Beat, StallDetector
+from mulligan.workers.celery.queue_depth import QueueDepth
 
 POLICY = ScalingPolicy(least=2, most=20)
 NOW = 1000.0
 
 
-def load(slots: int, active: int, queued: int, **more: Any) -> Load:
-    return Load(**{"slots": slots, "active": active, "queued": queued, "share": queued, **more})
+def load(slots: int, active: int, queued: int, **more: Any) -> PoolLoad:
+    return PoolLoad(**{"slots": slots, "active": active, "queued": queued, "share": queued, **more})
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def load(slots: int, active: int, queued: int, **more: Any) -> Load:
         (load(25, 25, 500), 24),  # the largest size was lowered meanwhile
     ],
 )
-def test_sizes(seen: Load, size: int) -> None:
-    assert decide(Scaling(), seen, now=NOW, policy=POLICY).slots == size
+def test_sizes(seen: PoolLoad, size: int) -> None:
+    assert decide(ScalingDecision(), seen, now=NOW, policy=POLICY).slots == size
 
 
 def test_a_quiet_pool_gives_one_process_back_at_a_time() -> None:
     """Given 10 slots and 1 at work: after 60 s of quiet one goes, then one every 10 s."""
-    state, slots, history = Scaling(), 10, []
+    state, slots, history = ScalingDecision(), 10, []
     for second in range(0, 200, 5):
         size = decide(state, load(slots, 1, 0), now=NOW + second, policy=POLICY)
         state = size.state
@@ -70,7 +70,7 @@ def test_a_quiet_pool_gives_one_process_back_at_a_time() -> None:
 
 
 def test_a_moment_of_work_ends_the_quiet() -> None:
-    state = decide(Scaling(), load(10, 1, 0), now=NOW, policy=POLICY).state
+    state = decide(ScalingDecision(), load(10, 1, 0), now=NOW, policy=POLICY).state
     state = decide(state, load(10, 8, 0), now=NOW + 59, policy=POLICY).state
     size = decide(state, load(10, 1, 0), now=NOW + 61, policy=POLICY)
     assert size.slots == 10
@@ -93,9 +93,9 @@ loads = st.builds(
 
 
 @given(loads)
-def test_never_past_the_limits_and_never_below_what_is_at_work(seen: Load) -> None:
-    long_quiet = Scaling(calm_since=NOW - 1000)
-    for state in (Scaling(), long_quiet):
+def test_never_past_the_limits_and_never_below_what_is_at_work(seen: PoolLoad) -> None:
+    long_quiet = ScalingDecision(calm_since=NOW - 1000)
+    for state in (ScalingDecision(), long_quiet):
         size = decide(state, seen, now=NOW, policy=POLICY)
         assert POLICY.least <= size.slots <= POLICY.most
         assert size.slots >= seen.active
@@ -103,25 +103,25 @@ def test_never_past_the_limits_and_never_below_what_is_at_work(seen: Load) -> No
 
 
 @given(loads)
-def test_what_was_given_back_is_not_wanted_again_for_the_same_load(seen: Load) -> None:
-    smaller = decide(Scaling(calm_since=NOW - 1000), seen, now=NOW, policy=POLICY)
+def test_what_was_given_back_is_not_wanted_again_for_the_same_load(seen: PoolLoad) -> None:
+    smaller = decide(ScalingDecision(calm_since=NOW - 1000), seen, now=NOW, policy=POLICY)
     if smaller.slots < seen.slots:
         again = load(smaller.slots, seen.active, seen.queued, oldest=seen.oldest)
         assert decide(smaller.state, again, now=NOW + 1, policy=POLICY).slots == smaller.slots
 
 
 @given(loads)
-def test_a_waiting_repair_always_gets_a_slot_if_there_is_one_to_be_had(seen: Load) -> None:
-    size = decide(Scaling(), seen, now=NOW, policy=POLICY)
+def test_a_waiting_repair_always_gets_a_slot_if_there_is_one_to_be_had(seen: PoolLoad) -> None:
+    size = decide(ScalingDecision(), seen, now=NOW, policy=POLICY)
     assert size.slots >= min(seen.active + seen.repairs, POLICY.most)
 
 
 def test_what_was_taken_and_not_started_still_waits() -> None:
-    picture = Picture(
+    picture = QueueSample(
         at=0.0,
         waiting={
-            "repair": Waiting(depth=3, oldest_seconds=0.5),
-            "attempt": Waiting(depth=10, oldest_seconds=4.0),
+            "repair": QueueDepth(depth=3, oldest_seconds=0.5),
+            "attempt": QueueDepth(depth=10, oldest_seconds=4.0),
         },
         takers={"repair": 2, "attempt": 3},
     )
@@ -159,15 +159,15 @@ class Story:
         self.worker = SimpleNamespace(
             blueprint=SimpleNamespace(state=bootsteps.RUN), max_concurrency=8
         )
-        self.shown: Picture | None = None
-        camera = Camera(lambda: Picture(at=0.0, waiting={}, takers={}))
+        self.shown: QueueSample | None = None
+        camera = QueueSampler(lambda: QueueSample(at=0.0, waiting={}, takers={}))
         camera.latest = lambda now: self.shown  # type: ignore[method-assign]
         self.scaler = QueueAutoscaler(pool, 8, 1, worker=self.worker, camera=camera, quiet=1e-9)
 
     def show(self, depth: int) -> int:
         at = self.shown.at + 1 if self.shown else 1.0
-        line = Waiting(depth=depth, oldest_seconds=9.0)
-        self.shown = Picture(at=at, waiting={"attempt": line}, takers={})
+        line = QueueDepth(depth=depth, oldest_seconds=9.0)
+        self.shown = QueueSample(at=at, waiting={"attempt": line}, takers={})
         self.scaler.maybe_scale()
         return int(self.pool.num_processes)
 
@@ -223,23 +223,23 @@ def test_takers_are_the_workers_that_serve_a_queue() -> None:
     ],
 )
 def test_who_is_deaf(*, ticks: bool, answers: bool, busy: bool, deaf: bool) -> None:
-    hearing = Hearing(broker_answers=lambda: answers, ticked_at=0.0)
+    stall_detector = StallDetector(broker_answers=lambda: answers, ticked_at=0.0)
     found = False
     for second in range(0, 300, 5):
         if ticks:
-            hearing.tick(second)
-        found = hearing.is_deaf(second, busy=busy)
+            stall_detector.tick(second)
+        found = stall_detector.is_deaf(second, busy=busy)
     assert found is deaf
 
 
 def test_a_worker_has_two_minutes_to_hear_its_broker_again() -> None:
     answers = False
-    hearing = Hearing(broker_answers=lambda: answers, ticked_at=0.0)
-    assert not hearing.is_deaf(1000.0, busy=False)
+    stall_detector = StallDetector(broker_answers=lambda: answers, ticked_at=0.0)
+    assert not stall_detector.is_deaf(1000.0, busy=False)
     answers = True
-    assert not hearing.is_deaf(1005.0, busy=False)
-    assert not hearing.is_deaf(1120.0, busy=False)
-    assert hearing.is_deaf(1125.0, busy=False)
+    assert not stall_detector.is_deaf(1005.0, busy=False)
+    assert not stall_detector.is_deaf(1120.0, busy=False)
+    assert stall_detector.is_deaf(1125.0, busy=False)
 
 
 def test_the_simulation_repeats_itself_and_ours_costs_less() -> None:

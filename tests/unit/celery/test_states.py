@@ -9,7 +9,7 @@ from support.ledger_stage import FakeRunner, Stage, StageMaker, bench_of, intake
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.tasks.jobs.attempt import run_attempt
-from mulligan.tasks.jobs.context import Stay
+from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
@@ -37,9 +37,9 @@ def submit(play: Stage) -> str:
 
 
 def run(play: Stage, job_id: str, answers: list[str], *, attempts: int) -> None:
-    bench = bench_of(play, FakeRunner(answers))
+    context = bench_of(play, FakeRunner(answers))
     for number in range(1, attempts + 1):
-        run_attempt(bench, Entry("attempt", job_id, number))
+        run_attempt(context, Entry("attempt", job_id, number))
 
 
 def _low_score(play: Stage) -> str:
@@ -109,9 +109,9 @@ def test_an_escalation_is_told_with_kind_place_and_count(
 ) -> None:
     play = memory_stage()
     job_id = submit(play)
-    bench = bench_of(play, FakeRunner(answers))
+    context = bench_of(play, FakeRunner(answers))
     entries = [Entry("attempt", job_id, number) for number in (1, 2, 3, 4)]
-    told = [(entry, run_attempt(bench, entry)) for entry in entries]
+    told = [(entry, run_attempt(context, entry)) for entry in entries]
     entry, last = next(
         (entry, outcome)
         for entry, outcome in told
@@ -128,8 +128,8 @@ def test_an_escalation_is_told_with_kind_place_and_count(
 class Open:
     """The breaker of every provider is open."""
 
-    def wait(self, provider: str) -> Stay | None:
-        return Stay(seconds=5.0)
+    def wait(self, provider: str) -> ProviderHold | None:
+        return ProviderHold(seconds=5.0)
 
     def fault(self, fault: TransportFault) -> None: ...
 

@@ -9,22 +9,22 @@ from support.ledger_stage import StageMaker, succeeds
 
 from mulligan.console.cli import follow_jobs as following
 from mulligan.console.cli.exit_codes import ExitCode
-from mulligan.console.cli.follow_jobs import Following, Patience, follow
+from mulligan.console.cli.follow_jobs import FollowedJobs, LedgerRetry, follow
 from mulligan.console.cli.output.summary import summary_lines
 from mulligan.console.cli.submission import Outcome
-from mulligan.console.reports.run_figures import Figures
+from mulligan.console.reports.run_figures import RunFigures
 from mulligan.tasks.ports.world import LedgerRefused, LedgerUnavailable
 
 
 def test_a_job_that_waits_is_unfinished_and_not_lost(memory_stage: StageMaker) -> None:
     play = memory_stage()
-    figures = Figures.of([play.view(play.submit())], accepted=1)
+    figures = RunFigures.of([play.view(play.submit())], accepted=1)
     assert (figures.lost, figures.unfinished) == (0, 1)
     assert summary_lines(figures)[1] == "cycles 0 · lost 0 · unfinished 1"
 
 
 def test_a_job_that_the_ledger_no_longer_has_is_lost() -> None:
-    figures = Figures.of([], accepted=1)
+    figures = RunFigures.of([], accepted=1)
     assert (figures.jobs, figures.lost, figures.unfinished) == (1, 1, 0)
     assert Outcome(views=[], accepted=1, in_time=True).exit_code == ExitCode.SOME_FAILED
 
@@ -53,21 +53,21 @@ def failing(times: int, error: type[LedgerUnavailable] = LedgerUnavailable) -> C
 def test_a_ledger_that_is_away_is_looked_after_and_told_once() -> None:
     watched: list[None] = []
     told: list[Exception] = []
-    patience = Patience(seconds=600, watch=lambda: watched.append(None), on_away=told.append)
+    patience = LedgerRetry(seconds=600, watch=lambda: watched.append(None), on_away=told.append)
     assert patience(failing(3)) == "news"
     assert len(watched) == 3
     assert [str(error) for error in told] == ["the ledger is away"]
 
 
 def test_patience_ends_with_its_seconds_and_with_the_deadline() -> None:
-    for patience in (Patience(seconds=0), Patience(seconds=600, deadline=0.0)):
+    for patience in (LedgerRetry(seconds=0), LedgerRetry(seconds=600, deadline=0.0)):
         with pytest.raises(LedgerUnavailable):
             patience(failing(1))
 
 
 def test_a_ledger_that_says_no_is_not_waited_for() -> None:
     with pytest.raises(LedgerRefused):
-        Patience(seconds=600)(failing(1, LedgerRefused))
+        LedgerRetry(seconds=600)(failing(1, LedgerRefused))
 
 
 # -- nobody there ----------------------------------------------------------------------------------
@@ -87,6 +87,6 @@ def test_silence_is_asked_about_until_the_job_ends(
             claim = play.take(job_id)
             play.settle(claim, succeeds(claim))
 
-    jobs = Following.of({job_id: "a job"})
-    assert follow(play.ledger, jobs, after="0", patience=Patience(), on_silence=somebody_comes)
+    jobs = FollowedJobs.of({job_id: "a job"})
+    assert follow(play.ledger, jobs, after="0", patience=LedgerRetry(), on_silence=somebody_comes)
     assert len(asked) >= 3

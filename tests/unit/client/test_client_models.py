@@ -18,7 +18,7 @@ from mulligan.policies.repair.strategy import contract_of
 from mulligan.tasks.ports.world import BadInput, Candidate
 from mulligan.workers import contract_models
 from mulligan.workers.contract_models import (
-    Models,
+    ContractModels,
     complete_contracts,
     contract_problems,
     reference_of,
@@ -46,7 +46,7 @@ class Span(BaseModel):
         return self
 
 
-def verify(models: Models, text: str, **options: Any) -> VerificationResult:
+def verify(models: ContractModels, text: str, **options: Any) -> VerificationResult:
     spec = VerifierSpec.model_validate({"id": "contract.schema", **options})
     return (
         VerifierRegistry(models=models)
@@ -97,7 +97,7 @@ def test_a_strict_model_reads_json_and_not_python() -> None:
 
 
 def test_both_the_schema_and_the_validators_are_checked() -> None:
-    models = Models(frozenset({"support.client_models"}))
+    models = ContractModels(frozenset({"support.client_models"}))
     result = verify(models, '{"name": "Alice", "age": "31"}', model=REFERENCE)
     assert [(f.path, f.code) for f in result.errors] == [
         ("$.age", "type"),
@@ -108,7 +108,7 @@ def test_both_the_schema_and_the_validators_are_checked() -> None:
 
 
 def test_a_taught_model_is_known_by_its_schema() -> None:
-    models, text = Models(), '{"name": "Alice", "age": 31}'
+    models, text = ContractModels(), '{"name": "Alice", "age": 31}'
     assert verify(models, text, schema=schema_of(Person)).status == "pass"
     registry = VerifierRegistry(models=models)
     spec = VerifierSpec.model_validate({"id": "contract.schema", "schema": schema_of(Person)})
@@ -134,7 +134,7 @@ def shouting(*, allowed: bool) -> type[BaseModel]:
 
 
 def test_two_models_with_one_name_and_one_schema_judge_their_own_jobs() -> None:
-    models = Models()
+    models = ContractModels()
     lax, strict = (models.contract(shouting(allowed=allowed)) for allowed in (True, False))
     assert lax["schema"] == strict["schema"]
     registry, text = VerifierRegistry(models=models), '{"text": "HEY"}'
@@ -147,7 +147,7 @@ def test_two_models_with_one_name_and_one_schema_judge_their_own_jobs() -> None:
 
 
 def test_the_key_of_a_model_is_its_own_and_makes_no_other_job() -> None:
-    models, again = Models(), Models()
+    models, again = ContractModels(), ContractModels()
     first = shouting(allowed=True)
     spec, other = models.contract(first), models.contract(shouting(allowed=False))
     assert models.contract(first) == spec == again.contract(first), "as in the next process"
@@ -160,7 +160,7 @@ def test_the_key_of_a_model_is_its_own_and_makes_no_other_job() -> None:
 
 def test_only_the_latest_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract_models, "_REMEMBERED", 2)
-    models = Models()
+    models = ContractModels()
     specs = [models.contract(shouting(allowed=False)) for _ in range(3)]
     found = [verify(models, '{"text": "HEY"}', **spec).status for spec in specs]
     assert found == ["pass", "fail", "fail"]
@@ -188,7 +188,7 @@ def test_only_the_latest_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_model_that_may_not_or_cannot_be_named(
     allowed: tuple[str, ...], reference: str, said: str
 ) -> None:
-    models = Models(frozenset(allowed))
+    models = ContractModels(frozenset(allowed))
     with pytest.raises(BadInput, match=said):
         verify(models, "{}", model=reference)
     registry = VerifierRegistry(models=models)
@@ -199,22 +199,24 @@ def test_a_model_that_may_not_or_cannot_be_named(
 def test_nothing_is_imported_that_is_not_allowed() -> None:
     assert "this" not in sys.modules
     with pytest.raises(BadInput):
-        Models(frozenset({"that"})).load("this:d")
+        ContractModels(frozenset({"that"})).load("this:d")
     assert "this" not in sys.modules
 
 
 def test_a_package_stands_for_all_below_it() -> None:
-    models = Models(frozenset({"mulligan.policies"}))
+    models = ContractModels(frozenset({"mulligan.policies"}))
     assert models.load("mulligan.policies.jobs.job:Job").__name__ == "Job"
     assert models.load("mulligan.policies.jobs.job:Job") is models.load(
         "mulligan.policies.jobs.job:Job"
     )
-    inner = Models(frozenset({"support.client_models"})).load("support.client_models:Outer.Inner")
+    inner = ContractModels(frozenset({"support.client_models"})).load(
+        "support.client_models:Outer.Inner"
+    )
     assert reference_of(inner) == "support.client_models:Outer.Inner"
 
 
 def test_submitting_writes_the_schema_beside_the_model() -> None:
-    models = Models(frozenset({"support.client_models"}))
+    models = ContractModels(frozenset({"support.client_models"}))
     job = make_job(verifiers=["json.object", {"id": "contract.schema", "model": REFERENCE}])
     assert contract_of(job) is None
     complete = complete_contracts(job, models)

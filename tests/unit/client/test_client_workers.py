@@ -13,7 +13,7 @@ import redis
 from support.ledger_stage import make_job, until
 
 from mulligan.policies.jobs.job import TERMINAL, Job, Output
-from mulligan.tasks.jobs.context import RunnerInHand
+from mulligan.tasks.jobs.context import ResolvedRunner
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Ledger, Publication
 from mulligan.tasks.ports.world import Request
@@ -142,11 +142,11 @@ class Gate:
 
 def gated(stack: LocalStack, gate: Gate, **more: Any) -> LocalWorkers:
     """Workers over the same ledger whose runner is the gate."""
-    bench = stack.workers.bench
-    in_hand = bench.runner(make_job().runner)
-    held = RunnerInHand(runner=gate, timeout=in_hand.timeout, decoding=in_hand.decoding)
+    context = stack.workers.context
+    in_hand = context.runner(make_job().runner)
+    held = ResolvedRunner(runner=gate, timeout=in_hand.timeout, decoding=in_hand.decoding)
     options = {"slots": 1, "lease": QUICK["lease"], **more}
-    return LocalWorkers(replace(bench, runner=lambda _: held), **options)
+    return LocalWorkers(replace(context, runner=lambda _: held), **options)
 
 
 def test_closing_waits_for_what_runs(stack: LocalStack) -> None:

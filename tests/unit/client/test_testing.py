@@ -18,7 +18,7 @@ from mulligan import Client, RepairingTask, Result, install
 from mulligan.policies.edits.edit import Edit
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Output, RunnerSpec
-from mulligan.tasks.ports.appliers import ApplyContext, Change, Validation
+from mulligan.tasks.ports.appliers import ApplyContext, FileChange, Validation
 from mulligan.tasks.ports.world import Candidate, Request, RunnerError
 from mulligan.testing import (
     NO_MODELS,
@@ -248,12 +248,12 @@ class Greedy:
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
         return Validation(ok=True)
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         path = ctx.root / edit.target
         before = path.read_bytes()
         if self.writes:
             path.write_bytes(before + b"!")
-        return [Change(path=edit.target, before=before, after=before + b"!")]
+        return [FileChange(path=edit.target, before=before, after=before + b"!")]
 
 
 def test_the_contract_of_an_applier(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from mulligan.policies.cycles.guardrail import (
     LOOP_CAP,
     TIME_SHARE_CAP,
     Guardrail,
-    Session,
-    Step,
-    session_of,
+    LoadStep,
+    RepairLoad,
+    repair_load,
 )
 
 seconds = st.floats(min_value=0, max_value=1e6, allow_nan=False)
@@ -43,7 +43,7 @@ seconds = st.floats(min_value=0, max_value=1e6, allow_nan=False)
 def test_what_forbids_one_more_loop(
     loops_of_skill: int, loops: int, repair: float, total: float, expected: str | None
 ) -> None:
-    session = Session(
+    session = RepairLoad(
         loops_of_skill=loops_of_skill, loops=loops, repair_seconds=repair, seconds=total
     )
     assert Guardrail().exhausted(session) == expected
@@ -51,26 +51,26 @@ def test_what_forbids_one_more_loop(
 
 @given(seconds, seconds)
 def test_the_first_loop_of_a_session_is_never_stopped_by_its_time(a: float, b: float) -> None:
-    session = Session(repair_seconds=max(a, b), seconds=min(a, b))
+    session = RepairLoad(repair_seconds=max(a, b), seconds=min(a, b))
     assert Guardrail(share=0.01).exhausted(session) is None
 
 
 @given(st.integers(1, 9), st.integers(0, 20))
 def test_so_many_loops_of_a_skill_and_no_more(cap: int, done: int) -> None:
-    session = Session(loops_of_skill=done, loops=done, repair_seconds=0, seconds=1)
+    session = RepairLoad(loops_of_skill=done, loops=done, repair_seconds=0, seconds=1)
     assert (Guardrail(loops=cap).exhausted(session) == LOOP_CAP) is (done >= cap)
 
 
 def test_a_session_is_seen_from_one_skill() -> None:
     steps = [
-        Step(skill="read", seconds=10, repair=False, loop=True),
-        Step(skill="read", seconds=5, repair=True, loop=False),
-        Step(skill="write", seconds=20, repair=False, loop=True),
-        Step(skill="write", seconds=15, repair=True, loop=False),
-        Step(skill="read", seconds=30, repair=False, loop=False),
+        LoadStep(skill="read", seconds=10, repair=False, loop=True),
+        LoadStep(skill="read", seconds=5, repair=True, loop=False),
+        LoadStep(skill="write", seconds=20, repair=False, loop=True),
+        LoadStep(skill="write", seconds=15, repair=True, loop=False),
+        LoadStep(skill="read", seconds=30, repair=False, loop=False),
     ]
-    assert session_of(steps, skill="read") == Session(
+    assert repair_load(steps, skill="read") == RepairLoad(
         loops_of_skill=1, loops=2, repair_seconds=20, seconds=80
     )
-    assert session_of(iter(steps), skill="count").loops_of_skill == 0
-    assert session_of([], skill="read") == Session()
+    assert repair_load(iter(steps), skill="count").loops_of_skill == 0
+    assert repair_load([], skill="read") == RepairLoad()

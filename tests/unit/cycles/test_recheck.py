@@ -13,10 +13,10 @@ from mulligan.policies.cycles.delayed import SAME_FORMULATION, similarity
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output, Usage
 from mulligan.tasks.jobs.attempt import SLACK, run_attempt
-from mulligan.tasks.jobs.context import Stay
+from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.jobs.outcome import Rechecked, Requeued
 from mulligan.tasks.jobs.recheck import run_recheck
-from mulligan.tasks.ports.ledger import Entry, Lease, Publication, Refused
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Lease, Publication
 from mulligan.tasks.ports.world import RunnerError, TransportFault, VerifierError
 
 PROMPT = "Extract the person as JSON."
@@ -31,9 +31,9 @@ def play(memory_stage: StageMaker) -> Stage:
 def repaired(play: Stage, mode: str, **delayed: Any) -> Entry:
     """A job that failed, was repaired by its mandatory retry, and is due to be verified again."""
     told = play.offer(make_job(prompt=PROMPT, delayed_verification={"mode": mode, **delayed}))
-    bench = bench_of(play, FakeRunner(["no JSON", '{"name": "Ada"}']))
+    context = bench_of(play, FakeRunner(["no JSON", '{"name": "Ada"}']))
     for number in (1, 2):
-        run_attempt(bench, Entry("attempt", told.id, number))
+        run_attempt(context, Entry("attempt", told.id, number))
     assert play.view(told.id).state == "succeeded"
     play.advance(AFTER)
     return Entry("cycle", told.id, 1, 1)
@@ -74,8 +74,8 @@ def test_it_is_held_for_as_long_as_its_parts_may_take(play: Stage, mode: str, le
         held.append(deadline)
         return nullcontext()
 
-    bench = bench_of(play, verifier=lambda _: Slow(), holding=holding)
-    assert isinstance(run_recheck(bench, entry), Rechecked)
+    context = bench_of(play, verifier=lambda _: Slow(), holding=holding)
+    assert isinstance(run_recheck(context, entry), Rechecked)
     assert held == [least + SLACK]
 
 
@@ -137,7 +137,7 @@ def test_a_verifier_that_never_reaches_a_verdict_ends_with_a_person(play: Stage)
     for _ in range(broken.verifier_tries - 1):
         assert isinstance(run_recheck(broken, entry), Requeued)
         play.advance(10)
-    assert run_recheck(broken, entry) == Refused("escalated", "tool_error")
+    assert run_recheck(broken, entry) == ClaimRefused("escalated", "tool_error")
     assert play.cycle(entry.job_id).reason == "tool_error"
 
 
@@ -145,22 +145,22 @@ def test_a_transport_fault_puts_it_off(play: Stage) -> None:
     entry = repaired(play, "reformulate")
     fault = TransportFault("busy", provider="fake", status=429, retry_after=30.0)
     runner = FakeRunner([fault, "{}"])
-    bench = bench_of(play, runner)
-    told = run_recheck(bench, entry)
+    context = bench_of(play, runner)
+    told = run_recheck(context, entry)
     assert isinstance(told, Requeued)
     assert told.delay >= 30
-    assert run_recheck(bench, entry) == Refused("early")
+    assert run_recheck(context, entry) == ClaimRefused("early")
     play.advance(told.delay + 1)
     assert play.swept() == {str(entry)}
-    assert run_recheck(bench, entry) == Rechecked(entry=entry, score=100, status="completed")
+    assert run_recheck(context, entry) == Rechecked(entry=entry, score=100, status="completed")
     assert len(runner.asked) == 2
 
 
 class Away:
     """A provider that is to be left alone."""
 
-    def wait(self, provider: str) -> Stay | None:
-        return Stay(seconds=50.0)
+    def wait(self, provider: str) -> ProviderHold | None:
+        return ProviderHold(seconds=50.0)
 
     def fault(self, fault: TransportFault) -> None: ...
 
@@ -170,14 +170,14 @@ class Away:
 def test_a_provider_that_is_away_is_left_alone_and_at_last_told_of(play: Stage) -> None:
     entry = repaired(play, "reformulate")
     runner = FakeRunner(["{}"])
-    bench = bench_of(play, runner, breakers=Away())
+    context = bench_of(play, runner, breakers=Away())
     told: Any = None
     for _ in range(200):
-        told = run_recheck(bench, entry)
-        if isinstance(told, Refused):
+        told = run_recheck(context, entry)
+        if isinstance(told, ClaimRefused):
             break
         play.advance(51)
-    assert told == Refused("escalated", "missing_delayed_verification")
+    assert told == ClaimRefused("escalated", "missing_delayed_verification")
     assert runner.asked == []
 
 
@@ -197,6 +197,6 @@ def test_whoever_lost_the_lease_changes_nothing(play: Stage) -> None:
             play.expire_leases()
             return super().answer(request)
 
-    assert run_recheck(bench_of(play, Slow(["no JSON"])), entry) == Refused("lost")
+    assert run_recheck(bench_of(play, Slow(["no JSON"])), entry) == ClaimRefused("lost")
     told = run_recheck(bench_of(play, FakeRunner(["{}"])), entry)
     assert told == Rechecked(entry=entry, score=100, status="completed")

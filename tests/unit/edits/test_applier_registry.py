@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from mulligan.policies.edits.edit import Edit, EditOp
-from mulligan.tasks.ports.appliers import ApplyContext, Change, Validation
+from mulligan.tasks.ports.appliers import ApplyContext, FileChange, Validation
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.edits.applier_registry import GROUP, EditApplierRegistry, default_registry
 
@@ -21,8 +21,8 @@ class Touch:
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
         return Validation(ok=True)
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
-        return [Change(path=edit.target, before=None, after=b"")]
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
+        return [FileChange(path=edit.target, before=None, after=b"")]
 
 
 class Nothing:

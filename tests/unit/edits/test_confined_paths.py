@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.tasks.ports.appliers import Change, EditConflict, EditRefused
+from mulligan.tasks.ports.appliers import EditConflict, EditRefused, FileChange
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree import write_changes as writing
 from mulligan.workers.edits.tree.write_changes import perform, put, remove_leftovers
@@ -62,13 +62,13 @@ def test_a_path_that_leads_elsewhere_is_refused(root: Path, path: str) -> None:
     with pytest.raises(EditRefused):
         confine.read(root, path)
     with pytest.raises(EditRefused):
-        perform(root, [Change(path=path, before=None, after=b"x")])
+        perform(root, [FileChange(path=path, before=None, after=b"x")])
     assert snapshot(root.parent) == {"outside/secret": (b"secret", 0o644)}
 
 
 @pytest.mark.parametrize("path", [".gitignore", ".gitattributes", "a/.github/x.yml", "..a", "a b"])
 def test_names_that_only_look_like_it_are_fine(root: Path, path: str) -> None:
-    perform(root, [Change(path=path, before=None, after=b"x")])
+    perform(root, [FileChange(path=path, before=None, after=b"x")])
     assert (root / path).read_bytes() == b"x"
 
 
@@ -80,9 +80,9 @@ def test_a_link_is_never_followed(root: Path) -> None:
         with pytest.raises(EditRefused, match="symbolic link"):
             confine.read(root, path)
         with pytest.raises(EditRefused):
-            perform(root, [Change(path=path, before=b"secret", after=b"x")])
+            perform(root, [FileChange(path=path, before=b"secret", after=b"x")])
         with pytest.raises(EditRefused):
-            perform(root, [Change(path=path, before=None, after=b"x")])
+            perform(root, [FileChange(path=path, before=None, after=b"x")])
     assert snapshot(root.parent / "outside") == {"secret": (b"secret", 0o644)}
 
 
@@ -102,7 +102,7 @@ def test_a_folder_swapped_for_a_link_before_the_write_leads_nowhere(
 
     monkeypatch.setattr(writing, "_place", swapped)
     with pytest.raises(EditRefused):
-        perform(root, [Change(path="folder/secret", before=b"secret", after=b"mine")])
+        perform(root, [FileChange(path="folder/secret", before=b"secret", after=b"mine")])
     assert snapshot(root.parent / "outside") == {"secret": (b"secret", 0o644)}
 
 
@@ -117,7 +117,7 @@ def test_special_files_and_large_ones_are_refused(root: Path) -> None:
     with pytest.raises(EditRefused, match="over the cap of 100 bytes"):
         confine.read(root, "large", max_bytes=100)
     with pytest.raises(EditRefused, match="over the cap of 100 bytes"):
-        perform(root, [Change(path="new", before=None, after=b"x" * 101)], max_bytes=100)
+        perform(root, [FileChange(path="new", before=None, after=b"x" * 101)], max_bytes=100)
 
 
 def test_a_missing_file_is_refused_with_those_that_may_be_meant(root: Path) -> None:
@@ -134,10 +134,10 @@ def test_changes_are_written_with_their_modes_and_folders(root: Path) -> None:
     perform(
         root,
         [
-            Change(path="run.sh", before=b"old", after=b"new"),
-            Change(path="a/b/new", before=None, after=b"n"),
-            Change(path="a/b/tool", before=None, after=b"t", mode=0o755),
-            Change(path="gone", before=b"gone", after=None),
+            FileChange(path="run.sh", before=b"old", after=b"new"),
+            FileChange(path="a/b/new", before=None, after=b"n"),
+            FileChange(path="a/b/tool", before=None, after=b"t", mode=0o755),
+            FileChange(path="gone", before=b"gone", after=None),
         ],
     )
     assert snapshot(root) == {
@@ -150,12 +150,12 @@ def test_changes_are_written_with_their_modes_and_folders(root: Path) -> None:
 def test_a_file_may_become_a_folder_and_back(root: Path) -> None:
     (root / "x").write_text("file")
     there = [
-        Change(path="x", before=b"file", after=None),
-        Change(path="x/y/z", before=None, after=b"in"),
+        FileChange(path="x", before=b"file", after=None),
+        FileChange(path="x/y/z", before=None, after=b"in"),
     ]
     back = [
-        Change(path="x", before=None, after=b"file"),
-        Change(path="x/y/z", before=b"in", after=None),
+        FileChange(path="x", before=None, after=b"file"),
+        FileChange(path="x/y/z", before=b"in", after=None),
     ]
     perform(root, there)
     assert snapshot(root) == {"x/y/z": (b"in", 0o644)}
@@ -166,20 +166,22 @@ def test_a_file_may_become_a_folder_and_back(root: Path) -> None:
 @pytest.mark.parametrize(
     "stale",
     [
-        Change(path="b", before=b"other", after=b"x"),
-        Change(path="b", before=None, after=b"x"),
-        Change(path="missing", before=b"m", after=b"x"),
-        Change(path="b", before=b"other", after=None),
-        Change(path="a", before=b"a", after=b"twice"),
+        FileChange(path="b", before=b"other", after=b"x"),
+        FileChange(path="b", before=None, after=b"x"),
+        FileChange(path="missing", before=b"m", after=b"x"),
+        FileChange(path="b", before=b"other", after=None),
+        FileChange(path="a", before=b"a", after=b"twice"),
     ],
     ids=["changed", "created", "deleted", "deleting", "twice"],
 )
-def test_one_stale_change_keeps_all_of_them_from_being_written(root: Path, stale: Change) -> None:
+def test_one_stale_change_keeps_all_of_them_from_being_written(
+    root: Path, stale: FileChange
+) -> None:
     (root / "a").write_text("a")
     (root / "b").write_text("b")
     before = snapshot(root)
     with pytest.raises(EditRefused) as refused:
-        perform(root, [Change(path="a", before=b"a", after=b"A"), stale])
+        perform(root, [FileChange(path="a", before=b"a", after=b"A"), stale])
     assert stale.path == "a" or isinstance(refused.value, EditConflict)
     assert snapshot(root) == before
 
@@ -194,11 +196,11 @@ def test_what_fails_half_way_is_put_back(
     (root / "b").write_text("b")
     before = snapshot(root)
     changes = [
-        Change(path="a", before=b"a", after=b"A", mode=0o755),
-        Change(path="b", before=b"b", after=None),
-        Change(path="deep/er/c", before=None, after=b"c"),
-        Change(path="d", before=None, after=b"d"),
-        Change(path="e", before=None, after=b"e"),
+        FileChange(path="a", before=b"a", after=b"A", mode=0o755),
+        FileChange(path="b", before=b"b", after=None),
+        FileChange(path="deep/er/c", before=None, after=b"c"),
+        FileChange(path="d", before=None, after=b"d"),
+        FileChange(path="e", before=None, after=b"e"),
     ]
     rename, calls = os.rename, iter(range(100))
 

@@ -9,7 +9,7 @@ import pytest
 
 import mulligan
 from mulligan.policies.edits.edit import AutonomyMode, Edit, EditOutcome, EditRiskTier
-from mulligan.tasks.ports.appliers import ApplyContext, Change, Validation
+from mulligan.tasks.ports.appliers import ApplyContext, FileChange, Validation
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.edits.applier_registry import EditApplierRegistry
 from mulligan.workers.edits.execute_edits import EditContext, execute_edits
@@ -28,12 +28,12 @@ class Fake:
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
         return Validation(ok=not self._reason, reason=self._reason)
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         if self._error is not None:
             raise self._error
         path = ctx.root / edit.target
         before = path.read_bytes() if path.exists() else None
-        return [Change(path=edit.target, before=before, after=self.op.encode())]
+        return [FileChange(path=edit.target, before=before, after=self.op.encode())]
 
 
 REGISTRY = EditApplierRegistry(

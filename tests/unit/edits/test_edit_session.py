@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from mulligan.policies.edits.edit import AutonomyMode, BenchmarkSpec, Edit, EditReason, EditRiskTier
-from mulligan.policies.edits.session import DIFF_CAP, Session, diff_of, records_of
-from mulligan.policies.edits.suite import WHOLE, Runs, Scores, Suite, SuiteTask, TaskScore
-from mulligan.tasks.edits.advance import EditBench, NotNow, advance
+from mulligan.policies.edits.session import DIFF_CAP, EditSession, diff_of, records_of
+from mulligan.policies.edits.suite import WHOLE, Suite, SuiteRuns, SuiteScores, SuiteTask, TaskScore
+from mulligan.tasks.edits.advance import EditContextPorts, RetryLater, advance
 from mulligan.tasks.edits.decide import approve, reject, roll_back
 from mulligan.tasks.ports.appliers import (
     ApplyContext,
-    Change,
     EditConflict,
     EditRefused,
+    FileChange,
     Validation,
 )
 from mulligan.tasks.ports.world import BadInput
@@ -40,7 +40,7 @@ class Put:
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
         return Validation(ok="text" in edit.payload, reason="payload.text: is required")
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         match edit.payload["text"]:
             case "refuse":
                 raise EditRefused("a.txt: expected 'x', there is 'y'")
@@ -52,7 +52,7 @@ class Put:
                 before = self._files.get(edit.target)
                 note = "trailing white space" if "tolerant" in edit.references else ""
                 after = str(text).encode()
-                return [Change(path=edit.target, before=before, after=after, note=note)]
+                return [FileChange(path=edit.target, before=before, after=after, note=note)]
 
 
 class Appliers:
@@ -83,9 +83,9 @@ class FakeTree:
     def mode(self, path: str) -> int | None:
         return 0o644 if path in self.files else None
 
-    def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
+    def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[FileChange]) -> int:
         if self.busy:
-            raise NotNow("held by session other")
+            raise RetryLater("held by session other")
         if self.refusal is not None:
             raise self.refusal
         self.before[session_id, edit_id] = dict(self.files)
@@ -134,7 +134,7 @@ class FakeMeasurer:
     def forbidden(self, suite: Suite) -> list[str]:
         return []
 
-    def snapshot(self, root: Path, changes: Sequence[Change] = ()) -> str:
+    def snapshot(self, root: Path, changes: Sequence[FileChange] = ()) -> str:
         if self.too_large and self._files.get("a.txt") == b"huge":
             raise BadInput("the tree is over 20 MB")
         files = dict(self._files)
@@ -144,13 +144,13 @@ class FakeMeasurer:
         self.states[name] = files
         return name
 
-    def start(self, suite: Suite, state: str, *, session: str, repeat: int) -> Runs:
+    def start(self, suite: Suite, state: str, *, session: str, repeat: int) -> SuiteRuns:
         self.started.append((state, repeat))
         if self.states[state].get("a.txt") == b"breaks the suite":
             raise BadInput("tasks[0].prompt_file: there is no such file")
-        return Runs(session=session, state=state, repeat=repeat)
+        return SuiteRuns(session=session, state=state, repeat=repeat)
 
-    def poll(self, suite: Suite, runs: Runs) -> Scores | None:
+    def poll(self, suite: Suite, runs: SuiteRuns) -> SuiteScores | None:
         key = f"{runs.state}/{runs.repeat}"
         self._looks[key] = self._looks.get(key, 0) + 1
         if self._slow and self._looks[key] == 1:
@@ -161,7 +161,7 @@ class FakeMeasurer:
             TaskScore(task=name, cluster=name, values={WHOLE: score}, note=note)
             for name, score in found.items()
         )
-        return Scores(runs=(run,))
+        return SuiteScores(runs=(run,))
 
 
 def by_table(files: Mapping[str, bytes]) -> dict[str, float]:
@@ -194,7 +194,7 @@ class Scene:
         )
         suite = Suite(tasks=tasks, deterministic=True) if judge else None
         tiers = changes.pop("tiers", {"put": EditRiskTier.AUTO})
-        self.session = Session(
+        self.session = EditSession(
             id="s1",
             host="h",
             root="/tree",
@@ -205,7 +205,7 @@ class Scene:
             updated_at=NOW,
             **changes,
         )
-        self.bench = EditBench(
+        self.context = EditContextPorts(
             ctx=ApplyContext(root=Path("/tree")),
             appliers=Appliers(self.files),
             tree=self.tree,
@@ -217,7 +217,7 @@ class Scene:
         for _ in range(200):
             if self.session.phase == "done":
                 return self.said()
-            self.session = advance(self.bench, self.session)
+            self.session = advance(self.context, self.session)
         raise AssertionError(f"it does not end: {self.session}")
 
     def said(self) -> list[tuple[str, EditReason]]:
@@ -347,7 +347,7 @@ def test_an_edit_that_makes_the_tree_too_large_to_measure_is_taken_back() -> Non
 def test_a_rejected_edit_that_cannot_be_taken_back_says_so() -> None:
     stage = Scene(put("unfair"))
     while stage.tree.writes == 0:
-        stage.session = advance(stage.bench, stage.session)
+        stage.session = advance(stage.context, stage.session)
     stage.tree.refusal = EditConflict("a.txt: line 3 changed since")
     assert stage.run() == [("rejected_by_gate", "conflict")]
     error = str(stage.session.outcomes[0].error)
@@ -361,8 +361,8 @@ def test_a_rejected_edit_that_cannot_be_taken_back_says_so() -> None:
 def test_a_session_that_waits_is_the_same_session() -> None:
     stage = Scene(put("good"), slow=True)
     while stage.session.phase != "measuring" or stage.session.trial.runs is None:  # type: ignore[union-attr]
-        stage.session = advance(stage.bench, stage.session)
-    assert advance(stage.bench, stage.session) is stage.session
+        stage.session = advance(stage.context, stage.session)
+    assert advance(stage.context, stage.session) is stage.session
     assert stage.run() == [("applied", "kept")]
 
 
@@ -375,8 +375,8 @@ def test_every_step_may_be_taken_twice(text: str, suite: bool) -> None:
     once, twice = (Scene(put(text), benchmark=policy, **changes) for _ in range(2))
     wanted = once.run()
     for _ in range(50):
-        advance(twice.bench, twice.session)
-        twice.session = advance(twice.bench, twice.session)
+        advance(twice.context, twice.session)
+        twice.session = advance(twice.context, twice.session)
     assert twice.said() == wanted
     assert twice.files == once.files
     assert twice.tree.writes == once.tree.writes
@@ -385,7 +385,7 @@ def test_every_step_may_be_taken_twice(text: str, suite: bool) -> None:
 def test_a_busy_tree_says_nothing_about_the_edit() -> None:
     stage = Scene(put("good"), judge=None, benchmark=BenchmarkSpec(policy="allow"))
     stage.tree.busy = True
-    with pytest.raises(NotNow, match="held by session other"):
+    with pytest.raises(RetryLater, match="held by session other"):
         stage.run()
     stage.tree.busy = False
     assert stage.run() == [("applied", "ungated")]
@@ -394,9 +394,9 @@ def test_a_busy_tree_says_nothing_about_the_edit() -> None:
 def test_a_session_goes_through_json_unchanged_at_every_step() -> None:
     stage = Scene(put("good", "e1"), put("unfair", "e2"), slow=True)
     for _ in range(40):
-        again = Session.model_validate_json(stage.session.model_dump_json())
+        again = EditSession.model_validate_json(stage.session.model_dump_json())
         assert again == stage.session
-        stage.session = advance(stage.bench, again)
+        stage.session = advance(stage.context, again)
     assert stage.session.phase == "done"
 
 
@@ -450,7 +450,7 @@ def test_rolling_a_session_back_keeps_what_was_measured_of_what_waited() -> None
     stage = Scene(put("good", "e1"), put("good", "e2"), mode="manual")
     stage.run()
     approved = approve(stage.session, "e1", by="ada", now=NOW)
-    ended, _ = roll_back(stage.bench, approved, None, by="ada")
+    ended, _ = roll_back(stage.context, approved, None, by="ada")
     assert [o.reason for o in ended.outcomes] == ["rejected", "rejected"]
     assert [o.benchmark_delta for o in ended.outcomes] == [0.1, 0.1]
 
@@ -538,8 +538,8 @@ def test_what_a_review_measured_is_not_the_last_word() -> None:
 def test_a_session_rolled_back_while_it_measures_for_a_review_has_nothing_to_undo() -> None:
     scene = Scene(put("better"), mode="manual", slow=True)
     while scene.session.trial is None:
-        scene.session = advance(scene.bench, scene.session)
-    scene.session, text = roll_back(scene.bench, scene.session, None, by="mia")
+        scene.session = advance(scene.context, scene.session)
+    scene.session, text = roll_back(scene.context, scene.session, None, by="mia")
     assert "nothing was applied" in text
     assert scene.said() == [("rejected_by_user", "rejected")]
 
@@ -547,13 +547,13 @@ def test_a_session_rolled_back_while_it_measures_for_a_review_has_nothing_to_und
 def test_one_edit_can_be_rolled_back_and_keeps_what_was_measured() -> None:
     stage = Scene(put("good"))
     stage.run()
-    stage.session, text = roll_back(stage.bench, stage.session, "e1", by="ada", note="a bad day")
+    stage.session, text = roll_back(stage.context, stage.session, "e1", by="ada", note="a bad day")
     assert text == "rolled back"
     assert stage.said() == [("rolled_back", "rolled_back")]
     assert stage.session.outcomes[0].benchmark_delta == 0.1
     assert stage.session.outcomes[0].error == "a bad day"
     assert stage.files["a.txt"] == b"start"
-    again, text = roll_back(stage.bench, stage.session, "e1", by="ada")
+    again, text = roll_back(stage.context, stage.session, "e1", by="ada")
     assert text == "nothing to roll back"
     assert again.outcomes[0].status == "rolled_back"
 
@@ -561,9 +561,9 @@ def test_one_edit_can_be_rolled_back_and_keeps_what_was_measured() -> None:
 def test_a_session_rolled_back_in_the_middle_of_measuring_leaves_nothing_to_do() -> None:
     stage = Scene(put("good", "e1"), put("better", "e2"), put("middle", "e3"), slow=True)
     while not (stage.session.at == 1 and stage.session.phase == "measuring"):
-        stage.session = advance(stage.bench, stage.session)
+        stage.session = advance(stage.context, stage.session)
     assert stage.files["a.txt"] == b"better"
-    stage.session, _ = roll_back(stage.bench, stage.session, None, by="ada")
+    stage.session, _ = roll_back(stage.context, stage.session, None, by="ada")
     assert stage.files["a.txt"] == b"start"
     assert stage.run() == [
         ("rolled_back", "rolled_back"),
@@ -576,7 +576,7 @@ def test_a_session_rolled_back_in_the_middle_of_measuring_leaves_nothing_to_do()
 def test_what_was_never_applied_cannot_be_rolled_back() -> None:
     stage = Scene(put("good"))
     with pytest.raises(BadInput, match="has not applied an edit 'e1'"):
-        roll_back(stage.bench, stage.session, "e1", by="ada")
+        roll_back(stage.context, stage.session, "e1", by="ada")
 
 
 # -- diffs -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mulligan.policies.edits.edit import Edit
-from mulligan.tasks.ports.appliers import ApplyContext, Change, EditApplier, EditRefused
+from mulligan.tasks.ports.appliers import ApplyContext, EditApplier, EditRefused, FileChange
 from mulligan.workers.edits.operations.file_operations import APPLIERS
 from mulligan.workers.edits.tree.write_changes import perform
 
@@ -37,7 +37,7 @@ def edit_of(op: str, target: str, **payload: Any) -> Edit:
     return Edit(id="e1", op=op, target=target, payload=payload)
 
 
-def changes(root: Path, op: str, target: str, **payload: Any) -> list[Change]:
+def changes(root: Path, op: str, target: str, **payload: Any) -> list[FileChange]:
     return OPS[op].changes(edit_of(op, target, **payload), ApplyContext(root=root))
 
 

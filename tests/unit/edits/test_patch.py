@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.policies.edits.fit import Misfit, apply_hunks
+from mulligan.policies.edits.fit import MisfitHunk, apply_hunks
 from mulligan.policies.edits.patch import PatchError, parse, special_mode, unquoted
 from mulligan.policies.edits.search_replace import replaced
 
@@ -34,7 +34,7 @@ def fitted(diff: str, text: str = FILE) -> tuple[str, tuple[str, ...], bool]:
 
 
 def misfit(diff: str, text: str = FILE) -> str:
-    with pytest.raises(Misfit) as refused:
+    with pytest.raises(MisfitHunk) as refused:
         fitted(diff, text)
     return str(refused.value)
 
@@ -157,7 +157,7 @@ def test_a_replacement_is_spelled_as_what_was_found(search: str) -> None:
     done = replaced(CODE, search, search.replace("old", "new"))
     assert done.text == CODE.replace("old", "new")
     assert done.tolerances == ("Unicode punctuation", RESPELLED)
-    with pytest.raises(Misfit, match="the replacement adds “, for which the file has"):
+    with pytest.raises(MisfitHunk, match="the replacement adds “, for which the file has"):
         replaced('“a”: "b"\n', "“a”: “b”\n", "“a”: “c”\n")
 
 
@@ -280,7 +280,7 @@ def test_whatever_is_given_either_fits_line_by_line_or_is_refused(
     text = "".join(f"{line}\n" for line in file)
     try:
         done = apply_hunks(text, parse(f"@@ -1 +1 @@\n{body}").files[0].hunks)
-    except (Misfit, PatchError):
+    except (MisfitHunk, PatchError):
         return
     if not done.applied:
         assert done.text.count("\n") == len(file) - len(old) + len(new)
@@ -323,14 +323,14 @@ def test_search_and_replace_has_the_same_tolerances(
     ],
 )
 def test_a_search_that_is_not_there_once_is_refused(search: str, says: str) -> None:
-    with pytest.raises(Misfit, match=says):
+    with pytest.raises(MisfitHunk, match=says):
         replaced(FILE, search, "x")
 
 
 def test_a_count_is_what_has_to_be_there() -> None:
     assert replaced(FILE, "return", "yield", 2).text == FILE.replace("return", "yield")
     assert replaced(FILE, "return", "yield", "all").text == FILE.replace("return", "yield")
-    with pytest.raises(Misfit, match=r"occurs 2 times \(lines 6, 10\), not 3"):
+    with pytest.raises(MisfitHunk, match=r"occurs 2 times \(lines 6, 10\), not 3"):
         replaced(FILE, "return", "yield", 3)
 
 

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.tasks.ports.appliers import EditRefused
-from mulligan.workers.edits.formats.json_file import JsonDocument, JsonLinesDocument
-from mulligan.workers.edits.formats.structured_file import Document, Unreadable, same
-from mulligan.workers.edits.formats.toml_file import TomlDocument
-from mulligan.workers.edits.formats.yaml_file import YamlDocument
+from mulligan.workers.edits.formats.json_file import JsonFile, JsonLinesFile
+from mulligan.workers.edits.formats.structured_file import StructuredFile, Unreadable, same
+from mulligan.workers.edits.formats.toml_file import TomlFile
+from mulligan.workers.edits.formats.yaml_file import YamlFile
 
-FORMATS: dict[str, type[Document]] = {
-    "toml": TomlDocument,
-    "yaml": YamlDocument,
-    "json": JsonDocument,
-    "jsonl": JsonLinesDocument,
+FORMATS: dict[str, type[StructuredFile]] = {
+    "toml": TomlFile,
+    "yaml": YamlFile,
+    "json": JsonFile,
+    "jsonl": JsonLinesFile,
 }
 
 
-def read(kind: str, text: str) -> Document:
+def read(kind: str, text: str) -> StructuredFile:
     return FORMATS[kind].read(f"file.{kind}", text.encode())
 
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_read_says_why(kind: str, text: str, why: str) -> None:
 
 def test_a_byte_order_mark_stays() -> None:
     data = "\ufeffa = 1\n".encode()
-    document = TomlDocument.read("a.toml", data)
+    document = TomlFile.read("a.toml", data)
     assert document.bytes() == data
     assert document.set(("a",), 2).bytes() == "\ufeffa = 2\n".encode()
 
@@ -321,7 +321,7 @@ def test_json_keeps_every_other_byte(
     check(read("json", text), value, data)
 
 
-def check(document: Document, value: Any, data: st.DataObject) -> None:
+def check(document: StructuredFile, value: Any, data: st.DataObject) -> None:
     table = document.data["t"]
     key = data.draw(st.sampled_from(sorted(table)))
     changed = document.set(("t", key), value)

@@ -11,9 +11,9 @@ import pytest
 from mulligan.console.jobfiles.suite_file import load_suite
 from mulligan.policies.edits.suite import (
     WHOLE,
-    Runs,
-    Scores,
     Suite,
+    SuiteRuns,
+    SuiteScores,
     SuiteTask,
     TaskScore,
     content_digest,
@@ -151,12 +151,14 @@ def test_the_order_of_keys_is_no_content() -> None:
 
 
 def test_scores_and_runs_survive_json() -> None:
-    one = Scores(runs=((TaskScore(task="t", cluster="c", values={WHOLE: 0.5}, note="so"),),))
+    one = SuiteScores(runs=((TaskScore(task="t", cluster="c", values={WHOLE: 0.5}, note="so"),),))
     two = one.joined(one)
-    assert Scores.model_validate_json(two.model_dump_json()) == two
+    assert SuiteScores.model_validate_json(two.model_dump_json()) == two
     assert two.repeats == 2
     assert two.notes == ("t: so",)
-    runs = Runs(session="s", state="sha256:1", repeat=0, jobs={"t": "p00-1"}, failed={"u": "no"})
-    assert Runs.model_validate_json(runs.model_dump_json()) == runs
+    runs = SuiteRuns(
+        session="s", state="sha256:1", repeat=0, jobs={"t": "p00-1"}, failed={"u": "no"}
+    )
+    assert SuiteRuns.model_validate_json(runs.model_dump_json()) == runs
     suite = Suite(tasks=(a_task(), a_task(id="u", command=None, job={"prompt": "p"})))
     assert Suite.model_validate_json(suite.model_dump_json()) == suite

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mulligan.policies.escalations.alerts import (
     Alert,
-    Places,
+    AlertLinks,
     alert_body,
     alert_text,
     delivery_delay,
@@ -20,7 +20,7 @@ from mulligan.policies.escalations.alerts import (
     verify_signature,
 )
 
-HERE = Places(console="http://127.0.0.1:8700")
+HERE = AlertLinks(console="http://127.0.0.1:8700")
 GROUP: dict[str, Any] = {
     "signature": "v1:schema_invalid|$.age",
     "reason": "repeated_failure",
@@ -80,7 +80,7 @@ def test_an_alert_leads_to_the_console(told: Alert, link: str) -> None:
 
 
 def test_an_alert_leads_to_its_section_of_the_runbook() -> None:
-    wiki = Places(console="http://127.0.0.1:8700", runbook="https://wiki.example/ops")
+    wiki = AlertLinks(console="http://127.0.0.1:8700", runbook="https://wiki.example/ops")
     assert runbook_link("breaker_opened", wiki) == "https://wiki.example/ops#breaker_opened"
     assert runbook_link("escalated", HERE) == "http://127.0.0.1:8700/runbook#escalated"
 

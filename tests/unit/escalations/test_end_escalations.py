@@ -9,9 +9,9 @@ from support.ledger_stage import Stage, StageMaker, answer, escalates, retries_a
 
 from mulligan.policies.jobs.job import Decoding
 from mulligan.tasks.escalations.end_escalations import (
-    Action,
-    Unended,
-    Which,
+    EndAction,
+    EscalationFilter,
+    NotEnded,
     end_all,
     find_group,
     list_groups,
@@ -32,11 +32,11 @@ def escalate(stage: Stage, about: str | None = ALIKE, **fields: Any) -> str:
     return f"{job_id}:1"
 
 
-def requeue(**fields: Any) -> Action:
-    return Action(how="requeued", by="ann", **fields)
+def requeue(**fields: Any) -> EndAction:
+    return EndAction(how="requeued", by="ann", **fields)
 
 
-def end(stage: Stage, ids: list[str], action: Action) -> tuple[Any, list[Publication]]:
+def end(stage: Stage, ids: list[str], action: EndAction) -> tuple[Any, list[Publication]]:
     published: list[Publication] = []
     tally = end_all(stage.ledger, published.extend, ids, action)
     return tally, published
@@ -73,7 +73,7 @@ ONE = Escalation(
     ],
 )
 def test_all_that_is_given_must_fit(which: dict[str, Any], fits: bool) -> None:
-    assert Which(**which).fits(ONE, now=NOW) is fits
+    assert EscalationFilter(**which).fits(ONE, now=NOW) is fits
 
 
 def test_a_filter_finds_open_ones_the_oldest_first(stage: StageMaker) -> None:
@@ -86,7 +86,7 @@ def test_a_filter_finds_open_ones_the_oldest_first(stage: StageMaker) -> None:
     play.ledger.end_escalation(lost, how="resolved", by="ann")
 
     def ids(**which: Any) -> list[str]:
-        return [each.id for each in select(play.ledger, Which(**which))]
+        return [each.id for each in select(play.ledger, EscalationFilter(**which))]
 
     assert ids(signature=ALIKE) == [first, second]
     assert ids(task_type="translate") == [other]
@@ -101,20 +101,20 @@ def test_age_is_by_the_ledger_s_own_clock(memory_stage: StageMaker) -> None:
     first = escalate(play)
     play.advance(100)
     second = escalate(play)
-    assert [each.id for each in select(play.ledger, Which(older_than=50))] == [first]
-    assert [each.id for each in select(play.ledger, Which(newer_than=50))] == [second]
+    assert [each.id for each in select(play.ledger, EscalationFilter(older_than=50))] == [first]
+    assert [each.id for each in select(play.ledger, EscalationFilter(newer_than=50))] == [second]
 
 
 def test_everything_at_once_is_refused(stage: StageMaker) -> None:
     with pytest.raises(BadInput, match="say which"):
-        select(stage().ledger, Which())
+        select(stage().ledger, EscalationFilter())
 
 
 def test_ids_that_nobody_knows_are_all_named(stage: StageMaker) -> None:
     play = stage()
     theirs = escalate(play, labels={"tenant": "globex"})
     with pytest.raises(BadInput) as caught:
-        select(play.ledger, Which(ids=("p00-x:1", theirs), tenant="acme"))
+        select(play.ledger, EscalationFilter(ids=("p00-x:1", theirs), tenant="acme"))
     assert caught.value.problems == (
         "ids: there is no escalation p00-x:1",
         f"ids: there is no escalation {theirs}",
@@ -168,13 +168,13 @@ def test_a_job_that_is_no_longer_kept_is_reported_and_can_be_resolved(stage: Sta
     tally, published = end(play, [gone, kept], requeue())
     assert (tally.done, len(published)) == (1, 1)
     assert tally.problems == (
-        Unended(
+        NotEnded(
             id=gone,
             why="the job is no longer kept: it cannot be queued again, but it can be resolved",
         ),
     )
     assert known(play, gone).state == "open"
-    tally, _ = end(play, [gone], Action(how="resolved", by="ann", note="too old"))
+    tally, _ = end(play, [gone], EndAction(how="resolved", by="ann", note="too old"))
     assert tally.done == 1
     assert known(play, gone).state == "resolved"
 
@@ -203,7 +203,7 @@ def test_a_job_that_is_under_way_again_is_not_started_twice(stage: StageMaker) -
 def test_cancelling_ends_the_jobs(stage: StageMaker) -> None:
     play = stage()
     escalation_id = escalate(play)
-    end(play, [escalation_id], Action(how="cancelled", by="ann", note="never mind"))
+    end(play, [escalation_id], EndAction(how="cancelled", by="ann", note="never mind"))
     view = play.view(known(play, escalation_id).job_id)
     assert (view.state, view.detail) == ("cancelled", "never mind")
 
@@ -230,7 +230,7 @@ def test_ended_groups_of_a_tenant_are_listed_on_demand(stage: StageMaker) -> Non
     play = stage()
     mine = escalate(play, labels={"tenant": "acme"})
     escalate(play, labels={"tenant": "globex"})
-    end(play, [mine], Action(how="resolved", by="ann"))
+    end(play, [mine], EndAction(how="resolved", by="ann"))
     assert list_groups(play.ledger, tenant="acme") == []
     (group,) = list_groups(play.ledger, tenant="acme", only_open=False)
     assert (group.open, group.total, group.tenants) == (0, 1, {})

@@ -14,20 +14,20 @@ from mulligan.policies.cycles.guardrail import LOOP_CAP, TIME_SHARE_CAP, Guardra
 from mulligan.policies.failures.failure import Finding
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.external.lane import (
+    ExternalTask,
     NotCounted,
-    Report,
-    Task,
+    ReportedAttempt,
     next_task,
     parse_token,
     record_attempt,
     report_attempt,
 )
 from mulligan.tasks.jobs.attempt import run_attempt
-from mulligan.tasks.jobs.context import Workbench
-from mulligan.tasks.jobs.outcome import Handed, Outcome, Rechecked
+from mulligan.tasks.jobs.context import AttemptContext
+from mulligan.tasks.jobs.outcome import Outcome, Rechecked, VerificationPending
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.verify import run_verification
-from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Refused
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Lease
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 
@@ -41,7 +41,7 @@ class School:
     """A stage, a bench and a door, and what the subjects of a school do."""
 
     play: Stage
-    bench: Workbench
+    context: AttemptContext
 
     def record(self, score: float | None, *, subject: str = "mia", **fields: Any) -> str:
         job_id, _ = self.recorded(score, subject=subject, **fields)
@@ -51,22 +51,24 @@ class School:
         self, score: float | None, *, seconds: float = 10.0, **fields: Any
     ) -> tuple[str, Outcome]:
         raw = {"subject": "mia", "task_type": "past_tense", "prompt": PROMPT, **fields}
-        report = Report(
+        report = ReportedAttempt(
             score=score, answer="I goed.", feedback="'goed' is not a word", seconds=seconds
         )
-        return record_attempt(self.bench, intake_of(self.play), raw, report)
+        return record_attempt(self.context, intake_of(self.play), raw, report)
 
-    def next(self, subject: str = "mia", tenant: str | None = None) -> Task:
-        task = next_task(self.bench, subject, tenant=tenant)
+    def next(self, subject: str = "mia", tenant: str | None = None) -> ExternalTask:
+        task = next_task(self.context, subject, tenant=tenant)
         assert task is not None
         return task
 
     def nothing(self, subject: str = "mia", tenant: str | None = None) -> bool:
-        return next_task(self.bench, subject, tenant=tenant) is None
+        return next_task(self.context, subject, tenant=tenant) is None
 
-    def report(self, task: Task, score: float | None, **fields: Any) -> Outcome:
+    def report(self, task: ExternalTask, score: float | None, **fields: Any) -> Outcome:
         given = {"answer": "I went.", "seconds": 10.0, **fields}
-        return report_attempt(self.bench, parse_token(task.token), Report(score=score, **given))
+        return report_attempt(
+            self.context, parse_token(task.token), ReportedAttempt(score=score, **given)
+        )
 
     def repaired(self, **fields: Any) -> str:
         """A job that failed, was repaired, and is due to be verified once more."""
@@ -115,8 +117,8 @@ def test_a_passing_score_asks_for_nothing(school: School, score: float) -> None:
 def test_findings_say_where_it_went_wrong(school: School) -> None:
     raw = {"subject": "mia", "task_type": "past_tense", "prompt": PROMPT}
     found = Finding(path="line 2", message="is in the present tense", code="tense")
-    report = Report(score=20, answer="I go.", findings=[found])
-    record_attempt(school.bench, intake_of(school.play), raw, report)
+    report = ReportedAttempt(score=20, answer="I go.", findings=[found])
+    record_attempt(school.context, intake_of(school.play), raw, report)
     assert "is in the present tense" in (school.next().claim.plan.prompt or "")
 
 
@@ -145,7 +147,7 @@ def test_the_token_settles_once(school: School) -> None:
     view = school.view(job_id)
     assert (view.state, view.best_attempt) == ("succeeded", 2)
     assert view.cycles[0].status is CycleStatus.PENDING_DELAYED_VERIFICATION
-    assert school.report(task, 10) == Refused("stored")
+    assert school.report(task, 10) == ClaimRefused("stored")
     assert school.view(job_id) == view
     assert school.nothing()
 
@@ -163,12 +165,12 @@ def test_an_expired_lease_is_refused_and_the_task_comes_again(school: School) ->
     school.record(40)
     task = school.next()
     school.play.advance(1801)
-    assert school.report(task, 90) == Refused("lost")
+    assert school.report(task, 90) == ClaimRefused("lost")
     school.play.sweep()
     again = school.next()
     assert again.lease.entry == task.lease.entry
     assert again.token != task.token
-    assert school.report(task, 90) == Refused("lost")
+    assert school.report(task, 90) == ClaimRefused("lost")
     assert isinstance(school.report(again, 90), Settled)
 
 
@@ -193,7 +195,7 @@ def test_recording_another_attempt_does_not_lose_what_is_in_hand(school: School)
 def test_a_key_is_recorded_once(school: School) -> None:
     job_id, _ = school.recorded(40, idempotency_key="k")
     again, told = school.recorded(40, idempotency_key="k")
-    assert (again, told) == (job_id, Refused("finished"))
+    assert (again, told) == (job_id, ClaimRefused("finished"))
     assert len(school.view(job_id).attempts) == 2
 
 
@@ -222,8 +224,8 @@ def test_what_is_no_token_is_said_so(text: str) -> None:
 @pytest.mark.parametrize("entry", [Entry("attempt", "p00-x", 2), Entry("cycle", "p00-x", 1, 1)])
 def test_a_token_names_its_task(school: School, entry: Entry) -> None:
     assert parse_token(f"{entry}.0a1b") == Lease(entry, "0a1b")
-    told = report_attempt(school.bench, Lease(entry, "0a1b"), Report(score=1))
-    assert told == Refused("gone")
+    told = report_attempt(school.context, Lease(entry, "0a1b"), ReportedAttempt(score=1))
+    assert told == ClaimRefused("gone")
 
 
 def test_a_pause_leaves_nothing_to_do_and_loses_nothing(school: School) -> None:
@@ -271,10 +273,10 @@ def test_slow_verifiers_run_where_they_always_do(school: School) -> None:
     job_id = submitted(school, {"id": "command.subprocess", "argv": ["true"]})
     task = school.next()
     told = school.report(task, None, answer="x")
-    assert told == Handed(entry=task.lease.entry, verifications=1)
-    assert school.report(task, None) == Refused("verifying")
+    assert told == VerificationPending(entry=task.lease.entry, verifications=1)
+    assert school.report(task, None) == ClaimRefused("verifying")
     assert school.nothing()
-    run_verification(school.bench, Entry("verification", job_id, 1, 0))
+    run_verification(school.context, Entry("verification", job_id, 1, 0))
     assert school.view(job_id).attempts[0].verdict["score"] == 100
 
 
@@ -310,7 +312,7 @@ def test_its_score_decides(
     cycle = school.play.cycle(job_id)
     assert (cycle.status, cycle.reason or None) == (status, reason)
     assert school.view(job_id).state == "succeeded"
-    assert school.report(task, 0, prompt=OTHER) == Refused("stored")
+    assert school.report(task, 0, prompt=OTHER) == ClaimRefused("stored")
     assert school.play.cycle(job_id).score == score
     assert school.nothing()
 
@@ -435,8 +437,8 @@ def test_a_guardrail_forbids_loops_and_nothing_else(school: School) -> None:
     for _ in range(2):
         loop(school)
     assert school.view(school.record(85)).state == "succeeded"
-    bench = bench_of(school.play, exempt_task_types=frozenset({"past_tense"}))
-    job_id = School(school.play, bench).record(40)
+    context = bench_of(school.play, exempt_task_types=frozenset({"past_tense"}))
+    job_id = School(school.play, context).record(40)
     assert (school.view(job_id).state, school.view(job_id).cycles) == ("queued", ())
 
 
@@ -453,10 +455,10 @@ def test_a_loop_under_way_may_end(school: School) -> None:
 
 def tired(play: Stage, **changes: Any) -> JobView:
     """A queue job that fails again and again."""
-    bench = bench_of(play, FakeRunner(["no JSON"]), **changes)
+    context = bench_of(play, FakeRunner(["no JSON"]), **changes)
     told = play.offer(make_job(policy={"max_attempts": 6, "same_failure_limit": 9}))
     for number in range(1, 7):
-        run_attempt(bench, Entry("attempt", told.id, number))
+        run_attempt(context, Entry("attempt", told.id, number))
     return play.view(told.id)
 
 
@@ -477,7 +479,7 @@ def test_a_requeued_job_has_its_loops_again(memory_stage: StageMaker) -> None:
     number = len(view.attempts)
     play.end(f"{view.id}:{number}", "requeued")
     again = FakeRunner(["no JSON"])
-    bench = bench_of(play, again, guard_jobs=True, guardrail=Guardrail(loops=1))
-    run_attempt(bench, Entry("attempt", view.id, number + 1))
+    context = bench_of(play, again, guard_jobs=True, guardrail=Guardrail(loops=1))
+    run_attempt(context, Entry("attempt", view.id, number + 1))
     after = play.view(view.id)
     assert (after.state, after.attempts[-1].plan.mode) == ("queued", "immediate_retry")

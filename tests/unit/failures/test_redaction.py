@@ -8,7 +8,7 @@ import pytest
 
 from mulligan.policies.failures.classify import classify_failure
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
-from mulligan.policies.failures.redaction import discreet_parts, discreet_place, is_name
+from mulligan.policies.failures.redaction import is_name, redacted_parts, redacted_place
 from mulligan.policies.failures.signature import explain_signature
 
 
@@ -44,7 +44,7 @@ def failed(verifier_id: str, *errors: Finding, **evidence: Any) -> VerificationR
 def test_a_place_is_told_without_the_answers_own_keys(
     path: str | None, about: dict[str, Any], told: str
 ) -> None:
-    assert discreet_place(path, **{"verifier_id": "contract.schema", **about}) == told
+    assert redacted_place(path, **{"verifier_id": "contract.schema", **about}) == told
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_of_a_signature_only_what_quotes_nobody_is_told(
     result: VerificationResult, told: dict[str, Any]
 ) -> None:
     explained = explain_signature(classify_failure(result, source="verify"))
-    assert discreet_parts(explained) == told
-    assert "SEK" not in str(discreet_parts(explained))
+    assert redacted_parts(explained) == told
+    assert "SEK" not in str(redacted_parts(explained))
 
 
 def test_a_cause_is_a_name_or_none() -> None:

@@ -22,8 +22,8 @@ from mulligan.policies.figures.facts import (
     name,
     parse,
 )
-from mulligan.policies.figures.failure_ranking import Choice, Tried, rank
-from mulligan.workers.settings.model import Price
+from mulligan.policies.figures.failure_ranking import RankingFilter, TechniqueTrial, rank
+from mulligan.workers.settings.model import ModelPrice
 
 SETTLED: dict[str, Any] = {
     "type": "attempt", "job": "p00-a", "attempt": 1, "state": "settled", "mode": "initial",
@@ -199,35 +199,38 @@ def test_the_most_frequent_failure_comes_first_with_its_trend_and_cures() -> Non
     assert fence.series == (2, 1)
     assert fence.task_types == {"extract": 2, "write": 1}
     assert fence.models == {"m1": 3}
-    assert fence.techniques == {"fix": Tried(1, 1)}
+    assert fence.techniques == {"fix": TechniqueTrial(1, 1)}
     assert (types.signature, types.count, types.before, types.trend) == ("v1:t", 1, 2, -1)
     assert (types.models, types.tried.share) == ({}, None)
     assert [each.signature for each in rank(now, before, limit=1)] == ["v1:s"]
     assert ranking.heat(now) == {"json_invalid": {"extract": 2, "write": 1},
                                  "schema_invalid": {"extract": 1}}  # fmt: skip
-    assert ranking.techniques(now) == {"fix": Tried(1, 1)}
+    assert ranking.techniques(now) == {"fix": TechniqueTrial(1, 1)}
 
 
 @pytest.mark.parametrize(
     ("choice", "count"),
     [
-        (Choice(), 4),
-        (Choice(tenant="acme"), 1),
-        (Choice(tenant="nobody"), 0),
-        (Choice(task_type="write"), 1),
-        (Choice(model="m2"), 1),
-        (Choice(kind="json_invalid", tenant="acme"), 1),
-        (Choice(kind="test_failed"), 0),
+        (RankingFilter(), 4),
+        (RankingFilter(tenant="acme"), 1),
+        (RankingFilter(tenant="nobody"), 0),
+        (RankingFilter(task_type="write"), 1),
+        (RankingFilter(model="m2"), 1),
+        (RankingFilter(kind="json_invalid", tenant="acme"), 1),
+        (RankingFilter(kind="test_failed"), 0),
     ],
 )
-def test_failures_are_chosen(choice: Choice, count: int) -> None:
+def test_failures_are_chosen(choice: RankingFilter, count: int) -> None:
     rows = added(settled(), settled(tenant="acme"), settled(task_type="write"), settled(model="m2"))
     assert sum(each.count for each in rank([rows], [], choice=choice)) == count
 
 
 # -- money -----------------------------------------------------------------------------------------
 
-PRICES = {"small": Price(prompt=1.0, completion=2.0), "flat": Price(prompt=3.0, completion=3.0)}
+PRICES = {
+    "small": ModelPrice(prompt=1.0, completion=2.0),
+    "flat": ModelPrice(prompt=3.0, completion=3.0),
+}
 
 
 def test_repairs_are_apart_and_unknown_is_not_free() -> None:

@@ -14,11 +14,11 @@ from mulligan.policies.failures.failure import FailureKind
 from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
 from mulligan.policies.repair.wording import WORKED_BEFORE
 from mulligan.tasks.jobs.attempt import run_attempt
-from mulligan.tasks.jobs.context import RunnerInHand, Stay, Workbench
+from mulligan.tasks.jobs.context import AttemptContext, ProviderHold, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome, Requeued
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.submit import Intake, problems, read_job
-from mulligan.tasks.ports.ledger import Entry, JobView, Publication, Refused, Submission
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Publication, Submission
 from mulligan.tasks.ports.world import BadInput, Request, RunnerError, TransportFault, VerifierError
 from mulligan.workers.ledger.keys import job_id as new_id
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
@@ -46,11 +46,11 @@ class FakeRunner:
 
 @dataclass
 class FakeBreakers:
-    stay: Stay | None = None
+    stay: ProviderHold | None = None
     faults: list[TransportFault] = field(default_factory=list)
     successes: int = 0
 
-    def wait(self, provider: str) -> Stay | None:
+    def wait(self, provider: str) -> ProviderHold | None:
         return self.stay
 
     def fault(self, fault: TransportFault) -> None:
@@ -69,9 +69,9 @@ class Shop:
         self.breakers = FakeBreakers()
         self.published: list[Publication] = []
         verifiers = VerifierRegistry()
-        bench = Workbench(
+        context = AttemptContext(
             ledger=self.ledger,
-            runner=lambda _: RunnerInHand(
+            runner=lambda _: ResolvedRunner(
                 runner=self.runner, timeout=7.0, decoding=Decoding(temperature=1.0, max_tokens=100)
             ),
             verifier=verifiers.build,
@@ -81,7 +81,7 @@ class Shop:
             worker="here",
             randomness=lambda: 0.5,
         )
-        self.bench = replace(bench, **changes)
+        self.context = replace(context, **changes)
 
     def submit(self, job: Job) -> str:
         submission = Submission(id=new_id(partitions=1), job=job)
@@ -90,17 +90,17 @@ class Shop:
 
     def run(self, job: Job, *, attempts: int = 1) -> tuple[Outcome, JobView]:
         job_id = self.submit(job)
-        outcome: Outcome = Refused("gone")
+        outcome: Outcome = ClaimRefused("gone")
         for number in range(1, attempts + 1):
-            outcome = run_attempt(self.bench, Entry("attempt", job_id, number))
+            outcome = run_attempt(self.context, Entry("attempt", job_id, number))
         view = self.ledger.job(job_id)
         assert view is not None
         return outcome, view
 
 
 def test_an_answer_over_the_cap_is_cut_and_counts_as_truncated() -> None:
-    shop = Shop('{"a": "' + "x" * 100 + '"}', answer_cap=20)
-    _, view = shop.run(make_job())
+    services = Shop('{"a": "' + "x" * 100 + '"}', answer_cap=20)
+    _, view = services.run(make_job())
     output = view.attempts[0].output
     assert output is not None
     assert len(output.text) == 20
@@ -115,18 +115,18 @@ def test_text_that_is_no_text_is_replaced_not_fatal() -> None:
 @pytest.mark.parametrize(
     ("stay", "reason"),
     [
-        (Stay(seconds=12.0), "the breaker of fake is open"),
-        (Stay(seconds=5.0, waiting_for="pause"), "fake is paused"),
+        (ProviderHold(seconds=12.0), "the breaker of fake is open"),
+        (ProviderHold(seconds=5.0, waiting_for="pause"), "fake is paused"),
     ],
 )
-def test_a_provider_is_left_alone_for_as_long_as_it_takes(stay: Stay, reason: str) -> None:
-    shop = Shop("{}")
-    shop.breakers.stay = stay
-    outcome, view = shop.run(make_job())
+def test_a_provider_is_left_alone_for_as_long_as_it_takes(stay: ProviderHold, reason: str) -> None:
+    services = Shop("{}")
+    services.breakers.stay = stay
+    outcome, view = services.run(make_job())
     assert isinstance(outcome, Requeued)
     assert (outcome.delay, outcome.reason) == (stay.seconds, reason)
     assert (view.state, view.waiting_for) == ("waiting", stay.waiting_for)
-    assert shop.runner.asked == []
+    assert services.runner.asked == []
 
 
 def test_a_transport_fault_is_no_failure_of_the_answer() -> None:
@@ -140,9 +140,9 @@ def test_a_transport_fault_is_no_failure_of_the_answer() -> None:
 
 
 def test_an_answer_tells_the_breaker() -> None:
-    shop = Shop("{}")
-    shop.run(make_job())
-    assert shop.breakers.successes == 1
+    services = Shop("{}")
+    services.run(make_job())
+    assert services.breakers.successes == 1
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_a_runner_that_fails(error: Exception, state: str, reason: str | None) -
 
 def test_the_next_call_may_cost_what_is_left_of_the_budget() -> None:
     costly = Output(text="nonsense", usage=Usage(total_tokens=600))
-    shop = Shop(costly, "{}")
-    shop.run(make_job(budget={"tokens": 1000}), attempts=2)
-    assert [request.token_allowance for request in shop.runner.asked] == [1000, 400]
+    services = Shop(costly, "{}")
+    services.run(make_job(budget={"tokens": 1000}), attempts=2)
+    assert [request.token_allowance for request in services.runner.asked] == [1000, 400]
 
 
 def test_seconds_are_running_time_and_are_enforced() -> None:
@@ -179,12 +179,12 @@ def test_seconds_are_running_time_and_are_enforced() -> None:
 
 def test_the_retry_asks_the_corrected_prompt_in_another_way() -> None:
     schema = {"type": "object", "required": ["a"]}
-    shop = Shop("{}", '{"a": 1}')
-    _, view = shop.run(
+    services = Shop("{}", '{"a": 1}')
+    _, view = services.run(
         make_job(system="You are terse.", verifiers=[{"id": "contract.schema", "schema": schema}]),
         attempts=2,
     )
-    first, second = shop.runner.asked
+    first, second = services.runner.asked
     assert view.state == "succeeded"
     assert [message.role for message in second.messages] == ["system", "user"]
     assert "$.a" in second.messages[-1].content
@@ -199,11 +199,11 @@ def test_what_cured_a_failure_once_is_passed_on_to_other_jobs() -> None:
     schema = {"type": "object", "required": ["secret"]}
     job = make_job(prompt="Job one's own words", verifiers=[{"id": "contract.schema",
                                                              "schema": schema}])  # fmt: skip
-    shop = Shop("{}", '{"secret": 1}', "{}", '{"secret": 2}')
-    shop.run(job, attempts=2)
+    services = Shop("{}", '{"secret": 1}', "{}", '{"secret": 2}')
+    services.run(job, attempts=2)
     other = job.model_copy(update={"prompt": "Another job"})
-    shop.run(other, attempts=2)
-    first, second = shop.runner.asked[1], shop.runner.asked[3]
+    services.run(other, attempts=2)
+    first, second = services.runner.asked[1], services.runner.asked[3]
     assert WORKED_BEFORE not in first.messages[-1].content
     assert WORKED_BEFORE in second.messages[-1].content
     assert "Job one's own words" not in second.messages[-1].content
@@ -216,9 +216,9 @@ def test_a_verifier_without_a_verdict_is_run_again_on_the_same_answer() -> None:
         def verify(self, candidate: Any) -> Any:
             raise VerifierError("no program")
 
-    shop = Shop("{}")
-    shop.bench = replace(shop.bench, verifier=lambda _: Broken())
-    outcome, view = shop.run(make_job())
+    services = Shop("{}")
+    services.context = replace(services.context, verifier=lambda _: Broken())
+    outcome, view = services.run(make_job())
     assert isinstance(outcome, Requeued)
     assert view.attempts[0].output is not None
     assert view.attempts[0].verdict == {}

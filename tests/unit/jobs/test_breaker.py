@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.policies.jobs.breaker import Allow, Breaker, BreakerPolicy, Probe, Wait
+from mulligan.policies.jobs.breaker import (
+    AllowCall,
+    Breaker,
+    BreakerPolicy,
+    ProbeCall,
+    WaitForProvider,
+)
 
 POLICY = BreakerPolicy(threshold=3, window=60, open_seconds=5, open_cap=15, probe_seconds=100)
 
@@ -20,28 +26,28 @@ def after_faults(*times: float, breaker: Breaker | None = None) -> Breaker:
 
 def probing(breaker: Breaker, now: float) -> Breaker:
     decision = breaker.allow(now, POLICY)
-    assert isinstance(decision, Probe)
+    assert isinstance(decision, ProbeCall)
     return decision.breaker
 
 
 def test_a_new_breaker_allows() -> None:
-    assert Breaker().allow(0, POLICY) == Allow()
+    assert Breaker().allow(0, POLICY) == AllowCall()
 
 
 def test_faults_below_the_threshold_leave_it_closed() -> None:
-    assert after_faults(1, 2).allow(3, POLICY) == Allow()
+    assert after_faults(1, 2).allow(3, POLICY) == AllowCall()
 
 
 def test_the_last_fault_in_a_row_opens_it() -> None:
     breaker = after_faults(1, 2, 3)
     assert breaker.state == "open"
-    assert breaker.allow(3, POLICY) == Wait(5)
-    assert breaker.allow(7, POLICY) == Wait(1)  # 3 + 5 - 7
+    assert breaker.allow(3, POLICY) == WaitForProvider(5)
+    assert breaker.allow(7, POLICY) == WaitForProvider(1)  # 3 + 5 - 7
 
 
 def test_a_success_in_between_starts_the_count_again() -> None:
     breaker = after_faults(1, 2).record_success()
-    assert after_faults(3, 4, breaker=breaker).allow(5, POLICY) == Allow()
+    assert after_faults(3, 4, breaker=breaker).allow(5, POLICY) == AllowCall()
 
 
 def test_faults_spread_wider_than_the_window_do_not_open_it() -> None:
@@ -55,8 +61,8 @@ def test_one_probe_goes_through_and_the_others_wait() -> None:
     half_open = probing(breaker, 8)
     # Then I expect everybody else to wait for its result, or until it is given up
     assert half_open.state == "half_open"
-    assert half_open.allow(9, POLICY) == Wait(99)  # 8 + 100 - 9
-    assert isinstance(half_open.allow(108, POLICY), Probe)
+    assert half_open.allow(9, POLICY) == WaitForProvider(99)  # 8 + 100 - 9
+    assert isinstance(half_open.allow(108, POLICY), ProbeCall)
 
 
 def test_a_probe_that_succeeds_closes_it() -> None:
@@ -102,9 +108,9 @@ def test_it_never_waits_for_ever_and_never_lets_two_probes_out(script: list[str]
     for now, step in enumerate(script):
         if step == "ask":
             decision = breaker.allow(now, POLICY)
-            if isinstance(decision, Wait):
+            if isinstance(decision, WaitForProvider):
                 assert 0 < decision.seconds <= max(POLICY.open_cap, POLICY.probe_seconds)
-            if isinstance(decision, Probe):
+            if isinstance(decision, ProbeCall):
                 breaker, probes = decision.breaker, probes + 1
         else:
             breaker = (

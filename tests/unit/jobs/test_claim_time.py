@@ -9,13 +9,13 @@ import pytest
 from support.ledger_stage import make_job
 
 from mulligan.policies.jobs.job import Job
-from mulligan.tasks.jobs.context import Workbench
+from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.admission.intake import check_job
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs, MemoryBreakers
 from mulligan.workers.runners.runner_registry import RunnerRegistry
-from mulligan.workers.services import furnish
+from mulligan.workers.services import build_components
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -107,8 +107,8 @@ def test_a_delayed_verification_does_it_all_within_one_claim() -> None:
     assert "may take 4140 s together" in problem
 
 
-def bench_of(given: Settings) -> Workbench:
-    return furnish(
+def bench_of(given: Settings) -> AttemptContext:
+    return build_components(
         given,
         MemoryLedger(given),
         blobs=MemoryBlobs(),
@@ -116,15 +116,15 @@ def bench_of(given: Settings) -> Workbench:
         publish=lambda _: None,
         holding=lambda _lease, _deadline: nullcontext(),
         local_paths=True,
-    ).bench
+    ).context
 
 
 def test_workers_refuse_what_a_producer_could_not_check() -> None:
-    bench = bench_of(settings())
+    context = bench_of(settings())
     with pytest.raises(BadInput, match="more than hard_limit"):
-        bench.runner(make_job(runner={**AGENT, "timeout": "2h"}).runner)
+        context.runner(make_job(runner={**AGENT, "timeout": "2h"}).runner)
     with pytest.raises(BadInput, match=r"pytest\.subprocess: timeout: .* more than hard_limit"):
-        bench.verifier(job_with_tests("1h").verifiers[0])
+        context.verifier(job_with_tests("1h").verifiers[0])
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mulligan.workers.settings.live_settings import LIVE, Live, LiveTypes
-from mulligan.workers.settings.model import Price, Quota, Settings, load_settings
+from mulligan.workers.settings.live_settings import LIVE, LiveExemptTypes, LiveSettings
+from mulligan.workers.settings.model import ModelPrice, Settings, TenantQuota, load_settings
 
 FILE = Path("mulligan.toml")
 
@@ -29,19 +29,19 @@ def write(text: str) -> None:
     os.utime(FILE, ns=(before + 10**9, before + 10**9))
 
 
-def started(text: str = "", **given: Any) -> tuple[Live, Clock]:
+def started(text: str = "", **given: Any) -> tuple[LiveSettings, Clock]:
     """A process that was started with this file."""
     if text:
         write(text)
     clock = Clock()
-    return Live(load_settings(**given), clock=clock), clock
+    return LiveSettings(load_settings(**given), clock=clock), clock
 
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("prices", "[prices.small]\nprompt = 2.5", {"small": Price(prompt=2.5)}),
-        ("quotas", "[quotas.acme]\nconcurrency = 2", {"acme": Quota(concurrency=2)}),
+        ("prices", "[prices.small]\nprompt = 2.5", {"small": ModelPrice(prompt=2.5)}),
+        ("quotas", "[quotas.acme]\nconcurrency = 2", {"acme": TenantQuota(concurrency=2)}),
         ("exempt_task_types", 'exempt_task_types = ["chat"]', frozenset({"chat"})),
         ("report_labels", 'report_labels = ["team"]', frozenset({"team"})),
         ("alert_window", 'alert_window = "1m"', 60.0),
@@ -132,7 +132,7 @@ def test_a_file_that_appears_counts() -> None:
 
 def test_exemptions_are_asked_anew() -> None:
     live, clock = started()
-    exempt = LiveTypes(live)
+    exempt = LiveExemptTypes(live)
     assert "read_aloud" in exempt
     assert "chat" not in exempt
     write('exempt_task_types = ["chat"]')

@@ -16,24 +16,24 @@ from support.ledger_stage import make_job
 from mulligan.console.cli.commands.observe import observe_report
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Job, Output
-from mulligan.tasks.jobs.context import RunnerInHand, Stay, Workbench
+from mulligan.tasks.jobs.context import AttemptContext, ProviderHold, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Requeued
 from mulligan.tasks.jobs.settle import Settled
-from mulligan.tasks.ports.ledger import Claim, Entry, JobView, Publication, Refused, Submission
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, JobView, Publication, Submission
 from mulligan.tasks.ports.world import TransportFault, Verifier, VerifierError
 from mulligan.tasks.user_tasks.user_task import (
     BY_HAND,
     OBSERVED,
-    Before,
-    Delivery,
-    Ran,
+    DeliveryResult,
+    PreviousAttempt,
     Repair,
     Scored,
+    TaskDelivery,
     answer_of,
     as_text,
     correct,
-    read_before,
-    run_own,
+    read_previous_attempt,
+    run_user_task,
     value_of,
 )
 from mulligan.workers.ledger.keys import own_job_id
@@ -47,7 +47,7 @@ from mulligan.workers.user_tasks.verifier_specs import (
 )
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
-Task = Callable[[Before | None], Any]
+Task = Callable[[PreviousAttempt | None], Any]
 
 
 class Person(BaseModel):
@@ -59,7 +59,7 @@ class Signal(Exception):
 
 
 class NoBreakers:
-    def wait(self, provider: str) -> Stay | None:
+    def wait(self, provider: str) -> ProviderHold | None:
         return None
 
     def fault(self, fault: TransportFault) -> None: ...
@@ -67,7 +67,7 @@ class NoBreakers:
     def success(self, provider: str) -> None: ...
 
 
-def no_runner(_: Any) -> RunnerInHand:
+def no_runner(_: Any) -> ResolvedRunner:
     raise AssertionError("a task of the user's own has no runner")
 
 
@@ -79,11 +79,11 @@ class Bench:
         self.settings = Settings()
         self.ledger = MemoryLedger(self.settings, clock=lambda: time.time() + self.shift)
         self.published: list[Publication] = []
-        self.calls: list[Before | None] = []
+        self.calls: list[PreviousAttempt | None] = []
         self.registry = VerifierRegistry()
         #: Verifiers that are the task's own, by id.
         self.checks: dict[str, Verifier] = {}
-        self.bench = Workbench(
+        self.context = AttemptContext(
             ledger=self.ledger,
             runner=no_runner,
             verifier=lambda spec: self.checks.get(spec.id) or self.registry.build(spec),
@@ -97,15 +97,15 @@ class Bench:
         self.job_id = own_job_id("a-message", partitions=1)
         self.ledger.accept([Submission(id=self.job_id, job=self.job)])
 
-    def deliver(self, task: Task, *, number: int = 1, **fields: Any) -> Ran:
-        def call(before: Before | None) -> Any:
+    def deliver(self, task: Task, *, number: int = 1, **fields: Any) -> DeliveryResult:
+        def call(before: PreviousAttempt | None) -> Any:
             self.calls.append(before)
             return task(before)
 
-        delivery = Delivery(
+        delivery = TaskDelivery(
             entry=Entry("attempt", self.job_id, number), call=call, signals=(Signal,), **fields
         )
-        return run_own(self.bench, delivery)
+        return run_user_task(self.context, delivery)
 
     @property
     def view(self) -> JobView:
@@ -129,7 +129,7 @@ def answers(value: Any) -> Task:
 
 
 def raises(error: BaseException) -> Task:
-    def task(_before: Before | None) -> Any:
+    def task(_before: PreviousAttempt | None) -> Any:
         raise error
 
     return task
@@ -147,67 +147,67 @@ def check_named(verifier_id: str) -> Sequence[VerificationResult]:
 
 
 def test_a_message_delivered_again_after_the_end_runs_nothing() -> None:
-    bench = Bench()
-    assert bench.deliver(answers("{}")).value == "{}"
-    assert bench.deliver(answers("{}")).outcome == Refused("finished")
-    assert len(bench.calls) == 1
-    assert bench.view.state == "succeeded"
+    context = Bench()
+    assert context.deliver(answers("{}")).value == "{}"
+    assert context.deliver(answers("{}")).outcome == ClaimRefused("finished")
+    assert len(context.calls) == 1
+    assert context.view.state == "succeeded"
 
 
 def test_a_message_delivered_again_while_it_runs_is_left_alone() -> None:
-    bench = Bench()
-    claim = bench.ledger.claim(Entry("attempt", bench.job_id, 1), worker="other")
+    context = Bench()
+    claim = context.ledger.claim(Entry("attempt", context.job_id, 1), worker="other")
     assert isinstance(claim, Claim)
-    assert bench.deliver(answers("{}")).outcome == Refused("held")
-    assert bench.calls == []
+    assert context.deliver(answers("{}")).outcome == ClaimRefused("held")
+    assert context.calls == []
 
 
 def test_a_failure_delivered_again_opens_no_second_cycle() -> None:
-    bench = Bench()
-    bench.deliver(answers("no JSON"))
-    bench.deliver(answers("no JSON"))
-    assert [a.plan.mode for a in bench.view.attempts] == ["initial", "immediate_retry"]
-    assert len(bench.view.cycles) == 1
-    assert [str(p.entry) for p in bench.published] == [f"a:{bench.job_id}/2"]
+    context = Bench()
+    context.deliver(answers("no JSON"))
+    context.deliver(answers("no JSON"))
+    assert [a.plan.mode for a in context.view.attempts] == ["initial", "immediate_retry"]
+    assert len(context.view.cycles) == 1
+    assert [str(p.entry) for p in context.published] == [f"a:{context.job_id}/2"]
 
 
 @pytest.mark.parametrize("value", ["{}", {"a": [1, None]}], ids=["text", "value"])
 def test_a_stored_answer_is_not_asked_for_again(value: Any) -> None:
-    bench = Bench()
+    context = Bench()
     kind = None if isinstance(value, str) else "value"
-    bench.stored_by_a_lost_worker(Output(text=as_text(value), finish_reason=kind))
-    ran = bench.deliver(raises(AssertionError("asked again")))
+    context.stored_by_a_lost_worker(Output(text=as_text(value), finish_reason=kind))
+    ran = context.deliver(raises(AssertionError("asked again")))
     assert ran.value == value
-    assert bench.calls == []
-    assert bench.view.state == "succeeded"
+    assert context.calls == []
+    assert context.view.state == "succeeded"
 
 
 def test_a_scored_answer_of_a_lost_worker_keeps_its_score() -> None:
     """What the task found is stored with its answer: neither is asked for again."""
-    bench = Bench()
+    context = Bench()
     found = check(VerificationStatus.FAIL, 10)
-    bench.stored_by_a_lost_worker(Output(text="{}"), given=found)
-    bench.deliver(raises(AssertionError("asked again")))
-    assert bench.calls == []
-    assert bench.view.attempts[0].verdict["score"] == 10
+    context.stored_by_a_lost_worker(Output(text="{}"), given=found)
+    context.deliver(raises(AssertionError("asked again")))
+    assert context.calls == []
+    assert context.view.attempts[0].verdict["score"] == 10
 
 
 # -- what a task may say ---------------------------------------------------------------------------
 
 
 def test_scored_is_taken_instead_of_the_verifiers() -> None:
-    bench = Bench()
-    ran = bench.deliver(answers(Scored("no JSON", check(VerificationStatus.PASS, 90))))
+    context = Bench()
+    ran = context.deliver(answers(Scored("no JSON", check(VerificationStatus.PASS, 90))))
     assert ran.value == "no JSON"
-    assert bench.view.state == "succeeded"
-    assert bench.view.attempts[0].verdict["score"] == 90
+    assert context.view.state == "succeeded"
+    assert context.view.attempts[0].verdict["score"] == 90
 
 
 def test_scored_below_70_is_retried() -> None:
-    bench = Bench()
-    ran = bench.deliver(answers(Scored({"a": 1}, check(VerificationStatus.FAIL, 60))))
+    context = Bench()
+    ran = context.deliver(answers(Scored({"a": 1}, check(VerificationStatus.FAIL, 60))))
     assert isinstance(ran.outcome, Settled)
-    assert bench.view.attempts[1].plan.mode == "immediate_retry"
+    assert context.view.attempts[1].plan.mode == "immediate_retry"
 
 
 @pytest.mark.parametrize("score", [-1, 100.5, float("nan")])
@@ -217,48 +217,48 @@ def test_a_repair_has_a_score_between_0_and_100(score: float) -> None:
 
 
 def test_repair_says_what_is_wrong_and_where() -> None:
-    bench = Bench()
-    ran = bench.deliver(raises(Repair("say please", score=40, path="$.manners")))
+    context = Bench()
+    ran = context.deliver(raises(Repair("say please", score=40, path="$.manners")))
     assert isinstance(ran.error, Repair)
-    attempt = bench.view.attempts[0]
+    attempt = context.view.attempts[0]
     assert attempt.verdict["score"] == 40
     assert attempt.verdict["results"][0]["verifier_id"] == BY_HAND
     assert attempt.output is None
-    before = bench_before(bench)
+    before = bench_before(context)
     assert before.results[0].errors[0].path == "$.manners"
-    assert "say please" in correct("Ask.", bench.job, before)
+    assert "say please" in correct("Ask.", context.job, before)
 
 
 def test_an_exception_is_classified_and_the_next_attempt_is_told() -> None:
-    bench = Bench()
-    bench.deliver(raises(KeyError("age")))
-    assert bench.view.attempts[0].verdict["failure"]["kind"] == "missing_context"
-    bench.deliver(answers("{}"), number=2)
-    first, second = bench.calls
+    context = Bench()
+    context.deliver(raises(KeyError("age")))
+    assert context.view.attempts[0].verdict["failure"]["kind"] == "missing_context"
+    context.deliver(answers("{}"), number=2)
+    first, second = context.calls
     assert first is None
     assert second is not None
     assert second.instruction.prompt_suffix
-    assert bench.view.state == "succeeded"
+    assert context.view.state == "succeeded"
 
 
 def test_a_verifier_that_fails_itself_does_not_blame_the_answer() -> None:
     def broken(_text: str) -> bool:
         raise RuntimeError("the check's own bug")
 
-    bench = Bench(verifiers=["own.broken"])
-    bench.checks["own.broken"] = CallableVerifier(broken)
-    bench.deliver(answers("{}"))
-    assert (bench.view.state, bench.view.waiting_for) == ("waiting", "delay")
-    assert bench.view.attempts[0].verdict == {}
+    context = Bench(verifiers=["own.broken"])
+    context.checks["own.broken"] = CallableVerifier(broken)
+    context.deliver(answers("{}"))
+    assert (context.view.state, context.view.waiting_for) == ("waiting", "delay")
+    assert context.view.attempts[0].verdict == {}
 
 
 def test_a_verifier_that_the_task_no_longer_has_does_not_blame_the_answer() -> None:
     """A deploy changed the task's verifiers while the job was on its way."""
-    bench = Bench(verifiers=["own.removed", "json.object"])
-    ran = bench.deliver(answers("{}"))
+    context = Bench(verifiers=["own.removed", "json.object"])
+    ran = context.deliver(answers("{}"))
     assert isinstance(ran.outcome, Requeued)
     assert "own.removed" in ran.outcome.reason
-    assert (bench.view.state, bench.view.waiting_for) == ("waiting", "delay")
+    assert (context.view.state, context.view.waiting_for) == ("waiting", "delay")
 
 
 CIRCULAR: list[Any] = []
@@ -267,11 +267,11 @@ CIRCULAR.append(CIRCULAR)
 
 @pytest.mark.parametrize("value", [CIRCULAR, "half a \ud800"], ids=["no JSON", "no UTF-8"])
 def test_a_value_that_cannot_be_stored_is_a_failure(value: Any) -> None:
-    bench = Bench()
-    ran = bench.deliver(answers(value))
+    context = Bench()
+    ran = context.deliver(answers(value))
     assert isinstance(ran.outcome, Settled)
     assert isinstance(ran.error, ValueError)
-    assert [attempt.state for attempt in bench.view.attempts] == ["settled", "queued"]
+    assert [attempt.state for attempt in context.view.attempts] == ["settled", "queued"]
     observing = Bench()
     seen = observing.deliver(answers(value), enforce=False)
     assert (seen.outcome, seen.error, seen.value is value) == (OBSERVED, None, True)
@@ -301,11 +301,11 @@ def test_scored_says_what_it_takes(results: Any, told: str) -> None:
     ids=["fence", "prose"],
 )
 def test_a_free_repair_is_in_what_the_caller_gets(text: str) -> None:
-    bench = Bench()
-    assert bench.deliver(answers(text)).value == '{"name": "Alice"}'
-    assert bench.view.state == "succeeded"
+    context = Bench()
+    assert context.deliver(answers(text)).value == '{"name": "Alice"}'
+    assert context.view.state == "succeeded"
     # The ledger keeps what the model said, and a message that comes again tells the same.
-    attempt = bench.view.attempts[0]
+    attempt = context.view.attempts[0]
     assert attempt.output is not None
     assert attempt.output.text == text
     results = [VerificationResult.model_validate(r) for r in attempt.verdict["results"]]
@@ -325,9 +325,9 @@ def test_a_free_repair_is_in_what_the_caller_gets(text: str) -> None:
     ids=["model", "nested", "set", "date and bytes", "keys"],
 )
 def test_what_is_no_text_is_given_as_json_has_it(value: Any, given: Any) -> None:
-    bench = Bench()
-    assert bench.deliver(answers(value)).value == given
-    assert bench.view.state == "succeeded"
+    context = Bench()
+    assert context.deliver(answers(value)).value == given
+    assert context.view.state == "succeeded"
     assert Bench().deliver(answers(value), enforce=False).value is value
 
 
@@ -336,41 +336,43 @@ def test_what_is_no_text_is_given_as_json_has_it(value: Any, given: Any) -> None
 
 @pytest.mark.parametrize("enforce", [True, False])
 def test_a_signal_passes_through_and_gives_the_claim_back(enforce: bool) -> None:
-    bench = Bench()
+    context = Bench()
     with pytest.raises(Signal):
-        bench.deliver(raises(Signal()), enforce=enforce)
-    attempt = bench.view.attempts[0]
-    assert (bench.view.state, attempt.state, attempt.claims) == ("queued", "queued", 0)
-    assert bench.deliver(answers("{}"), enforce=enforce).value == "{}"
+        context.deliver(raises(Signal()), enforce=enforce)
+    attempt = context.view.attempts[0]
+    assert (context.view.state, attempt.state, attempt.claims) == ("queued", "queued", 0)
+    assert context.deliver(answers("{}"), enforce=enforce).value == "{}"
 
 
 def test_a_signal_that_names_a_time_is_not_overtaken_by_the_sweep() -> None:
-    bench = Bench()
+    context = Bench()
     with pytest.raises(Signal):
-        bench.deliver(raises(Signal()), again=lambda _signal: 30.0)
-    assert bench.ledger.sweep(empty_queues=()) == []
-    assert bench.deliver(answers("{}")).outcome == Refused("early")
-    bench.shift += 31
-    assert [str(p.entry) for p in bench.ledger.sweep(empty_queues=())] == [f"a:{bench.job_id}/1"]
+        context.deliver(raises(Signal()), again=lambda _signal: 30.0)
+    assert context.ledger.sweep(empty_queues=()) == []
+    assert context.deliver(answers("{}")).outcome == ClaimRefused("early")
+    context.shift += 31
+    assert [str(p.entry) for p in context.ledger.sweep(empty_queues=())] == [
+        f"a:{context.job_id}/1"
+    ]
 
 
 def test_a_signal_whose_message_never_comes_again_ends_the_job() -> None:
-    bench = Bench()
+    context = Bench()
     with pytest.raises(Signal):
-        bench.deliver(raises(Signal()), again=lambda _signal: None)
-    assert bench.view.state == "cancelled"
-    bench.shift += 3600
-    assert bench.ledger.sweep(empty_queues=("attempt", "repair")) == []
+        context.deliver(raises(Signal()), again=lambda _signal: None)
+    assert context.view.state == "cancelled"
+    context.shift += 3600
+    assert context.ledger.sweep(empty_queues=("attempt", "repair")) == []
 
 
 # -- observing -------------------------------------------------------------------------------------
 
 
 def test_observing_a_success() -> None:
-    bench = Bench()
-    ran = bench.deliver(answers("{}"), enforce=False)
+    context = Bench()
+    ran = context.deliver(answers("{}"), enforce=False)
     assert (ran.outcome, ran.value, ran.error) == (OBSERVED, "{}", None)
-    assert bench.view.state == "succeeded"
+    assert context.view.state == "succeeded"
 
 
 @pytest.mark.parametrize(
@@ -387,15 +389,15 @@ def test_observing_a_success() -> None:
 def test_observing_a_failure_records_it_and_does_nothing(
     task: Task, value: Any, would: str
 ) -> None:
-    bench = Bench()
-    ran = bench.deliver(task, enforce=False)
+    context = Bench()
+    ran = context.deliver(task, enforce=False)
     assert (ran.outcome, ran.value) == (OBSERVED, value)
     assert (ran.error is None) == (value is not None)
-    view = bench.view
+    view = context.view
     assert (view.state, view.reason, len(view.attempts)) == ("cancelled", "observed", 1)
     assert view.cycles == ()
-    assert bench.published == []
-    assert bench.ledger.sweep(empty_queues=("attempt", "repair")) == []
+    assert context.published == []
+    assert context.ledger.sweep(empty_queues=("attempt", "repair")) == []
     report = observe_report([view])
     assert (report["seen"], report[would]) == (1, 1)
 
@@ -408,12 +410,12 @@ def test_observing_a_verifier_that_fails_itself_runs_nothing_again() -> None:
         def verify(self, candidate: Any) -> VerificationResult:
             raise VerifierError("away")
 
-    bench = Bench(verifiers=["broken"])
-    bench.checks["broken"] = Broken()
-    ran = bench.deliver(answers("{}"), enforce=False)
+    context = Bench(verifiers=["broken"])
+    context.checks["broken"] = Broken()
+    ran = context.deliver(answers("{}"), enforce=False)
     assert (ran.outcome, ran.value) == (OBSERVED, "{}")
-    assert bench.view.state == "cancelled"
-    assert observe_report([bench.view])["causes"].keys() == {"tool_error"}
+    assert context.view.state == "cancelled"
+    assert observe_report([context.view])["causes"].keys() == {"tool_error"}
 
 
 # -- functions as verifiers -----------------------------------------------------------------------
@@ -438,8 +440,8 @@ def test_functions_of_one_name_are_told_apart_and_keep_their_place() -> None:
 # -- the prompt ------------------------------------------------------------------------------------
 
 
-def bench_before(bench: Bench) -> Before:
-    before = read_before(bench.view, 1)
+def bench_before(context: Bench) -> PreviousAttempt:
+    before = read_previous_attempt(context.view, 1)
     assert before is not None
     return before
 
@@ -449,12 +451,12 @@ def test_the_prompt_is_unchanged_at_first() -> None:
 
 
 def test_the_prompt_is_corrected_later_and_bounded_whatever_the_answer() -> None:
-    bench = Bench(policy={"max_attempts": 9, "same_failure_limit": 9})
+    context = Bench(policy={"max_attempts": 9, "same_failure_limit": 9})
     sizes = []
     for number in range(1, 7):
-        bench.deliver(answers("not JSON " * 10_000), number=number)
-        before = read_before(bench.view, number)
-        prompt = correct("Ask.", bench.job, before)
+        context.deliver(answers("not JSON " * 10_000), number=number)
+        before = read_previous_attempt(context.view, number)
+        prompt = correct("Ask.", context.job, before)
         assert prompt.startswith("Ask.\n\n")
         sizes.append(len(prompt))
     # It replaces the feedback before it: the sixth correction is as long as the first.

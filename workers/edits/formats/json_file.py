@@ -11,9 +11,9 @@ from typing import Any
 from mulligan.tasks.ports.appliers import EditRefused
 from mulligan.workers.edits.formats.bracketed import Bracketed
 from mulligan.workers.edits.formats.structured_file import (
-    Document,
     Span,
     Splice,
+    StructuredFile,
     Unreadable,
     Where,
     float_text,
@@ -35,7 +35,7 @@ class _Member:
     value: Span
 
 
-class JsonDocument(Document):
+class JsonFile(StructuredFile):
     def parse(self, text: str) -> Any:
         try:
             return json.loads(text, object_pairs_hook=_once)
@@ -160,7 +160,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class JsonLinesDocument(JsonDocument):
+class JsonLinesFile(JsonFile):
     """A value on each line; blank lines are none. Only whole lines come, change and go, so that
     ``where`` is the file itself."""
 

@@ -49,7 +49,7 @@ def spliced(text: str, splices: Iterable[Splice]) -> str:
     return text
 
 
-class Document(ABC):
+class StructuredFile(ABC):
     """A TOML, YAML or JSON file. Every change gives a new document."""
 
     def __init__(self, name: str, text: str) -> None:

@@ -14,9 +14,9 @@ from tomlkit.items import AoT, Array, InlineTable
 from mulligan.tasks.ports.appliers import EditRefused
 from mulligan.workers.edits.formats.bracketed import Bracketed
 from mulligan.workers.edits.formats.structured_file import (
-    Document,
     Span,
     Splice,
+    StructuredFile,
     Unreadable,
     Where,
     float_text,
@@ -33,7 +33,7 @@ _BLANK_LINES = re.compile(r"(?:[ \t]*\r?\n)*")
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
 
 
-class TomlDocument(Document):
+class TomlFile(StructuredFile):
     def parse(self, text: str) -> Any:
         try:
             return tomllib.loads(text)

@@ -17,9 +17,9 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from mulligan.tasks.ports.appliers import EditRefused
 from mulligan.workers.edits.formats.bracketed import Bracketed
 from mulligan.workers.edits.formats.structured_file import (
-    Document,
     Span,
     Splice,
+    StructuredFile,
     Unreadable,
     Where,
     spliced,
@@ -31,7 +31,7 @@ _ALIAS = re.compile(r"\s*(\*[^\s,\]}]+)")
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
 
 
-class YamlDocument(Document):
+class YamlFile(StructuredFile):
     def parse(self, text: str) -> Any:
         try:
             return YAML(typ="safe", pure=True).load(text)

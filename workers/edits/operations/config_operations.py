@@ -10,9 +10,9 @@ from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_val
 
 from mulligan.policies.edits.edit import Edit, EditOp
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.appliers import ApplyContext, Change, EditRefused, Validation
+from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.workers.edits.formats.structured_file import same
-from mulligan.workers.edits.operations.config_tree import ConfigTree, Place, Section
+from mulligan.workers.edits.operations.config_tree import ConfigPlace, ConfigTree, Section
 from mulligan.workers.edits.operations.payloads import nearest, payload_of, validated
 from mulligan.workers.edits.tree import confined_paths as confine
 
@@ -109,12 +109,12 @@ class ConfigOp(Generic[_P]):
     #: What its target names: the section, and the field of the payload with the name.
     section: Section
     named_by: str
-    change: Callable[[_P, ConfigTree], list[Change]]
+    change: Callable[[_P, ConfigTree], list[FileChange]]
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
         return validated(self.payload, edit, ctx, *self._disagreement(edit))
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         validation = self.validate(edit, ctx)
         if not validation.ok:
             raise EditRefused(*validation.reason.split("\n"))
@@ -137,7 +137,7 @@ class ConfigOp(Generic[_P]):
         ]
 
 
-def _set_route(payload: QueryClassPayload, tree: ConfigTree) -> list[Change]:
+def _set_route(payload: QueryClassPayload, tree: ConfigTree) -> list[FileChange]:
     tree.find("models", payload.model)
     if not tree.has("routing", payload.query_class) and payload.create:
         tables = tree.routing()
@@ -149,11 +149,11 @@ def _set_route(payload: QueryClassPayload, tree: ConfigTree) -> list[Change]:
     return _set(tree.find("routing", payload.query_class), payload.model)
 
 
-def _set_model_param(payload: ModelParamPayload, tree: ConfigTree) -> list[Change]:
+def _set_model_param(payload: ModelParamPayload, tree: ConfigTree) -> list[FileChange]:
     return _set_param(tree.table("models", payload.model), payload)
 
 
-def _set_agent_param(payload: AgentParamPayload, tree: ConfigTree) -> list[Change]:
+def _set_agent_param(payload: AgentParamPayload, tree: ConfigTree) -> list[FileChange]:
     agent = tree.table("agents", payload.agent)
     inner = agent.value.get("params")
     if not isinstance(inner, dict):
@@ -166,7 +166,7 @@ def _set_agent_param(payload: AgentParamPayload, tree: ConfigTree) -> list[Chang
     return _set_param(agent if payload.param in agent.value else params, payload)
 
 
-def _set_param(table: Place, payload: _Setting) -> list[Change]:
+def _set_param(table: ConfigPlace, payload: _Setting) -> list[FileChange]:
     """A parameter of a table. Types stay, unless the edit says otherwise."""
     param = payload.param
     if param in table.value:
@@ -180,14 +180,14 @@ def _set_param(table: Place, payload: _Setting) -> list[Change]:
     return table.changed(table.document.insert((*table.where, param), payload.value))
 
 
-def _set(place: Place, value: Json, *, retype: bool = False) -> list[Change]:
+def _set(place: ConfigPlace, value: Json, *, retype: bool = False) -> list[FileChange]:
     value = value if retype else fitting(place, value)
     if same(place.value, value):
         return place.changed(place.document, HAS_IT)
     return place.changed(place.document.set(place.where, value))
 
 
-def fitting(place: Place, value: Json) -> Json:
+def fitting(place: ConfigPlace, value: Json) -> Json:
     """A value as the type that is there. Raises EditRefused if it is of another kind."""
     present = place.value
     if isinstance(present, dict):
@@ -228,7 +228,7 @@ def _kind(value: Json) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-def _add_tool(payload: AgentToolPayload, tree: ConfigTree) -> list[Change]:
+def _add_tool(payload: AgentToolPayload, tree: ConfigTree) -> list[FileChange]:
     agent = tree.table("agents", payload.agent)
     tree.find("tools", payload.tool)
     tools = _tools(agent)
@@ -241,7 +241,7 @@ def _add_tool(payload: AgentToolPayload, tree: ConfigTree) -> list[Change]:
     return agent.changed(agent.document.append(where, payload.tool))
 
 
-def _remove_tool(payload: AgentToolPayload, tree: ConfigTree) -> list[Change]:
+def _remove_tool(payload: AgentToolPayload, tree: ConfigTree) -> list[FileChange]:
     agent = tree.table("agents", payload.agent)
     tools = _tools(agent) or []
     if payload.tool not in tools:
@@ -257,23 +257,23 @@ def _remove_tool(payload: AgentToolPayload, tree: ConfigTree) -> list[Change]:
     return agent.changed(document)
 
 
-def _tools(agent: Place) -> list[Any] | None:
+def _tools(agent: ConfigPlace) -> list[Any] | None:
     tools = agent.value.get("tools")
     if tools is not None and not isinstance(tools, list):
         raise EditRefused(f"{agent.inside('tools').shown}: is not a list")
     return tools
 
 
-def _describe_tool(payload: ToolDescriptionPayload, tree: ConfigTree) -> list[Change]:
+def _describe_tool(payload: ToolDescriptionPayload, tree: ConfigTree) -> list[FileChange]:
     return set_field(tree.table("tools", payload.tool), "description", payload.description)
 
 
-def _set_class(payload: AgentClassPayload, tree: ConfigTree) -> list[Change]:
+def _set_class(payload: AgentClassPayload, tree: ConfigTree) -> list[FileChange]:
     agent = tree.table("agents", payload.agent)
     return set_field(agent, "class", payload.class_name)
 
 
-def set_field(table: Place, field: str, value: str) -> list[Change]:
+def set_field(table: ConfigPlace, field: str, value: str) -> list[FileChange]:
     """A text that a table has or gets."""
     if field in table.value:
         return _set(table.inside(field), value)
@@ -289,7 +289,7 @@ class LoraFinetune:
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:  # noqa: ARG002 (the port's)
         return Validation(ok=False, reason=_NO_TRAINING)
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:  # noqa: ARG002 (the port's)
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:  # noqa: ARG002 (the port's)
         raise EditRefused(_NO_TRAINING)
 
 

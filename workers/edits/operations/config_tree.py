@@ -23,11 +23,11 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from mulligan.tasks.ports.appliers import ApplyContext, Change, EditRefused
-from mulligan.workers.edits.formats.json_file import JsonDocument
-from mulligan.workers.edits.formats.structured_file import Document, Unreadable, Where
-from mulligan.workers.edits.formats.toml_file import TomlDocument
-from mulligan.workers.edits.formats.yaml_file import YamlDocument
+from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange
+from mulligan.workers.edits.formats.json_file import JsonFile
+from mulligan.workers.edits.formats.structured_file import StructuredFile, Unreadable, Where
+from mulligan.workers.edits.formats.toml_file import TomlFile
+from mulligan.workers.edits.formats.yaml_file import YamlFile
 from mulligan.workers.edits.operations.payloads import nearest
 from mulligan.workers.edits.tree import confined_paths as confine
 
@@ -39,11 +39,11 @@ KINDS: dict[Section, str] = {
     "tools": "tool",
     "routing": "query class",
 }
-FORMATS: dict[str, type[Document]] = {
-    ".toml": TomlDocument,
-    ".yaml": YamlDocument,
-    ".yml": YamlDocument,
-    ".json": JsonDocument,
+FORMATS: dict[str, type[StructuredFile]] = {
+    ".toml": TomlFile,
+    ".yaml": YamlFile,
+    ".yml": YamlFile,
+    ".json": JsonFile,
 }
 #: A larger file is data, not configuration, and takes a round-trip parser many seconds.
 MAX_CONFIG = 300_000
@@ -57,12 +57,12 @@ _BRACKET = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t]*(?:[#%-][^\n]*)?\r?\n)*(?:---
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ConfigPlace:
     """A table or value of the tree: the file, what was read, and where it stands in it."""
 
     path: str
     before: bytes
-    document: Document
+    document: StructuredFile
     where: Where
 
     @property
@@ -74,12 +74,12 @@ class Place:
         inside = ".".join(str(step) for step in self.where)
         return f"{self.path} ({inside})" if inside else self.path
 
-    def inside(self, *steps: str) -> Place:
+    def inside(self, *steps: str) -> ConfigPlace:
         return replace(self, where=(*self.where, *steps))
 
-    def changed(self, document: Document, note: str = "") -> list[Change]:
+    def changed(self, document: StructuredFile, note: str = "") -> list[FileChange]:
         """The change of its file to another text. The same text is a no-op, with its reason."""
-        return [Change(path=self.path, before=self.before, after=document.bytes(), note=note)]
+        return [FileChange(path=self.path, before=self.before, after=document.bytes(), note=note)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class ConfigTree:
     def __init__(self, ctx: ApplyContext) -> None:
         self._ctx = ctx
         self._unreadable: dict[str, str] = {}
-        self._documents: dict[str, Document | None] = {}
+        self._documents: dict[str, StructuredFile | None] = {}
 
     @property
     def folder(self) -> str:
@@ -118,7 +118,7 @@ class ConfigTree:
     def has(self, section: Section, name: str) -> bool:
         return any(found == name for found, _ in self._entries(section))
 
-    def find(self, section: Section, name: str) -> Place:
+    def find(self, section: Section, name: str) -> ConfigPlace:
         """The one place that defines a name. Raises EditRefused if there are none or several."""
         places = [place for found, place in self._entries(section) if found == name]
         if not places:
@@ -130,14 +130,14 @@ class ConfigTree:
             )
         return places[0]
 
-    def table(self, section: Section, name: str) -> Place:
+    def table(self, section: Section, name: str) -> ConfigPlace:
         """The same for what has to be a table."""
         place = self.find(section, name)
         if not isinstance(place.value, dict):
             raise EditRefused(f"{place.shown}: is not a table")
         return place
 
-    def routing(self) -> list[Place]:
+    def routing(self) -> list[ConfigPlace]:
         """The tables in which a new query class could be put, one for each file that has one."""
         found = [place for _, place in self._sections("routing")]
         return [p.inside("models") if _inner(p) is not None else p for p in found]
@@ -158,7 +158,9 @@ class ConfigTree:
         """A file that has to be there. Raises EditRefused."""
         return confine.existing(self._ctx.root, path, max_bytes=self._ctx.max_bytes).data
 
-    def document(self, path: str, formats: Mapping[str, type[Document]] = FORMATS) -> Place | None:
+    def document(
+        self, path: str, formats: Mapping[str, type[StructuredFile]] = FORMATS
+    ) -> ConfigPlace | None:
         """A structured file by its path, None if it does not exist. Raises EditRefused."""
         kind = formats.get(PurePosixPath(path).suffix.lower())
         seen = confine.read(self._ctx.root, path, max_bytes=self._limit)
@@ -170,7 +172,7 @@ class ConfigTree:
             document = kind.read(path, seen.data)
         except Unreadable as error:
             raise EditRefused(f"{path}: {error}") from None
-        return Place(path=path, before=seen.data, document=document, where=())
+        return ConfigPlace(path=path, before=seen.data, document=document, where=())
 
     @property
     def _limit(self) -> int:
@@ -185,7 +187,7 @@ class ConfigTree:
             text += f" (not read: {told})"
         return text
 
-    def _entries(self, section: Section) -> Iterator[tuple[str, Place]]:
+    def _entries(self, section: Section) -> Iterator[tuple[str, ConfigPlace]]:
         """Every name of a section with its place."""
         for file, place in self._sections(section):
             if not place.where:
@@ -195,7 +197,7 @@ class ConfigTree:
             else:
                 yield from ((name, place.inside(name)) for name in _strings(place.value))
 
-    def _sections(self, section: Section) -> Iterator[tuple[_File, Place]]:
+    def _sections(self, section: Section) -> Iterator[tuple[_File, ConfigPlace]]:
         """The tables of a section, and files that are a table of it (with no ``where``)."""
         for file in self._files:
             if not _may_hold(file, section):
@@ -205,9 +207,12 @@ class ConfigTree:
                 continue
             where = _section(document.data, section, file.folder)
             if where is not None:
-                yield file, Place(path=file.path, before=file.data, document=document, where=where)
+                yield (
+                    file,
+                    ConfigPlace(path=file.path, before=file.data, document=document, where=where),
+                )
 
-    def _parsed(self, file: _File) -> Document | None:
+    def _parsed(self, file: _File) -> StructuredFile | None:
         if file.path not in self._documents:
             kind = FORMATS[PurePosixPath(file.path).suffix.lower()]
             try:
@@ -273,12 +278,12 @@ def _section(data: Mapping[str, Any], section: Section, folder: str) -> Where | 
     return (section,) if isinstance(data.get(section), dict) else None
 
 
-def _inner(place: Place) -> Mapping[str, Any] | None:
+def _inner(place: ConfigPlace) -> Mapping[str, Any] | None:
     inner = place.value.get("models")
     return inner if isinstance(inner, dict) else None
 
 
-def _routes(place: Place) -> Iterator[tuple[str, Place]]:
+def _routes(place: ConfigPlace) -> Iterator[tuple[str, ConfigPlace]]:
     """Query classes: members that are names, directly and in a table ``models``."""
     for name in _strings(place.value):
         if isinstance(place.value[name], str):

@@ -21,18 +21,18 @@ from pydantic import Field, field_validator, model_validator
 
 from mulligan.policies.edits.edit import EditOp
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.appliers import Change, EditRefused
-from mulligan.workers.edits.formats.json_file import JsonLinesDocument
-from mulligan.workers.edits.formats.structured_file import Document, same
+from mulligan.tasks.ports.appliers import EditRefused, FileChange
+from mulligan.workers.edits.formats.json_file import JsonLinesFile
+from mulligan.workers.edits.formats.structured_file import StructuredFile, same
 from mulligan.workers.edits.operations.config_operations import ConfigOp, Name, Payload
-from mulligan.workers.edits.operations.config_tree import FORMATS, ConfigTree, Place
+from mulligan.workers.edits.operations.config_tree import FORMATS, ConfigPlace, ConfigTree
 from mulligan.workers.edits.operations.payloads import nearest
 from mulligan.workers.edits.operations.prompt_operations import named_file
 
-_FORMATS: dict[str, type[Document]] = {
+_FORMATS: dict[str, type[StructuredFile]] = {
     **FORMATS,
-    ".jsonl": JsonLinesDocument,
-    ".ndjson": JsonLinesDocument,
+    ".jsonl": JsonLinesFile,
+    ".ndjson": JsonLinesFile,
 }
 Exemplar = str | dict[str, Json]
 HAS_THEM = "its exemplars are these"
@@ -63,7 +63,7 @@ class ExemplarsPayload(Payload):
         return self
 
 
-def _edit(payload: ExemplarsPayload, tree: ConfigTree) -> list[Change]:
+def _edit(payload: ExemplarsPayload, tree: ConfigTree) -> list[FileChange]:
     agent = tree.table("agents", payload.agent)
     place = _list_of(tree, agent)
     if place is None:
@@ -92,12 +92,12 @@ def _edit(payload: ExemplarsPayload, tree: ConfigTree) -> list[Change]:
     return place.changed(document, note)
 
 
-def _list_of(tree: ConfigTree, agent: Place) -> Place | None:
+def _list_of(tree: ConfigTree, agent: ConfigPlace) -> ConfigPlace | None:
     """The place of an agent's exemplars, None if it has none."""
     inline, named = (agent.value.get(key) for key in ("exemplars", "exemplars_file"))
     if inline is not None and named is not None:
         raise EditRefused(f"{agent.shown}: has exemplars and exemplars_file; keep one")
-    place: Place | None = None
+    place: ConfigPlace | None = None
     if inline is not None:
         place = agent.inside("exemplars")
     elif named is not None:
@@ -109,7 +109,9 @@ def _list_of(tree: ConfigTree, agent: Place) -> Place | None:
     return place
 
 
-def _positions(present: Sequence[Any], wanted: Sequence[int | Exemplar], place: Place) -> set[int]:
+def _positions(
+    present: Sequence[Any], wanted: Sequence[int | Exemplar], place: ConfigPlace
+) -> set[int]:
     """The positions that shall go."""
     found: set[int] = set()
     for one in wanted:
@@ -122,7 +124,7 @@ def _positions(present: Sequence[Any], wanted: Sequence[int | Exemplar], place: 
     return found
 
 
-def _hits(present: Sequence[Any], wanted: Exemplar, place: Place) -> list[int]:
+def _hits(present: Sequence[Any], wanted: Exemplar, place: ConfigPlace) -> list[int]:
     hits = [at for at, there in enumerate(present) if same(there, wanted)]
     if len(hits) > 1:
         raise EditRefused(
@@ -137,7 +139,7 @@ def _hits(present: Sequence[Any], wanted: Exemplar, place: Place) -> list[int]:
 
 
 def _replaced(
-    present: Sequence[Any], wanted: Sequence[Replacement], removed: set[int], place: Place
+    present: Sequence[Any], wanted: Sequence[Replacement], removed: set[int], place: ConfigPlace
 ) -> dict[int, Exemplar]:
     found: dict[int, Exemplar] = {}
     for one in wanted:
@@ -148,13 +150,13 @@ def _replaced(
     return found
 
 
-def _refuse_beyond(at: int, present: Sequence[Any], place: Place) -> None:
+def _refuse_beyond(at: int, present: Sequence[Any], place: ConfigPlace) -> None:
     if not 0 <= at < len(present):
         there = f"0 to {len(present) - 1}" if present else "none"
         raise EditRefused(f"{place.shown}: has no exemplar {at}; there are {there}")
 
 
-def _refuse_odd(present: Sequence[Any], payload: ExemplarsPayload, place: Place) -> None:
+def _refuse_odd(present: Sequence[Any], payload: ExemplarsPayload, place: ConfigPlace) -> None:
     """New exemplars have the shape of one that is there."""
     shapes = [_shape(there) for there in present]
     for new in (*payload.add, *(one.with_ for one in payload.replace)):

@@ -10,10 +10,10 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from mulligan.policies.edits.edit import Edit, EditOp
-from mulligan.policies.edits.fit import Misfit
+from mulligan.policies.edits.fit import MisfitHunk
 from mulligan.policies.edits.search_replace import replaced
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.appliers import ApplyContext, Change, EditRefused, Validation
+from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.workers.edits.operations.fuzzy_patch import APPLIED
 from mulligan.workers.edits.operations.git_patch import patched
 from mulligan.workers.edits.tree import confined_paths as confine
@@ -88,7 +88,7 @@ class WriteFile:
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
         return _validated(WriteFilePayload, edit, ctx, edit.target)
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         payload = _payload(WriteFilePayload, edit)
         path = confine.normal(edit.target)
         try:
@@ -101,7 +101,7 @@ class WriteFile:
         mode = _mode(before, payload.executable)
         there = None if seen is None else seen.data
         note = "it has this content" if there == data and mode is None else ""
-        return [Change(path=path, before=there, after=data, mode=mode, note=note)]
+        return [FileChange(path=path, before=there, after=data, mode=mode, note=note)]
 
 
 def _mode(before: int, executable: bool | None) -> int | None:
@@ -123,7 +123,7 @@ class PatchFile:
         paths = () if edit.target == "." else (edit.target,)
         return _validated(PatchFilePayload, edit, ctx, *paths)
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         payload = _payload(PatchFilePayload, edit)
         return patched(ctx.root, edit.target, payload.diff, max_bytes=ctx.max_bytes)
 
@@ -137,7 +137,7 @@ class SearchReplace:
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
         return _validated(SearchReplacePayload, edit, ctx, edit.target)
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         payload = _payload(SearchReplacePayload, edit)
         path = confine.normal(edit.target)
         seen = confine.existing(ctx.root, path, max_bytes=ctx.max_bytes)
@@ -145,13 +145,13 @@ class SearchReplace:
         try:
             done = replaced(text, payload.search, payload.replace, payload.count)
             data = done.text.encode("utf-8", "surrogateescape")
-        except Misfit as error:
+        except MisfitHunk as error:
             raise EditRefused(*(f"{path}: {problem}" for problem in error.problems)) from None
         except UnicodeEncodeError:
             raise EditRefused(f"{path}: the replacement is not Unicode text") from None
         confine.refuse_large(path, len(data), ctx.max_bytes)
         note = APPLIED if done.applied else "; ".join(done.tolerances)
-        return [Change(path=path, before=seen.data, after=data, note=note)]
+        return [FileChange(path=path, before=seen.data, after=data, note=note)]
 
 
 @dataclass(frozen=True)
@@ -166,18 +166,20 @@ class RenameFile:
             RenameFilePayload, edit, ctx, edit.target, *([to] if isinstance(to, str) else [])
         )
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         payload = _payload(RenameFilePayload, edit)
         path, to = confine.normal(edit.target), confine.normal(payload.to)
         seen = confine.existing(ctx.root, path, max_bytes=ctx.max_bytes)
         if path == to:
-            return [Change(path=path, before=seen.data, after=seen.data, note="it has this name")]
+            return [
+                FileChange(path=path, before=seen.data, after=seen.data, note="it has this name")
+            ]
         if confine.read(ctx.root, to, max_bytes=ctx.max_bytes) is not None:
             raise EditRefused(f"{to}: exists already; a rename never overwrites")
         mode = None if seen.mode == 0o644 else seen.mode
         return [
-            Change(path=path, before=seen.data, after=None),
-            Change(path=to, before=None, after=seen.data, mode=mode),
+            FileChange(path=path, before=seen.data, after=None),
+            FileChange(path=to, before=None, after=seen.data, mode=mode),
         ]
 
 
@@ -190,14 +192,14 @@ class DeleteFile:
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
         return _validated(DeleteFilePayload, edit, ctx, edit.target)
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         payload = _payload(DeleteFilePayload, edit)
         path = confine.normal(edit.target)
         seen = confine.existing(ctx.root, path, max_bytes=ctx.max_bytes)
         is_ = hashlib.sha256(seen.data).hexdigest()
         if payload.expect is not None and payload.expect.lower() != is_:
             raise EditRefused(f"{path}: its SHA-256 is {is_}, not {payload.expect.lower()}")
-        return [Change(path=path, before=seen.data, after=None)]
+        return [FileChange(path=path, before=seen.data, after=None)]
 
 
 #: Every operation of this module.

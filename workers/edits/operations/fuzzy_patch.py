@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mulligan.policies.edits.fit import Fitted, Misfit, apply_hunks
-from mulligan.policies.edits.patch import Diff, FilePatch, stripped
-from mulligan.tasks.ports.appliers import Change, EditRefused
+from mulligan.policies.edits.fit import FittedHunks, MisfitHunk, apply_hunks
+from mulligan.policies.edits.patch import FilePatch, ParsedDiff, stripped
+from mulligan.tasks.ports.appliers import EditRefused, FileChange
 from mulligan.workers.edits.tree import confined_paths as confine
-from mulligan.workers.edits.tree.confined_paths import Seen
+from mulligan.workers.edits.tree.confined_paths import SeenFile
 
 APPLIED = "already applied"
 #: What the ladder forgives in a diff itself, as outcomes call it.
@@ -21,17 +21,17 @@ NUMBERS = "line numbers in hunk headers"
 
 
 @dataclass
-class Tree:
+class PatchTree:
     """The files inside a root, each read once, and what a diff makes of them so far."""
 
     root: Path
     max_bytes: int
-    _read: dict[str, Seen | None] = field(default_factory=dict)
+    _read: dict[str, SeenFile | None] = field(default_factory=dict)
     _now: dict[str, bytes | None] = field(default_factory=dict)
     _modes: dict[str, int] = field(default_factory=dict)
     _notes: dict[str, list[str]] = field(default_factory=dict)
 
-    def readable(self, paths: Iterable[str]) -> dict[str, Seen]:
+    def readable(self, paths: Iterable[str]) -> dict[str, SeenFile]:
         """Those of the paths that are regular files which an edit may touch."""
         found = {}
         for path in paths:
@@ -44,7 +44,7 @@ class Tree:
                 found[name] = seen
         return found
 
-    def seen(self, path: str) -> Seen | None:
+    def seen(self, path: str) -> SeenFile | None:
         """A file as it is on the disk."""
         if path not in self._read:
             self._read[path] = confine.read(self.root, path, max_bytes=self.max_bytes)
@@ -77,10 +77,10 @@ class Tree:
         if wanted != (here.mode if here is not None else 0o644):
             self._modes[path] = wanted
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[FileChange]:
         """Everything that the diff altered."""
         return [
-            Change(
+            FileChange(
                 path=path,
                 before=None if (seen := self.seen(path)) is None else seen.data,
                 after=data,
@@ -101,7 +101,7 @@ class _Resolved:
     notes: tuple[str, ...]
 
 
-def climbed(diff: Diff, only: str | None, tree: Tree) -> list[Change]:
+def apply_tolerant(diff: ParsedDiff, only: str | None, tree: PatchTree) -> list[FileChange]:
     """The changes that a diff makes, each hunk placed by its content. Raises EditRefused."""
     problems: list[str] = []
     applied: list[str] = []
@@ -112,7 +112,7 @@ def climbed(diff: Diff, only: str | None, tree: Tree) -> list[Change]:
             resolved.append(one)
             if _take(one, tree):
                 applied.append(one.path)
-        except Misfit as error:
+        except MisfitHunk as error:
             problems += [f"{one.path}: {problem}" for problem in error.problems]
         except EditRefused as error:
             problems += error.problems
@@ -124,13 +124,13 @@ def climbed(diff: Diff, only: str | None, tree: Tree) -> list[Change]:
     return tree.changes()
 
 
-def _untouched(path: str, tree: Tree) -> Change:
+def _untouched(path: str, tree: PatchTree) -> FileChange:
     seen = tree.seen(path)
     data = None if seen is None else seen.data
-    return Change(path=path, before=data, after=data, note=APPLIED)
+    return FileChange(path=path, before=data, after=data, note=APPLIED)
 
 
-def _take(one: _Resolved, tree: Tree) -> bool:
+def _take(one: _Resolved, tree: PatchTree) -> bool:
     """Let the tree have one file's changes. True: it already had them."""
     patch, source = one.patch, one.source
     if patch.binary:
@@ -144,7 +144,7 @@ def _take(one: _Resolved, tree: Tree) -> bool:
     return _modify(one, source, tree)
 
 
-def _creates(one: _Resolved, tree: Tree) -> bool:
+def _creates(one: _Resolved, tree: PatchTree) -> bool:
     """Whether it adds a file without saying so: the file is not there, and nothing is expected."""
     patch, hunks = one.patch, one.patch.hunks
     if patch.renamed or patch.copied:
@@ -152,7 +152,7 @@ def _creates(one: _Resolved, tree: Tree) -> bool:
     return bool(hunks) and not tree.exists(one.path) and not any(hunk.old for hunk in hunks)
 
 
-def _create(one: _Resolved, tree: Tree) -> bool:
+def _create(one: _Resolved, tree: PatchTree) -> bool:
     hunks = one.patch.hunks
     if any(hunk.old for hunk in hunks):
         raise EditRefused(f"{one.path}: the diff creates it, but has lines that must be there")
@@ -167,7 +167,7 @@ def _create(one: _Resolved, tree: Tree) -> bool:
     return False
 
 
-def _delete(one: _Resolved, tree: Tree) -> bool:
+def _delete(one: _Resolved, tree: PatchTree) -> bool:
     there = tree.content(one.path)
     if there is None:
         return True
@@ -181,7 +181,7 @@ def _delete(one: _Resolved, tree: Tree) -> bool:
     return False
 
 
-def _move(one: _Resolved, source: str, tree: Tree) -> bool:
+def _move(one: _Resolved, source: str, tree: PatchTree) -> bool:
     there = tree.content(source)
     if there is None and tree.exists(one.path):
         fitted = apply_hunks(_decoded(tree.content(one.path) or b""), one.patch.hunks)
@@ -199,7 +199,7 @@ def _move(one: _Resolved, source: str, tree: Tree) -> bool:
     return False
 
 
-def _modify(one: _Resolved, path: str, tree: Tree) -> bool:
+def _modify(one: _Resolved, path: str, tree: PatchTree) -> bool:
     there = tree.content(path)
     if there is None:
         raise EditRefused(f"{path}: does not exist{confine.did_you_mean(tree.root, path)}")
@@ -214,13 +214,13 @@ def _modify(one: _Resolved, path: str, tree: Tree) -> bool:
     return False
 
 
-def _said(one: _Resolved, fitted: Fitted) -> tuple[str, ...]:
+def _said(one: _Resolved, fitted: FittedHunks) -> tuple[str, ...]:
     """What was forgiven, each rung by its name."""
     notes = (*one.notes, *fitted.tolerances)
     return notes or (NUMBERS,)
 
 
-def _resolve(patch: FilePatch, only: str | None, tree: Tree, *, fenced: bool) -> _Resolved:
+def _resolve(patch: FilePatch, only: str | None, tree: PatchTree, *, fenced: bool) -> _Resolved:
     """The paths that a file patch means, and what its headers needed to be forgiven."""
     notes: tuple[str, ...] = (FENCE,) if fenced else ()
     if not all(hunk.counts_right for hunk in patch.hunks):
@@ -241,14 +241,14 @@ def _resolve(patch: FilePatch, only: str | None, tree: Tree, *, fenced: bool) ->
     )
 
 
-def _read_name(name: str, tree: Tree) -> str:
+def _read_name(name: str, tree: PatchTree) -> str:
     """A header's name as a path: without git's prefix, unless only the whole name is a file."""
     short = stripped(name)
     chosen = name if short != name and tree.exists(name) and not tree.exists(short) else short
     return confine.normal(chosen)
 
 
-def _one_of(old: str, new: str, tree: Tree) -> str:
+def _one_of(old: str, new: str, tree: PatchTree) -> str:
     there = [path for path in (old, new) if tree.exists(path)]
     if len(there) != 1:
         raise EditRefused(
@@ -258,7 +258,7 @@ def _one_of(old: str, new: str, tree: Tree) -> str:
     return there[0]
 
 
-def _for_target(patch: FilePatch, only: str, tree: Tree, notes: tuple[str, ...]) -> _Resolved:
+def _for_target(patch: FilePatch, only: str, tree: PatchTree, notes: tuple[str, ...]) -> _Resolved:
     """A file patch that may touch nothing but the target."""
     if patch.renamed or patch.copied:
         raise EditRefused(
@@ -279,7 +279,7 @@ def _for_target(patch: FilePatch, only: str, tree: Tree, notes: tuple[str, ...])
     return _Resolved(patch=patch, source=source, path=only, notes=notes)
 
 
-def _means(name: str, only: str, tree: Tree) -> bool:
+def _means(name: str, only: str, tree: PatchTree) -> bool:
     """Whether a header's name is the target's, with folders missing or to spare in front; not if
     it is the name of another file."""
     short = stripped(name).removeprefix("./").strip("/")

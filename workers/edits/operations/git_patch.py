@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mulligan.policies.edits import patch as diffs
-from mulligan.policies.edits.patch import Diff, PatchError
-from mulligan.tasks.ports.appliers import Change, EditRefused
-from mulligan.workers.edits.operations.fuzzy_patch import Tree, climbed
+from mulligan.policies.edits.patch import ParsedDiff, PatchError
+from mulligan.tasks.ports.appliers import EditRefused, FileChange
+from mulligan.workers.edits.operations.fuzzy_patch import PatchTree, apply_tolerant
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree import write_changes as writing
-from mulligan.workers.edits.tree.confined_paths import Seen
+from mulligan.workers.edits.tree.confined_paths import SeenFile
 
 NO_PREFIX = "names without a/ and b/"
 #: What git may use of the processor; it waits for nothing else.
@@ -33,24 +33,24 @@ _APPLY = f'ulimit -v {_MEMORY} && ulimit -t {_SECONDS} && exec git apply --white
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
+class GitRefusal:
     """Why git did not apply a diff."""
 
     text: str
 
 
-def patched(root: Path, target: str, diff: str, *, max_bytes: int) -> list[Change]:
+def patched(root: Path, target: str, diff: str, *, max_bytes: int) -> list[FileChange]:
     """The changes that a diff makes inside the root. ``target`` is the one file that it may touch,
     or "." for any number of them. Raises EditRefused if it does not fit as a whole."""
     _refuse_unfit(diff, target, max_bytes)
     only = None if target == "." else confine.normal(target)
-    tree = Tree(root=root, max_bytes=max_bytes)
+    tree = PatchTree(root=root, max_bytes=max_bytes)
     read = _parsed(diff, target)
     copied = tree.readable(read.names)
-    refusal = Refusal(text="")
+    refusal = GitRefusal(text="")
     for strip in _readings(root, read):
         done = _git_applied(diffs.unfenced(diff), copied, strip, max_bytes)
-        if isinstance(done, Refusal):
+        if isinstance(done, GitRefusal):
             refusal = refusal if refusal.text else done
         elif _as_read(done, read) and (only is None or {change.path for change in done} <= {only}):
             kept = _with_modes(done, read, copied)
@@ -58,14 +58,14 @@ def patched(root: Path, target: str, diff: str, *, max_bytes: int) -> list[Chang
     return _checked(root, _by_ladder(read, only, tree, refusal), max_bytes)
 
 
-def _parsed(diff: str, target: str) -> Diff:
+def _parsed(diff: str, target: str) -> ParsedDiff:
     try:
         return diffs.parse(diff)
     except PatchError as error:
         raise EditRefused(f"{'the diff' if target == '.' else target}: {error}") from None
 
 
-def _as_read(changes: Sequence[Change], read: Diff) -> bool:
+def _as_read(changes: Sequence[FileChange], read: ParsedDiff) -> bool:
     """Whether git touched no other files, and deleted none, than those of which we read that."""
     touched = {change.path for change in changes}
     gone = {change.path for change in changes if change.after is None}
@@ -86,7 +86,7 @@ def _refuse_unfit(diff: str, target: str, max_bytes: int) -> None:
         raise EditRefused(f"{target}: the diff touches a {what}; edits change regular files only")
 
 
-def _readings(root: Path, read: Diff) -> list[int | None]:
+def _readings(root: Path, read: ParsedDiff) -> list[int | None]:
     """How many leading folders git shall take off names: its own way first (None). git is not asked
     if a hunk header miscounts: where it states too little, git drops the rest and says nothing.
 
@@ -104,8 +104,8 @@ def _readings(root: Path, read: Diff) -> list[int | None]:
 
 
 def _git_applied(
-    diff: str, copied: Mapping[str, Seen], strip: int | None, max_bytes: int
-) -> list[Change] | Refusal:
+    diff: str, copied: Mapping[str, SeenFile], strip: int | None, max_bytes: int
+) -> list[FileChange] | GitRefusal:
     """What ``git apply`` makes of the copies of these files."""
     with tempfile.TemporaryDirectory(prefix="mulligan-patch-") as name:
         private = Path(name).resolve()
@@ -117,14 +117,14 @@ def _git_applied(
         return _harvest(files, copied, max_bytes) if failure is None else failure
 
 
-def _copy(files: Path, path: str, seen: Seen) -> None:
+def _copy(files: Path, path: str, seen: SeenFile) -> None:
     place = files / path
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(seen.data)
     place.chmod(0o755 if seen.executable else 0o644)
 
 
-def _run_git(private: Path, files: Path, diff: str, strip: int | None) -> Refusal | None:
+def _run_git(private: Path, files: Path, diff: str, strip: int | None) -> GitRefusal | None:
     options = [] if strip is None else [f"-p{strip}"]
     raw = diff.encode("utf-8", "surrogateescape")
     ran = subprocess.run(
@@ -139,7 +139,7 @@ def _run_git(private: Path, files: Path, diff: str, strip: int | None) -> Refusa
         return None
     said = ran.stderr.decode("utf-8", "replace").splitlines()
     text = next((line for line in said if line.startswith("error")), "")
-    return Refusal(text=text or f"error: it ended with {ran.returncode}")
+    return GitRefusal(text=text or f"error: it ended with {ran.returncode}")
 
 
 def _environment(private: Path) -> dict[str, str]:
@@ -156,9 +156,9 @@ def _environment(private: Path) -> dict[str, str]:
     }
 
 
-def _harvest(files: Path, copied: Mapping[str, Seen], max_bytes: int) -> list[Change]:
+def _harvest(files: Path, copied: Mapping[str, SeenFile], max_bytes: int) -> list[FileChange]:
     """The difference between the copies as they were and as git left them."""
-    after: dict[str, Seen] = {}
+    after: dict[str, SeenFile] = {}
     for path in _listed(files):
         seen = confine.read(files, path, max_bytes=max_bytes)
         if seen is not None:
@@ -173,13 +173,13 @@ def _listed(files: Path) -> Iterable[str]:
             yield str((Path(folder) / name).relative_to(files))
 
 
-def _change(path: str, before: Seen | None, after: Seen | None) -> Change:
+def _change(path: str, before: SeenFile | None, after: SeenFile | None) -> FileChange:
     mode = None
     if after is not None and before is None:
         mode = 0o755 if after.executable else None
     elif after is not None and before is not None and after.executable != before.executable:
         mode = before.mode | 0o111 if after.executable else before.mode & ~0o111
-    return Change(
+    return FileChange(
         path=path,
         before=None if before is None else before.data,
         after=None if after is None else after.data,
@@ -187,13 +187,15 @@ def _change(path: str, before: Seen | None, after: Seen | None) -> Change:
     )
 
 
-def _checked(root: Path, changes: list[Change], max_bytes: int) -> list[Change]:
+def _checked(root: Path, changes: list[FileChange], max_bytes: int) -> list[FileChange]:
     """The changes, if the real tree can take them."""
     writing.check(root, changes, max_bytes=max_bytes)
     return changes
 
 
-def _with_modes(changes: list[Change], read: Diff, copied: Mapping[str, Seen]) -> list[Change]:
+def _with_modes(
+    changes: list[FileChange], read: ParsedDiff, copied: Mapping[str, SeenFile]
+) -> list[FileChange]:
     """A renamed or copied file keeps the permission bits of its source: git knows only whether it
     is executable, and a private file would become a public one."""
     moved = {diffs.stripped(f.new or ""): f for f in read.files if f.renamed or f.copied}
@@ -210,14 +212,16 @@ def _with_modes(changes: list[Change], read: Diff, copied: Mapping[str, Seen]) -
     return found
 
 
-def _noted(changes: list[Change], strip: int | None) -> list[Change]:
+def _noted(changes: list[FileChange], strip: int | None) -> list[FileChange]:
     return changes if strip is None else [replace(change, note=NO_PREFIX) for change in changes]
 
 
-def _by_ladder(read: Diff, only: str | None, tree: Tree, refusal: Refusal) -> list[Change]:
+def _by_ladder(
+    read: ParsedDiff, only: str | None, tree: PatchTree, refusal: GitRefusal
+) -> list[FileChange]:
     """What git refused, by the ladder; its refusal has git's word for it too."""
     try:
-        return climbed(read, only, tree)
+        return apply_tolerant(read, only, tree)
     except EditRefused as error:
         said = refusal.text.removeprefix("error: ")
         raise EditRefused(*error.problems, *([f"git apply says: {said}"] if said else [])) from None

@@ -10,12 +10,12 @@ from pydantic import Field, model_validator
 
 from mulligan.policies.edits import patch as diffs
 from mulligan.policies.edits.edit import EditOp
-from mulligan.policies.edits.fit import Fitted, Misfit, apply_hunks
+from mulligan.policies.edits.fit import FittedHunks, MisfitHunk, apply_hunks
 from mulligan.policies.edits.patch import PatchError
 from mulligan.policies.edits.search_replace import replaced
-from mulligan.tasks.ports.appliers import Change, EditRefused
+from mulligan.tasks.ports.appliers import EditRefused, FileChange
 from mulligan.workers.edits.operations.config_operations import ConfigOp, Name, Payload, set_field
-from mulligan.workers.edits.operations.config_tree import PROMPTS, ConfigTree, Place
+from mulligan.workers.edits.operations.config_tree import PROMPTS, ConfigPlace, ConfigTree
 from mulligan.workers.edits.operations.payloads import nearest
 from mulligan.workers.edits.tree import confined_paths as confine
 
@@ -65,8 +65,8 @@ class PromptFile:
         except UnicodeDecodeError:
             raise EditRefused(f"{self.path}: is not UTF-8") from None
 
-    def written(self, text: str, note: str = "") -> list[Change]:
-        return [Change(path=self.path, before=self.before, after=text.encode(), note=note)]
+    def written(self, text: str, note: str = "") -> list[FileChange]:
+        return [FileChange(path=self.path, before=self.before, after=text.encode(), note=note)]
 
     def whole(self, prompt: str) -> str:
         """A new text with the line endings, and the last one, that the file has."""
@@ -81,7 +81,7 @@ class PromptFile:
 class InlinePrompt:
     """A prompt that is a value of the agent's table."""
 
-    place: Place
+    place: ConfigPlace
 
     @property
     def shown(self) -> str:
@@ -91,7 +91,7 @@ class InlinePrompt:
     def text(self) -> str:
         return str(self.place.value["system_prompt"])
 
-    def written(self, text: str, note: str = "") -> list[Change]:
+    def written(self, text: str, note: str = "") -> list[FileChange]:
         if note:
             return self.place.changed(self.place.document, note)
         return set_field(self.place, "system_prompt", text)
@@ -122,7 +122,7 @@ def prompt_of(tree: ConfigTree, agent: str) -> PromptFile | InlinePrompt | None:
     return _of_folder(tree, agent)
 
 
-def named_file(tree: ConfigTree, place: Place, field: str) -> str:
+def named_file(tree: ConfigTree, place: ConfigPlace, field: str) -> str:
     """The file that a table names: relative to its own file, or to the configuration folder."""
     named = place.value[field]
     if not isinstance(named, str):
@@ -146,7 +146,7 @@ def _of_folder(tree: ConfigTree, agent: str) -> PromptFile | None:
     return PromptFile(path=path, before=tree.existing(path))
 
 
-def _replace(payload: ReplacePromptPayload, tree: ConfigTree) -> list[Change]:
+def _replace(payload: ReplacePromptPayload, tree: ConfigTree) -> list[FileChange]:
     prompt = prompt_of(tree, payload.agent)
     if prompt is None:
         if not payload.create:
@@ -155,12 +155,12 @@ def _replace(payload: ReplacePromptPayload, tree: ConfigTree) -> list[Change]:
         if posixpath.dirname(path) != tree.joined(PROMPTS):
             raise EditRefused(f"{payload.agent!r}: cannot be the name of a file")
         text = payload.prompt if payload.prompt.endswith("\n") else payload.prompt + "\n"
-        return [Change(path=path, before=None, after=text.encode())]
+        return [FileChange(path=path, before=None, after=text.encode())]
     text = prompt.whole(payload.prompt)
     return prompt.written(text, HAS_IT if text == prompt.text else "")
 
 
-def _patch(payload: PatchPromptPayload, tree: ConfigTree) -> list[Change]:
+def _patch(payload: PatchPromptPayload, tree: ConfigTree) -> list[FileChange]:
     prompt = prompt_of(tree, payload.agent)
     if prompt is None:
         raise _no_prompt(payload.agent, tree)
@@ -171,7 +171,7 @@ def _patch(payload: PatchPromptPayload, tree: ConfigTree) -> list[Change]:
             done = replaced(prompt.text, payload.search or "", payload.replace or "")
     except PatchError as error:
         raise EditRefused(f"{prompt.shown}: {error}") from None
-    except Misfit as error:
+    except MisfitHunk as error:
         raise EditRefused(*(f"{prompt.shown}: {problem}" for problem in error.problems)) from None
     if done.applied or done.text == prompt.text:
         return prompt.written(prompt.text, APPLIED)
@@ -180,7 +180,7 @@ def _patch(payload: PatchPromptPayload, tree: ConfigTree) -> list[Change]:
     return [_noted(change, said) for change in changes] if said else changes
 
 
-def _patched(text: str, diff: str) -> Fitted:
+def _patched(text: str, diff: str) -> FittedHunks:
     """A text after a diff. A text in a table often has no last line ending; diffs suppose one."""
     files = diffs.parse(diff).files
     if len(files) != 1 or not files[0].hunks:
@@ -188,17 +188,17 @@ def _patched(text: str, diff: str) -> Fitted:
     hunks = files[0].hunks
     try:
         return apply_hunks(text, hunks)
-    except Misfit:
+    except MisfitHunk:
         if text.endswith("\n"):
             raise
         done = apply_hunks(text + "\n", hunks)
-        return Fitted(
+        return FittedHunks(
             text=done.text.removesuffix("\n"), tolerances=done.tolerances, applied=done.applied
         )
 
 
-def _noted(change: Change, note: str) -> Change:
-    return Change(path=change.path, before=change.before, after=change.after, note=note)
+def _noted(change: FileChange, note: str) -> FileChange:
+    return FileChange(path=change.path, before=change.before, after=change.after, note=note)
 
 
 def _no_prompt(agent: str, tree: ConfigTree, more: str = "") -> EditRefused:

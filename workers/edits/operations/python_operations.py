@@ -18,7 +18,7 @@ from pydantic import Field
 
 from mulligan.policies.edits.edit import Edit, EditOp
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.appliers import ApplyContext, Change, EditRefused, Validation
+from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.workers.edits.operations.payloads import nearest, payload_of, validated
 from mulligan.workers.edits.tree import confined_paths as confine
 
@@ -53,7 +53,7 @@ class EditPython:
                 problems += error.problems
         return validated(EditPythonPayload, edit, ctx, *problems)
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         payload = payload_of(EditPythonPayload, edit)
         new = _definition(payload.symbol, payload.code)
         path = confine.normal(edit.target)
@@ -64,7 +64,7 @@ class EditPython:
         _refuse_broken(path, data)
         confine.refuse_large(path, len(data), ctx.max_bytes)
         note = HAS_IT if data == seen.data else ""
-        return [Change(path=path, before=seen.data, after=data, note=note)]
+        return [FileChange(path=path, before=seen.data, after=data, note=note)]
 
 
 def _definition(symbol: str, code: str) -> Definition:

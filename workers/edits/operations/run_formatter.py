@@ -19,11 +19,11 @@ from pydantic import Field
 
 from mulligan.policies.edits.edit import Edit, EditOp
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.appliers import ApplyContext, Change, EditRefused, Validation
+from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.tasks.ports.world import VerifierError
 from mulligan.workers.edits.operations.payloads import nearest, payload_of, validated
 from mulligan.workers.edits.tree import confined_paths as confine
-from mulligan.workers.edits.tree.confined_paths import Seen
+from mulligan.workers.edits.tree.confined_paths import SeenFile
 from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
 
 DEFAULT = "ruff"
@@ -83,7 +83,7 @@ class RunFormatter:
                 problems += error.problems
         return validated(RunFormatterPayload, edit, ctx, *problems)
 
-    def changes(self, edit: Edit, ctx: ApplyContext) -> list[Change]:
+    def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         payload = payload_of(RunFormatterPayload, edit)
         name, argv = _formatter(payload.name, ctx.formatters)
         target = _target(edit.target)
@@ -125,14 +125,14 @@ def _formatter(
     return name, known[name]
 
 
-def _read(ctx: ApplyContext, target: str) -> dict[str, Seen]:
+def _read(ctx: ApplyContext, target: str) -> dict[str, SeenFile]:
     """The target, or every file below it. Links and hidden files are not its files."""
     if target == "." or (ctx.root / target).is_dir():
         paths = list(_below(ctx.root, "" if target == "." else target))
     else:
         paths = [target]
         confine.existing(ctx.root, target, max_bytes=ctx.max_bytes)
-    found: dict[str, Seen] = {}
+    found: dict[str, SeenFile] = {}
     total = 0
     for path in paths:
         seen = _regular(ctx, path)
@@ -144,7 +144,7 @@ def _read(ctx: ApplyContext, target: str) -> dict[str, Seen]:
     return found
 
 
-def _regular(ctx: ApplyContext, path: str) -> Seen | None:
+def _regular(ctx: ApplyContext, path: str) -> SeenFile | None:
     """A file that may be edited; None for what is too large, special or reserved."""
     try:
         return confine.read(ctx.root, path, max_bytes=ctx.max_bytes)
@@ -206,14 +206,16 @@ def _refuse_failure(name: str, done: Completed) -> None:
     raise EditRefused(f"the formatter {name} failed ({how}): {said}")
 
 
-def _harvest(name: str, copy: Path, files: Mapping[str, Seen], max_bytes: int) -> Iterator[Change]:
+def _harvest(
+    name: str, copy: Path, files: Mapping[str, SeenFile], max_bytes: int
+) -> Iterator[FileChange]:
     """What it changed. New files, such as caches, are not taken over."""
     for path, before in files.items():
         after = confine.read(copy, path, max_bytes=max_bytes)
         if after is None:
             raise EditRefused(f"{path}: the formatter {name} deleted it")
         if after.data != before.data:
-            yield Change(path=path, before=before.data, after=after.data)
+            yield FileChange(path=path, before=before.data, after=after.data)
 
 
 #: Every operation of this module.

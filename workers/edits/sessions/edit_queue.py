@@ -12,28 +12,28 @@ from mulligan.workers.ledger import keys
 if TYPE_CHECKING:
     from celery import Celery
 
-    from mulligan.workers.services import Shop
+    from mulligan.workers.services import Services
 
 #: A hint that nobody took within so many seconds is worth nothing: another was sent since.
 _EXPIRES = 10.0
 
 
-def work_on_session(shop: Shop, session_id: str) -> str:
+def work_on_session(services: Services, session_id: str) -> str:
     """A worker's turn at a session; in which phase it is then."""
     # Imported here: the other pools never need libcst, tomlkit and the like.
-    from mulligan.workers.edits.sessions.engine import engine_of, take_steps
+    from mulligan.workers.edits.sessions.engine import build_edit_engine, take_steps
 
-    inline = shop.settings.allow_inline
-    engine = engine_of(shop.settings, shop.ledger, shop.intake, commands=inline)
+    inline = services.settings.allow_inline
+    engine = build_edit_engine(services.settings, services.ledger, services.intake, commands=inline)
     return take_steps(engine, session_id)
 
 
-def hint_at_sessions(shop: Shop, app: Celery) -> int:
+def hint_at_sessions(services: Services, app: Celery) -> int:
     """Send a hint for every session that can go on; how many were sent."""
-    from mulligan.workers.edits.sessions.session_store import RedisSessions, hints
+    from mulligan.workers.edits.sessions.session_store import SessionStore, hints
 
-    settings, calls = shop.settings, shop.ledger.calls
-    sessions = RedisSessions(calls, prefix=settings.key_prefix, retention=settings.cycle_retention)
+    settings, calls = services.settings, services.ledger.calls
+    sessions = SessionStore(calls, prefix=settings.key_prefix, retention=settings.cycle_retention)
 
     def ended(job_id: str) -> bool:
         partition = keys.partition_prefix(settings.key_prefix, keys.partition_of(job_id))

@@ -12,9 +12,9 @@ from pathlib import Path
 from secrets import token_hex
 
 from mulligan.policies.edits.edit import AutonomyMode, EditPlan, EditRiskTier
-from mulligan.policies.edits.session import Delta, Session, records_of
+from mulligan.policies.edits.session import EditDelta, EditSession, records_of
 from mulligan.policies.edits.suite import Suite
-from mulligan.tasks.edits.advance import Appliers, EditBench, NotNow, advance
+from mulligan.tasks.edits.advance import Appliers, EditContextPorts, RetryLater, advance
 from mulligan.tasks.edits.correct_author import correct_author
 from mulligan.tasks.edits.decide import abandon, approve, give_up, reject, roll_back
 from mulligan.tasks.jobs.submit import Intake
@@ -22,10 +22,10 @@ from mulligan.tasks.ports.appliers import ApplyContext
 from mulligan.tasks.ports.measurer import Measurer
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.edits.applier_registry import default_registry
-from mulligan.workers.edits.sessions.session_store import Found, Lease, RedisSessions
-from mulligan.workers.edits.sessions.session_tree import TreeDesk, not_now
+from mulligan.workers.edits.sessions.session_store import SessionLease, SessionStore, StoredSession
+from mulligan.workers.edits.sessions.session_tree import SessionTree, retry_when_busy
 from mulligan.workers.edits.sessions.suite_measurer import suite_measurer
-from mulligan.workers.edits.tree.edited_tree import Tree
+from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _POLL = 0.05
 
-Told = Callable[[Session], None]
+Told = Callable[[EditSession], None]
 
 
 def utc_now() -> datetime:
@@ -41,10 +41,10 @@ def utc_now() -> datetime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class EditEngine:
     """What a process needs to work on sessions."""
 
-    sessions: RedisSessions
+    sessions: SessionStore
     #: Where what is known about trees is kept.
     home: Path
     #: None: no suite can be measured here.
@@ -72,11 +72,11 @@ class Engine:
         config: str = ".",
         inline: bool = True,
         by: str | None = None,
-    ) -> Session:
+    ) -> EditSession:
         """A session for a plan; the one there is, if it has this name, tree and these edits."""
-        tree = Tree(root, self.home)
+        tree = EditedTree(root, self.home)
         self._refuse_suite(suite, tree.root)
-        session = Session(
+        session = EditSession(
             id=plan.session or f"s{int(time.time()):x}{token_hex(3)}",
             host=self.host,
             root=str(tree.root),
@@ -130,8 +130,8 @@ class Engine:
     # -- working ---------------------------------------------------------------------------------
 
     def work(
-        self, session_id: str, *, tree: Tree | None = None, told: Told | None = None
-    ) -> Session:
+        self, session_id: str, *, tree: EditedTree | None = None, told: Told | None = None
+    ) -> EditSession:
         """Steps until the session is done, or waits for what is measured. NotNow if the session
         or its tree is somebody else's at the moment. ``tree``: one that the caller holds."""
         found = self.sessions.get(session_id)
@@ -139,10 +139,10 @@ class Engine:
         dead = tree is not None and found.session.inline
         with self.sessions.leased(session_id, by_force=dead) as lease:
             found = self.sessions.get(session_id)
-            bench = self._bench(found.session, lease, tree)
+            context = self._bench(found.session, lease, tree)
             while found.session.phase != "done":
                 self._own_tree(found.session)
-                moved = advance(bench, found.session)
+                moved = advance(context, found.session)
                 if moved is found.session:
                     return moved
                 lease.check()
@@ -155,12 +155,12 @@ class Engine:
 
     def drive(
         self, session_id: str, *, told: Told | None = None, watch: Callable[[], None]
-    ) -> Session:
+    ) -> EditSession:
         """Work on a session until it is done, and keep the tree for it all the while. ``watch`` is
         called between looks at what is measured."""
         session = self.sessions.get(session_id).session
         tree = self._tree(session)
-        with not_now(), tree.held(session_id):
+        with retry_when_busy(), tree.held(session_id):
             while True:
                 session = self.work(session_id, tree=tree, told=told)
                 if session.phase == "done":
@@ -168,13 +168,13 @@ class Engine:
                 watch()
                 time.sleep(_POLL)
 
-    def _saved(self, found: Found, moved: Session) -> Found:
+    def _saved(self, found: StoredSession, moved: EditSession) -> StoredSession:
         """The session after a step; as somebody else changed it meanwhile, if so: then the step
         is taken again, which does nothing twice."""
         self._note(found.session, moved)
         return self.sessions.save(found, moved) or self.sessions.get(moved.id)
 
-    def _corrected(self, session: Session) -> Session:
+    def _corrected(self, session: EditSession) -> EditSession:
         """With the job that asks the plan's author again, once all of it is decided."""
         if self.intake is None or session.correction is not None:
             return session
@@ -185,30 +185,30 @@ class Engine:
             return session
         return session if job_id is None else session.moved(correction=job_id)
 
-    def correct(self, session: Session) -> Session:
+    def correct(self, session: EditSession) -> EditSession:
         """Let the author of a finished session's plan correct what failed; again is harmless."""
         asked = self._corrected(session)
         if asked is session:
             return session
         return self._changed(session.id, lambda s: s.moved(correction=asked.correction))
 
-    def _own_tree(self, session: Session) -> None:
+    def _own_tree(self, session: EditSession) -> None:
         owner = self.sessions.take_tree(session)
         if owner is not None:
-            raise NotNow(
+            raise RetryLater(
                 f"{session.root}: session {owner} is at work on it; wait for it,"
                 f" or go on with `mulligan edits resume {owner}`,"
                 f" or give it up with `mulligan edits rollback {owner}`"
             )
 
-    def _note(self, before: Session, after: Session) -> None:
+    def _note(self, before: EditSession, after: EditSession) -> None:
         """Keep every effect that was measured in this step."""
         for old, new in zip(before.records, after.records, strict=True):
             done = new.outcome
             if done is None or done == old.outcome or done.benchmark_delta is None:
                 continue
             self.sessions.note(
-                Delta(
+                EditDelta(
                     at=done.applied_at or after.updated_at,
                     session=after.id,
                     edit_id=new.edit.id,
@@ -226,19 +226,21 @@ class Engine:
 
     # -- deciding --------------------------------------------------------------------------------
 
-    def approve(self, session_id: str, edit_id: str, *, by: str, note: str | None) -> Session:
+    def approve(self, session_id: str, edit_id: str, *, by: str, note: str | None) -> EditSession:
         """Let an edit be applied; who works on the session does it."""
         now = self.now()
         return self._changed(session_id, lambda s: approve(s, edit_id, by=by, now=now, note=note))
 
-    def reject(self, session_id: str, edit_id: str, *, by: str, note: str) -> Session:
+    def reject(self, session_id: str, edit_id: str, *, by: str, note: str) -> EditSession:
         now = self.now()
         rejected = self._changed(
             session_id, lambda s: reject(s, edit_id, by=by, now=now, note=note)
         )
         return self.correct(rejected)
 
-    def _changed(self, session_id: str, change: Callable[[Session], Session]) -> Session:
+    def _changed(
+        self, session_id: str, change: Callable[[EditSession], EditSession]
+    ) -> EditSession:
         while True:
             found = self.sessions.get(session_id)
             moved = change(found.session)
@@ -249,7 +251,7 @@ class Engine:
 
     def roll_back(
         self, session_id: str, edit_id: str | None, *, by: str, note: str | None = None
-    ) -> tuple[Session, str]:
+    ) -> tuple[EditSession, str]:
         """Take an edit or a session back. NotNow while somebody works on the session."""
         found = self.sessions.get(session_id)
         try:
@@ -259,7 +261,7 @@ class Engine:
                 raise
             return self._abandoned(session_id, by=by, note=note)
         with (
-            not_now(),
+            retry_when_busy(),
             tree.held(session_id),
             self.sessions.leased(
                 session_id, patience=self.patience, by_force=found.session.inline
@@ -270,24 +272,24 @@ class Engine:
                 lambda s: roll_back(self._bench(s, lease, tree), s, edit_id, by=by, note=note),
             )
 
-    def _abandoned(self, session_id: str, *, by: str, note: str | None) -> tuple[Session, str]:
+    def _abandoned(self, session_id: str, *, by: str, note: str | None) -> tuple[EditSession, str]:
         """Its tree is gone or elsewhere, but nothing of the session is in it."""
         with self.sessions.leased(session_id, patience=self.patience):
             return self._ended(session_id, lambda s: abandon(s, by=by, now=self.now(), note=note))
 
-    def give_up(self, session_id: str, why: str) -> Session:
+    def give_up(self, session_id: str, why: str) -> EditSession:
         """End a session that can go no further here: its edit at work is taken back, the others
         wait for a person. BadInput or NotNow if it cannot be taken back now: nothing changed."""
         with self.sessions.leased(session_id, patience=self.patience) as lease:
 
-            def ended(session: Session) -> tuple[Session, str]:
+            def ended(session: EditSession) -> tuple[EditSession, str]:
                 return give_up(self._bench(session, lease, None), session, why), why
 
             return self._ended(session_id, ended)[0]
 
     def _ended(
-        self, session_id: str, end: Callable[[Session], tuple[Session, str]]
-    ) -> tuple[Session, str]:
+        self, session_id: str, end: Callable[[EditSession], tuple[EditSession, str]]
+    ) -> tuple[EditSession, str]:
         """Save a change that also wrote to the tree; it does nothing twice."""
         while True:
             found = self.sessions.get(session_id)
@@ -301,16 +303,18 @@ class Engine:
 
     # -- surroundings ----------------------------------------------------------------------------
 
-    def _tree(self, session: Session) -> Tree:
+    def _tree(self, session: EditSession) -> EditedTree:
         if session.host != self.host:
             raise BadInput(
                 f"session {session.id}: its tree is on {session.host}, this is {self.host}"
             )
-        return Tree(Path(session.root), self.home, timeout=self.patience)
+        return EditedTree(Path(session.root), self.home, timeout=self.patience)
 
-    def _bench(self, session: Session, lease: Lease, tree: Tree | None) -> EditBench:
+    def _bench(
+        self, session: EditSession, lease: SessionLease, tree: EditedTree | None
+    ) -> EditContextPorts:
         tree = tree or self._tree(session)
-        return EditBench(
+        return EditContextPorts(
             ctx=ApplyContext(
                 root=tree.root,
                 config=Path(session.config),
@@ -318,7 +322,7 @@ class Engine:
                 formatters=self.formatters,
             ),
             appliers=self.appliers,
-            tree=TreeDesk(tree, lease.check),
+            tree=SessionTree(tree, lease.check),
             measurer=self.measurer,
             now=self.now,
         )
@@ -329,13 +333,13 @@ def _refuse(problems: Sequence[str]) -> None:
         raise BadInput(*(f"suite: {problem}" for problem in problems))
 
 
-def take_steps(engine: Engine, session_id: str) -> str:
+def take_steps(engine: EditEngine, session_id: str) -> str:
     """A worker's turn at a session; in which phase it is then. What cannot be done now is hinted
     at again, and what never can is on record."""
     try:
         engine.check_suite(session_id)
         return engine.work(session_id).phase
-    except NotNow as error:
+    except RetryLater as error:
         log.info("session %s: %s", session_id, error)
         return "not now"
     except BadInput as error:
@@ -344,26 +348,26 @@ def take_steps(engine: Engine, session_id: str) -> str:
         return _given_up(engine, session_id, str(error))
 
 
-def _given_up(engine: Engine, session_id: str, why: str) -> str:
+def _given_up(engine: EditEngine, session_id: str, why: str) -> str:
     """A root that is away, or on another host, may come back: until it does, nobody can tell what
     is in the tree, and the session stays as it is."""
     try:
         phase = engine.give_up(session_id, why).phase
-    except (NotNow, BadInput) as error:
+    except (RetryLater, BadInput) as error:
         log.info("session %s: %s", session_id, error)
         return "not now"
     log.warning("session %s is given up: %s", session_id, why)
     return phase
 
 
-def engine_of(
+def build_edit_engine(
     settings: Settings, ledger: RedisLedger, intake: Intake | None, *, commands: bool
-) -> Engine:
+) -> EditEngine:
     """The engine of these settings. ``commands``: whether a suite may bring programs."""
-    sessions = RedisSessions(
+    sessions = SessionStore(
         ledger.calls, prefix=settings.key_prefix, retention=settings.cycle_retention
     )
-    return Engine(
+    return EditEngine(
         sessions=sessions,
         home=settings.home,
         intake=intake,

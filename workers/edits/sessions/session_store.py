@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mulligan.policies.edits.session import Delta, Session
-from mulligan.tasks.edits.advance import NotNow
+from mulligan.policies.edits.session import EditDelta, EditSession
+from mulligan.tasks.edits.advance import RetryLater
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
@@ -32,14 +32,14 @@ _POLL = 0.05
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredSession:
     """A session as it is on record; ``text`` is what it is compared with when it is saved."""
 
-    session: Session
+    session: EditSession
     text: str
 
 
-class RedisSessions:
+class SessionStore:
     """All sessions of a fleet."""
 
     def __init__(
@@ -52,13 +52,13 @@ class RedisSessions:
 
     # -- one session -----------------------------------------------------------------------------
 
-    def create(self, session: Session) -> bool:
+    def create(self, session: EditSession) -> bool:
         """Put a new session on record; whether there was none of that name."""
         self._index(session, "edits", session.created_at)
         self._forget_old()
         return self._put(session, "", _text(session))
 
-    def _put(self, session: Session, old: str, new: str) -> bool:
+    def _put(self, session: EditSession, old: str, new: str) -> bool:
         """Compare and set. Indexed before, because a session without its name is lost and a name
         without a session is not; and after, because who cleans up may have come between."""
         if session.phase != "done":
@@ -69,16 +69,16 @@ class RedisSessions:
             self._index(session, "edits:open", session.updated_at)
         return True
 
-    def _index(self, session: Session, name: str, at: datetime) -> None:
+    def _index(self, session: EditSession, name: str, at: datetime) -> None:
         self._calls.run("ZADD", f"{self._fleet}{name}", "NX", at.timestamp(), session.id)
 
-    def find(self, session_id: str) -> Found | None:
+    def find(self, session_id: str) -> StoredSession | None:
         """A session, or None. BadInput if another version wrote it."""
         text = self._calls.run("HGET", f"{self._fleet}{_key(session_id)}", "state")
         if not text:
             return None
         try:
-            return Found(Session.model_validate_json(text), text)
+            return StoredSession(EditSession.model_validate_json(text), text)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in problem["loc"])
@@ -86,7 +86,7 @@ class RedisSessions:
                 f"session {session_id} cannot be read: {place}: {problem['msg']}"
             ) from error
 
-    def get(self, session_id: str) -> Found:
+    def get(self, session_id: str) -> StoredSession:
         """A session, or BadInput that names the nearest one."""
         found = self.find(session_id)
         if found is None:
@@ -95,7 +95,7 @@ class RedisSessions:
             )
         return found
 
-    def save(self, found: Found, session: Session) -> Found | None:
+    def save(self, found: StoredSession, session: EditSession) -> StoredSession | None:
         """Replace a session that nobody changed meanwhile; None if somebody did."""
         text = _text(session)
         if not self._put(session, found.text, text):
@@ -105,15 +105,15 @@ class RedisSessions:
             self._calls.run("PEXPIRE", name, self._retention_ms)
         elif found.session.finished:
             self._calls.run("PERSIST", name)
-        return Found(session, text)
+        return StoredSession(session, text)
 
     # -- many ------------------------------------------------------------------------------------
 
-    def recent(self, *, limit: int = 100) -> list[Session]:
+    def recent(self, *, limit: int = 100) -> list[EditSession]:
         """The newest first."""
         return self._sessions(self._calls.run("ZREVRANGE", f"{self._fleet}edits", 0, limit - 1))
 
-    def at_work(self) -> list[Session]:
+    def at_work(self) -> list[EditSession]:
         """Every session that has a next step."""
         name = f"{self._fleet}edits:open"
         ids = [str(each) for each in self._calls.run("ZRANGE", name, 0, -1)]
@@ -129,7 +129,7 @@ class RedisSessions:
         found = self.find(session_id)
         return found is None or found.session.phase == "done"
 
-    def _sessions(self, ids: Sequence[str]) -> list[Session]:
+    def _sessions(self, ids: Sequence[str]) -> list[EditSession]:
         found = (self.find(str(each)) for each in ids)
         return [each.session for each in found if each is not None]
 
@@ -139,18 +139,18 @@ class RedisSessions:
 
     # -- measured deltas -------------------------------------------------------------------------
 
-    def note(self, delta: Delta) -> None:
+    def note(self, delta: EditDelta) -> None:
         """Add to the history. The same effect again is known by its session and edit."""
         name = f"{self._fleet}edits:deltas"
         self._calls.run("LPUSH", name, delta.model_dump_json())
         self._calls.run("LTRIM", name, 0, DELTAS_CAP - 1)
 
-    def deltas(self, *, limit: int = 1000) -> list[Delta]:
+    def deltas(self, *, limit: int = 1000) -> list[EditDelta]:
         """The newest first, each edit once: as it was measured last, with what became of it."""
         texts = self._calls.run("LRANGE", f"{self._fleet}edits:deltas", 0, -1)
-        found: dict[tuple[str, str], Delta] = {}
+        found: dict[tuple[str, str], EditDelta] = {}
         for text in texts:
-            delta = Delta.model_validate_json(text)
+            delta = EditDelta.model_validate_json(text)
             found.setdefault((delta.session, delta.edit_id), delta)
         return sorted(found.values(), key=lambda delta: delta.at, reverse=True)[:limit]
 
@@ -159,10 +159,10 @@ class RedisSessions:
     @contextmanager
     def leased(
         self, session_id: str, *, patience: float = 0.0, by_force: bool = False
-    ) -> Iterator[Lease]:
+    ) -> Iterator[SessionLease]:
         """Be the only one who takes this session's steps. NotNow if somebody else still is after
         ``patience`` seconds. ``by_force``: the caller knows that whoever was, is dead."""
-        lease = Lease(self, session_id, token_hex(8), self._lease)
+        lease = SessionLease(self, session_id, token_hex(8), self._lease)
         if by_force:
             self._calls.run("HDEL", f"{self._fleet}{_key(session_id)}", "lease")
         deadline = time.monotonic() + patience
@@ -170,7 +170,7 @@ class RedisSessions:
             if time.monotonic() < deadline:
                 time.sleep(_POLL)
                 continue
-            raise NotNow(f"session {session_id} is being worked on by another process")
+            raise RetryLater(f"session {session_id} is being worked on by another process")
         with lease.renewed():
             yield lease
 
@@ -210,7 +210,7 @@ class RedisSessions:
 
     # -- whose a tree is -------------------------------------------------------------------------
 
-    def take_tree(self, session: Session) -> str | None:
+    def take_tree(self, session: EditSession) -> str | None:
         """Make a tree the session's own until it lets go; None, or the session that has it."""
         while True:
             owner = str(self._calls.run("HGET", f"{self._fleet}edits:trees", _tree(session)) or "")
@@ -221,7 +221,7 @@ class RedisSessions:
             if self._swap("edits:trees", _tree(session), owner, session.id):
                 return None
 
-    def let_go(self, session: Session) -> None:
+    def let_go(self, session: EditSession) -> None:
         self._swap("edits:trees", _tree(session), session.id, "")
 
     def _still_needs(self, session_id: str) -> bool:
@@ -235,12 +235,10 @@ class RedisSessions:
         return bool(answer[0] == "swapped")
 
 
-class Lease:
+class SessionLease:
     """The right to take a session's steps; checked again right before anything is written."""
 
-    def __init__(
-        self, sessions: RedisSessions, session_id: str, token: str, seconds: float
-    ) -> None:
+    def __init__(self, sessions: SessionStore, session_id: str, token: str, seconds: float) -> None:
         self._sessions = sessions
         self._id = session_id
         self._token = token
@@ -252,7 +250,7 @@ class Lease:
     def check(self) -> None:
         """Raise NotNow if it is no longer ours."""
         if not self._sessions.keep_lease(self._id, self._token, self._seconds):
-            raise NotNow(f"session {self._id} was taken over by another process")
+            raise RetryLater(f"session {self._id} was taken over by another process")
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
@@ -278,15 +276,15 @@ def _key(session_id: str) -> str:
     return f"edits:session:{session_id}"
 
 
-def _tree(session: Session) -> str:
+def _tree(session: EditSession) -> str:
     return f"{session.host}:{session.root}"
 
 
-def _text(session: Session) -> str:
+def _text(session: EditSession) -> str:
     return session.model_dump_json()
 
 
-def hints(sessions: RedisSessions, ended: Callable[[str], bool]) -> list[Session]:
+def hints(sessions: SessionStore, ended: Callable[[str], bool]) -> list[EditSession]:
     """The sessions of the queue that somebody should take a step of now. ``ended``: of a job."""
     return [
         session

@@ -6,16 +6,16 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mulligan.tasks.edits.advance import NotNow
-from mulligan.tasks.ports.appliers import Change
-from mulligan.workers.edits.tree.edited_tree import Check, Tree
+from mulligan.tasks.edits.advance import RetryLater
+from mulligan.tasks.ports.appliers import FileChange
+from mulligan.workers.edits.tree.edited_tree import Check, EditedTree
 from mulligan.workers.edits.tree.tree_lock import LockLost, TreeBusy
 
 
-class TreeDesk:
+class SessionTree:
     """See tasks.edit_session.EditTree for what each method promises."""
 
-    def __init__(self, tree: Tree, check: Check | None = None) -> None:
+    def __init__(self, tree: EditedTree, check: Check | None = None) -> None:
         """``check`` is called right before anything is written, inside the tree's lock."""
         self._tree = tree
         self._check = check
@@ -27,7 +27,7 @@ class TreeDesk:
 
     def _known(self, session_id: str) -> dict[tuple[str, str], int]:
         if self._standing is None:
-            with not_now(), self._tree.held(session_id):  # settles what a dead process left
+            with retry_when_busy(), self._tree.held(session_id):  # settles what a dead process left
                 points = self._tree.history()
             self._standing = {
                 (str(point.session_id), str(point.edit_id)): point.number
@@ -42,15 +42,15 @@ class TreeDesk:
         except OSError:
             return None
 
-    def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[Change]) -> int:
+    def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[FileChange]) -> int:
         known = self._known(session_id)
-        with not_now():
+        with retry_when_busy():
             made = self._tree.apply(edit_id, session_id, tier, changes, check=self._check)
         known[session_id, edit_id] = made.number
         return made.number
 
     def rollback_edit(self, session_id: str, edit_id: str) -> str:
-        with not_now(), self._tree.held(session_id):
+        with retry_when_busy(), self._tree.held(session_id):
             if not self._was_applied(session_id, edit_id):
                 return f"edit {edit_id} of session {session_id} was not applied yet"
             done = self._tree.rollback_edit(edit_id, session_id, check=self._check)
@@ -58,7 +58,7 @@ class TreeDesk:
         return done.text
 
     def rollback_session(self, session_id: str) -> str:
-        with not_now(), self._tree.held(session_id):
+        with retry_when_busy(), self._tree.held(session_id):
             if not self._was_applied(session_id):
                 return f"session {session_id}: nothing was applied yet, nothing to roll back"
             done = self._tree.rollback_session(session_id, check=self._check)
@@ -76,9 +76,9 @@ class TreeDesk:
 
 
 @contextmanager
-def not_now() -> Iterator[None]:
+def retry_when_busy() -> Iterator[None]:
     """Another process has the tree: that says nothing about the edit."""
     try:
         yield
     except (TreeBusy, LockLost) as error:
-        raise NotNow(str(error)) from error
+        raise RetryLater(str(error)) from error

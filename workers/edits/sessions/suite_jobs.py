@@ -27,7 +27,7 @@ Raw = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class TreeState:
     """A state of a tree, as jobs are made from it."""
 
     #: Its content address.
@@ -75,7 +75,7 @@ def _prompt_problems(raw: Raw) -> list[str]:
 
 
 def make_job(
-    task: SuiteTask, state: State, *, session: str, repeat: int, seed: int | None = None
+    task: SuiteTask, state: TreeState, *, session: str, repeat: int, seed: int | None = None
 ) -> Job:
     """The job of one run. BadInput, as ``field: problem``, if this state does not make one.
 
@@ -122,7 +122,7 @@ def _filled(text: str, variables: Mapping[str, Any], name: str) -> str:
     return _PLACEHOLDER.sub(lambda match: str(variables[match[1]]), text)
 
 
-def _placed(raw: Raw, state: State) -> Raw:
+def _placed(raw: Raw, state: TreeState) -> Raw:
     """With a snapshot in place of the workspace's path."""
     path = _workspace_path(raw)
     if path is None:
@@ -131,7 +131,7 @@ def _placed(raw: Raw, state: State) -> Raw:
     return {**raw, "workspace": {**rest, "snapshot": _snapshot(posixpath.normpath(path), state)}}
 
 
-def _snapshot(path: str, state: State) -> str:
+def _snapshot(path: str, state: TreeState) -> str:
     if path == ".":
         return state.address
     node = state.tree.get(path)

@@ -10,19 +10,27 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from mulligan.policies.edits.suite import WHOLE, Runs, Scores, Suite, SuiteTask, TaskScore, run_key
+from mulligan.policies.edits.suite import (
+    WHOLE,
+    Suite,
+    SuiteRuns,
+    SuiteScores,
+    SuiteTask,
+    TaskScore,
+    run_key,
+)
 from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.tasks.jobs.submit import Intake, problems, submit_jobs
-from mulligan.tasks.ports.appliers import Change
+from mulligan.tasks.ports.appliers import FileChange
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.tasks.ports.world import BadInput, BlobStore
 from mulligan.workers.edits.sessions.suite_commands import program_problem, run_command
-from mulligan.workers.edits.sessions.suite_jobs import State, make_job
+from mulligan.workers.edits.sessions.suite_jobs import TreeState, make_job
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.blobs import blob_store
 from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.sandbox.file_tree import Node, decode_tree, encode_tree, read_tree
+from mulligan.workers.sandbox.file_tree import TreeNode, decode_tree, encode_tree, read_tree
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.settings.model import Settings
 
@@ -103,7 +111,7 @@ class SuiteMeasurer:
         self._threads = threads or min(4, os.cpu_count() or 1)
         self._slice = time_slice
         self._clock = clock
-        self._held: dict[str, State] = {}
+        self._held: dict[str, TreeState] = {}
 
     # -- what can be measured ---------------------------------------------------------------------
 
@@ -111,7 +119,7 @@ class SuiteMeasurer:
         """Everything that keeps the suite from being run on this tree, as ``field: problem``."""
         found = self.forbidden(suite)
         tree = self._read(root)
-        state = State(address="sha256:0", tree=tree, put=lambda _: "sha256:0")
+        state = TreeState(address="sha256:0", tree=tree, put=lambda _: "sha256:0")
         for index, task in enumerate(suite.tasks):
             if task.command is not None:
                 problem = program_problem(task.command, root) if self._commands else None
@@ -127,7 +135,7 @@ class SuiteMeasurer:
         tasks = enumerate(suite.tasks)
         return [_NO_COMMANDS.format(index=i) for i, task in tasks if task.command is not None]
 
-    def _job_problems(self, task: SuiteTask, state: State) -> list[str]:
+    def _job_problems(self, task: SuiteTask, state: TreeState) -> list[str]:
         if self._intake is None:
             return ["jobs need workers: use commands, or run the plan with a stack"]
         try:
@@ -138,7 +146,7 @@ class SuiteMeasurer:
 
     # -- states -----------------------------------------------------------------------------------
 
-    def snapshot(self, root: Path, changes: Sequence[Change] = ()) -> str:
+    def snapshot(self, root: Path, changes: Sequence[FileChange] = ()) -> str:
         """Keep the tree as it is now, or as it would be with these changes; the name of that
         state. BadInput if it is too large.
 
@@ -150,7 +158,7 @@ class SuiteMeasurer:
         self._hold(address, tree)
         return address
 
-    def _read(self, root: Path) -> Mapping[str, Node]:
+    def _read(self, root: Path) -> Mapping[str, TreeNode]:
         left_out: list[str] = []
         most = self._cap * _UNPACKED_FACTOR
         tree = read_tree(root, max_bytes=most, refused=left_out)
@@ -159,19 +167,19 @@ class SuiteMeasurer:
         own = self._home.relative_to(root.resolve()).as_posix()
         return {n: v for n, v in tree.items() if n != own and not n.startswith(f"{own}/")}
 
-    def _state(self, address: str) -> State:
+    def _state(self, address: str) -> TreeState:
         return self._held.get(address) or self._hold(address, decode_tree(self._blobs.get(address)))
 
-    def _hold(self, address: str, tree: Mapping[str, Node]) -> State:
+    def _hold(self, address: str, tree: Mapping[str, TreeNode]) -> TreeState:
         """Keep a state in memory, and the one before it: the two sides of a comparison."""
         last = {name: self._held[name] for name in list(self._held)[-1:] if name != address}
-        state = State(address=address, tree=tree, put=self._blobs.put)
+        state = TreeState(address=address, tree=tree, put=self._blobs.put)
         self._held = {**last, address: state}
         return state
 
     # -- measuring --------------------------------------------------------------------------------
 
-    def start(self, suite: Suite, state: str, *, session: str, repeat: int) -> Runs:
+    def start(self, suite: Suite, state: str, *, session: str, repeat: int) -> SuiteRuns:
         """Begin one repeat: submit its jobs. One that cannot be made from this state scores 0."""
         jobs: dict[str, Job] = {}
         failed: dict[str, str] = {}
@@ -189,7 +197,7 @@ class SuiteMeasurer:
         if jobs and self._intake is not None:
             accepted = submit_jobs(self._intake, list(jobs.values()))
             submitted = {task: one.id for task, one in zip(jobs, accepted, strict=True)}
-        return Runs(session=session, state=state, repeat=repeat, jobs=submitted, failed=failed)
+        return SuiteRuns(session=session, state=state, repeat=repeat, jobs=submitted, failed=failed)
 
     def _job(self, task: SuiteTask, state: str, *, session: str, repeat: int, seed: int) -> Job:
         """With the repeat's seed, if its runner takes one."""
@@ -204,7 +212,7 @@ class SuiteMeasurer:
             raise BadInput(*found)
         return job
 
-    def poll(self, suite: Suite, runs: Runs) -> Scores | None:
+    def poll(self, suite: Suite, runs: SuiteRuns) -> SuiteScores | None:
         """The scores of that one repeat, or None: not all of it has ended."""
         commands = self._command_scores(suite, runs)
         found: list[TaskScore] = []
@@ -213,9 +221,9 @@ class SuiteMeasurer:
             if score is None:
                 return None
             found.append(score)
-        return Scores(runs=(tuple(found),))
+        return SuiteScores(runs=(tuple(found),))
 
-    def _of_job(self, suite: Suite, task: SuiteTask, runs: Runs) -> TaskScore | None:
+    def _of_job(self, suite: Suite, task: SuiteTask, runs: SuiteRuns) -> TaskScore | None:
         """What a task's job scored; one that gave no verdict is submitted once more."""
         if task.id in runs.failed:
             return _score(task, 0.0, runs.failed[task.id])
@@ -256,7 +264,7 @@ class SuiteMeasurer:
                 f"{view.id}:1", how="resolved", by="benchmark", note="measured"
             )
 
-    def _command_scores(self, suite: Suite, runs: Runs) -> dict[str, TaskScore]:
+    def _command_scores(self, suite: Suite, runs: SuiteRuns) -> dict[str, TaskScore]:
         """Of the commands that have been run, some of them just now."""
         scores: dict[str, TaskScore] = {}
         left: list[SuiteTask] = []
@@ -284,7 +292,7 @@ class SuiteMeasurer:
         return first if first is None or first.verdict else self._store.get(_again(key))
 
     def _run(
-        self, suite: Suite, tasks: Sequence[SuiteTask], tree: Mapping[str, Node], repeat: int
+        self, suite: Suite, tasks: Sequence[SuiteTask], tree: Mapping[str, TreeNode], repeat: int
     ) -> Iterator[tuple[SuiteTask, TaskScore]]:
         """Run commands side by side; begin none after the time slice, but some at least."""
         end = self._clock() + self._slice
@@ -330,7 +338,7 @@ def suite_measurer(
     )
 
 
-def changed(tree: Mapping[str, Node], changes: Sequence[Change]) -> Mapping[str, Node]:
+def changed(tree: Mapping[str, TreeNode], changes: Sequence[FileChange]) -> Mapping[str, TreeNode]:
     """A tree as it would be with these changes."""
     found = dict(tree)
     for change in changes:
@@ -338,9 +346,9 @@ def changed(tree: Mapping[str, Node], changes: Sequence[Change]) -> Mapping[str,
             found.pop(change.path, None)
             continue
         for folder in PurePosixPath(change.path).parents[:-1]:
-            found.setdefault(folder.as_posix(), Node("directory", 0o755))
+            found.setdefault(folder.as_posix(), TreeNode("directory", 0o755))
         old = found.get(change.path)
         kept = old.mode if old is not None else 0o644
         mode = kept if change.mode is None else change.mode
-        found[change.path] = Node("file", mode, change.after)
+        found[change.path] = TreeNode("file", mode, change.after)
     return dict(sorted(found.items()))

@@ -31,7 +31,7 @@ _SEARCHED = 5_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SeenFile:
     """A regular file as it was read."""
 
     data: bytes
@@ -100,13 +100,13 @@ def opened_folder(root: Path, path: str, *, create: bool = False) -> Iterator[in
         os.close(folder)
 
 
-def read(root: Path, path: str, *, max_bytes: int = MAX_BYTES) -> Seen | None:
+def read(root: Path, path: str, *, max_bytes: int = MAX_BYTES) -> SeenFile | None:
     """A regular file inside the root, or None if nothing is there."""
     with opened_folder(root, path) as folder:
         return None if folder is None else read_at(folder, path, max_bytes=max_bytes)
 
 
-def read_at(folder: int, path: str, *, max_bytes: int = MAX_BYTES) -> Seen | None:
+def read_at(folder: int, path: str, *, max_bytes: int = MAX_BYTES) -> SeenFile | None:
     """The same for a file whose folder is open."""
     name = path.rpartition("/")[2]
     found = kind_at(folder, name, path)
@@ -126,7 +126,7 @@ def read_at(folder: int, path: str, *, max_bytes: int = MAX_BYTES) -> Seen | Non
             raise EditRefused(f"{path}: is {_called(status.st_mode)}, not a file")
         data = file.read(max_bytes + 1)
     refuse_large(path, len(data), max_bytes)
-    return Seen(data=data, mode=stat.S_IMODE(status.st_mode))
+    return SeenFile(data=data, mode=stat.S_IMODE(status.st_mode))
 
 
 def kind_at(folder: int, name: str, path: str) -> int | None:
@@ -145,7 +145,7 @@ def refuse_large(path: str, size: int, max_bytes: int) -> None:
         raise EditRefused(f"{path}: is over the cap of {max_bytes:,} bytes for one file")
 
 
-def existing(root: Path, path: str, *, max_bytes: int = MAX_BYTES) -> Seen:
+def existing(root: Path, path: str, *, max_bytes: int = MAX_BYTES) -> SeenFile:
     """A file that has to be there; the refusal names those it may be a slip of."""
     seen = read(root, path, max_bytes=max_bytes)
     if seen is None:

@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from mulligan.tasks.ports.appliers import MAX_BYTES, Change, EditRefused
+from mulligan.tasks.ports.appliers import MAX_BYTES, EditRefused, FileChange
 from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree import undo as undoing
 from mulligan.workers.edits.tree import write_changes as writing
-from mulligan.workers.edits.tree.confined_paths import Seen
+from mulligan.workers.edits.tree.confined_paths import SeenFile
 from mulligan.workers.edits.tree.journal import (
     FileStep,
     Image,
@@ -36,9 +36,9 @@ from mulligan.workers.edits.tree.journal import (
     TreeFault,
     in_force,
 )
-from mulligan.workers.edits.tree.operator import Operator, Recovered
+from mulligan.workers.edits.tree.operator import OperationRunner, RecoveredOperation
 from mulligan.workers.edits.tree.shadow_repository import ShadowRepository, blob_id
-from mulligan.workers.edits.tree.tree_lock import Hold, LockLost, TreeLock
+from mulligan.workers.edits.tree.tree_lock import HeldLock, LockLost, TreeLock
 from mulligan.workers.settings.model import config_place
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Rollback:
     text: str
 
 
-class Tree:
+class EditedTree:
     """A root that edits are applied to. For one thread at a time."""
 
     def __init__(
@@ -108,17 +108,17 @@ class Tree:
         self._lock = TreeLock(self.root, self.state)
         self._journal = Journal(self.state / "journal.jsonl")
         self._repository = ShadowRepository(self.state / "git")
-        self._operator = Operator(
+        self._operator = OperationRunner(
             self.root, self._journal, self._repository, max_bytes=max_bytes, step=self._step
         )
-        self._hold: Hold | None = None
+        self._hold: HeldLock | None = None
 
     def apply(
         self,
         edit_id: str,
         session_id: str,
         tier: str,
-        changes: Sequence[Change],
+        changes: Sequence[FileChange],
         *,
         check: Check | None = None,
     ) -> Checkpoint:
@@ -185,7 +185,7 @@ class Tree:
             done = self._take_back(later, check)
         return self._told(what, done)
 
-    def recover(self) -> Recovered | None:
+    def recover(self) -> RecoveredOperation | None:
         """Settle what a dead process left, and make the commits that it did not make. Every other
         use does so first."""
         with self._locked("recovery") as recovered:
@@ -220,7 +220,7 @@ class Tree:
     # -- the lock --------------------------------------------------------------------------------
 
     @contextmanager
-    def _locked(self, session_id: str) -> Iterator[Recovered | None]:
+    def _locked(self, session_id: str) -> Iterator[RecoveredOperation | None]:
         try:
             self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.state / "root").write_bytes(os.fsencode(self.root) + b"\n")
@@ -247,7 +247,7 @@ class Tree:
             tip = self._journal.commits[before[-1].number] if before else None
             self._journal.commit(self._repository.commit(before, todo, tip=tip))
 
-    def _commit_or_warn(self, hold: Hold) -> None:
+    def _commit_or_warn(self, hold: HeldLock) -> None:
         # The operation is in the tree and in the journal: that its commit is late must not look as
         # if it had failed. The next use makes it, or raises.
         kind = self._journal.uncommitted[-1].kind
@@ -264,7 +264,7 @@ class Tree:
         self,
         kind: Kind,
         steps: Sequence[FileStep],
-        changes: Sequence[Change],
+        changes: Sequence[FileChange],
         check: Check | None,
         **more: Any,
     ) -> Operation:
@@ -339,7 +339,9 @@ class Tree:
         standing = in_force(self._journal.done.values())
         return [o for o in operations if o.number in standing]
 
-    def _same(self, edit_id: str, session_id: str, changes: Sequence[Change]) -> Operation | None:
+    def _same(
+        self, edit_id: str, session_id: str, changes: Sequence[FileChange]
+    ) -> Operation | None:
         """The edit, if it is in the tree already. Another one of that name is refused."""
         standing = self._standing(self._edits(edit_id=edit_id, sessions=(session_id,)))
         if not standing:
@@ -379,7 +381,7 @@ class Tree:
         text = f"{what}: rolled back, {len(paths)} {'file' if len(paths) == 1 else 'files'} changed"
         return Rollback(checkpoint=self._checkpoint(done), paths=paths, text=text)
 
-    def _refuse_own(self, changes: Sequence[Change]) -> None:
+    def _refuse_own(self, changes: Sequence[FileChange]) -> None:
         settings = config_place().resolve()
         for change in changes:
             place = self.root / change.path
@@ -404,7 +406,7 @@ def _number(checkpoint: Checkpoint | int) -> int:
     return checkpoint if isinstance(checkpoint, int) else checkpoint.number
 
 
-def _step(change: Change, seen: Seen | None) -> FileStep:
+def _step(change: FileChange, seen: SeenFile | None) -> FileStep:
     after = None
     if change.after is not None:
         kept = writing.NEW_FILE if seen is None else seen.mode
@@ -413,9 +415,9 @@ def _step(change: Change, seen: Seen | None) -> FileStep:
     return FileStep(path=change.path, before=undoing.image_of(seen), after=after)
 
 
-def _change(path: str, now: Seen | None, wanted: Seen | None) -> Change:
+def _change(path: str, now: SeenFile | None, wanted: SeenFile | None) -> FileChange:
     same_mode = now is not None and wanted is not None and now.mode == wanted.mode
-    return Change(
+    return FileChange(
         path=path,
         before=None if now is None else now.data,
         after=None if wanted is None else wanted.data,

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mulligan.tasks.ports.appliers import Change, EditRefused
+from mulligan.tasks.ports.appliers import EditRefused, FileChange
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree import undo as undoing
 from mulligan.workers.edits.tree import write_changes as writing
-from mulligan.workers.edits.tree.confined_paths import Seen
+from mulligan.workers.edits.tree.confined_paths import SeenFile
 from mulligan.workers.edits.tree.journal import FileStep, Image, Journal, Operation
 from mulligan.workers.edits.tree.shadow_repository import ShadowRepository
 from mulligan.workers.edits.tree.tree_lock import LockLost
@@ -37,7 +37,7 @@ STEPS = ("checked", "stored", "intended", "written", "done", "committed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recovered:
+class RecoveredOperation:
     """How an operation that a dead process left was settled."""
 
     operation: Operation
@@ -46,7 +46,7 @@ class Recovered:
     left: tuple[str, ...] = ()
 
 
-class Operator:
+class OperationRunner:
     """Works on one root. Only for the holder of the tree's lock."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Operator:
     def perform(
         self,
         operation: Operation,
-        changes: Sequence[Change],
+        changes: Sequence[FileChange],
         *,
         ours: Callable[[], None],
         check: Callable[[], None] | None,
@@ -98,7 +98,7 @@ class Operator:
         self._journal.finish(operation.number)
         self._step(f"{kind}_done")
 
-    def settle(self, operation: Operation) -> Recovered:
+    def settle(self, operation: Operation) -> RecoveredOperation:
         """Finish what a dead process left, or undo it."""
         now, left = self._found(operation)
         written, waiting, changed = _sorted_out(operation, now)
@@ -106,14 +106,14 @@ class Operator:
             self._put(waiting, [s.after for s in waiting])
             self._remove_folders(operation.dropped)
             self._journal.finish(operation.number)
-            return Recovered(operation=operation, outcome="finished")
+            return RecoveredOperation(operation=operation, outcome="finished")
         self._put(written, [s.before for s in written])
         left += self._undo_changed(changed, now)
         self._remove_folders(operation.made)
         self._journal.undo(operation.number, left=left)
-        return Recovered(operation=operation, outcome="undone", left=tuple(left))
+        return RecoveredOperation(operation=operation, outcome="undone", left=tuple(left))
 
-    def look(self, path: str) -> Seen | None:
+    def look(self, path: str) -> SeenFile | None:
         """A file as it is; None if there is none, also where a folder has its name or a file the
         name of its folder."""
         if self._blocked(path):
@@ -139,10 +139,10 @@ class Operator:
         self._remove_folders(operation.made)
         self._journal.undo(operation.number, left=[*left, *(s.path for s in changed)])
 
-    def _found(self, operation: Operation) -> tuple[dict[str, Seen | None], list[str]]:
+    def _found(self, operation: Operation) -> tuple[dict[str, SeenFile | None], list[str]]:
         """The files as they are, temporary ones removed, and the paths that now lead elsewhere: a
         link, a special file, a file over the cap."""
-        now: dict[str, Seen | None] = {}
+        now: dict[str, SeenFile | None] = {}
         elsewhere = []
         for step in operation.files:
             try:
@@ -162,7 +162,9 @@ class Operator:
             elif self.look(step.path) is not None:
                 writing.put(self._root, step.path, None)
 
-    def _undo_changed(self, steps: Sequence[FileStep], now: dict[str, Seen | None]) -> list[str]:
+    def _undo_changed(
+        self, steps: Sequence[FileStep], now: dict[str, SeenFile | None]
+    ) -> list[str]:
         """Take the operation out of files that changed after the process died. Those it could not
         be taken out of, or was not in."""
         images = [i for s in steps for i in (s.before, s.after) if i is not None]
@@ -199,7 +201,7 @@ class Operator:
 
 
 def _sorted_out(
-    operation: Operation, now: dict[str, Seen | None]
+    operation: Operation, now: dict[str, SeenFile | None]
 ) -> tuple[list[FileStep], list[FileStep], list[FileStep]]:
     """The files as they are after the operation, as they were before it, and neither."""
     images = {path: undoing.image_of(seen) for path, seen in now.items()}

@@ -29,7 +29,7 @@ _NO_FOLDER_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
+class LockHolder:
     """Who writes to a tree, and since when."""
 
     pid: int
@@ -47,7 +47,7 @@ class Holder:
 class TreeBusy(EditRefused):
     """Somebody else holds the tree; ``holder`` is None if that cannot be told."""
 
-    def __init__(self, root: Path, holder: Holder | None, waited: float) -> None:
+    def __init__(self, root: Path, holder: LockHolder | None, waited: float) -> None:
         self.holder = holder
         who = str(holder) if holder else "another process"
         super().__init__(f"{root}: is held by {who}; waited {waited:g} s: try again when it ended")
@@ -58,10 +58,10 @@ class LockLost(EditRefused):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hold:
+class HeldLock:
     """A lock that is held."""
 
-    holder: Holder
+    holder: LockHolder
     check: Callable[[], None]
 
 
@@ -74,7 +74,7 @@ class TreeLock:
         self._holder = state / "holder.json"
 
     @contextmanager
-    def held(self, session: str, *, timeout: float) -> Iterator[Hold]:
+    def held(self, session: str, *, timeout: float) -> Iterator[HeldLock]:
         """Hold the lock. Raises TreeBusy if it is not free within ``timeout`` seconds.
 
         ``check()`` of the hold raises LockLost if the lock is no longer this process's."""
@@ -84,7 +84,7 @@ class TreeLock:
             self._take(locked, deadline, timeout)
             root = self._open(self._root, os.O_RDONLY | os.O_DIRECTORY, stack)
             self._take(root, deadline, timeout, folder=True)
-            holder = Holder(
+            holder = LockHolder(
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 session=session,
@@ -92,17 +92,17 @@ class TreeLock:
                 fence=self._next_fence(),
             )
             self._write(asdict(holder))
-            hold = Hold(holder=holder, check=lambda: self._check(locked, holder))
+            hold = HeldLock(holder=holder, check=lambda: self._check(locked, holder))
             try:
                 yield hold
             finally:
                 if self._ours(locked, holder):
                     self._write({"fence": holder.fence})
 
-    def holder(self) -> Holder | None:
+    def holder(self) -> LockHolder | None:
         """Who holds it, as far as is written down."""
         try:
-            return Holder(**(self._read() or {}))
+            return LockHolder(**(self._read() or {}))
         except TypeError:  # nobody, or not in a form that we know
             return None
 
@@ -134,11 +134,11 @@ class TreeLock:
                 raise TreeBusy(self._root, None if folder else self.holder(), timeout)
             time.sleep(_POLL)
 
-    def _check(self, descriptor: int, holder: Holder) -> None:
+    def _check(self, descriptor: int, holder: LockHolder) -> None:
         if not self._ours(descriptor, holder):
             raise LockLost(f"{self._root}: the lock of session {holder.session} was taken over")
 
-    def _ours(self, descriptor: int, holder: Holder) -> bool:
+    def _ours(self, descriptor: int, holder: LockHolder) -> bool:
         mine = os.fstat(descriptor)
         try:
             there = self._file.stat()

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from mulligan.tasks.ports.appliers import EditConflict
-from mulligan.workers.edits.tree.confined_paths import Seen
+from mulligan.workers.edits.tree.confined_paths import SeenFile
 from mulligan.workers.edits.tree.journal import FileStep, Image, Operation
 from mulligan.workers.edits.tree.shadow_repository import Lines, ShadowRepository, blob_id
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conflict:
+class FileConflict:
     """A file that cannot be taken back to what it was."""
 
     path: str
@@ -44,7 +44,7 @@ class Conflict:
 class RollbackConflict(EditConflict):
     """Something changed the same lines since; nothing was taken back."""
 
-    def __init__(self, conflicts: Sequence[Conflict]) -> None:
+    def __init__(self, conflicts: Sequence[FileConflict]) -> None:
         self.conflicts = tuple(conflicts)
         super().__init__(*(str(conflict) for conflict in conflicts))
 
@@ -56,7 +56,7 @@ class _InTheWay(Exception):
         super().__init__(why)
 
 
-def image_of(seen: Seen | None) -> Image | None:
+def image_of(seen: SeenFile | None) -> Image | None:
     return None if seen is None else Image(blob=blob_id(seen.data), mode=seen.mode)
 
 
@@ -74,23 +74,23 @@ def collapsed(steps: Iterable[FileStep]) -> list[FileStep]:
 def taken_back(
     operations: Sequence[Operation],
     later: Sequence[Operation],
-    now: Mapping[str, Seen | None],
+    now: Mapping[str, SeenFile | None],
     repository: ShadowRepository,
-) -> dict[str, Seen | None]:
+) -> dict[str, SeenFile | None]:
     """The files of these operations, the oldest first, as they have to become. Raises
     RollbackConflict. ``later``: the edits that stand, stay, and came after the first of these."""
     taken, kept = _by_path(operations), _by_path(later)
     used = [s for path, steps in taken.items() for s in _read_for(steps, kept.get(path, ()))]
     images = (image for step in used for image in (step.before, step.after))
     files = _Files(repository, repository.contents(i.blob for i in images if i is not None))
-    wanted: dict[str, Seen | None] = {}
+    wanted: dict[str, SeenFile | None] = {}
     conflicts = []
     for path, steps in taken.items():
         try:
             wanted[path] = files.without(steps, kept.get(path, ()), now[path])
         except _InTheWay as way:
             since = tuple(_named(o) for o in later if any(s.path == path for s in o.files))
-            conflicts.append(Conflict(path=path, why=way.why, lines=way.lines, since=since))
+            conflicts.append(FileConflict(path=path, why=way.why, lines=way.lines, since=since))
     if conflicts:
         raise RollbackConflict(conflicts)
     return wanted
@@ -108,8 +108,8 @@ class _Files:
     contents: Mapping[str, bytes]
 
     def without(
-        self, taken: Sequence[_Step], kept: Sequence[_Step], now: Seen | None
-    ) -> Seen | None:
+        self, taken: Sequence[_Step], kept: Sequence[_Step], now: SeenFile | None
+    ) -> SeenFile | None:
         """The file without the steps that are taken back."""
         wanted = now
         for run in reversed(collapsed(step for _, step in taken)):
@@ -121,7 +121,11 @@ class _Files:
         return wanted
 
     def _refuse_loss(
-        self, taken: Sequence[_Step], kept: Sequence[_Step], now: Seen | None, wanted: Seen | None
+        self,
+        taken: Sequence[_Step],
+        kept: Sequence[_Step],
+        now: SeenFile | None,
+        wanted: SeenFile | None,
     ) -> None:
         try:
             promised = self._backwards((*taken, *kept), now)
@@ -134,7 +138,7 @@ class _Files:
         if left != promised:
             raise _InTheWay("later edits build on it")
 
-    def _backwards(self, steps: Sequence[_Step], seen: Seen | None) -> Seen | None:
+    def _backwards(self, steps: Sequence[_Step], seen: SeenFile | None) -> SeenFile | None:
         for _, step in sorted(steps, key=lambda numbered: numbered[0], reverse=True):
             seen = without(step, seen, self.contents, self.repository)
         return seen
@@ -159,8 +163,11 @@ def _named(operation: Operation) -> str:
 
 
 def unwritten(
-    step: FileStep, now: Seen | None, contents: Mapping[str, bytes], repository: ShadowRepository
-) -> Seen | None:
+    step: FileStep,
+    now: SeenFile | None,
+    contents: Mapping[str, bytes],
+    repository: ShadowRepository,
+) -> SeenFile | None:
     """A file that somebody changed after the process died that was writing it: without the
     operation, or as it is, if the two cannot be told apart."""
     try:
@@ -170,11 +177,14 @@ def unwritten(
 
 
 def without(
-    step: FileStep, now: Seen | None, contents: Mapping[str, bytes], repository: ShadowRepository
-) -> Seen | None:
+    step: FileStep,
+    now: SeenFile | None,
+    contents: Mapping[str, bytes],
+    repository: ShadowRepository,
+) -> SeenFile | None:
     before, after, current = step.before, step.after, image_of(now)
     if current == after:
-        return None if before is None else Seen(data=contents[before.blob], mode=before.mode)
+        return None if before is None else SeenFile(data=contents[before.blob], mode=before.mode)
     if current == before:
         return now
     if now is None or current is None:
@@ -182,11 +192,11 @@ def without(
     if before is None or after is None:
         raise _InTheWay("was changed" if before is None else "was created again")
     data = _content(now, before, after, contents, repository)
-    return Seen(data=data, mode=_mode(now.mode, before.mode, after.mode))
+    return SeenFile(data=data, mode=_mode(now.mode, before.mode, after.mode))
 
 
 def _content(
-    now: Seen,
+    now: SeenFile,
     before: Image,
     after: Image,
     contents: Mapping[str, bytes],

@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from mulligan.tasks.ports.appliers import MAX_BYTES, Change, EditConflict, EditRefused
+from mulligan.tasks.ports.appliers import MAX_BYTES, EditConflict, EditRefused, FileChange
 from mulligan.workers.edits.tree import confined_paths as confine
-from mulligan.workers.edits.tree.confined_paths import Seen
+from mulligan.workers.edits.tree.confined_paths import SeenFile
 
 #: What a temporary file's name starts with.
 TEMPORARY = ".mulligan-tmp-"
@@ -26,12 +26,12 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def check(
-    root: Path, changes: Sequence[Change], *, max_bytes: int = MAX_BYTES
-) -> dict[str, Seen | None]:
+    root: Path, changes: Sequence[FileChange], *, max_bytes: int = MAX_BYTES
+) -> dict[str, SeenFile | None]:
     """The files as they are, by path. Raises EditConflict if one is not what its change was
     computed from, EditRefused if one may not be written."""
     gone = _gone(changes)
-    found: dict[str, Seen | None] = {}
+    found: dict[str, SeenFile | None] = {}
     for change in changes:
         path = confine.normal(change.path)
         if path in found:
@@ -41,7 +41,7 @@ def check(
     return found
 
 
-def perform(root: Path, changes: Sequence[Change], *, max_bytes: int = MAX_BYTES) -> None:
+def perform(root: Path, changes: Sequence[FileChange], *, max_bytes: int = MAX_BYTES) -> None:
     """Write every change, or raise and leave the files as they were."""
     changes = [replace(change, path=confine.normal(change.path)) for change in changes]
     found = check(root, changes, max_bytes=max_bytes)
@@ -97,7 +97,7 @@ def remove_leftovers(root: Path, paths: Iterable[str]) -> None:
                 os.unlink(name, dir_fd=folder)
 
 
-def _gone(changes: Sequence[Change]) -> frozenset[str]:
+def _gone(changes: Sequence[FileChange]) -> frozenset[str]:
     """The paths that are deleted."""
     return frozenset(
         confine.normal(change.path)
@@ -113,8 +113,8 @@ def _under(path: str, gone: Collection[str]) -> bool:
 
 
 def _found(
-    root: Path, path: str, change: Change, gone: Collection[str], max_bytes: int
-) -> Seen | None:
+    root: Path, path: str, change: FileChange, gone: Collection[str], max_bytes: int
+) -> SeenFile | None:
     if change.before is None and (_under(path, gone) or _emptied(root, path, gone)):
         return None
     seen = confine.read(root, path, max_bytes=max_bytes)
@@ -123,7 +123,7 @@ def _found(
     return seen
 
 
-def _difference(seen: Seen | None, change: Change) -> str:
+def _difference(seen: SeenFile | None, change: FileChange) -> str:
     if seen is None:
         return "was deleted"
     return "was created" if change.before is None else "has changed"
@@ -144,7 +144,7 @@ def _emptied(root: Path, path: str, gone: Collection[str]) -> bool:
     return all(file in gone for file in files if TEMPORARY not in file)
 
 
-def _recheck(root: Path, change: Change, gone: Collection[str], max_bytes: int) -> None:
+def _recheck(root: Path, change: FileChange, gone: Collection[str], max_bytes: int) -> None:
     """The last look before a file is replaced or deleted."""
     if change.before is not None:
         _found(root, change.path, change, gone, max_bytes)
@@ -158,8 +158,8 @@ def _recheck(root: Path, change: Change, gone: Collection[str], max_bytes: int) 
 
 def _stage(
     root: Path,
-    change: Change,
-    found: Mapping[str, Seen | None],
+    change: FileChange,
+    found: Mapping[str, SeenFile | None],
     staged: dict[str, str],
     undo: ExitStack,
 ) -> None:
@@ -208,7 +208,7 @@ def _rename(folder: int, temporary: str, name: str, path: str) -> None:
     os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _restore(root: Path, path: str, found: Mapping[str, Seen | None]) -> None:
+def _restore(root: Path, path: str, found: Mapping[str, SeenFile | None]) -> None:
     seen = found[path]
     put(root, path, None if seen is None else seen.data, None if seen is None else seen.mode)
 
@@ -238,7 +238,7 @@ def _drop_temporary(root: Path, path: str, temporary: str) -> None:
             os.unlink(temporary, dir_fd=folder)
 
 
-def _sync(root: Path, changes: Sequence[Change]) -> None:
+def _sync(root: Path, changes: Sequence[FileChange]) -> None:
     """Make the renames last through a power failure."""
     for parent in {change.path.rpartition("/")[0] for change in changes}:
         with confine.opened_folder(root, f"{parent}/x" if parent else "x") as folder:

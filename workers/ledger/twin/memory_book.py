@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.ledger import Entry
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.twin.memory_escalations import escalate
 from mulligan.workers.ledger.twin.memory_rows import (
     Rows,
@@ -342,7 +342,7 @@ class Book:
             "state": state,
             "reason": reason,
             "attempts": int(job["attempt"]),
-            "tokens": views.tokens_of(job),
+            "tokens": rows.tokens_of(job),
             "task_type": job["task_type"],
             "first_try": state == "succeeded" and job["attempt"] == "1",
         }

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mulligan.policies.jobs.job import TERMINAL, Decoding
-from mulligan.tasks.ports.ledger import Ended, Escalation, EscalationEnd, EscalationGroup, Refused
-from mulligan.workers.ledger import rows as views
+from mulligan.tasks.ports.ledger import (
+    ClaimRefused,
+    Ended,
+    Escalation,
+    EscalationEnd,
+    EscalationGroup,
+)
+from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.twin.memory_rows import attempt_name, job_name, stamp
 
 if TYPE_CHECKING:
@@ -70,21 +76,21 @@ def end_escalation(
     prompt: str | None,
     decoding: Decoding | None,
     retention: float,
-) -> Ended | Refused:
+) -> Ended | ClaimRefused:
     """A person ends an escalation."""
     name = escalation_name(escalation_id)
     record = book.rows.get(name)
     if not record:
-        return Refused("gone")
+        return ClaimRefused("gone")
     if record["state"] != "open":
-        return Refused("finished", record["state"])
+        return ClaimRefused("finished", record["state"])
     job_id = record["job_id"]
     job, queued = book.rows.get(job_name(job_id)), ""
     if how == "requeued":
         if not job:
-            return Refused("gone", "the job is no longer kept")
+            return ClaimRefused("gone", "the job is no longer kept")
         if job["state"] not in TERMINAL:
-            return Refused("held")
+            return ClaimRefused("held")
         queued = _requeue(book, job_id, job, prompt, decoding)
     elif how == "cancelled" and job.get("state") == "escalated":
         _cancel(book, job_id, job, note)
@@ -95,7 +101,7 @@ def end_escalation(
     _leave_group(book, escalation_id, record, retention)
     told = {"escalation": escalation_id, "state": how, "signature": record["signature"], "by": by}
     book.event("escalation", job_id, **told)
-    return Ended(state=how, publication=views.publication(queued) if queued else None)
+    return Ended(state=how, publication=rows.publication(queued) if queued else None)
 
 
 def _leave_group(book: Book, escalation_id: str, record: dict[str, str], retention: float) -> None:
@@ -115,7 +121,7 @@ def _requeue(
     book: Book, job_id: str, job: dict[str, str], prompt: str | None, decoding: Decoding | None
 ) -> str:
     """A new context: what came before is not counted. The entry to publish, if there is one."""
-    request = views.requeue_request(job, prompt=prompt, decoding=decoding)
+    request = rows.requeue_request(job, prompt=prompt, decoding=decoding)
     number = request["plan_number"]
     if job["memory"].startswith("memory:job:"):
         book.rows.drop(job["memory"])
@@ -149,7 +155,7 @@ def _cancel(book: Book, job_id: str, job: dict[str, str], note: str) -> None:
     book.set_state(job_id, "escalated", "cancelled")
     book.rows.set(job_name(job_id), {"reason": "cancelled", "detail": note})
     told = {"state": "cancelled", "reason": "cancelled", "task_type": job["task_type"],
-            "attempts": int(job["attempt"]), "tokens": views.tokens_of(job),
+            "attempts": int(job["attempt"]), "tokens": rows.tokens_of(job),
             "first_try": False}  # fmt: skip
     if "tenant" in job:
         told["tenant"] = job["tenant"]
@@ -158,7 +164,7 @@ def _cancel(book: Book, job_id: str, job: dict[str, str], note: str) -> None:
 
 def groups(book: Book, *, only_open: bool, tenant: str | None, limit: int) -> list[EscalationGroup]:
     found = [book.rows.get(group_name(signature)) for signature in book.newest("groups")]
-    read = [views.read_group(row) for row in found if row]
+    read = [rows.read_group(row) for row in found if row]
     wanted = [
         group
         for group in read
@@ -171,7 +177,7 @@ def escalations(
     book: Book, *, signature: str | None, only_open: bool, tenant: str | None, limit: int
 ) -> list[Escalation]:
     found = [(i, book.rows.get(escalation_name(i))) for i in book.newest("escalations")]
-    read = [views.read_escalation(i, row) for i, row in found if row]
+    read = [rows.read_escalation(i, row) for i, row in found if row]
     wanted = [
         each
         for each in read

@@ -9,6 +9,7 @@ from typing import Literal
 from mulligan.policies.jobs.job import TERMINAL, Decoding, Output
 from mulligan.tasks.ports.ledger import (
     Claim,
+    ClaimRefused,
     CycleClaim,
     Ended,
     Entry,
@@ -16,11 +17,10 @@ from mulligan.tasks.ports.ledger import (
     EscalationEnd,
     EscalationGroup,
     Lease,
-    Refused,
+    ParkedCounts,
     SessionNote,
-    Waiting,
 )
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.twin import memory_escalations
 from mulligan.workers.ledger.twin.memory_book import RANK_STEP, Book
 from mulligan.workers.ledger.twin.memory_rows import attempt_name, cycle_name, job_name
@@ -37,15 +37,17 @@ class MemoryLanes:
 
     # -- lanes ----------------------------------------------------------------------------------
 
-    def next_of(self, subject: str, *, tenant: str | None = None) -> Waiting | None:
-        book, lane = self._book, views.lane(subject, tenant)
+    def next_of(self, subject: str, *, tenant: str | None = None) -> ParkedCounts | None:
+        book, lane = self._book, rows.lane(subject, tenant)
         with book.step():
             held = book.holding.get(lane)
             if held is not None:
                 entry = Entry.parse(held)
                 token = self._row_of(entry).get("token")
                 if token and book.leased(held):
-                    return Waiting(entry=entry, token=token, expires_at=book.leases[held] / 1000)
+                    return ParkedCounts(
+                        entry=entry, token=token, expires_at=book.leases[held] / 1000
+                    )
                 del book.holding[lane]
             waiting = book.lanes.get(lane, {})
             for text in sorted(waiting, key=lambda each: (waiting[each], each)):
@@ -54,7 +56,7 @@ class MemoryLanes:
                 entry = Entry.parse(text)
                 match self._free(entry):
                     case "free":
-                        return Waiting(entry=entry)
+                        return ParkedCounts(entry=entry)
                     case "gone":
                         del waiting[text]
             return None
@@ -78,27 +80,27 @@ class MemoryLanes:
             return self._book.rows.get(cycle_name(entry.cycle_id))
         return self._book.rows.get(attempt_name(entry.job_id, entry.attempt))
 
-    def hold(self, lease: Lease) -> Claim | CycleClaim | Refused:
+    def hold(self, lease: Lease) -> Claim | CycleClaim | ClaimRefused:
         book, entry = self._book, lease.entry
         with book.step():
             row = self._row_of(entry)
             if not row:
-                return Refused("gone")
+                return ClaimRefused("gone")
             alive = row.get("token") == lease.token and book.leased(str(entry))
             if entry.kind == "cycle":
                 if row["status"] != "pending_delayed_verification":
                     ours = row.get("settled_by") == lease.token
-                    return Refused("stored" if ours else "finished")
-                return cycle_claim(book, lease, row) if alive else Refused("lost")
+                    return ClaimRefused("stored" if ours else "finished")
+                return cycle_claim(book, lease, row) if alive else ClaimRefused("lost")
             if row["state"] == "settled":
-                return Refused("stored" if row["settled_by"] == lease.token else "finished")
+                return ClaimRefused("stored" if row["settled_by"] == lease.token else "finished")
             if row["state"] == "verifying" and row.get("output_by") == lease.token:
-                return Refused("verifying")
-            return claim_of(book, lease, entry) if alive else Refused("lost")
+                return ClaimRefused("verifying")
+            return claim_of(book, lease, entry) if alive else ClaimRefused("lost")
 
     def session(self, subject: str, *, tenant: str | None = None) -> list[SessionNote]:
         with self._book.step():
-            notes = self._book.sessions.get(views.lane(subject, tenant), {})
+            notes = self._book.sessions.get(rows.lane(subject, tenant), {})
             since = self._book.now - self._settings.guard_window * 1000
             found = sorted((at, text) for text, at in notes.items() if at >= since)
             return [SessionNote(**json.loads(text)) for _, text in found]
@@ -143,12 +145,12 @@ class MemoryLanes:
     def group(self, signature: str) -> EscalationGroup | None:
         with self._book.step():
             row = self._book.rows.get(memory_escalations.group_name(signature))
-            return views.read_group(row) if row else None
+            return rows.read_group(row) if row else None
 
     def escalation(self, escalation_id: str) -> Escalation | None:
         with self._book.step():
             row = self._book.rows.get(memory_escalations.escalation_name(escalation_id))
-            return views.read_escalation(escalation_id, row) if row else None
+            return rows.read_escalation(escalation_id, row) if row else None
 
     def escalations(
         self,
@@ -172,7 +174,7 @@ class MemoryLanes:
         note: str = "",
         prompt: str | None = None,
         decoding: Decoding | None = None,
-    ) -> Ended | Refused:
+    ) -> Ended | ClaimRefused:
         with self._book.step():
             return memory_escalations.end_escalation(
                 self._book,
@@ -194,12 +196,12 @@ class MemoryLanes:
             return True
 
 
-def cycle_claim(book: Book, lease: Lease, row: dict[str, str]) -> CycleClaim | Refused:
+def cycle_claim(book: Book, lease: Lease, row: dict[str, str]) -> CycleClaim | ClaimRefused:
     """A delayed verification in hand, with the job's best answer."""
     entry = lease.entry
     best = book.rows.get(job_name(entry.job_id)).get("best")
     if best is None:
-        return Refused("gone")
+        return ClaimRefused("gone")
     claim = claim_of(book, lease, Entry("attempt", entry.job_id, int(best)))
     stored = row.get("output")
     return CycleClaim(

@@ -15,17 +15,17 @@ from mulligan.policies.jobs.job import TERMINAL, Output
 from mulligan.tasks.ports.ledger import (
     Accepted,
     Claim,
-    Conflict,
+    ClaimRefused,
     Entry,
     Event,
     JobView,
+    KeyConflict,
     Lease,
     Publication,
-    Refused,
     Settlement,
     Submission,
 )
-from mulligan.workers.ledger import rows as views
+from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.twin.memory_book import Book
 from mulligan.workers.ledger.twin.memory_claims import MemoryClaims
 from mulligan.workers.ledger.twin.memory_lanes import MemoryLanes
@@ -62,7 +62,7 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
 
     # -- accept ---------------------------------------------------------------------------------
 
-    def accept(self, submissions: Sequence[Submission]) -> list[Accepted | Conflict]:
+    def accept(self, submissions: Sequence[Submission]) -> list[Accepted | KeyConflict]:
         bodies = [s.job.model_dump_json(exclude_defaults=True) for s in submissions]
         with self._book.step():
             return [self._accept(s, body) for s, body in zip(submissions, bodies, strict=True)]
@@ -70,23 +70,23 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
     def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
         with self._book.step():
             seen = {s.id: self._book.rows.get(job_name(s.id)).get("digest") for s in submissions}
-        return {s.id for s in submissions if seen[s.id] not in (None, views.digest(s.job))}
+        return {s.id for s in submissions if seen[s.id] not in (None, rows.digest(s.job))}
 
-    def _accept(self, submission: Submission, body: str) -> Accepted | Conflict:
+    def _accept(self, submission: Submission, body: str) -> Accepted | KeyConflict:
         book, job_id, job = self._book, submission.id, submission.job
-        digest = views.digest(job)
+        digest = rows.digest(job)
         seen = book.rows.get(job_name(job_id)).get("digest")
         if seen == digest:
             return Accepted(id=job_id, status="seen")
         if seen is not None:
-            return Conflict(id=job_id)
+            return KeyConflict(id=job_id)
         fields = {"body": body, "digest": digest, "task_type": job.task_type, "name": job.label,
-                  "memory": views.memory_key(job_id, job), "attempt": 1, "loop": 0,
+                  "memory": rows.memory_key(job_id, job), "attempt": 1, "loop": 0,
                   "seconds": 0, "created_at": stamp(book.now), "priority": job.priority,
                   "deadline_at": stamp(book.now + job.deadline * 1000)}  # fmt: skip
         if job.on_done is not None:
             fields["on_done"] = job.on_done.queue
-        tenant, lane = views.tenant_of(job, self._settings), views.lane_of(job, self._settings)
+        tenant, lane = rows.tenant_of(job, self._settings), rows.lane_of(job, self._settings)
         fields |= {"tenant": tenant} if tenant else {}
         fields |= {"lane": lane} if lane else {}
         book.rows.set(job_name(job_id), fields)
@@ -137,7 +137,7 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
         verifications: Sequence[int] = (),
         given: Sequence[VerificationResult] = (),
         priority: int = 5,
-    ) -> list[Publication] | Refused:
+    ) -> list[Publication] | ClaimRefused:
         entry, book = lease.entry, self._book
         text = output.model_dump_json(exclude_defaults=True)
         name = attempt_name(entry.job_id, entry.attempt)
@@ -145,7 +145,7 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
             attempt = book.rows.get(name)
             repeated = attempt.get("output_by") == lease.token
             if not repeated and attempt.get("token") != lease.token:
-                return Refused("lost")
+                return ClaimRefused("lost")
             front = priority_of(attempt["mode"], priority)
             handed = [Entry("verification", entry.job_id, entry.attempt, i) for i in verifications]
             publications = [Publication(each, "verify", front) for each in handed]
@@ -179,7 +179,7 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
 
     def store_result(
         self, lease: Lease, result: VerificationResult, *, elapsed: float
-    ) -> Claim | Refused:
+    ) -> Claim | ClaimRefused:
         entry, book = lease.entry, self._book
         text = result.model_dump_json(exclude_defaults=True)
         name = attempt_name(entry.job_id, entry.attempt)
@@ -187,24 +187,24 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
         with book.step():
             attempt = book.rows.get(name)
             if attempt.get(f"vtoken:{entry.index}") != lease.token:
-                return Refused("lost")
+                return ClaimRefused("lost")
             if f"result:{entry.index}" in attempt:
                 # A repeat of our own call, whose answer was lost on the way.
                 ours = attempt.get("token") == lease.token
-                return claim_of(self._book, whole, whole.entry) if ours else Refused("stored")
+                return claim_of(self._book, whole, whole.entry) if ours else ClaimRefused("stored")
             book.rows.set(name, {f"result:{entry.index}": text})
             book.rows.add_seconds(job_name(entry.job_id), "seconds", elapsed)
             book.leases.pop(str(entry), None)
             if book.rows.add(name, "pending", -1) > 0:
-                return Refused("stored")
+                return ClaimRefused("stored")
             fields = {"state": "running", "token": lease.token, "claims": 0}
             book.rows.set(name, {**fields, "hard_at": self._hard_at()})
             tenant = book.rows.get(job_name(entry.job_id)).get("tenant")
             book.lease(str(whole.entry), tenant=tenant)
             return claim_of(self._book, whole, whole.entry)
 
-    def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | Refused:
-        request = views.settlement_request(settlement)
+    def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:
+        request = rows.settlement_request(settlement)
         with self._book.step():
             return settle_attempt(self._book, lease, settlement, request)
 
@@ -218,7 +218,7 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
         counter: str | None = None,
         limit: int | None = None,
         reason: str = "",
-    ) -> Publication | Refused | None:
+    ) -> Publication | ClaimRefused | None:
         with self._book.step():
             return requeue_entry(
                 self._book,
@@ -299,39 +299,39 @@ class MemoryLedger(MemoryClaims, MemoryLanes):
 
     def remedies(self, job_id: str, coarse: str) -> Mapping[str, tuple[int, int]]:
         with self._book.step():
-            return views.remedies(self._book.rows.get(remedy_name(job_id, coarse)))
+            return rows.remedies(self._book.rows.get(remedy_name(job_id, coarse)))
 
     def job(self, job_id: str) -> JobView | None:
         with self._book.step():
-            rows = self._book.rows
-            raw = rows.get(job_name(job_id))
+            hashes = self._book.rows
+            raw = hashes.get(job_name(job_id))
             if not raw:
                 return None
             numbers = range(1, int(raw["attempt"]) + 1)
             loops = range(1, max(int(raw["loop"]), int(raw.get("past_loops", 0))) + 1)
             ids = [f"{job_id}:{n}:{loop}" for n in numbers for loop in loops]
-            found = [(i, rows.get(cycle_name(i))) for i in ids if cycle_name(i) in rows]
-            cycles = [views.read_cycle(i, row) for i, row in found]
-            attempts = [rows.get(attempt_name(job_id, n)) for n in numbers]
-            return views.read_job(job_id, raw, attempts, cycles)
+            found = [(i, hashes.get(cycle_name(i))) for i in ids if cycle_name(i) in hashes]
+            cycles = [rows.read_cycle(i, row) for i, row in found]
+            attempts = [hashes.get(attempt_name(job_id, n)) for n in numbers]
+            return rows.read_job(job_id, raw, attempts, cycles)
 
     def jobs(self, *, state: str | None = None, limit: int = 50) -> list[JobView]:
         with self._book.step():
             found = self._book.newest(f"jobs:{state}" if state else "jobs")[:limit]
-            rows = [(i, self._book.rows.get(job_name(i))) for i in found]
-            read = [views.read_job(i, row, (), ()) for i, row in rows if row]
+            hashes = [(i, self._book.rows.get(job_name(i))) for i in found]
+            read = [rows.read_job(i, row, (), ()) for i, row in hashes if row]
             return sorted(read, key=lambda view: view.created_at, reverse=True)
 
     def cycles(self, *, since: float, limit: int) -> list[SelfRepairCycle]:
         with self._book.step():
             found = self._book.newest("cycles", since=since * 1000)[:limit]
-            rows = [(i, self._book.rows.get(cycle_name(i))) for i in found]
-            return [views.read_cycle(i, row) for i, row in rows if row]
+            hashes = [(i, self._book.rows.get(cycle_name(i))) for i in found]
+            return [rows.read_cycle(i, row) for i, row in hashes if row]
 
     def events(self, *, after: str = "0", block: float | None = None) -> Iterator[Event]:
         """Events after an id, or ``$`` for the next ones."""
         for event_id, text in self._book.events_after(after, block):
-            yield views.read_event(event_id, text)
+            yield rows.read_event(event_id, text)
 
     def now(self) -> float:
         return self._clock()

@@ -10,12 +10,12 @@ from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import TERMINAL, AttemptPlan, Job, Output
 from mulligan.tasks.ports.ledger import (
     Claim,
+    ClaimRefused,
     Entry,
     Finish,
     Lease,
     NextAttempt,
     Publication,
-    Refused,
     Settlement,
 )
 from mulligan.workers.ledger.twin import memory_escalations
@@ -60,16 +60,16 @@ def claim_of(book: Book, lease: Lease, entry: Entry) -> Claim:
 
 def settle_attempt(
     book: Book, lease: Lease, settlement: Settlement, request: Mapping[str, Any]
-) -> list[Publication] | Refused:
+) -> list[Publication] | ClaimRefused:
     """The verdict and all that follows from it. ``request`` is the settlement serialised."""
     entry = lease.entry
     name = attempt_name(entry.job_id, entry.attempt)
     attempt = book.rows.get(name)
     if attempt.get("state") == "settled":
         ours = attempt["settled_by"] == lease.token
-        return _publications(book, entry, settlement) if ours else Refused("lost")
+        return _publications(book, entry, settlement) if ours else ClaimRefused("lost")
     if attempt.get("token") != lease.token:
-        return Refused("lost")
+        return ClaimRefused("lost")
     job = book.rows.get(job_name(entry.job_id))
     fields = {"state": "settled", "settled_by": lease.token, "token": ""}
     book.rows.set(name, {**fields, "verdict": request["verdict"], "settled_at": stamp(book.now)})
@@ -214,29 +214,29 @@ def requeue_entry(
     counter: str | None,
     limit: int | None,
     reason: str,
-) -> Refused | None:
+) -> ClaimRefused | None:
     """Give an entry back; the claim is not held against it."""
     entry, job_id, cycle = lease.entry, lease.entry.job_id, lease.entry.kind == "cycle"
     name = cycle_name(entry.cycle_id) if cycle else attempt_name(job_id, entry.attempt)
     v, i = ("v", f":{entry.index}") if entry.kind == "verification" else ("", "")
     if book.rows.get(name).get(f"{v}token{i}") != lease.token:
-        return Refused("lost")
+        return ClaimRefused("lost")
     book.rows.set(name, {f"{v}token{i}": ""})
     book.drop_lease(str(entry))
     book.rows.add(name, f"{v}claims{i}", -1)
     job = book.rows.get(job_name(job_id))
     if not cycle and job["state"] in TERMINAL:
-        return Refused("finished")
+        return ClaimRefused("finished")
     if counter is not None:
         book.rows.set(name, {f"{counter}_last{i}": detail})
         count = book.rows.add(name, f"{counter}{i}", 1)
         if limit is not None and count >= limit:
             _give_up(book, entry, job, reason, detail)
-            return Refused("escalated", reason)
+            return ClaimRefused("escalated", reason)
     at = book.now + delay * 1000
     if not cycle and at > float(job["deadline_at"]):
         _give_up(book, entry, job, "deadline", detail)
-        return Refused("escalated", "deadline")
+        return ClaimRefused("escalated", "deadline")
     mode = book.rows.get(name).get("mode", "")
     priority = 5 if cycle else priority_of(mode, int(job["priority"]))
     if entry.kind == "attempt":

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mulligan.policies.jobs.breaker import Breaker, BreakerPolicy, Probe, Wait
-from mulligan.tasks.jobs.context import Stay
+from mulligan.policies.jobs.breaker import Breaker, BreakerPolicy, ProbeCall, WaitForProvider
+from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.ports.world import MissingBlob, TransportFault
 from mulligan.workers.sandbox.workspace import content_address
 
@@ -22,12 +22,12 @@ class MemoryBreakers:
     _kept: dict[str, Breaker] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def wait(self, provider: str) -> Stay | None:
+    def wait(self, provider: str) -> ProviderHold | None:
         with self._lock:
             match self._kept.get(provider, Breaker()).allow(self.clock(), self.policy):
-                case Wait(seconds=seconds):
-                    return Stay(seconds=max(seconds, 0.05))
-                case Probe(breaker=breaker):
+                case WaitForProvider(seconds=seconds):
+                    return ProviderHold(seconds=max(seconds, 0.05))
+                case ProbeCall(breaker=breaker):
                     self._kept[provider] = breaker
             return None
 

@@ -40,7 +40,7 @@ _MESSAGE_CHARACTERS = 1_500
 _LINE_CHARACTERS = 300
 
 
-class Stream:
+class EventWriter:
     """One JSON line per event, numbered and signed with the nonce."""
 
     def __init__(self, fd: int, nonce: str) -> None:
@@ -59,7 +59,7 @@ class Stream:
 class Reporter:
     """The pytest plugin: collection, every phase of every test, and how the session ended."""
 
-    def __init__(self, stream: Stream, root: Path) -> None:
+    def __init__(self, stream: EventWriter, root: Path) -> None:
         self._stream, self._root = stream, root
         self._raised: dict[tuple[str, str], dict[str, Any]] = {}
         self._machinery = _fingerprint()
@@ -174,7 +174,7 @@ _MACHINERY: tuple[tuple[Any, str], ...] = (
     (reports.TestReport, "from_item_and_call"),
     (pytest, "raises"),
     (builtins, "AssertionError"),
-    (Stream, "emit"),
+    (EventWriter, "emit"),
     (Reporter, "pytest_runtest_logreport"),
 )
 
@@ -279,7 +279,7 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def main() -> None:
     config = json.loads(sys.stdin.read())
     root = Path(config["root"])
-    stream = Stream(config["fd"], config["nonce"])
+    stream = EventWriter(config["fd"], config["nonce"])
     reporter = Reporter(stream, root)
     stubs, args = config["stubs"], config["args"]
     del config

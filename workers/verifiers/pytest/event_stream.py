@@ -16,7 +16,7 @@ _CAP_BYTES = 16 << 20
 _PHASES = (["setup", "call", "teardown"], ["setup", "teardown"])
 
 
-class Raised(Value):
+class RaisedError(Value):
     """An exception as the child told it."""
 
     exception: str
@@ -32,14 +32,14 @@ class Raised(Value):
     nodeid: str = ""
 
 
-class Report(Value):
+class TestReport(Value):
     """One phase of one test."""
 
     nodeid: str
     when: str
     outcome: str
     xfail: bool = False
-    raised: Raised | None = None
+    raised: RaisedError | None = None
 
 
 @dataclass(kw_only=True)
@@ -50,17 +50,17 @@ class Transcript:
     #: None until collection ended.
     collected: tuple[str, ...] | None = None
     guessed: bool = False
-    reports: list[Report] = field(default_factory=list)
-    collect_errors: list[Raised] = field(default_factory=list)
-    internal_error: Raised | None = None
-    interrupted: Raised | None = None
+    reports: list[TestReport] = field(default_factory=list)
+    collect_errors: list[RaisedError] = field(default_factory=list)
+    internal_error: RaisedError | None = None
+    interrupted: RaisedError | None = None
     #: pytest's own exit code; None if it never came to its end.
     exit_code: int | None = None
     problems: list[str] = field(default_factory=list)
 
-    def phases(self) -> dict[str, list[Report]]:
+    def phases(self) -> dict[str, list[TestReport]]:
         """The reports of each test, in the order of the tests."""
-        tests: dict[str, list[Report]] = defaultdict(list)
+        tests: dict[str, list[TestReport]] = defaultdict(list)
         for report in self.reports:
             tests[report.nodeid].append(report)
         return tests
@@ -130,13 +130,13 @@ def _record(transcript: Transcript, event: dict[str, Any]) -> None:
             case "collected":
                 _record_collected(transcript, event)
             case "collect_error":
-                transcript.collect_errors.append(Raised(**event))
+                transcript.collect_errors.append(RaisedError(**event))
             case "report":
                 transcript.reports.append(_report(event))
             case "internal_error":
-                transcript.internal_error = Raised(**event)
+                transcript.internal_error = RaisedError(**event)
             case "interrupted":
-                transcript.interrupted = Raised(**event)
+                transcript.interrupted = RaisedError(**event)
             case "tampered":
                 transcript.problems.append(f"{event['what']} of pytest was exchanged")
             case "finish":
@@ -154,9 +154,9 @@ def _record_collected(transcript: Transcript, event: dict[str, Any]) -> None:
     transcript.guessed = bool(event["guessed"])
 
 
-def _report(event: dict[str, Any]) -> Report:
+def _report(event: dict[str, Any]) -> TestReport:
     own = {name: event.pop(name) for name in ("nodeid", "when", "outcome", "xfail")}
-    return Report(**own, raised=Raised(**event) if event else None)
+    return TestReport(**own, raised=RaisedError(**event) if event else None)
 
 
 def _disorder(transcript: Transcript) -> list[str]:

@@ -21,7 +21,7 @@ from typing import TypeGuard
 
 from mulligan.tasks.ports.world import VerifierError
 from mulligan.workers.sandbox.subprocesses import Limits
-from mulligan.workers.verifiers.pytest.event_stream import Raised
+from mulligan.workers.verifiers.pytest.event_stream import RaisedError
 from mulligan.workers.verifiers.pytest.run import PytestRun, module_names, run_pytest
 
 #: pytest's exit codes after which the list of tests can be used: all well, some files could not
@@ -90,7 +90,7 @@ def _usable(listing: PytestRun) -> bool:
     return listed and not transcript.problems and not broken_off
 
 
-def _read_tests(work: Path, error: Raised, touched: Sequence[str]) -> Iterator[str]:
+def _read_tests(work: Path, error: RaisedError, touched: Sequence[str]) -> Iterator[str]:
     """The test functions of a file that could not be imported, unless that is not our doing."""
     answers = {name for file in touched for name in module_names(file)}
     missing = error.exception == "ModuleNotFoundError" and error.name not in answers

@@ -16,14 +16,14 @@ from mulligan.policies.value import Json
 from mulligan.tasks.ports.world import VerifierError
 from mulligan.workers.verifiers.pytest.expected_tests import Expected
 from mulligan.workers.verifiers.pytest.run import PytestRun
-from mulligan.workers.verifiers.pytest.tally import Tally, came_through, read_junit, tally
+from mulligan.workers.verifiers.pytest.tally import TestTally, came_through, read_junit, tally
 
 VERIFIER_ID = "pytest.subprocess"
 _MAX_FINDINGS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class PytestVerdict:
     """What is wrong with a run as a whole; a run without one is judged by its tests."""
 
     code: str
@@ -52,28 +52,28 @@ def judge(
     return _result(run, expected, counted, verdict, warnings)
 
 
-def _stopped(run: PytestRun) -> Verdict | None:
+def _stopped(run: PytestRun) -> PytestVerdict | None:
     """The run did not come to its own end."""
     completed, transcript = run.completed, run.transcript
     if completed.timed_out:
         message = f"the tests were stopped after {completed.elapsed:.0f} s"
-        return Verdict(code="timeout", message=message, partial=True)
+        return PytestVerdict(code="timeout", message=message, partial=True)
     if transcript.exit_code is not None:
         return None
     if completed.signal == signal.SIGXCPU:
         message = "the tests used up their processor time"
-        return Verdict(code="timeout", message=message, partial=True)
+        return PytestVerdict(code="timeout", message=message, partial=True)
     if not transcript.started:
         raise VerifierError(f"{VERIFIER_ID}: pytest did not start:\n{run.last_words}")
     how = f"signal {completed.signal}" if completed.signal else f"exit code {completed.exit_code}"
-    return Verdict(
+    return PytestVerdict(
         code="early_exit",
         message=f"the process ended ({how}) before pytest did: the code must not end the process",
         reason="early_exit",
     )
 
 
-def _by_exit_code(run: PytestRun, touched: Collection[str]) -> Verdict | None:
+def _by_exit_code(run: PytestRun, touched: Collection[str]) -> PytestVerdict | None:
     """pytest's exit codes other than 0 and 1, each with its meaning."""
     code = run.transcript.exit_code
     match code:
@@ -85,34 +85,36 @@ def _by_exit_code(run: PytestRun, touched: Collection[str]) -> Verdict | None:
             return _internal_error(run, touched)
         case 4:
             message = f"pytest cannot start with this answer:\n{run.last_words}"
-            return Verdict(code="collection_error", message=message, reason="conftest_broken")
+            return PytestVerdict(code="collection_error", message=message, reason="conftest_broken")
         case 5:
-            return Verdict(code="no_tests", message="with this answer there are no tests left")
+            return PytestVerdict(
+                code="no_tests", message="with this answer there are no tests left"
+            )
     raised = run.transcript.interrupted
     told = f": {raised.exception}: {raised.message}" if raised else ""
     message = f"the run was broken off (exit code {code}){told}"
-    return Verdict(code="early_exit", message=message, reason="early_exit")
+    return PytestVerdict(code="early_exit", message=message, reason="early_exit")
 
 
-def _internal_error(run: PytestRun, touched: Collection[str]) -> Verdict:
+def _internal_error(run: PytestRun, touched: Collection[str]) -> PytestVerdict:
     """An error inside pytest blames the answer only if the answer raised it."""
     raised = run.transcript.internal_error
     if raised is None or not came_through(raised, touched):
         raise VerifierError(f"{VERIFIER_ID}: internal error of pytest:\n{run.last_words}")
     where = f"{raised.frame[0]} in {raised.frame[1]}" if raised.frame else "the answer"
     message = f"{where} raised {raised.exception}, which ends the run: {raised.message}"
-    return Verdict(code="early_exit", message=message, reason="early_exit")
+    return PytestVerdict(code="early_exit", message=message, reason="early_exit")
 
 
-def _contradiction(run: PytestRun, expected: Expected, counted: Tally) -> Verdict | None:
+def _contradiction(run: PytestRun, expected: Expected, counted: TestTally) -> PytestVerdict | None:
     """The first thing in which the accounts of the run disagree."""
     problem = next(_disagreements(run, expected, counted), None)
     if problem is None:
         return None
-    return Verdict(code="forged", message=f"the results cannot be believed: {problem}")
+    return PytestVerdict(code="forged", message=f"the results cannot be believed: {problem}")
 
 
-def _disagreements(run: PytestRun, expected: Expected, counted: Tally) -> Iterator[str]:
+def _disagreements(run: PytestRun, expected: Expected, counted: TestTally) -> Iterator[str]:
     transcript, completed = run.transcript, run.completed
     yield from transcript.problems
     if completed.timed_out or transcript.exit_code is None:
@@ -125,7 +127,7 @@ def _disagreements(run: PytestRun, expected: Expected, counted: Tally) -> Iterat
         yield from _ending(run, counted)
 
 
-def _hidden_tests(run: PytestRun, expected: Expected, counted: Tally) -> Iterator[str]:
+def _hidden_tests(run: PytestRun, expected: Expected, counted: TestTally) -> Iterator[str]:
     """Tests that the answer kept from running, or brought along."""
     collected = run.transcript.collected or ()
     if missing := expected.missing(collected):
@@ -138,7 +140,7 @@ def _hidden_tests(run: PytestRun, expected: Expected, counted: Tally) -> Iterato
         yield f"{min(unreported)} was collected and not reported"
 
 
-def _ending(run: PytestRun, counted: Tally) -> Iterator[str]:
+def _ending(run: PytestRun, counted: TestTally) -> Iterator[str]:
     """What is left at the end against what was told on the way."""
     failed = [test.nodeid for test in counted.failed if test.failed_for_pytest]
     if run.transcript.exit_code == 0 and failed:
@@ -155,8 +157,8 @@ def _ending(run: PytestRun, counted: Tally) -> Iterator[str]:
 def _result(
     run: PytestRun,
     expected: Expected,
-    counted: Tally,
-    verdict: Verdict | None,
+    counted: TestTally,
+    verdict: PytestVerdict | None,
     warnings: tuple[str, ...],
 ) -> VerificationResult:
     score = _Score.of(run, expected, counted, verdict)
@@ -194,7 +196,7 @@ class _Score:
 
     @classmethod
     def of(
-        cls, run: PytestRun, expected: Expected, counted: Tally, verdict: Verdict | None
+        cls, run: PytestRun, expected: Expected, counted: TestTally, verdict: PytestVerdict | None
     ) -> _Score:
         nodes = set(expected.nodeids)
         if not expected.exact:
@@ -216,7 +218,7 @@ def _status(findings: list[Finding], score: _Score) -> VerificationStatus:
     return VerificationStatus.PASS if score.collected else VerificationStatus.SKIPPED
 
 
-def _summary(verdict: Verdict | None, score: _Score, counted: Tally) -> str:
+def _summary(verdict: PytestVerdict | None, score: _Score, counted: TestTally) -> str:
     if verdict is not None:
         return verdict.message.splitlines()[0]
     if not score.collected:

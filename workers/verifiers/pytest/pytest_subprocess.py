@@ -20,7 +20,7 @@ from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Seconds, escapes
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.world import BadInput, BlobStore, Candidate
-from mulligan.workers.sandbox.layout import Bench, LaidOut
+from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import content_address, private_directory, unpack
 from mulligan.workers.verifiers.pytest.expected_tests import Expected, expect
@@ -74,7 +74,7 @@ class PytestSubprocess:
         root: Path | None = None,
     ) -> None:
         self.options = options
-        self._bench = Bench(blobs=blobs, limits=limits or Limits(), root=root)
+        self._bench = AnswerLayout(blobs=blobs, limits=limits or Limits(), root=root)
 
     @property
     def longest(self) -> float:
@@ -101,7 +101,7 @@ class PytestSubprocess:
             }
         )
 
-    def _expected(self, laid: LaidOut) -> Expected:
+    def _expected(self, laid: LaidOutAnswer) -> Expected:
         """The tests without the answer, listed once per snapshot, arguments and answered files."""
         key = (content_address(laid.snapshot), self.options.args, laid.touched)
         known = _LISTED.get(key)

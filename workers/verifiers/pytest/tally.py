@@ -9,18 +9,18 @@ from junitparser import Error, Failure, JUnitXml, TestSuite
 
 from mulligan.policies.failures.failure import Finding
 from mulligan.policies.value import Json
-from mulligan.workers.verifiers.pytest.event_stream import Raised, Report, Transcript
+from mulligan.workers.verifiers.pytest.event_stream import RaisedError, TestReport, Transcript
 
 _FINDING_CHARACTERS = 1_200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed:
+class FailedTest:
     """One test, or one file, that did not pass."""
 
     nodeid: str
     code: str
-    raised: Raised
+    raised: RaisedError
     #: False for what pytest lets pass: an answer that skips its own test.
     failed_for_pytest: bool = True
 
@@ -47,32 +47,32 @@ class Failed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class TestTally:
     """The tests of a run by what became of them."""
 
     passed: frozenset[str]
-    failed: tuple[Failed, ...]
+    failed: tuple[FailedTest, ...]
     #: By the tests' own marks and fixtures, which is nobody's fault.
     skipped: frozenset[str]
 
 
-def tally(transcript: Transcript, touched: Collection[str]) -> Tally:
+def tally(transcript: Transcript, touched: Collection[str]) -> TestTally:
     """Count a run. A skip from inside the answer is a failure: it would hide any other."""
     passed, skipped, failed = set(), set(), []
     for nodeid, reports in transcript.phases().items():
         outcome = _outcome(reports, touched)
         match outcome:
-            case Report():
+            case TestReport():
                 failed.append(_failed(nodeid, outcome))
             case "passed":
                 passed.add(nodeid)
             case "skipped":
                 skipped.add(nodeid)
     failed += [_failed_collection(error) for error in transcript.collect_errors]
-    return Tally(passed=frozenset(passed), failed=tuple(failed), skipped=frozenset(skipped))
+    return TestTally(passed=frozenset(passed), failed=tuple(failed), skipped=frozenset(skipped))
 
 
-def _outcome(reports: list[Report], touched: Collection[str]) -> Report | str:
+def _outcome(reports: list[TestReport], touched: Collection[str]) -> TestReport | str:
     """The report that fails the test, or ``passed``, ``skipped``, ``unfinished``."""
     for report in reports:
         if report.outcome == "failed":
@@ -86,31 +86,31 @@ def _outcome(reports: list[Report], touched: Collection[str]) -> Report | str:
     return "passed" if complete else "unfinished"
 
 
-def _by_answer(report: Report, touched: Collection[str]) -> bool:
+def _by_answer(report: TestReport, touched: Collection[str]) -> bool:
     raised = report.raised
     deliberate = raised is not None and {"Skipped", "XFailed", "SkipTest"} & set(raised.bases)
     return bool(deliberate) and came_through(raised, touched)
 
 
-def came_through(raised: Raised | None, touched: Collection[str]) -> bool:
+def came_through(raised: RaisedError | None, touched: Collection[str]) -> bool:
     """Whether an exception came through a file of the answer's."""
     return raised is not None and not set(touched).isdisjoint(raised.files)
 
 
-def _failed(nodeid: str, report: Report) -> Failed:
-    raised = report.raised or Raised(exception="Failed", message="failed without an exception")
+def _failed(nodeid: str, report: TestReport) -> FailedTest:
+    raised = report.raised or RaisedError(exception="Failed", message="failed without an exception")
     if report.outcome == "skipped":
         message = f"the answer skips its own test: {raised.message}"
         told = raised.model_copy(update={"message": message})
-        return Failed(nodeid=nodeid, code="exception", raised=told, failed_for_pytest=False)
-    return Failed(nodeid=nodeid, code=_code(raised, "exception"), raised=raised)
+        return FailedTest(nodeid=nodeid, code="exception", raised=told, failed_for_pytest=False)
+    return FailedTest(nodeid=nodeid, code=_code(raised, "exception"), raised=raised)
 
 
-def _failed_collection(error: Raised) -> Failed:
-    return Failed(nodeid=error.nodeid, code=_code(error, "collection_error"), raised=error)
+def _failed_collection(error: RaisedError) -> FailedTest:
+    return FailedTest(nodeid=error.nodeid, code=_code(error, "collection_error"), raised=error)
 
 
-def _code(raised: Raised, otherwise: str) -> str:
+def _code(raised: RaisedError, otherwise: str) -> str:
     bases = {raised.exception, *raised.bases}
     for exception, code in (
         ("AssertionError", "assertion"),
