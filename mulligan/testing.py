@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from mulligan.policies.jobs.job import Output
     from mulligan.tasks.ports.appliers import EditApplier, FileChange
     from mulligan.tasks.ports.ledger import JobView
-    from mulligan.tasks.ports.world import Runner, Verifier
+    from mulligan.tasks.ports.runners import Runner
+    from mulligan.tasks.ports.verifiers import Verifier
     from mulligan.workers.local.local_stack import LocalStack
 
 T = TypeVar("T")
@@ -207,7 +208,7 @@ def check_verifier(verifier: Verifier, *, good: str, bad: str) -> None:
 
 def _verify(verifier: Verifier, text: str) -> VerificationResult:
     from mulligan.policies.jobs.job import Output
-    from mulligan.tasks.ports.world import Candidate
+    from mulligan.tasks.ports.verifiers import Candidate
 
     return verifier.verify(Candidate(output=Output(text=text), text=text))
 
@@ -215,7 +216,7 @@ def _verify(verifier: Verifier, text: str) -> VerificationResult:
 def check_runner(runner: Runner, *, prompt: str = "Say something.") -> Output:
     """The contract of a runner: a named provider, and an answer that survives being stored."""
     from mulligan.policies.jobs.job import Message, Output
-    from mulligan.tasks.ports.world import Request
+    from mulligan.tasks.ports.runners import Request
 
     assert runner.provider, "a runner names its provider: breakers are kept by it"
     output = runner.answer(Request(messages=(Message(role="user", content=prompt),), timeout=30.0))

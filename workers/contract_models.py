@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
 from mulligan.policies.jobs.job import Job, VerifierSpec
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 CONTRACT = "contract.schema"
 #: A pydantic model, or any other type that pydantic has a JSON Schema of: ``list[Person]``, a

@@ -14,8 +14,10 @@ from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.job import Decoding, RunnerSpec, VerifierSpec
 from mulligan.tasks.jobs.context import AttemptContext, Breakers, ResolvedRunner
 from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Lease, Ledger, Publication
-from mulligan.tasks.ports.world import BadInput, BlobStore, Verifier
+from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.workers.admission.claim_time import answer_time, verifier_problem
 from mulligan.workers.admission.intake import build_intake, check_job, resolve_command
 from mulligan.workers.alerts.webhooks import Webhooks

@@ -17,7 +17,7 @@ from mulligan.console.cli.stopping import stop, unhurried
 from mulligan.console.jobfiles.job_file import FoundJob, check_jobs
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import problems
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.heartbeat import fleet
 from mulligan.workers.celery.publisher import Publisher

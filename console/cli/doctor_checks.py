@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from celery import Celery
 from rapidfuzz import process
 
-from mulligan.tasks.ports.world import BadInput, MulliganError
+from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import find_server

@@ -27,8 +27,8 @@ from mulligan.tasks.escalations.end_escalations import (
     select,
     work,
 )
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Escalation
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.ledger.bulk_actions import RedisBulkActions
 
 if TYPE_CHECKING:

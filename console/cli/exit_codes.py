@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from mulligan.console.cli.output import screen
 
 if TYPE_CHECKING:
-    from mulligan.tasks.ports.world import LedgerUnavailable
+    from mulligan.tasks.ports.errors import LedgerUnavailable
 
 
 class ExitCode(IntEnum):
@@ -57,22 +57,22 @@ def _debugging() -> bool:
 def report(error: Exception) -> ExitCode:
     """Say what is wrong, one line per problem; the exit code for it."""
     # Imported here: `mulligan --help` must not pay for what only an error needs.
-    from mulligan.tasks.ports import world as ports
+    from mulligan.tasks.ports import errors
 
     match error:
-        case ports.BadInput():
+        case errors.BadInput():
             screen.complain(*error.problems)
             return ExitCode.BAD_INPUT
         case NoBroker():
             screen.complain(str(error))
             return ExitCode.NO_BROKER
-        case ports.LedgerUnavailable():
+        case errors.LedgerUnavailable():
             screen.complain(f"{error}; {advice(error)}")
             return ExitCode.NO_BROKER
-        case ports.RunnerError():
+        case errors.RunnerError():
             screen.complain(str(error))
             return ExitCode.BAD_INPUT
-        case ports.MulliganError():
+        case errors.MulliganError():
             screen.complain(str(error))
             return ExitCode.SOME_FAILED
         case BrokenPipeError():
@@ -94,7 +94,7 @@ def report(error: Exception) -> ExitCode:
 
 def advice(error: LedgerUnavailable) -> str:
     """What to do about a ledger that is away or says no."""
-    from mulligan.tasks.ports.world import LedgerRefused
+    from mulligan.tasks.ports.errors import LedgerRefused
 
     return _about_refusal(str(error)) if isinstance(error, LedgerRefused) else _about_ledger()
 
@@ -111,7 +111,7 @@ def _about_refusal(said: str) -> str:
 def _about_ledger() -> str:
     """What to look at when the ledger is away: the setting in force, or the embedded Redis."""
     from mulligan.console.cli.commands.config import origins
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
     from mulligan.workers.settings.model import config_path, load_settings
 
     try:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rapidfuzz import process
 
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 

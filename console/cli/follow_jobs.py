@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mulligan.policies.jobs.job import TERMINAL
+from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
 from mulligan.tasks.ports.ledger import Event, JobView, Ledger
-from mulligan.tasks.ports.world import LedgerRefused, LedgerUnavailable
 
 T = TypeVar("T")
 #: How long one look at the stream waits for news.

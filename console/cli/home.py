@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mulligan.console.cli.stopping import unhurried
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
 
 _LOCK = "up.lock"

@@ -17,7 +17,7 @@ from typing import Any
 from celery import Celery
 
 from mulligan.console.cli.commands.console import url_of
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.local.supervisor import Pool, pools
 from mulligan.workers.settings.model import Settings
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from mulligan.console.cli.exit_codes import NoBroker
 from mulligan.console.cli.home import embedded_redis, has_ledger
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings, load_settings

@@ -24,8 +24,8 @@ from mulligan.console.reports.job_document import job_document
 from mulligan.console.reports.run_figures import RunFigures
 from mulligan.policies.cycles.report import immediate_loop_report
 from mulligan.tasks.jobs.submit import submit_jobs
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.tasks.ports.ledger import Accepted, JobView
-from mulligan.tasks.ports.world import BadInput, LedgerUnavailable
 
 _NUMBERED = re.compile(r"jobs\[(\d+)\]\.(.*)", re.DOTALL)
 

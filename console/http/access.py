@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from mulligan.console.http.errors import Problem, too_many
-from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.tokens import Role, Token
 
 if TYPE_CHECKING:

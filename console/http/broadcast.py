@@ -19,7 +19,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from mulligan.console.http.errors import Problem, invalid
-from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings

@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 
 from mulligan.console.http.login_redirect import login_for
 from mulligan.tasks.jobs.submit import explain
-from mulligan.tasks.ports.world import BadInput, LedgerUnavailable
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 
 _LOG = logging.getLogger("mulligan.console")
 #: What a caller is told to wait while the ledger or the broker is away.

@@ -10,7 +10,7 @@ import uvicorn
 
 from mulligan.console.http.app import create_console
 from mulligan.console.http.context import ConsoleContext
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 #: How long requests under way may take when the server stops.
 _GRACE = 5

@@ -11,7 +11,8 @@ from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output, Works
 from mulligan.policies.repair.retry import Retry
 from mulligan.policies.repair.strategy import plan_next
 from mulligan.policies.repair.verdict import Verdict, judge
-from mulligan.tasks.ports.world import BadInput, Candidate
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.admission.intake import check_job, resolve_command, workspace_path
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs

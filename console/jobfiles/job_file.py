@@ -20,7 +20,7 @@ from mulligan.policies.jobs.job import (
     Workspace,
 )
 from mulligan.tasks.jobs.validation_errors import did_you_mean, explain, spelled, without_echoes
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 #: What a file may say besides the fields of a job.
 _FILE_FIELDS = ("prompt_file", "vars")

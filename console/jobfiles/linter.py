@@ -27,7 +27,7 @@ from mulligan.console.jobfiles.source_document import read_document
 from mulligan.policies.jobs.job import Job, RunnerSpec
 from mulligan.tasks.jobs.submit import Intake, problems
 from mulligan.tasks.jobs.validation_errors import spelled
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.admission.intake import check_job, workspace_path
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger

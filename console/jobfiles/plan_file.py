@@ -16,7 +16,7 @@ from mulligan.console.jobfiles.source_document import SourceDocument, read_docum
 from mulligan.policies.edits.edit import BenchmarkSpec, Edit, EditPlan
 from mulligan.policies.edits.suite import Suite, SuiteTask
 from mulligan.tasks.jobs.validation_errors import spelled
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.applier_registry import default_registry
 from mulligan.workers.edits.sessions.suite_jobs import shape_problems
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.console.jobfiles.source_document import read_text
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 

@@ -14,7 +14,7 @@ from mulligan.console.jobfiles.job_file import JobSource
 from mulligan.console.jobfiles.source_document import read_document
 from mulligan.policies.edits.suite import Suite, SuiteTask
 from mulligan.tasks.jobs.validation_errors import spelled
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.sessions.suite_jobs import shape_problems
 
 

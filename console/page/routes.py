@@ -22,7 +22,7 @@ from mulligan.console.page import (
 )
 from mulligan.console.page import runbook_page as runbook
 from mulligan.console.page.render import STATIC, VERSION, page
-from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.tasks.ports.errors import LedgerUnavailable
 
 __all__ = ["create_router", "error_page"]
 

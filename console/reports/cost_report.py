@@ -8,7 +8,7 @@ from typing import Any
 
 from mulligan.policies.figures import cost
 from mulligan.policies.figures.cost import CostLine, TokenUse
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.figures.windows import FigureReader, parse_window
 from mulligan.workers.settings.model import Settings
 

@@ -10,8 +10,8 @@ from mulligan.console.http.routes.ops_routes import sweep_age, visible_breakers,
 from mulligan.console.reports.overview_values import Health, Lane, NeedsAttention
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.tasks.escalations.end_escalations import list_groups
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import EscalationGroup
-from mulligan.tasks.ports.world import LedgerUnavailable
 from mulligan.workers.alerts.deliveries import WebhookDeliveries
 from mulligan.workers.celery.factory import QUEUES
 from mulligan.workers.celery.heartbeat import Beat, fleet

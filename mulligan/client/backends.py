@@ -13,8 +13,8 @@ from mulligan.client.build_jobs import contract_by_reference
 from mulligan.client.completion import EventFeed, LedgerFeed, events_of
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import Intake, key_problems, store_jobs
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Accepted, Event, JobView, KeyConflict, Ledger
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.contract_models import CONTRACT, ContractModels
 from mulligan.workers.settings.model import Settings, load_settings
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from mulligan.client.schema_form import with_form
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import read_job
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.contract_models import (
     CONTRACT,
     ContractModels,

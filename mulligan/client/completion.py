@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from mulligan.policies.jobs.job import TERMINAL
+from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.tasks.ports.ledger import Event, Ledger
-from mulligan.tasks.ports.world import BadInput, MulliganError
 
 #: How long one look at what happens waits for news.
 BLOCK = 0.25

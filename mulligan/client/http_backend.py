@@ -18,8 +18,8 @@ from mulligan.client.http_events import ConsoleEvents
 from mulligan.client.http_requests import TOKEN_VARIABLE, ConsoleConnection
 from mulligan.client.http_rows import view_of
 from mulligan.policies.jobs.job import TERMINAL, Job
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Accepted, Event, JobView
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.settings.model import Settings, load_settings
 

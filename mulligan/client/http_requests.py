@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from mulligan.tasks.ports.world import BadInput, LedgerUnavailable, MulliganError
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, MulliganError
 
 TOKEN_VARIABLE = "MULLIGAN_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN = re.compile(r"^[\x21-\x7e]{1,1000}$")

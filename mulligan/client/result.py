@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from mulligan.policies.repair.free_repair import extract_json
-from mulligan.tasks.ports.world import BadInput, MulliganError
+from mulligan.tasks.ports.errors import BadInput, MulliganError
 
 if TYPE_CHECKING:
     from mulligan.tasks.ports.ledger import AttemptView, JobView

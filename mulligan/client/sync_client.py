@@ -47,13 +47,13 @@ class Client:
         **settings: Any,
     ) -> None:
         if workers < 1:
-            from mulligan.tasks.ports.world import BadInput
+            from mulligan.tasks.ports.errors import BadInput
 
             raise BadInput("workers: 1 or more: these threads do the work if there is no broker")
         self._console = url if url and url.startswith(("http://", "https://")) else None
         if self._console is None:
             if token is not None:
-                from mulligan.tasks.ports.world import BadInput
+                from mulligan.tasks.ports.errors import BadInput
 
                 raise BadInput("token: is for a console: give its URL too (http://host:8700)")
             settings = settings if url is None else {"broker_url": url, **settings}
@@ -131,7 +131,7 @@ class Client:
         from mulligan.client.build_jobs import build_jobs, placed
         from mulligan.client.progress_bar import bar
         from mulligan.client.result import NotAllStored
-        from mulligan.tasks.ports.world import BadInput
+        from mulligan.tasks.ports.errors import BadInput
 
         if isinstance(asks, str | Mapping):
             raise BadInput("asks: a list of prompts or jobs; for a single one there is submit()")
@@ -219,7 +219,7 @@ class Client:
 
     def cancel(self, job: Handle[Any] | str) -> str:
         """Cancel a job; its state afterwards, which is another one if it had ended before."""
-        from mulligan.tasks.ports.world import BadInput
+        from mulligan.tasks.ports.errors import BadInput
 
         (handle,), _ = handles_of(job)
         state = self._desk.cancel(handle.id)
@@ -327,7 +327,7 @@ class Client:
     ) -> list[Result[Any]]:
         """The results of jobs that have ended, or what went wrong with the waiting."""
         from mulligan.client.result import Result
-        from mulligan.tasks.ports.world import BadInput
+        from mulligan.tasks.ports.errors import BadInput
 
         results = []
         for handle, future in zip(handles, ended, strict=True):

@@ -35,8 +35,8 @@ from mulligan.tasks.ports.appliers import (
     EditRefused,
     FileChange,
 )
+from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.tasks.ports.measurer import Measurer
-from mulligan.tasks.ports.world import BadInput, MulliganError
 
 
 class RetryLater(MulliganError):

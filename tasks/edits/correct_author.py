@@ -5,8 +5,8 @@ from __future__ import annotations
 from mulligan.policies.edits.feedback import correction_of
 from mulligan.policies.edits.session import EditSession
 from mulligan.tasks.jobs.submit import Intake, submit_jobs
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.tasks.ports.world import BadInput
 
 
 def correct_author(intake: Intake, session: EditSession) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from mulligan.policies.edits.edit import EditOutcome, EditReason, EditStatus
 from mulligan.policies.edits.session import WITHDRAWN, EditRecord, EditSession
 from mulligan.tasks.edits.advance import EditContextPorts, outcome_of, taken_back
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 _NOTHING = "nothing was applied: there is nothing to roll back"
 

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from mulligan.policies.jobs.job import Decoding
 from mulligan.policies.value import Value
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import (
     ClaimRefused,
     Ended,
@@ -24,7 +25,6 @@ from mulligan.tasks.ports.ledger import (
     Ledger,
     Publication,
 )
-from mulligan.tasks.ports.world import BadInput
 
 #: The most escalations of one bulk action. What is left is open still, and a second one takes it.
 MOST = 100_000

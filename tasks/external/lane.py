@@ -22,8 +22,8 @@ from mulligan.tasks.jobs.recheck import end_cycle, judge_again
 from mulligan.tasks.jobs.settle import settle_answer
 from mulligan.tasks.jobs.submit import Intake, read_job, submit_jobs
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, slow_verifiers
+from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, Entry, Lease
-from mulligan.tasks.ports.world import BadInput, VerifierError
 
 _NUMBER = "[1-9][0-9]{0,8}"
 _TOKEN = re.compile(rf"(a:[\w-]+/{_NUMBER}|c:[\w-]+:{_NUMBER}:{_NUMBER})\.([0-9a-f]+)", re.ASCII)

@@ -17,15 +17,10 @@ from mulligan.tasks.jobs.verify import (
     no_verdict,
     slow_verifiers,
 )
+from mulligan.tasks.ports.errors import BadInput, RunnerError, TransportFault, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
-from mulligan.tasks.ports.world import (
-    BadInput,
-    Request,
-    RunnerError,
-    TransportFault,
-    Verifier,
-    VerifierError,
-)
+from mulligan.tasks.ports.runners import Request
+from mulligan.tasks.ports.verifiers import Verifier
 
 #: What a claim may last beyond the runner's own deadline.
 SLACK = 60.0

@@ -9,8 +9,10 @@ from typing import Literal, Protocol
 
 from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec, VerifierSpec
+from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import Entry, Lease, Ledger, Publication
-from mulligan.tasks.ports.world import Runner, TransportFault, Verifier
+from mulligan.tasks.ports.runners import Runner
+from mulligan.tasks.ports.verifiers import Verifier
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,9 @@ from mulligan.tasks.jobs.attempt import SLACK, presentable, request_of
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome, Rechecked, Requeued
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, verification_time
+from mulligan.tasks.ports.errors import BadInput, TransportFault, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, Entry, Lease
-from mulligan.tasks.ports.world import BadInput, TransportFault, Verifier, VerifierError
+from mulligan.tasks.ports.verifiers import Verifier
 
 
 def recheck_time(verifiers: Sequence[Verifier], *, asking: float = 0.0) -> float:

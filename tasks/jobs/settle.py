@@ -15,6 +15,7 @@ from mulligan.policies.repair.retry import PASSING_SCORE, Escalate, Retry
 from mulligan.policies.repair.strategy import best_techniques, plan_next
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
 from mulligan.tasks.jobs.context import AttemptContext
+from mulligan.tasks.ports.errors import RunnerError
 from mulligan.tasks.ports.ledger import (
     Claim,
     ClaimRefused,
@@ -25,7 +26,6 @@ from mulligan.tasks.ports.ledger import (
     SessionNote,
     Settlement,
 )
-from mulligan.tasks.ports.world import RunnerError
 
 #: How much of a prompt the long-lived record of a cycle keeps.
 _CYCLE_PROMPT = 500

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from mulligan.policies.cycles.delayed import reformulation_problem
 from mulligan.policies.jobs.job import GIVEN_SCORE, Job, Workspace
 from mulligan.tasks.jobs.validation_errors import explain, without_echoes
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Accepted, KeyConflict, Ledger, Publication, Submission
-from mulligan.tasks.ports.world import BadInput
 
 __all__ = ["Intake", "explain", "problems", "read_job", "submit_jobs"]
 

@@ -11,8 +11,9 @@ from mulligan.policies.jobs.job import Decoding, Job, Output
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationStored
 from mulligan.tasks.jobs.settle import settle_answer
+from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
-from mulligan.tasks.ports.world import BadInput, Candidate, Verifier, VerifierError
+from mulligan.tasks.ports.verifiers import Candidate, Verifier
 
 #: Seconds before a verifier that reached no verdict is run again.
 _AGAIN = 1.0

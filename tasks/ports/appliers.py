@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mulligan.policies.edits.edit import Edit, EditRiskTier
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 #: No file that an edit reads or writes is larger, unless configuration says so.
 MAX_BYTES = 5_000_000

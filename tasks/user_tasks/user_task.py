@@ -24,8 +24,8 @@ from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.settle import Settled, settle_answer, settle_error
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict
+from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Finish, JobView, Settlement
-from mulligan.tasks.ports.world import BadInput, VerifierError
 
 #: What a job of a user's own task has in the place of a runner.
 KIND = "celery"

@@ -24,7 +24,7 @@ from support.fleet import Fleet, running_fleet, wait_for
 from support.web import served
 
 from mulligan.console.cli.exit_codes import stop_on_signals
-from mulligan.tasks.ports.world import TransportFault
+from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger import keys
 from mulligan.workers.services import redis_breakers

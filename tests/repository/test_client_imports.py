@@ -11,7 +11,7 @@ from celery import Celery
 
 import mulligan
 from mulligan import Client
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.services import build_services
 from mulligan.workers.settings.model import load_settings
 

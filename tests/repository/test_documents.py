@@ -291,7 +291,7 @@ def test_the_plug_ins_of_the_documents_work() -> None:
             assert scope["make"]({}).provider == "echo"
         else:
             from mulligan.policies.jobs.job import Output
-            from mulligan.tasks.ports.world import Candidate
+            from mulligan.tasks.ports.verifiers import Candidate
 
             verifier = scope["EvenLength"](scope["EvenLength"].Options())
             candidate = Candidate(output=Output(text="odd"), text="odd")

@@ -35,7 +35,7 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
     Submission,
 )
-from mulligan.tasks.ports.world import Request
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.twin.memory_stores import MemoryBreakers
 from mulligan.workers.settings.model import Settings

@@ -12,7 +12,9 @@ from mulligan.policies.jobs.job import Job, RunnerSpec
 from mulligan.tasks.jobs.attempt import SLACK
 from mulligan.tasks.jobs.recheck import recheck_time
 from mulligan.tasks.jobs.verify import verification_time
-from mulligan.tasks.ports.world import BadInput, Runner, Verifier
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.runners import Runner
+from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.settings.model import Settings

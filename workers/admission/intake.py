@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.jobs.job import Job, VerifierSpec, Workspace
 from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Ledger, Publication
-from mulligan.tasks.ports.world import BadInput, BlobStore
 from mulligan.workers.contract_models import ContractModels, complete_contracts, contract_problems
 from mulligan.workers.ledger import keys, rows
 from mulligan.workers.settings.model import Settings

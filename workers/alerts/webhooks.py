@@ -25,8 +25,8 @@ from mulligan.policies.escalations.alerts import (
     hook_name,
     sign,
 )
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.tasks.ports.world import LedgerUnavailable
 from mulligan.workers.alerts.deliveries import WebhookDeliveries, WebhookDelivery
 from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.calls import RedisCalls

@@ -21,7 +21,7 @@ from celery.worker.autoscale import Autoscaler
 from kombu.exceptions import OperationalError
 
 from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
-from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.heartbeat import Beat, fleet
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
 from mulligan.workers.ledger.open_ledger import open_ledger

@@ -17,8 +17,8 @@ from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.jobs.verify import run_verification
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Entry
-from mulligan.tasks.ports.world import LedgerUnavailable
 from mulligan.workers.celery import transport
 from mulligan.workers.celery.autoscale import autoscaler
 from mulligan.workers.celery.flower_format import REDACTED

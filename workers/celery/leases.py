@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Entry, Lease, Ledger
-from mulligan.tasks.ports.world import LedgerUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from mulligan.tasks.ports.appliers import EditApplier
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.operations import config_operations as config_ops
 from mulligan.workers.edits.operations import exemplar_operations as exemplar_ops
 from mulligan.workers.edits.operations import file_operations as code_ops

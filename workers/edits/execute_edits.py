@@ -17,8 +17,8 @@ from mulligan.policies.edits.session import EditSession, records_of
 from mulligan.policies.edits.suite import Suite
 from mulligan.tasks.edits.advance import Appliers, EditContextPorts, advance
 from mulligan.tasks.ports.appliers import ApplyContext
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.measurer import Measurer
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.edits.applier_registry import default_registry
 from mulligan.workers.edits.sessions.engine import utc_now
 from mulligan.workers.edits.sessions.session_tree import SessionTree

@@ -11,8 +11,8 @@ from typing import Any
 
 from mulligan.policies.figures.facts import HOUR, MINUTE, Figure, parse
 from mulligan.policies.jobs.job import parse_duration
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import EscalationGroup
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.figures.fold import MINUTES_KEPT, START
 from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.calls import RedisCalls

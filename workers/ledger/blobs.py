@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mulligan.tasks.ports.world import BadInput, BlobStore, MissingBlob
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput, MissingBlob
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls, connect
 from mulligan.workers.sandbox.workspace import content_address

@@ -9,7 +9,7 @@ from typing import Any
 
 from mulligan.policies.jobs.breaker import Breaker, BreakerPolicy, ProbeCall, WaitForProvider
 from mulligan.tasks.jobs.context import ProviderHold
-from mulligan.tasks.ports.world import TransportFault
+from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 

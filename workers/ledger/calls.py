@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
-from mulligan.tasks.ports.world import BadInput, LedgerRefused, LedgerUnavailable
+from mulligan.tasks.ports.errors import BadInput, LedgerRefused, LedgerUnavailable
 
 T = TypeVar("T")
 #: Seconds after which a Redis that hangs without dying counts as away; no wait of ours is longer.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.ledger.rows import tokens_of

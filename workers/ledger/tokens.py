@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from mulligan.tasks.ports.world import BadInput, LedgerUnavailable
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 

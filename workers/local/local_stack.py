@@ -8,8 +8,8 @@ from types import TracebackType
 
 from mulligan.tasks.jobs.context import Breakers
 from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.ledger import Ledger
-from mulligan.tasks.ports.world import BlobStore
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.ledger.blobs import blob_store
 from mulligan.workers.ledger.redis_ledger import RedisLedger

@@ -21,8 +21,8 @@ from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.jobs.verify import run_verification
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Entry, Publication
-from mulligan.tasks.ports.world import LedgerUnavailable
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.ledger import keys
 

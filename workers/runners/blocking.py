@@ -9,7 +9,8 @@ import os
 from dataclasses import dataclass
 
 from mulligan.policies.jobs.job import EXTERNAL, Output
-from mulligan.tasks.ports.world import Request, RunnerError
+from mulligan.tasks.ports.errors import RunnerError
+from mulligan.tasks.ports.runners import Request
 
 NO_MODELS = "MULLIGAN_NO_MODELS"
 #: ``except:command,echo`` blocks all kinds of runners but these.

@@ -17,7 +17,9 @@ from pydantic import Field
 
 from mulligan.policies.jobs.job import Message, Output, Seconds
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.world import BadInput, BlobStore, Request, RunnerError
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput, RunnerError
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 from mulligan.workers.sandbox.diff import read_diff
 from mulligan.workers.sandbox.subprocesses import (

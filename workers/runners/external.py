@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from mulligan.policies.jobs.job import EXTERNAL, Output
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.world import Request, RunnerError
+from mulligan.tasks.ports.errors import RunnerError
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.runner_options import read_options
 
 

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from mulligan.policies.jobs.job import Output, Seconds
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.world import Request, TransportFault
+from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.blocking import blocked, refusal
 from mulligan.workers.runners.local_server import MODEL
 from mulligan.workers.runners.local_state import (

@@ -27,7 +27,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.world import RunnerError, TransportFault
+from mulligan.tasks.ports.errors import RunnerError, TransportFault
 
 PROVIDER = "local"
 DEFAULT_IDLE_EXIT = 300.0

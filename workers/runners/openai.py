@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mulligan.policies.jobs.job import Decoding, Output, Seconds, Usage
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.world import BadInput, Request, TransportFault
+from mulligan.tasks.ports.errors import BadInput, TransportFault
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners import openai_client
 from mulligan.workers.runners.blocking import blocked, refusal
 from mulligan.workers.runners.openai_faults import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from mulligan.tasks.ports.world import RunnerError, TransportFault
+from mulligan.tasks.ports.errors import RunnerError, TransportFault
 
 #: Besides 5xx, what is worth asking again unchanged.
 _LATER = frozenset({408, 409, 425, 429})

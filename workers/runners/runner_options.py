@@ -12,7 +12,8 @@ from rapidfuzz import process
 
 from mulligan.policies.value import Json
 from mulligan.tasks.jobs.validation_errors import meaning
-from mulligan.tasks.ports.world import BadInput, Runner
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.runners import Runner
 
 Options = TypeVar("Options", bound=BaseModel)
 

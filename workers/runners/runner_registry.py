@@ -11,7 +11,9 @@ from threading import Lock
 
 from mulligan.policies.jobs.job import EXTERNAL, RunnerSpec
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.world import BadInput, BlobStore, Runner
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.runners import Runner
 from mulligan.workers.runners.blocking import BlockedRunner, blocked
 from mulligan.workers.runners.runner_options import did_you_mean
 

@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 
 from mulligan.policies.jobs.job import Output, Seconds, Usage
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.world import Request, TransportFault
+from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.runner_options import read_options
 
 PROVIDER = "scripted"

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from mulligan.policies.jobs.job import escapes
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 #: Never part of a workspace: version control, environments, caches and our own files.
 EXCLUDED = frozenset(

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from mulligan.policies.repair.free_repair import Coercion
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.world import BlobStore, Candidate, VerifierError
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import VerifierError
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import (
     apply_diff,

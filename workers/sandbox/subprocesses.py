@@ -19,7 +19,7 @@ from time import monotonic
 from pydantic import Field
 
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.world import VerifierError
+from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.streams import CappedOutput, pump
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")

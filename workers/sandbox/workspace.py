@@ -9,7 +9,8 @@ from pathlib import Path
 
 from mulligan.policies.jobs.job import Workspace
 from mulligan.policies.repair.free_repair import Coercion, strip_code_fence
-from mulligan.tasks.ports.world import BadInput, BlobStore, VerifierError
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.workers.sandbox.diff import apply_diff, make_diff
 from mulligan.workers.sandbox.file_tree import decode_tree, encode_tree, read_tree, write_tree
 from mulligan.workers.sandbox.private import private_directory

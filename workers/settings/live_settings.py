@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Container
 from typing import Any
 
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.settings.model import Settings, config_place, load_settings
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from pydantic_settings import (
 from mulligan.policies.edits.edit import EditRiskTier
 from mulligan.policies.jobs.job import Seconds
 from mulligan.tasks.jobs.validation_errors import meaning
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.settings.addresses import check_broker, check_ledger
 
 CONFIG_VARIABLE = "MULLIGAN_CONFIG"

@@ -13,7 +13,7 @@ from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no ty
 from celery import Celery, signals
 
 from mulligan.tasks.jobs.sweep import run_sweep
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.queue_depth import empty_queues
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.services import Services, build_services

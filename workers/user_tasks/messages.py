@@ -11,7 +11,7 @@ from typing import Any
 from celery import Celery
 from kombu.utils import json as kombu_json
 
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.flower_format import describe
 
 log = logging.getLogger(__name__)

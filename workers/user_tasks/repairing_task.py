@@ -17,8 +17,9 @@ from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.settle import Settled
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, NextAttempt, Submission
-from mulligan.tasks.ports.world import BadInput, Verifier
+from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.tasks.user_tasks.user_task import (
     KIND,
     OBSERVE,

@@ -10,7 +10,7 @@ from rapidfuzz import fuzz, process
 
 from mulligan.policies.jobs.job import Name, PolicySpec, VerifierSpec
 from mulligan.tasks.jobs.submit import explain
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.user_tasks.user_task import ENFORCE, OBSERVE
 from mulligan.workers.contract_models import ContractModels, schema_of
 from mulligan.workers.runners.runner_options import did_you_mean, read_options

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import VerifierSpec
-from mulligan.tasks.ports.world import Candidate, Verifier
+from mulligan.tasks.ports.verifiers import Candidate, Verifier
 from mulligan.workers.contract_models import CONTRACT, schema_of
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import jsonschema_rs
 from jsonschema_rs import FancyRegexOptions, ValidationErrorKind
 
-from mulligan.tasks.ports.world import BadInput, VerifierError
+from mulligan.tasks.ports.errors import BadInput, VerifierError
 
 _STEPS = 1_000_000
 _COMPILED_BYTES = 1 << 20

@@ -11,7 +11,8 @@ from pydantic import Field
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Seconds
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.world import BlobStore, Candidate
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
 from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
 

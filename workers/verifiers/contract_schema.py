@@ -16,7 +16,8 @@ from pydantic import ConfigDict, Field
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.world import BadInput, Candidate, VerifierError
+from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.contract_models import ContractModels, Model, schema_of
 from mulligan.workers.verifiers.json_text import (
     coercion_warnings,

@@ -25,7 +25,9 @@ from mulligan.policies.failures.failure import (
 from mulligan.policies.jobs.job import escapes
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused
-from mulligan.tasks.ports.world import BadInput, BlobStore, Candidate
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import private_directory, snapshot_of, unpack
 from mulligan.workers.verifiers.json_text import coercion_warnings, extraction_of

@@ -6,7 +6,8 @@ from typing import ClassVar, NoReturn
 
 from mulligan.policies.jobs.job import GIVEN_SCORE
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.world import Candidate, VerifierError
+from mulligan.tasks.ports.errors import VerifierError
+from mulligan.tasks.ports.verifiers import Candidate
 
 
 class ExternalScore:

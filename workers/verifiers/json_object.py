@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.world import Candidate
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.verifiers.json_text import (
     coercion_warnings,
     extraction_of,

@@ -7,7 +7,7 @@ from functools import lru_cache
 from mulligan.policies.failures.failure import Finding
 from mulligan.policies.repair.free_repair import JsonExtraction, extract_json
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.world import Candidate
+from mulligan.tasks.ports.verifiers import Candidate
 
 #: Longer texts are parsed again by each verifier rather than kept in memory.
 _CACHED_CHARACTERS = 65_536

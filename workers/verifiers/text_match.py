@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.world import BadInput, Candidate
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.verifiers.bounded_regex import BoundedRegex
 
 #: A longer text fails instead of being searched in part, where something forbidden could hide.

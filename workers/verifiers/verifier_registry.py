@@ -14,7 +14,9 @@ from rapidfuzz import process as fuzzy
 
 from mulligan.policies.jobs.job import VerifierSpec, Workspace
 from mulligan.tasks.jobs.validation_errors import meaning
-from mulligan.tasks.ports.world import BadInput, BlobStore, Verifier
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.sandbox.protection import Protection
 from mulligan.workers.sandbox.subprocesses import Limits

@@ -60,7 +60,7 @@ def _record(text: str, file: str, attempt: int) -> Any:
     from mulligan.policies.failures.classify import classify_failure
     from mulligan.policies.failures.failure import FailureRecord, VerificationResult
     from mulligan.tasks.jobs.validation_errors import explain
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     if not text.strip():
         raise BadInput(f"{file}: is empty")

@@ -41,7 +41,7 @@ def _print(checks: list[Check]) -> None:
 
 def _examine() -> Iterator[Check]:
     from mulligan.console.cli.doctor_checks import check_host, fail
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
     from mulligan.workers.settings.model import load_settings
 
     try:
@@ -61,7 +61,7 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
     from mulligan.console.cli.doctor_checks import check_ledger, check_workers, fail, ok
     from mulligan.console.cli.home import is_up
     from mulligan.console.cli.open_ledgers import located
-    from mulligan.tasks.ports.world import BadInput, LedgerUnavailable
+    from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 
     expected = settings.broker_url is not None or is_up(settings.home)
     try:

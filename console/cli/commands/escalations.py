@@ -172,7 +172,7 @@ def _ago(seconds: float) -> str:
 
 
 def _unknown(signature: str) -> Exception:
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     return BadInput(
         f"{signature}: no escalation has this signature; `mulligan escalations list --all`"
@@ -303,7 +303,7 @@ def _which(
     newer_than: str | None,
 ) -> EscalationFilter:
     from mulligan.tasks.escalations.end_escalations import EscalationFilter
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     which = EscalationFilter(
         signature=signature,
@@ -324,7 +324,7 @@ def _which(
 
 def _age(option: str, text: str | None) -> float | None:
     from mulligan.policies.jobs.job import parse_duration
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     if text is None:
         return None
@@ -335,7 +335,7 @@ def _age(option: str, text: str | None) -> float | None:
 
 
 def _prompt(file: Path | None) -> str | None:
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     if file is None:
         return None

@@ -43,7 +43,7 @@ def init(
 
 def _refuse_existing(target: Path) -> None:
     """All or nothing: half of two files that belong together would not work."""
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     if target.exists() and not target.is_dir():
         raise BadInput(f"{target}: is a file; name a directory")
@@ -56,7 +56,7 @@ def _refuse_existing(target: Path) -> None:
 
 
 def _local_model() -> bool:
-    from mulligan.tasks.ports.world import MulliganError
+    from mulligan.tasks.ports.errors import MulliganError
     from mulligan.workers.runners.local_state import model_path
 
     try:

@@ -90,7 +90,7 @@ def show(
     from mulligan.console.cli.open_ledgers import reading
     from mulligan.console.cli.output.job_story import print_story
     from mulligan.console.reports.job_document import job_document
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
     from mulligan.workers.settings.model import load_settings
 
     settings = load_settings()

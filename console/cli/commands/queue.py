@@ -80,7 +80,7 @@ def _station() -> Iterator[CliBackend]:
 
 
 def _known(what: str) -> str:
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     kind, _, name = what.partition(":")
     if kind in ("task_type", "provider") and name:

@@ -41,7 +41,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a token and show its text, this once."""
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     lifetime = _lifetime(expires)
     if tenant == "":
@@ -78,7 +78,7 @@ def revoke(
     json: Json = False,
 ) -> None:
     """Revoke a token: within seconds nobody gets in with it."""
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     with _store() as tokens:
         if not tokens.revoke(token_id):
@@ -106,7 +106,7 @@ def _store() -> Iterator[Tokens]:
 
 def _lifetime(text: str | None) -> float | None:
     from mulligan.policies.jobs.job import parse_duration
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     if text is None:
         return None

@@ -44,7 +44,7 @@ def verify(
 
 
 def _choose(found: Sequence[FoundJob], name: str | None, file: str) -> FoundJob:
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     names = ", ".join(dict.fromkeys(each.job.label for each in found))
     if name is None:

@@ -122,14 +122,14 @@ def _as_dict(hook: WebhookSettings) -> dict[str, Any]:
 
 
 def _check(delivery: str | None, all_: bool) -> None:
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     if (delivery is None) != all_:
         raise BadInput("say which: the ID of one delivery, or --all")
 
 
 def _tell(done: list[str], asked: str | None, json: bool, missing: str, what: str) -> None:
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     if asked is not None and not done:
         raise BadInput(missing.format(asked) + "; `mulligan webhooks list` shows those there are")

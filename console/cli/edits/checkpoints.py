@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.console.cli.output import screen
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.sessions.session_tree import retry_when_busy
 from mulligan.workers.edits.tree.edited_tree import Checkpoint, EditedTree, Rollback
 from mulligan.workers.settings.model import load_settings

@@ -96,7 +96,7 @@ def _begun(
     inline: bool,
     by: str,
 ) -> EditSession:
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     try:
         return backend.engine.begin(
@@ -183,7 +183,7 @@ def rollback(
 
     What was changed since on the same lines is a conflict: it is reported, and nothing is touched.
     """
-    from mulligan.tasks.ports.world import BadInput
+    from mulligan.tasks.ports.errors import BadInput
 
     if root is not None:
         from mulligan.console.cli.edits.checkpoints import journal_rollback

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mulligan.policies.edits.session import EditRecord, EditSession
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.sessions.session_store import SessionStore
 
 #: How far back a name without its session is looked for.

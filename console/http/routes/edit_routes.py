@@ -36,7 +36,7 @@ from mulligan.console.http.models.edit_models import (
 from mulligan.policies.edits.session import EditRecord, EditSession
 from mulligan.tasks.edits.advance import RetryLater
 from mulligan.tasks.ports.appliers import EditConflict
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.operations.payloads import nearest
 from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine
 from mulligan.workers.edits.tree import confined_paths as confine

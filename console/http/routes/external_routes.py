@@ -25,8 +25,8 @@ from mulligan.tasks.external.lane import (
     record_attempt,
     report_attempt,
 )
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import ClaimRefused, JobView
-from mulligan.tasks.ports.world import BadInput
 
 Producer = Annotated[Caller, Depends(needs("producer"))]
 #: What tells an attempt by itself from one that was claimed.

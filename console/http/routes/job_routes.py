@@ -16,8 +16,8 @@ from mulligan.console.http.errors import NOT_JSON, Problem, errors, invalid, not
 from mulligan.console.http.models.job_models import JobDocument, JobSummary, document, summary
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.ledger.job_pages import JobFilter, find_jobs, page_jobs
 
 #: What is no id must not become another of the ledger's keys.

@@ -13,7 +13,7 @@ from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import Problem, errors, invalid
 from mulligan.policies.figures import trend
 from mulligan.policies.jobs.breaker import Breaker
-from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.factory import QUEUES
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.figures.windows import FigureReader

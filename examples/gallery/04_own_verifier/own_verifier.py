@@ -8,7 +8,7 @@ pyproject.toml registers it under the id that job.yaml names.
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.world import Candidate
+from mulligan.tasks.ports.verifiers import Candidate
 
 ID = "gallery.line_length"
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mulligan.policies.jobs.job import Output
-from mulligan.tasks.ports.world import BadInput, Request, RunnerError
+from mulligan.tasks.ports.errors import BadInput, RunnerError
+from mulligan.tasks.ports.runners import Request
 
 GREETINGS = {"en": "Good morning", "fr": "Bonjour", "de": "Guten Morgen"}
 

@@ -20,8 +20,8 @@ from support.ledger_stage import Stage, StageMaker, answer, escalates, succeeds,
 
 from mulligan.policies.escalations.alerts import verify_signature
 from mulligan.policies.jobs.breaker import BreakerPolicy
+from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.tasks.ports.world import TransportFault
 from mulligan.workers.alerts import deliveries
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.ledger.breakers import RedisBreakers

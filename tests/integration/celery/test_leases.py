@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 from support.ledger_stage import Stage, StageMaker, succeeds, until
 
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Lease
-from mulligan.tasks.ports.world import LedgerUnavailable
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 

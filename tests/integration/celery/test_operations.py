@@ -20,7 +20,7 @@ from support.fleet import (
     wait_for,
 )
 
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 
 def test_redis_is_killed_while_jobs_run_and_two_beats_sweep(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from mulligan.console.cli.commands import verify
 from mulligan.console.cli.exit_codes import ExitCode, report
 from mulligan.console.cli.main import create_cli
-from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import load_settings
 

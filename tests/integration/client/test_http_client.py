@@ -24,8 +24,8 @@ from mulligan.client.http_backend import open_console
 from mulligan.client.http_requests import ConsoleConnection
 from mulligan.client.http_rows import view_of
 from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, MulliganError
 from mulligan.tasks.ports.ledger import Entry
-from mulligan.tasks.ports.world import BadInput, LedgerUnavailable, MulliganError
 from mulligan.workers.settings.model import Settings
 
 JOB: dict[str, Any] = {

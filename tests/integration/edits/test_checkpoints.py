@@ -12,7 +12,7 @@ from support.ledger_stage import until
 from support.trees import Snapshot, change, die, git, in_child, snapshot, write
 
 from mulligan.tasks.ports.appliers import EditConflict, EditRefused, FileChange
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.tree.edited_tree import EditedTree, Rollback
 from mulligan.workers.edits.tree.shadow_repository import edit_ref, session_ref
 from mulligan.workers.edits.tree.tree_lock import LockLost, TreeBusy

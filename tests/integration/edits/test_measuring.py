@@ -13,8 +13,8 @@ from support.ledger_stage import SettingsMaker, until
 
 from mulligan.policies.edits.gate import KeepEdit, RejectEdit, compare
 from mulligan.policies.edits.suite import WHOLE, Suite, SuiteRuns, SuiteScores, TaskScore
+from mulligan.tasks.ports.errors import BadInput, MissingBlob
 from mulligan.tasks.ports.measurer import Measurer
-from mulligan.tasks.ports.world import BadInput, MissingBlob
 from mulligan.workers.edits.sessions.suite_measurer import (
     MemoryScores,
     RedisScores,

@@ -14,7 +14,7 @@ from support.ledger_stage import SettingsMaker, Stage, StageMaker, retries_at_on
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.figures.facts import OTHER, Figure
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.figures.windows import FigureReader, parse_window

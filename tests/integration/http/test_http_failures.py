@@ -14,8 +14,8 @@ from support.web import ask, new_token
 from mulligan.console.http.broadcast import EventFilter
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import Overview, overview
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.celery.heartbeat import Beat, Heartbeat
 from mulligan.workers.figures.fold import Fold
 

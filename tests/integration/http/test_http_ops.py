@@ -10,7 +10,7 @@ from support.ledger_stage import SettingsMaker
 from support.web import ask, new_token
 
 from mulligan.console.http.context import ConsoleContext, open_context
-from mulligan.tasks.ports.world import TransportFault
+from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.settings.model import Settings
 
 

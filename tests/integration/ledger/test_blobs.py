@@ -11,7 +11,8 @@ import pytest
 import redis
 from support.ledger_stage import SettingsMaker
 
-from mulligan.tasks.ports.world import BadInput, BlobStore, MissingBlob
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput, MissingBlob
 from mulligan.workers.ledger.blobs import DirectoryBlobs, RedisBlobs, blob_store
 from mulligan.workers.settings.model import Settings
 

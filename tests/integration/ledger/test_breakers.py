@@ -11,7 +11,7 @@ import pytest
 
 from mulligan.policies.jobs.breaker import BreakerPolicy
 from mulligan.tasks.jobs.context import ProviderHold
-from mulligan.tasks.ports.world import TransportFault
+from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.ledger import breakers as breakers_module
 from mulligan.workers.ledger.breakers import RedisBreakers
 from mulligan.workers.ledger.redis_ledger import RedisLedger

@@ -26,6 +26,7 @@ from support.ledger_stage import (
 )
 
 from mulligan.policies.jobs.breaker import BreakerPolicy
+from mulligan.tasks.ports.errors import LedgerUnavailable, TransportFault
 from mulligan.tasks.ports.ledger import (
     Accepted,
     Claim,
@@ -35,7 +36,6 @@ from mulligan.tasks.ports.ledger import (
     SessionNote,
     Submission,
 )
-from mulligan.tasks.ports.world import LedgerUnavailable, TransportFault
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.blobs import blob_store
 from mulligan.workers.ledger.breakers import RedisBreakers

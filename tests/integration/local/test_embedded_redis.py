@@ -14,7 +14,7 @@ import pytest
 import redis
 from support.ledger_stage import until
 
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.local import embedded_redis as embedded
 from mulligan.workers.local.embedded_redis import EmbeddedRedis, find_server
 

@@ -15,7 +15,7 @@ from support.web import ask, new_token
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import overview
-from mulligan.tasks.ports.world import TransportFault
+from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.celery.heartbeat import Beat, Heartbeat
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger import keys

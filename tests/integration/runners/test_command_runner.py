@@ -11,7 +11,8 @@ import pytest
 
 from mulligan.policies.jobs.job import Message, RunnerSpec, Workspace
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.world import BadInput, MissingBlob, Request, RunnerError
+from mulligan.tasks.ports.errors import BadInput, MissingBlob, RunnerError
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.command import CommandRunner, prompt_text
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.workspace import apply_diff, pack, unpack

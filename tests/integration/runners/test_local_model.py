@@ -16,7 +16,8 @@ import pytest
 
 from mulligan.policies.jobs.job import Decoding, Message, Output
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.world import Request, TransportFault
+from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners import local_state
 from mulligan.workers.runners.local import LocalRunner, ensure_local_server, stop_local_server
 

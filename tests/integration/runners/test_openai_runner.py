@@ -15,7 +15,8 @@ import pytest
 
 from mulligan.policies.jobs.job import Decoding, Message, Usage
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.world import Request, RunnerError, TransportFault
+from mulligan.tasks.ports.errors import RunnerError, TransportFault
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.openai import OpenAIRunner
 
 # Its server is a fake of ours on loopback, but the runner cannot know that.

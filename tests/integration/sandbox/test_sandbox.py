@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from mulligan.tasks.ports.world import VerifierError
+from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.streams import CappedOutput
 from mulligan.workers.sandbox.subprocesses import (
     Completed,

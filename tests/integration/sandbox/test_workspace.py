@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mulligan.policies.jobs.job import Output, Workspace
-from mulligan.tasks.ports.world import BadInput, Candidate, MissingBlob, VerifierError
+from mulligan.tasks.ports.errors import BadInput, MissingBlob, VerifierError
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.diff import read_diff
 from mulligan.workers.sandbox.file_tree import (
     TreeNode,

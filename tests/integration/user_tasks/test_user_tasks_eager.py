@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from mulligan import Repair, RepairingTask, install
 from mulligan.console.cli.main import create_cli
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Entry, JobView
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.celery.publisher import OWN_HEADER
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.state_task import Escalated

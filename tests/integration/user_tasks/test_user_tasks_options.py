@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from mulligan import RepairingTask, Scored, install
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.state_task import Corrected, Escalated
 from mulligan.workers.ledger import keys

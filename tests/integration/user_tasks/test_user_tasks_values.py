@@ -16,8 +16,8 @@ from kombu import entity
 from pydantic import BaseModel
 
 from mulligan import Repair, RepairingTask, install
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger

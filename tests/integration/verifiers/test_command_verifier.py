@@ -10,7 +10,8 @@ import pytest
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Output, Workspace
-from mulligan.tasks.ports.world import Candidate, VerifierError
+from mulligan.tasks.ports.errors import VerifierError
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 

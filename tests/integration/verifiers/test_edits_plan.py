@@ -11,7 +11,8 @@ import pytest
 
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output, VerifierSpec, Workspace
-from mulligan.tasks.ports.world import BadInput, Candidate
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.testing import InMemoryStack, assert_repaired
 from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs
 from mulligan.workers.sandbox.workspace import pack

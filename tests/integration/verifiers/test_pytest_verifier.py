@@ -12,7 +12,8 @@ import pytest
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Output, VerifierSpec, Workspace
 from mulligan.policies.repair import score as scoring
-from mulligan.tasks.ports.world import BadInput, Candidate, MissingBlob, VerifierError
+from mulligan.tasks.ports.errors import BadInput, MissingBlob, VerifierError
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import content_address, make_diff, pack
 from mulligan.workers.verifiers.pytest.pytest_subprocess import PytestSubprocess

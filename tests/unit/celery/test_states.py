@@ -13,8 +13,8 @@ from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import Entry, Finish
-from mulligan.tasks.ports.world import TransportFault
 from mulligan.workers.celery.state_task import Escalated, StateTask
 
 AFTER = 601

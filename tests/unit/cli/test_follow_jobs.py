@@ -13,7 +13,7 @@ from mulligan.console.cli.follow_jobs import FollowedJobs, LedgerRetry, follow
 from mulligan.console.cli.output.summary import summary_lines
 from mulligan.console.cli.submission import Outcome
 from mulligan.console.reports.run_figures import RunFigures
-from mulligan.tasks.ports.world import LedgerRefused, LedgerUnavailable
+from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
 
 
 def test_a_job_that_waits_is_unfinished_and_not_lost(memory_stage: StageMaker) -> None:

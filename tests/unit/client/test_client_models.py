@@ -15,7 +15,8 @@ from mulligan.client.schema_form import with_form
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output, VerifierSpec
 from mulligan.policies.repair.strategy import contract_of
-from mulligan.tasks.ports.world import BadInput, Candidate
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers import contract_models
 from mulligan.workers.contract_models import (
     ContractModels,

@@ -16,7 +16,7 @@ from mulligan.policies.jobs.job import TERMINAL, Job, Output
 from mulligan.tasks.jobs.context import ResolvedRunner
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Ledger, Publication
-from mulligan.tasks.ports.world import Request
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger

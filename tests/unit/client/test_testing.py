@@ -19,7 +19,9 @@ from mulligan.policies.edits.edit import Edit
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Output, RunnerSpec
 from mulligan.tasks.ports.appliers import ApplyContext, FileChange, Validation
-from mulligan.tasks.ports.world import Candidate, Request, RunnerError
+from mulligan.tasks.ports.errors import RunnerError
+from mulligan.tasks.ports.runners import Request
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.testing import (
     NO_MODELS,
     InMemoryStack,

@@ -19,7 +19,7 @@ from mulligan.policies.cycles.delayed import (
 )
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import problems, read_job, submit_jobs
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 words = st.lists(st.from_regex(r"[a-zäöü]{1,12}", fullmatch=True), min_size=1, max_size=200)
 

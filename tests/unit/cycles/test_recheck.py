@@ -16,8 +16,8 @@ from mulligan.tasks.jobs.attempt import SLACK, run_attempt
 from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.jobs.outcome import Rechecked, Requeued
 from mulligan.tasks.jobs.recheck import run_recheck
+from mulligan.tasks.ports.errors import RunnerError, TransportFault, VerifierError
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Lease, Publication
-from mulligan.tasks.ports.world import RunnerError, TransportFault, VerifierError
 
 PROMPT = "Extract the person as JSON."
 AFTER = 601

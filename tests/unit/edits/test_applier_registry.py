@@ -9,7 +9,7 @@ import pytest
 
 from mulligan.policies.edits.edit import Edit, EditOp
 from mulligan.tasks.ports.appliers import ApplyContext, FileChange, Validation
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.applier_registry import GROUP, EditApplierRegistry, default_registry
 
 

@@ -10,7 +10,7 @@ import pytest
 import mulligan
 from mulligan.policies.edits.edit import AutonomyMode, Edit, EditOutcome, EditRiskTier
 from mulligan.tasks.ports.appliers import ApplyContext, FileChange, Validation
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.applier_registry import EditApplierRegistry
 from mulligan.workers.edits.execute_edits import EditContext, execute_edits
 

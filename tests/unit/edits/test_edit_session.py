@@ -21,7 +21,7 @@ from mulligan.tasks.ports.appliers import (
     FileChange,
     Validation,
 )
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Files = dict[str, bytes]

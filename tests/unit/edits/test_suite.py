@@ -19,7 +19,7 @@ from mulligan.policies.edits.suite import (
     content_digest,
     run_key,
 )
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 GOOD = """\
 repeats: 3

@@ -17,8 +17,8 @@ from mulligan.tasks.escalations.end_escalations import (
     list_groups,
     select,
 )
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Entry, Escalation, Publication
-from mulligan.tasks.ports.world import BadInput
 
 ALIKE = "v1:a1b2c3"
 NOW = 1000.0

@@ -27,8 +27,8 @@ from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, Rechecked, VerificationPending
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.verify import run_verification
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Lease
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 
 PROMPT = "Write one sentence about yesterday with the past tense of 'to go'."

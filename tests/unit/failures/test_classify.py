@@ -24,7 +24,7 @@ from mulligan.policies.failures.failure import (
     failure_record_from_dict,
     failure_record_to_dict,
 )
-from mulligan.tasks.ports.world import (
+from mulligan.tasks.ports.errors import (
     BadInput,
     MissingBlob,
     RunnerError,

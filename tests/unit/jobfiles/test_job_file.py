@@ -12,7 +12,7 @@ import pytest
 from mulligan.console.jobfiles import source_document as documents
 from mulligan.console.jobfiles.job_file import check_jobs, find_jobs, load_jobs
 from mulligan.policies.jobs.job import Job
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 
 ONE = """\
 task_type: greet

@@ -22,7 +22,7 @@ from mulligan.console.jobfiles import option_schemas
 from mulligan.console.jobfiles.job_file import find_jobs
 from mulligan.console.jobfiles.option_schemas import verifier_models
 from mulligan.policies.jobs.job import Job, parse_duration
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.admission.intake import check_job
 from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
 from mulligan.workers.settings.model import Settings, load_settings

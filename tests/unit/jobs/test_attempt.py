@@ -18,8 +18,9 @@ from mulligan.tasks.jobs.context import AttemptContext, ProviderHold, ResolvedRu
 from mulligan.tasks.jobs.outcome import Outcome, Requeued
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.submit import Intake, problems, read_job
+from mulligan.tasks.ports.errors import BadInput, RunnerError, TransportFault, VerifierError
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Publication, Submission
-from mulligan.tasks.ports.world import BadInput, Request, RunnerError, TransportFault, VerifierError
+from mulligan.tasks.ports.runners import Request
 from mulligan.workers.ledger.keys import job_id as new_id
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.settings.model import Settings

@@ -10,7 +10,7 @@ from support.ledger_stage import make_job
 
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.context import AttemptContext
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.admission.intake import check_job
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs, MemoryBreakers

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from support.ledger_stage import until
 
-from mulligan.tasks.ports.world import LedgerUnavailable
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger import tokens as token_store
 from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.ledger.tokens import Tokens

@@ -14,7 +14,8 @@ import pytest
 
 from mulligan.policies.jobs.job import Decoding, Message, Output, RunnerSpec, Usage
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.world import BadInput, Request, Runner, RunnerError, TransportFault
+from mulligan.tasks.ports.errors import BadInput, RunnerError, TransportFault
+from mulligan.tasks.ports.runners import Request, Runner
 from mulligan.workers.runners import local_state
 from mulligan.workers.runners import runner_registry as registry
 from mulligan.workers.runners.local_server import needed

@@ -11,7 +11,7 @@ from celery import Celery, signals
 from celery.beat import Service
 
 from mulligan import install
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.user_tasks.installed_app import SWEEP, installed
 
 LATE = "redis://late:6379/3"

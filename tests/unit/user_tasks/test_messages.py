@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from kombu import entity
 
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.user_tasks.messages import (
     describe_arguments,
     keep_arguments,

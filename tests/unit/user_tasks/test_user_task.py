@@ -19,8 +19,9 @@ from mulligan.policies.jobs.job import Job, Output
 from mulligan.tasks.jobs.context import AttemptContext, ProviderHold, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Requeued
 from mulligan.tasks.jobs.settle import Settled
+from mulligan.tasks.ports.errors import TransportFault, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, JobView, Publication, Submission
-from mulligan.tasks.ports.world import TransportFault, Verifier, VerifierError
+from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.tasks.user_tasks.user_task import (
     BY_HAND,
     OBSERVED,

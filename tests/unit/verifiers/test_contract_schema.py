@@ -13,7 +13,8 @@ import pytest
 
 from mulligan.policies.failures.failure import Finding, VerificationStatus
 from mulligan.policies.jobs.job import Output
-from mulligan.tasks.ports.world import BadInput, Candidate, VerifierError
+from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.verifiers.contract_schema import MAX_FINDINGS, Contract, ContractSchema
 
 PASS, FAIL = VerificationStatus.PASS, VerificationStatus.FAIL

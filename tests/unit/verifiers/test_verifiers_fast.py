@@ -12,7 +12,8 @@ import pytest
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Output, VerifierSpec, Workspace
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.world import BadInput, Candidate, VerifierError
+from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.verifiers.bounded_regex import BoundedRegex
 from mulligan.workers.verifiers.json_object import JsonObject
 from mulligan.workers.verifiers.text_match import SEARCHED_CHARACTERS, TextMatch

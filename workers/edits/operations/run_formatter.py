@@ -20,7 +20,7 @@ from pydantic import Field
 from mulligan.policies.edits.edit import Edit, EditOp
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
-from mulligan.tasks.ports.world import VerifierError
+from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.edits.operations.payloads import nearest, payload_of, validated
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree.confined_paths import SeenFile

@@ -19,8 +19,8 @@ from mulligan.tasks.edits.correct_author import correct_author
 from mulligan.tasks.edits.decide import abandon, approve, give_up, reject, roll_back
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.appliers import ApplyContext
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.measurer import Measurer
-from mulligan.tasks.ports.world import BadInput
 from mulligan.workers.edits.applier_registry import default_registry
 from mulligan.workers.edits.sessions.session_store import SessionLease, SessionStore, StoredSession
 from mulligan.workers.edits.sessions.session_tree import SessionTree, retry_when_busy

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from mulligan.policies.edits.session import EditDelta, EditSession
 from mulligan.tasks.edits.advance import RetryLater
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mulligan.policies.edits.suite import WHOLE, SuiteTask, TaskScore
-from mulligan.tasks.ports.world import VerifierError
+from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.file_tree import Tree, write_tree
 from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
 from mulligan.workers.sandbox.workspace import private_directory

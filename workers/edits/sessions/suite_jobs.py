@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from mulligan.policies.edits.suite import TASK_TYPE, SuiteTask, content_digest, run_key
 from mulligan.policies.jobs.job import Job, escapes
 from mulligan.tasks.jobs.submit import explain
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.sandbox.file_tree import Tree, encode_tree
 
 #: Fields that a suite fills in itself, and fields that have no meaning there.

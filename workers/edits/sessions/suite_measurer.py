@@ -22,8 +22,9 @@ from mulligan.policies.edits.suite import (
 from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.tasks.jobs.submit import Intake, problems, submit_jobs
 from mulligan.tasks.ports.appliers import FileChange
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.tasks.ports.world import BadInput, BlobStore
 from mulligan.workers.edits.sessions.suite_commands import program_problem, run_command
 from mulligan.workers.edits.sessions.suite_jobs import TreeState, make_job
 from mulligan.workers.ledger import keys

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mulligan.tasks.ports.appliers import MAX_BYTES, EditRefused, FileChange
-from mulligan.tasks.ports.world import BadInput
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree import undo as undoing
 from mulligan.workers.edits.tree import write_changes as writing

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mulligan.tasks.ports.world import MulliganError
+from mulligan.tasks.ports.errors import MulliganError
 
 Kind = Literal["edit", "rollback"]
 

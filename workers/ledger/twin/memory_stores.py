@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from mulligan.policies.jobs.breaker import Breaker, BreakerPolicy, ProbeCall, WaitForProvider
 from mulligan.tasks.jobs.context import ProviderHold
-from mulligan.tasks.ports.world import MissingBlob, TransportFault
+from mulligan.tasks.ports.errors import MissingBlob, TransportFault
 from mulligan.workers.sandbox.workspace import content_address
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.world import VerifierError
+from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.verifiers.pytest.expected_tests import Expected
 from mulligan.workers.verifiers.pytest.run import PytestRun
 from mulligan.workers.verifiers.pytest.tally import TestTally, came_through, read_junit, tally

@@ -19,7 +19,9 @@ from pydantic import Field, field_validator
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Seconds, escapes
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.world import BadInput, BlobStore, Candidate
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import content_address, private_directory, unpack

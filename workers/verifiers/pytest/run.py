@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from mulligan.tasks.ports.world import VerifierError
+from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
 from mulligan.workers.verifiers.pytest.event_stream import EventReader, Transcript
 

@@ -1,75 +1,9 @@
-"""The seams between the verbs and the world."""
+"""The errors of mulligan, below one base class."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.job import Decoding, Message, Output, Workspace
-from mulligan.policies.value import Json
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """One call to a runner."""
-
-    messages: tuple[Message, ...]
-    decoding: Decoding = field(default_factory=Decoding)
-    #: The job's contract, for runners that can constrain their output to it.
-    json_schema: Mapping[str, Json] | None = None
-    attempt: int = 1
-    #: Seconds until the whole call is abandoned.
-    timeout: float = 120.0
-    #: The most tokens the answer may cost, from what is left of the budget.
-    token_allowance: int | None = None
-    workspace: Workspace | None = None
-    job_id: str = ""
-
-
-class Runner(Protocol):
-    """Who answers a prompt."""
-
-    @property
-    def provider(self) -> str:
-        """What a circuit breaker is kept for: a host, a program, or the kind."""
-
-    def answer(self, request: Request) -> Output:
-        """Answer, or raise TransportFault (ask again later) or RunnerError (final)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """An output as verifiers see it."""
-
-    output: Output
-    #: What the runner answered, or what is left of it after a caller's own repairs.
-    text: str
-    workspace: Workspace | None = None
-    job_id: str = ""
-    attempt: int = 1
-
-
-class Verifier(Protocol):
-    """A check of an output."""
-
-    #: Slow verifiers run as Celery tasks of their own on the verify queue. A slow one may have
-    #: an attribute ``longest``: the seconds after which its process is taken to be stuck.
-    slow: bool
-
-    def verify(self, candidate: Candidate) -> VerificationResult:
-        """Judge the candidate; raise VerifierError if no verdict could be reached."""
-
-
-class BlobStore(Protocol):
-    """Content-addressed bytes that every worker can read."""
-
-    def put(self, data: bytes) -> str:
-        """Store and return ``sha256:<hex>``."""
-
-    def get(self, address: str) -> bytes:
-        """The bytes, or MissingBlob."""
+from typing import Any
 
 
 class MulliganError(Exception):

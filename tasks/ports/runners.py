@@ -1,0 +1,38 @@
+"""Runners: who answers a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mulligan.policies.jobs.job import Decoding, Message, Output, Workspace
+from mulligan.policies.value import Json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One call to a runner."""
+
+    messages: tuple[Message, ...]
+    decoding: Decoding = field(default_factory=Decoding)
+    #: The job's contract, for runners that can constrain their output to it.
+    json_schema: Mapping[str, Json] | None = None
+    attempt: int = 1
+    #: Seconds until the whole call is abandoned.
+    timeout: float = 120.0
+    #: The most tokens the answer may cost, from what is left of the budget.
+    token_allowance: int | None = None
+    workspace: Workspace | None = None
+    job_id: str = ""
+
+
+class Runner(Protocol):
+    """Who answers a prompt."""
+
+    @property
+    def provider(self) -> str:
+        """What a circuit breaker is kept for: a host, a program, or the kind."""
+
+    def answer(self, request: Request) -> Output:
+        """Answer, or raise TransportFault (ask again later) or RunnerError (final)."""
