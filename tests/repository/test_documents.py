@@ -45,7 +45,7 @@ from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-#: Variables that the code reads and that are no settings.
+LAYERS = ("policies", "tasks", "workers", "console")
 RUNNERS: dict[str, type[BaseModel]] = {
     "openai": OpenAIOptions,
     "command": CommandOptions,
@@ -420,8 +420,8 @@ def test_the_image_has_what_it_copies_and_a_user_of_its_own() -> None:
     assert user.split()[1] not in ("0", "root")
 
 
-def test_every_queue_and_task_is_in_the_architecture() -> None:
-    text = text_of("docs/architecture.md")
+def test_every_queue_and_task_is_on_the_map() -> None:
+    text = architecture_and_map()
     tasks = [name for name in app.tasks if name.startswith("mulligan.")]
     names = [*QUEUES, SUBMIT_QUEUE, *tasks, *(pool.name for pool in pools(load_settings()))]
     assert [name for name in names if f"`{name}`" not in text] == []
@@ -457,9 +457,13 @@ def test_every_relative_link_leads_somewhere() -> None:
 _POINTER = re.compile(r"[\w.-]+(?:/[\w.-]+)*\.(?:py|lua|md|toml|yml)(?:::?[\w.]+)?")
 
 
+def architecture_and_map() -> str:
+    return text_of("docs/architecture.md") + text_of("docs/map.md")
+
+
 def pointers() -> list[str]:
     """Everything in backticks that is a file, with or without a name in it."""
-    quoted = re.findall(r"`([^`\n]+)`", text_of("docs/architecture.md"))
+    quoted = re.findall(r"`([^`\n]+)`", architecture_and_map())
     return [word for word in quoted if _POINTER.fullmatch(word)]
 
 
@@ -477,7 +481,7 @@ def defined_in(path: Path) -> set[str]:
     return names
 
 
-def test_every_pointer_of_the_architecture_leads_somewhere() -> None:
+def test_every_pointer_to_the_code_exists() -> None:
     found = pointers()
     assert len(found) > 100
     for pointer in found:
@@ -489,15 +493,39 @@ def test_every_pointer_of_the_architecture_leads_somewhere() -> None:
             assert set(name.split(".")) <= defined_in(ROOT / path), pointer
 
 
-def test_every_script_and_folder_is_in_the_architecture() -> None:
-    text = text_of("docs/architecture.md")
+def test_every_script_is_on_the_map() -> None:
+    text = text_of("docs/map.md")
     scripts = [
         f"workers/ledger/lua/{path.name}" for path in (ROOT / "workers/ledger/lua").glob("*.lua")
     ]
-    folders = [f"{name}/" for name in ("policies", "tasks", "workers", "console")]
-    assert [name for name in scripts + folders if f"`{name}`" not in text] == []
+    assert [name for name in scripts if f"`{name}`" not in text] == []
     finding = list(rows(section(text, "## Where do I find…")))
     assert len(finding) >= 20
+
+
+def drawn_rooms() -> dict[str, set[str]]:
+    """The folders in the picture of the architecture, by layer."""
+    (picture,) = blocks("docs/architecture.md", "text")
+    rooms: dict[str, set[str]] = {}
+    for line in picture.splitlines():
+        names = re.findall(r"(\w+)/", line)
+        if names and names[0] in LAYERS:
+            rooms[names[0]] = set()
+        elif names:
+            rooms[list(rooms)[-1]] |= set(names)
+    return rooms
+
+
+def test_the_picture_shows_the_rooms_of_every_layer() -> None:
+    folders = {
+        layer: {path.parent.name for path in (ROOT / layer).glob("*/__init__.py")}
+        for layer in LAYERS
+    }
+    assert drawn_rooms() == folders
+
+
+def test_the_architecture_fits_on_two_screens() -> None:
+    assert len(text_of("docs/architecture.md").splitlines()) <= 110
 
 
 def test_decisions_are_numbered_without_gaps_and_say_three_things() -> None:
