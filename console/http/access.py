@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from mulligan.console.http.errors import Problem, too_many
+from mulligan.console.http.errors import HttpError, too_many
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.tokens import Role, Token
 
@@ -65,14 +65,14 @@ def needs(*roles: Role) -> Callable[[Request], Caller]:
         request.state.caller = caller  # an error page, too, is for somebody
         if caller.role != "admin" and caller.role not in roles:
             wanted = " or ".join(dict.fromkeys((*roles, "admin")))
-            raise Problem(403, "forbidden", f"this needs the role {wanted}, not {caller.role}")
+            raise HttpError(403, "forbidden", f"this needs the role {wanted}, not {caller.role}")
         return caller
 
     return check
 
 
 def authenticate(request: Request) -> Caller:
-    """The caller, or a Problem: 401, 403 or 429. Plain function: may ask the ledger."""
+    """The caller, or a HttpError: 401, 403 or 429. Plain function: may ask the ledger."""
     context: ConsoleContext = request.app.state.context
     caller, bucket = _identify(request, context)
     if wait := context.rate.take(bucket):
@@ -91,7 +91,7 @@ def still_in(request: Request, caller: Caller) -> bool:
         found, _ = _identify(request, context)
     except LedgerUnavailable:
         return True  # nothing can be told meanwhile, and nothing is known against the caller
-    except Problem:
+    except HttpError:
         return False
     return found == caller
 
@@ -134,7 +134,7 @@ def _at_this_host(request: Request, context: ConsoleContext) -> bool:
         return False
     # A name that somebody else's DNS points at this host would make their page ours.
     if host_name(request) not in LOOPBACK:
-        raise Problem(
+        raise HttpError(
             403,
             "wrong_host",
             "without a token the console answers to localhost, 127.0.0.1 and [::1] alone",
@@ -150,14 +150,14 @@ def host_name(request: Request) -> str:
         return ""
 
 
-def _unknown(request: Request) -> Problem:
+def _unknown(request: Request) -> HttpError:
     given = "authorization" in request.headers or COOKIE in request.cookies
     message = (
         "the token is unknown, revoked or expired"
         if given
         else "a token is needed: `mulligan token create --role ROLE` makes one"
     )
-    return Problem(
+    return HttpError(
         401, "unauthorized", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'}
     )
 
@@ -176,7 +176,7 @@ def _check_csrf(request: Request, caller: Caller) -> None:
         return
     given = request.headers.get(CSRF_HEADER, "")
     if not hmac.compare_digest(given.encode(), csrf_token(request).encode()):
-        raise Problem(403, "csrf", f"the header {CSRF_HEADER} is missing or old; reload the page")
+        raise HttpError(403, "csrf", f"the header {CSRF_HEADER} is missing or old; reload the page")
 
 
 def _from_browser(request: Request) -> bool:

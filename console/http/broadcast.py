@@ -18,7 +18,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from mulligan.console.http.errors import Problem, invalid
+from mulligan.console.http.errors import HttpError, invalid
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -146,7 +146,7 @@ class Broadcast:
                 self._delivered = await run_in_threadpool(self._newest)
                 self._start(asyncio.get_running_loop())
         if len(self._listeners) >= self._cap:
-            raise Problem(
+            raise HttpError(
                 503,
                 "too_many_listeners",
                 f"{self._cap} listen already (listeners_cap)",

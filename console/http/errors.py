@@ -25,7 +25,7 @@ _LOG = logging.getLogger("mulligan.console")
 #: What a caller is told to wait while the ledger or the broker is away.
 _AWAY_SECONDS = 5
 
-ErrorPage = Callable[[Request, "Problem"], Response]
+ErrorPage = Callable[[Request, "HttpError"], Response]
 
 
 class ErrorBody(BaseModel):
@@ -42,7 +42,7 @@ class ErrorDocument(BaseModel):
     error: ErrorBody
 
 
-class Problem(Exception):
+class HttpError(Exception):
     """An answer that is an error. Raise it anywhere below a route."""
 
     def __init__(
@@ -72,23 +72,23 @@ class Problem(Exception):
         )
 
 
-def not_found(what: str) -> Problem:
-    return Problem(404, "not_found", f"there is no {what}")
+def not_found(what: str) -> HttpError:
+    return HttpError(404, "not_found", f"there is no {what}")
 
 
-def invalid(*lines: str) -> Problem:
-    return Problem(422, "invalid", "the request cannot be accepted", details=lines)
+def invalid(*lines: str) -> HttpError:
+    return HttpError(422, "invalid", "the request cannot be accepted", details=lines)
 
 
-def too_many(seconds: float) -> Problem:
+def too_many(seconds: float) -> HttpError:
     wait = max(1, math.ceil(seconds))
-    return Problem(
+    return HttpError(
         429, "rate_limited", f"too many requests; wait {wait} s", headers={"Retry-After": str(wait)}
     )
 
 
-def away(what: str) -> Problem:
-    return Problem(
+def away(what: str) -> HttpError:
+    return HttpError(
         503,
         "unavailable",
         f"{what}; try again in {_AWAY_SECONDS} s",
@@ -122,17 +122,17 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 EVERYWHERE = errors(400, 401, 403, 413, 422, 429, 500, 503)
 
 
-def unexpected() -> Problem:
+def unexpected() -> HttpError:
     """A bug, while its exception is being handled: logged in full, told by its id alone."""
     name = secrets.token_hex(6)
     _LOG.exception("error %s", name)
-    return Problem(500, "internal", f"an error of the server; its log has it as {name}")
+    return HttpError(500, "internal", f"an error of the server; its log has it as {name}")
 
 
 def install(app: FastAPI, error_page: ErrorPage | None = None) -> None:
     """Give every exception its answer. People get ``error_page``, programs get JSON."""
 
-    def answer(request: Request, problem: Problem) -> Response:
+    def answer(request: Request, problem: HttpError) -> Response:
         if not _is_page(request):
             return problem.response()
         if problem.status == 401 and request.method == "GET":
@@ -140,7 +140,7 @@ def install(app: FastAPI, error_page: ErrorPage | None = None) -> None:
         return error_page(request, problem) if error_page else problem.response()
 
     def on_problem(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Problem)  # noqa: S101 - for the type checker
+        assert isinstance(error, HttpError)  # noqa: S101 - for the type checker
         return answer(request, error)
 
     def on_http(request: Request, error: Exception) -> Response:
@@ -158,7 +158,7 @@ def install(app: FastAPI, error_page: ErrorPage | None = None) -> None:
         what = "the ledger" if isinstance(error, LedgerUnavailable) else "the broker"
         return answer(request, away(f"{what} is away"))
 
-    app.add_exception_handler(Problem, on_problem)
+    app.add_exception_handler(HttpError, on_problem)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(BadInput, on_bad_input)
@@ -177,13 +177,13 @@ NOT_JSON = "body: is not JSON: send it with the header Content-Type: application
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
-def _from_http(error: Exception, request: Request) -> Problem:
+def _from_http(error: Exception, request: Request) -> HttpError:
     status = int(getattr(error, "status_code", 500))
     message = str(getattr(error, "detail", "")) or "refused"
     if status == 404 and message == "Not Found":
         message = f"there is nothing at {request.url.path}"
     headers = getattr(error, "headers", None)
-    return Problem(status, _CODES.get(status, "refused"), message, headers=headers)
+    return HttpError(status, _CODES.get(status, "refused"), message, headers=headers)
 
 
 def _lines(error: Exception) -> list[str]:

@@ -6,7 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mulligan.console.http.access import cross_site, origin_of
-from mulligan.console.http.errors import Problem, unexpected
+from mulligan.console.http.errors import HttpError, unexpected
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -53,14 +53,14 @@ class ConsoleMiddleware:
                 raise
             await problem.response()(scope, receive, sending)
 
-    def _refusal(self, scope: Scope) -> Problem | None:
+    def _refusal(self, scope: Scope) -> HttpError | None:
         headers = {name.decode("latin-1"): value.decode("latin-1")
                    for name, value in scope["headers"]}  # fmt: skip
         if cross_site(scope["method"], scope["path"], headers, ours=self._ours):
-            return Problem(403, "cross_site", "another site's page may not change anything here")
+            return HttpError(403, "cross_site", "another site's page may not change anything here")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._cap:
-            return Problem(413, "too_large", self._too_large)
+            return HttpError(413, "too_large", self._too_large)
         return None
 
     @property

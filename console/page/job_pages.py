@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import Problem, invalid
+from mulligan.console.http.errors import HttpError, invalid
 from mulligan.console.http.routes.job_routes import visible_job
 from mulligan.console.page import job_story_page as story
 from mulligan.console.page.job_address import address_of
@@ -109,5 +109,5 @@ def _add_story(router: APIRouter, context: ConsoleContext) -> None:
     def job_yaml(caller: Reader, job_id: str) -> Response:
         view = visible_job(context, caller, job_id)
         if not caller.texts:
-            raise Problem(403, "forbidden", "this token may not read prompts")
+            raise HttpError(403, "forbidden", "this token may not read prompts")
         return Response(story.job_file(view.job), media_type="application/yaml")

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 from mulligan.console.http.access import Caller, authenticate
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import Problem, not_found
+from mulligan.console.http.errors import HttpError, not_found
 from mulligan.console.page import (
     cycle_pages,
     edit_pages,
@@ -71,7 +71,7 @@ def _add_words(router: APIRouter) -> None:
         return page(request, "runbook.html", caller=caller, text=runbook.rendered())
 
 
-def error_page(request: Request, problem: Problem) -> Response:
+def error_page(request: Request, problem: HttpError) -> Response:
     """An error in words, with what to do about it."""
     if request.url.path == "/login" and problem.code == "unknown_token":
         to = getattr(request.state, "wanted", "/")
@@ -82,12 +82,12 @@ def error_page(request: Request, problem: Problem) -> Response:
     return answer
 
 
-def _caller(request: Request, problem: Problem) -> Caller | None:
+def _caller(request: Request, problem: HttpError) -> Caller | None:
     """Who gets an error page: its frame is theirs. None: nobody who was let in, or nobody knows."""
     known: Caller | None = getattr(request.state, "caller", None)
     if known is not None or problem.status != 404:
         return known
     try:
         return authenticate(request)  # nothing is at this address, so nobody has asked yet
-    except (Problem, LedgerUnavailable):
+    except (HttpError, LedgerUnavailable):
         return None

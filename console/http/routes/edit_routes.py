@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import Problem, errors, invalid, not_found
+from mulligan.console.http.errors import HttpError, errors, invalid, not_found
 from mulligan.console.http.models.edit_models import (
     DecisionNote,
     DecisionReason,
@@ -58,7 +58,7 @@ def unbound(*roles: Role) -> Callable[[Request], Caller]:
     def check(request: Request) -> Caller:
         caller = allowed(request)
         if caller.tenant is not None:
-            raise Problem(
+            raise HttpError(
                 403, "forbidden", "edits belong to no tenant: use a token that is bound to none"
             )
         return caller
@@ -244,7 +244,7 @@ def _begun(context: ConsoleContext, body: PlanSubmission, *, by: str) -> EditSes
         )
     except BadInput as error:
         if error.problems[0].startswith("session: "):
-            raise Problem(409, "session_exists", error.problems[0]) from None
+            raise HttpError(409, "session_exists", error.problems[0]) from None
         raise
 
 
@@ -284,11 +284,11 @@ def deciding() -> Iterator[None]:
     try:
         yield
     except RetryLater as error:
-        raise Problem(409, "busy", f"{error}; try again") from None
+        raise HttpError(409, "busy", f"{error}; try again") from None
     except EditConflict as error:
         text = "later changes are in the way; nothing was taken back"
-        raise Problem(409, "conflict", text, details=error.problems) from None
+        raise HttpError(409, "conflict", text, details=error.problems) from None
     except BadInput as error:
-        raise Problem(409, "refused", error.problems[0], details=error.problems[1:]) from None
+        raise HttpError(409, "refused", error.problems[0], details=error.problems[1:]) from None
     except (TreeFault, OSError) as error:
-        raise Problem(409, "tree", str(error)) from None
+        raise HttpError(409, "tree", str(error)) from None

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import Problem, errors, invalid, not_found
+from mulligan.console.http.errors import HttpError, errors, invalid, not_found
 from mulligan.console.http.models.escalation_models import (
     BulkRow,
     DryRunResponse,
@@ -207,10 +207,10 @@ def _end_one(
     if found is None or not caller.sees(found.tenant):
         raise not_found(f"escalation {escalation_id}")
     if found.state not in ("open", how):
-        raise Problem(409, "ended", f"it was {found.state} already, by {found.ended_by}")
+        raise HttpError(409, "ended", f"it was {found.state} already, by {found.ended_by}")
     answer = _end(context, caller, how, body.model_copy(update={"ids": [escalation_id]}), response)
     if isinstance(answer, BulkRow) and answer.failed:
-        raise Problem(409, "refused", answer.problems[0].why)
+        raise HttpError(409, "refused", answer.problems[0].why)
     return answer
 
 

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import Problem, errors, invalid, not_found
+from mulligan.console.http.errors import HttpError, errors, invalid, not_found
 from mulligan.console.http.routes.job_routes import visible_job
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION, CycleStatus
 from mulligan.policies.cycles.delayed import SAME_FORMULATION, suggested
@@ -200,7 +200,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         try:
             job_id, number, cycle_id = _record(context, body, caller)
         except NotCounted as error:
-            raise Problem(
+            raise HttpError(
                 422, error.reason, str(error), details=[f"prompt: {error.reason}"]
             ) from None
         except BadInput as error:
@@ -242,7 +242,7 @@ def _owned(context: ConsoleContext, body: AttemptReport, caller: Caller) -> dict
     name = context.settings.tenant_label
     labels = raw.get("labels", {})
     if labels.get(name, caller.tenant) != caller.tenant:
-        raise Problem(403, "other_tenant", f"labels.{name}: this token is for {caller.tenant}")
+        raise HttpError(403, "other_tenant", f"labels.{name}: this token is for {caller.tenant}")
     return {**raw, "labels": {**labels, name: caller.tenant}}
 
 
@@ -254,11 +254,13 @@ def _refuse(told: ClaimRefused) -> None:
         case "gone":
             raise not_found("task with this token")
         case "finished":
-            raise Problem(409, "finished", "this task has ended already; its job's story says how")
+            raise HttpError(
+                409, "finished", "this task has ended already; its job's story says how"
+            )
         case "escalated":
             return
         case _:
-            raise Problem(
+            raise HttpError(
                 409,
                 "lease_lost",
                 "the token is no longer good: the task was held for too long; ask for it again",

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import Problem, errors, invalid, not_found
+from mulligan.console.http.errors import HttpError, errors, invalid, not_found
 from mulligan.console.reports.failure_report import failure_report, failures_report
 from mulligan.policies.figures.failure_ranking import RankingFilter
 from mulligan.policies.jobs.job import parse_duration
@@ -142,7 +142,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def mute(signature: Signature, body: MuteRequest, caller: Ops) -> MuteResponse:
         """No alerts of this signature for a while; it is counted and listed as before."""
         if caller.tenant is not None:
-            raise Problem(
+            raise HttpError(
                 403, "forbidden", "alerts are everybody's: this token is bound to one tenant"
             )
         until = None if body.for_ is None else context.ledger.now() + _seconds(body.for_)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import NOT_JSON, Problem, errors, invalid, not_found
+from mulligan.console.http.errors import NOT_JSON, HttpError, errors, invalid, not_found
 from mulligan.console.http.models.job_models import JobDocument, JobSummary, document, summary
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
@@ -168,7 +168,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         if state == "gone":
             raise not_found(f"job {job_id}")
         if state != "cancelled":
-            raise Problem(409, "ended", f"the job has already ended: {state}")
+            raise HttpError(409, "ended", f"the job has already ended: {state}")
         return CancelResponse(id=view.id, state=state)
 
     return router
@@ -266,7 +266,7 @@ def _owned(context: ConsoleContext, job: Job, caller: Caller, index: int) -> Job
         return job
     name = context.settings.tenant_label
     if job.labels.get(name, caller.tenant) != caller.tenant:
-        raise Problem(
+        raise HttpError(
             403, "other_tenant", f"jobs[{index}].labels.{name}: this token is for {caller.tenant}"
         )
     return job.model_copy(update={"labels": {**job.labels, name: caller.tenant}})
@@ -277,7 +277,7 @@ def _accept(context: ConsoleContext, jobs: Sequence[Job]) -> list[AcceptedJob]:
         accepted = submit_jobs(context.services.intake, jobs)
     except BadInput as error:
         if any("was used for another job" in line for line in error.problems):
-            raise Problem(
+            raise HttpError(
                 409, "key_in_use", "an idempotency key is another job's", details=error.problems
             ) from None
         raise

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from mulligan.console.http.access import COOKIE, authenticate
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import Problem, errors, too_many
+from mulligan.console.http.errors import HttpError, errors, too_many
 from mulligan.console.http.login_redirect import LOGIN, inside
 
 _PATH = "/"
@@ -77,7 +77,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         request.state.wanted = inside(form.get("next", ""))
         token = context.tokens.find(form.get("token", "").strip())
         if token is None:
-            raise Problem(403, "unknown_token", "the token is unknown, revoked or expired")
+            raise HttpError(403, "unknown_token", "the token is unknown, revoked or expired")
         response = RedirectResponse(request.state.wanted, 303)
         response.set_cookie(
             COOKIE,

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import Problem
+from mulligan.console.http.errors import HttpError
 from mulligan.console.http.routes.ops_routes import sweep_age
 from mulligan.policies.figures import trend
 from mulligan.policies.figures.facts import RETRY_BOUNDS, SCORE_BOUNDS, Figure
@@ -45,7 +45,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def metrics(caller: Annotated[Caller, Depends(needs("ops"))]) -> Response:
         """Everything Prometheus can watch."""
         if caller.tenant is not None:
-            raise Problem(403, "forbidden", "metrics are of all tenants: this token has one")
+            raise HttpError(403, "forbidden", "metrics are of all tenants: this token has one")
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Metrics(context))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

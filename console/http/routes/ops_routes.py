@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from mulligan.console.cli.commands.queue import PAUSABLE
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import Problem, errors, invalid
+from mulligan.console.http.errors import HttpError, errors, invalid
 from mulligan.policies.figures import trend
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.tasks.ports.errors import LedgerUnavailable
@@ -139,7 +139,7 @@ def _add_pauses(router: APIRouter, context: ConsoleContext) -> None:
 
 def _for_everybody(caller: Caller) -> None:
     if caller.tenant is not None:
-        raise Problem(403, "tenants", "a pause is everybody's: it needs a token without a tenant")
+        raise HttpError(403, "tenants", "a pause is everybody's: it needs a token without a tenant")
 
 
 def visible_breakers(context: ConsoleContext, tenant: str | None) -> dict[str, Breaker]:

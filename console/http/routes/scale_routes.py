@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import Problem, errors
+from mulligan.console.http.errors import HttpError, errors
 from mulligan.policies.scaling import PoolLoad
 from mulligan.workers.celery.heartbeat import Beat, fleet
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
@@ -45,7 +45,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         known = known_pools(pools(context.settings), beats)
         if pool not in known:
             names = ", ".join(sorted(known))
-            raise Problem(404, "not_found", f"there is no pool {pool}; the pools are {names}")
+            raise HttpError(404, "not_found", f"there is no pool {pool}; the pools are {names}")
         return load_of(known[pool], beats, waiting(context.app, known[pool].queues))
 
     return router
