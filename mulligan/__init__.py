@@ -1,12 +1,13 @@
 """A task queue for language-model work whose retries correct their input.
 
-The public names, each loaded when it is first asked for: a producer never pays for a worker.
+The public names are imported at first use, so that a producer never loads a worker.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mulligan.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from mulligan.client.async_client import AsyncClient
@@ -23,23 +24,19 @@ if TYPE_CHECKING:
     from mulligan.tasks.user_tasks.user_task import Repair, Scored
     from mulligan.workers.edits.execute_edits import execute_edits
     from mulligan.workers.user_tasks.repairing_task import RepairingTask, install
-
-_HOMES = {
-    "AsyncClient": "mulligan.client.async_client",
-    "BadValue": "mulligan.client.result",
-    "Client": "mulligan.client.sync_client",
-    "Handle": "mulligan.client.result",
-    "Job": "mulligan.policies.jobs.job",
-    "JobFailed": "mulligan.client.result",
-    "NotAllStored": "mulligan.client.result",
-    "Repair": "mulligan.tasks.user_tasks.user_task",
-    "RepairingTask": "mulligan.workers.user_tasks.repairing_task",
-    "Result": "mulligan.client.result",
-    "Scored": "mulligan.tasks.user_tasks.user_task",
-    "WaitTimeout": "mulligan.client.result",
-    "execute_edits": "mulligan.workers.edits.execute_edits",
-    "install": "mulligan.workers.user_tasks.repairing_task",
-}
+else:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "mulligan.client.async_client": "AsyncClient",
+            "mulligan.client.result": "BadValue Handle JobFailed NotAllStored Result WaitTimeout",
+            "mulligan.client.sync_client": "Client",
+            "mulligan.policies.jobs.job": "Job",
+            "mulligan.tasks.user_tasks.user_task": "Repair Scored",
+            "mulligan.workers.edits.execute_edits": "execute_edits",
+            "mulligan.workers.user_tasks.repairing_task": "RepairingTask install",
+        },
+    )
 
 __all__ = [
     "AsyncClient",
@@ -57,10 +54,3 @@ __all__ = [
     "execute_edits",
     "install",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'mulligan' has no attribute {name!r}")
-    return getattr(import_module(home), name)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from celery import Celery
 
-import mulligan
 from mulligan import Client
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.services import build_services
@@ -125,10 +124,3 @@ def test_a_closed_client_says_so() -> None:
     client.close()
     with pytest.raises(RuntimeError, match="this client is closed"):
         client.cancel("p00-x")
-
-
-def test_every_public_name_is_there() -> None:
-    for name in mulligan.__all__:
-        assert getattr(mulligan, name).__name__ == name
-    with pytest.raises(AttributeError, match="has no attribute 'Klient'"):
-        _ = mulligan.Klient
