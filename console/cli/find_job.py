@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rapidfuzz import process
 
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.job_ids import job_ids_of_key
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 #: How far back names and prefixes are looked for.
@@ -17,7 +17,7 @@ _RECENT = 2000
 
 def find_job(ledger: RedisLedger, ref: str, *, partitions: int) -> JobView:
     """By id, idempotency key, unique prefix of an id, or name or task type (the newest)."""
-    for job_id in (ref, *_ids_of_key(ref, partitions)):
+    for job_id in (ref, *job_ids_of_key(ref, partitions=partitions)):
         view = ledger.job(job_id)
         if view is not None:
             return view
@@ -27,12 +27,6 @@ def find_job(ledger: RedisLedger, ref: str, *, partitions: int) -> JobView:
     if view is None:
         raise BadInput(f"no job {ref!r}{_did_you_mean(ref, recent)}")
     return view
-
-
-def _ids_of_key(key: str, partitions: int) -> Iterator[str]:
-    """A key's id does not say which partition its memory scope put it in: there are few."""
-    name = keys.job_id(partitions=1, key=key).partition("-")[2]
-    return (f"p{number:02d}-{name}" for number in range(partitions))
 
 
 def _by_prefix(ref: str, recent: Sequence[JobView]) -> str | None:

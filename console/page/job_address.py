@@ -6,7 +6,7 @@ import re
 
 from mulligan.console.http.access import Caller
 from mulligan.console.http.context import ConsoleContext
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.job_pages import find_jobs
 
 #: `<job>`, `<job>-<n>`, `<job>-<n>-v<i>`, `<job>-<n>-c<loop>` and `<job>-done`.
@@ -26,7 +26,7 @@ def address_of(context: ConsoleContext, caller: Caller, text: str) -> str | None
         return _address(match[1], match[2])
     if (match := _OWN.match(text)) is None:
         return None
-    own = keys.own_job_id(match[1], partitions=context.settings.partitions)
+    own = job_ids.own_job_id(match[1], partitions=context.settings.partitions)
     found = find_jobs(
         context.ledger.calls, prefix=context.settings.key_prefix, ids=[own], tenant=caller.tenant
     )

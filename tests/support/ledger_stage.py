@@ -36,7 +36,7 @@ from mulligan.tasks.ports.ledger import (
     Submission,
 )
 from mulligan.tasks.ports.runners import Request
-from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger import job_ids, rows
 from mulligan.workers.ledger.twin.memory_stores import MemoryBreakers
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
@@ -144,7 +144,7 @@ class Stage:
     advance: Callable[[float], None]
 
     def new_id(self, job: Job) -> str:
-        return keys.job_id(
+        return job_ids.job_id(
             partitions=self.settings.partitions,
             key=rows.key_of(job, self.settings),
             scope=rows.scope_of(job, self.settings),

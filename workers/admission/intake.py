@@ -12,7 +12,7 @@ from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Ledger, Publication
 from mulligan.workers.contract_models import ContractModels, complete_contracts, contract_problems
-from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger import job_ids, rows
 from mulligan.workers.settings.model import Settings
 
 if TYPE_CHECKING:  # a producer accepts jobs without importing a runner or a verifier
@@ -163,7 +163,7 @@ def build_intake(
         check=check,
         complete=lambda job: complete_contracts(job, models),
         snapshot=snapshot,
-        new_id=lambda job: keys.job_id(
+        new_id=lambda job: job_ids.job_id(
             partitions=settings.partitions,
             key=rows.key_of(job, settings),
             scope=rows.scope_of(job, settings),

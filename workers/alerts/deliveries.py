@@ -76,8 +76,8 @@ class WebhookDeliveries:
     def __init__(self, calls: RedisCalls, *, prefix: str, partitions: int) -> None:
         self._calls = calls
         self._prefix = prefix
-        names = [f"p{n:02d}" for n in range(partitions)]
-        self._prefixes = [keys.partition_prefix(prefix, name) for name in (*names, "fleet")]
+        partition_prefixes = keys.partition_prefixes(prefix, partitions)
+        self._prefixes = [*partition_prefixes, keys.fleet_prefix(prefix)]
 
     def notice(self, hooks: Sequence[WebhookSettings], *, window: float) -> NewAlerts:
         """Write the deliveries of all that is to be told now."""
@@ -154,22 +154,22 @@ class WebhookDeliveries:
         """Pending and dead ones, the newest first."""
         names: list[str] = []
         for prefix in self._prefixes:
-            for index in ("deliveries", "deliveries:dead"):
-                ids = self._calls.run("ZREVRANGE", prefix + index, 0, limit - 1)
-                names += [f"{prefix}delivery:{found}" for found in ids]
+            for index in (keys.deliveries(prefix), keys.dead_deliveries(prefix)):
+                ids = self._calls.run("ZREVRANGE", index, 0, limit - 1)
+                names += [keys.delivery(prefix, found) for found in ids]
         read = [_read(row) for row in self._calls.hashes(names) if row]
         return sorted(read, key=lambda delivery: delivery.alert.at, reverse=True)[:limit]
 
     def counts(self) -> dict[str, int]:
         """How many are pending, and how many dead."""
-        found = {"pending": "deliveries", "dead": "deliveries:dead"}
+        indexes = {"pending": keys.deliveries, "dead": keys.dead_deliveries}
         return {
-            state: sum(int(self._calls.run("ZCARD", p + index)) for p in self._prefixes)
-            for state, index in found.items()
+            state: sum(int(self._calls.run("ZCARD", key_of(p))) for p in self._prefixes)
+            for state, key_of in indexes.items()
         }
 
     def _prefix_of(self, delivery_id: str) -> str:
-        return keys.partition_prefix(self._prefix, keys.partition_of(delivery_id))
+        return keys.prefix_of(self._prefix, delivery_id)
 
 
 def _read(row: Mapping[str, str]) -> WebhookDelivery:

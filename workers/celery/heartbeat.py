@@ -84,7 +84,7 @@ def _read(text: str) -> Beat | None:
 
 
 def _key(prefix: str) -> str:
-    return keys.partition_prefix(prefix, "fleet") + "workers"
+    return keys.workers(keys.fleet_prefix(prefix))
 
 
 class Heartbeat:

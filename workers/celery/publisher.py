@@ -14,7 +14,7 @@ from mulligan.tasks.ports.ledger import Entry, Ledger, Publication
 from mulligan.tasks.user_tasks.user_task import OBSERVE
 from mulligan.workers.celery.flower_format import describe, describe_entry
 from mulligan.workers.celery.queue_depth import SENT_HEADER
-from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger import job_ids, rows
 from mulligan.workers.user_tasks.messages import LANE, sent_arguments
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Publisher:
         if entry.kind == "done":
             self._send_outcome(producer, publication)
             return
-        if keys.is_own(entry.job_id):
+        if job_ids.is_own(entry.job_id):
             self._send_own(producer, publication)
             return
         self._app.send_task(

@@ -65,8 +65,9 @@ class Fold:
 
     def _one(self, prefix: str) -> int:
         """One batch; none if somebody else folded meanwhile: the next begins where they ended."""
-        cursor = self._cursors.get(prefix) or self._calls.run("GET", prefix + "folded") or START
-        found = self._calls.run("XRANGE", prefix + "events", cursor, "+", "COUNT", self._batch + 1)
+        cursor = self._cursors.get(prefix) or self._calls.run("GET", keys.folded(prefix)) or START
+        stream = keys.events(prefix)
+        found = self._calls.run("XRANGE", stream, cursor, "+", "COUNT", self._batch + 1)
         seen = bool(found) and found[0][0] == cursor
         events = [(event_id, _read(event_id, row["data"])) for event_id, row in found[seen:]]
         if not events:

@@ -71,10 +71,10 @@ class FigureReader:
         count = max(1, -(-seconds // step))
         last = int(now) // step
         numbers = range(last - (2 if compare else 1) * count + 1, last + 1)
-        kind = "m" if step == MINUTE else "h"
-        names = [f"{p}figures:{kind}:{n}" for n in numbers for p in self._prefixes]
+        key_of = keys.figures_of_minute if step == MINUTE else keys.figures_of_hour
+        names = [key_of(prefix, number) for number in numbers for prefix in self._prefixes]
         hours = range(numbers[-count] * step // HOUR, int(now) // HOUR + 1 if compare else 0)
-        examples = [f"{p}figures:e:{n}" for n in hours for p in self._prefixes]
+        examples = [keys.examples_of_hour(p, n) for n in hours for p in self._prefixes]
         found = self._calls.hashes(names + examples)
         buckets = tuple(
             Bucket(number * step, _added(raw_rows))
@@ -93,7 +93,7 @@ class FigureReader:
 
     def groups(self, signatures: Sequence[str]) -> dict[str, EscalationGroup]:
         """The escalations of these signatures, in one round trip."""
-        names = [f"{p}group:{signature}" for signature in signatures for p in self._prefixes]
+        names = [keys.group(p, signature) for signature in signatures for p in self._prefixes]
         found: dict[str, EscalationGroup] = {}
         for row in self._calls.hashes(names):
             if row:
@@ -111,20 +111,19 @@ class FigureReader:
         names = []
         for example in examples:
             job_id, _, number = example.partition("/")
-            prefix = keys.partition_prefix(self._key_prefix, keys.partition_of(job_id))
-            names.append(f"{prefix}job:{job_id}:{number}")
+            names.append(keys.attempt(keys.prefix_of(self._key_prefix, job_id), job_id, number))
         return [_failure(text) for text in self._calls.fields(names, "verdict")]
 
     def totals(self) -> Counter[Figure]:
-        return _added(self._calls.hashes([f"{p}figures:total" for p in self._prefixes]))
+        return _added(self._calls.hashes([keys.figures_total(p) for p in self._prefixes]))
 
     def lag(self, *, now: float) -> float:
         """How long the oldest event that is not folded yet has waited; 0 if all are."""
         return max((self._lag(prefix, now) for prefix in self._prefixes), default=0.0)
 
     def _lag(self, prefix: str, now: float) -> float:
-        cursor = self._calls.run("GET", prefix + "folded") or START
-        found = self._calls.run("XRANGE", prefix + "events", f"({cursor}", "+", "COUNT", 1)
+        cursor = self._calls.run("GET", keys.folded(prefix)) or START
+        found = self._calls.run("XRANGE", keys.events(prefix), f"({cursor}", "+", "COUNT", 1)
         if not found:
             return 0.0
         return max(0.0, now - int(found[0][0].partition("-")[0]) / 1000)

@@ -20,7 +20,7 @@ class RedisBlobs:
 
     def __init__(self, calls: RedisCalls, *, prefix: str, cap: int, retention: float) -> None:
         self._calls = calls
-        self._prefix = keys.partition_prefix(prefix, "fleet") + "blob:"
+        self._fleet = keys.fleet_prefix(prefix)
         self._cap = cap
         self._ttl = max(1, int(retention * 2))
 
@@ -29,11 +29,11 @@ class RedisBlobs:
             raise BadInput(f"{len(data):,} bytes are over the cap of {self._cap:,} (workspace_cap)")
         address = content_address(data)
         # Twice the retention of jobs, renewed by each use: a job never outlives its workspace.
-        self._calls.run("SET", self._prefix + address, data, "EX", self._ttl)
+        self._calls.run("SET", keys.blob(self._fleet, address), data, "EX", self._ttl)
         return address
 
     def get(self, address: str) -> bytes:
-        data = self._calls.run("GETEX", self._prefix + address, "EX", self._ttl)
+        data = self._calls.run("GETEX", keys.blob(self._fleet, address), "EX", self._ttl)
         if data is None:
             raise MissingBlob(f"{address} is no longer stored")
         return bytes(data)

@@ -31,8 +31,8 @@ class RedisBreakers:
         policy: BreakerPolicy | None = None,
     ) -> None:
         self._calls = calls
-        self._prefix = keys.partition_prefix(prefix, "fleet")
-        self._paused_key = keys.partition_prefix(prefix, "p00") + "paused"
+        self._fleet = keys.fleet_prefix(prefix)
+        self._paused_key = keys.paused(keys.partition_prefixes(prefix, 1)[0])
         self._now = now
         self._policy = policy or BreakerPolicy()
         self._seen: dict[str, str] = {}
@@ -74,27 +74,27 @@ class RedisBreakers:
 
     def all(self) -> dict[str, Breaker]:
         """Every breaker with faults on record."""
-        rows = self._calls.hashes([self._prefix + "breakers"])[0]
+        rows = self._calls.hashes([keys.breakers(self._fleet)])[0]
         return {provider: self._parse(text) for provider, text in rows.items()}
 
     def _snapshot(self) -> dict[str, str]:
         """Breakers with faults on record, at most a second old. Pauses are read with them."""
         with self._lock:
             if time.monotonic() - self._seen_at > _REFRESH:
-                names = [self._prefix + "breakers", self._paused_key]
+                names = [keys.breakers(self._fleet), self._paused_key]
                 self._seen, paused = self._calls.hashes(names)
                 self._paused = frozenset(paused)
                 self._seen_at = time.monotonic()
             return self._seen
 
     def _read(self, provider: str) -> str:
-        return str(self._calls.run("HGET", self._prefix + "breakers", provider) or "")
+        return str(self._calls.run("HGET", keys.breakers(self._fleet), provider) or "")
 
     def _swap(self, provider: str, old: str, new: Breaker | None) -> bool:
         text = new.model_dump_json() if new else ""
         told = _told(provider, self._parse(old), new or Breaker())
         answer = self._calls.one(
-            "swap", self._prefix, key="breakers", field=provider, old=old, new=text, told=told
+            "swap", self._fleet, key=keys.breakers(""), field=provider, old=old, new=text, told=told
         )
         with self._lock:
             self._seen_at = float("-inf")

@@ -38,7 +38,7 @@ class RedisBulkActions:
 
     def __init__(self, calls: RedisCalls, *, prefix: str, lease: float = LEASE_SECONDS) -> None:
         self._calls = calls
-        self._fleet = keys.partition_prefix(prefix, "fleet")
+        self._fleet = keys.fleet_prefix(prefix)
         self._lease = lease
 
     def create(
@@ -58,10 +58,10 @@ class RedisBulkActions:
         return bulk
 
     def get(self, bulk_id: str) -> BulkAction | None:
-        row = self._calls.hashes([f"{self._fleet}bulk:{bulk_id}"])[0]
+        row = self._calls.hashes([keys.bulk(self._fleet, bulk_id)])[0]
         if not row:
             return None
-        problems = self._calls.run("LRANGE", f"{self._fleet}bulk:{bulk_id}:problems", 0, -1)
+        problems = self._calls.run("LRANGE", keys.bulk_problems(self._fleet, bulk_id), 0, -1)
         return BulkAction(
             id=bulk_id,
             action=EndAction.model_validate_json(row["action"]),
@@ -78,7 +78,7 @@ class RedisBulkActions:
         )
 
     def running(self) -> list[str]:
-        return [str(name) for name in self._calls.run("ZRANGE", f"{self._fleet}bulks", 0, -1)]
+        return [str(name) for name in self._calls.run("ZRANGE", keys.bulks(self._fleet), 0, -1)]
 
     def take(self, bulk_id: str, *, token: str) -> BulkBatch:
         answer = self._step("take", bulk_id, token=token, most=BATCH, lease_ms=self._lease * 1000)

@@ -19,7 +19,7 @@ class ConfigChanges:
 
     def __init__(self, calls: RedisCalls, prefix: str) -> None:
         self._calls = calls
-        self._key = keys.partition_prefix(prefix, "fleet") + "configured"
+        self._key = keys.configured(keys.fleet_prefix(prefix))
         self._noted = ""
 
     def note(self, settings: Settings, *, now: float) -> None:

@@ -47,7 +47,7 @@ class CycleRows:
         """Read as far as somebody asks. A tenant's share may be thin: all ids are looked at."""
         last = -1 if tenant is not None else limit
         ids = self._calls.run(
-            "ZREVRANGEBYSCORE", prefix + "cycles", "+inf", since * 1000, "LIMIT", 0, last
+            "ZREVRANGEBYSCORE", keys.cycles(prefix), "+inf", since * 1000, "LIMIT", 0, last
         )
         for start in range(0, len(ids), _CHUNK):
             rows = self._rows(prefix, ids[start : start + _CHUNK])

@@ -12,7 +12,7 @@ from mulligan.tasks.ports.ledger import (
     EscalationEnd,
     EscalationGroup,
 )
-from mulligan.workers.ledger import rows
+from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.partitions import Partitioned
 
 #: How many groups are looked at to find those of one tenant.
@@ -31,8 +31,8 @@ class EscalationSteps(Partitioned):
     ) -> list[EscalationGroup]:
         found: dict[str, EscalationGroup] = {}
         for prefix in self._prefixes():
-            names = self.calls.run("ZREVRANGE", prefix + "groups", 0, _GROUPS_LOOKED_AT - 1)
-            hashes = self.calls.hashes([f"{prefix}group:{name}" for name in names])
+            names = self.calls.run("ZREVRANGE", keys.groups(prefix), 0, _GROUPS_LOOKED_AT - 1)
+            hashes = self.calls.hashes([keys.group(prefix, name) for name in names])
             for group in (rows.read_group(row) for row in hashes if row):
                 known = found.get(group.signature)
                 found[group.signature] = rows.merged(known, group) if known else group
@@ -44,7 +44,7 @@ class EscalationSteps(Partitioned):
         return sorted(wanted, key=lambda group: group.last_at, reverse=True)[:limit]
 
     def group(self, signature: str) -> EscalationGroup | None:
-        hashes = self.calls.hashes([f"{prefix}group:{signature}" for prefix in self._prefixes()])
+        hashes = self.calls.hashes([keys.group(prefix, signature) for prefix in self._prefixes()])
         found = [rows.read_group(row) for row in hashes if row]
         group = found[0] if found else None
         for other in found[1:]:
@@ -52,7 +52,7 @@ class EscalationSteps(Partitioned):
         return group
 
     def escalation(self, escalation_id: str) -> Escalation | None:
-        row = self.calls.hashes([f"{self._prefix(escalation_id)}escalation:{escalation_id}"])[0]
+        row = self.calls.hashes([keys.escalation(self._prefix(escalation_id), escalation_id)])[0]
         return rows.read_escalation(escalation_id, row) if row else None
 
     def escalations(
@@ -65,7 +65,6 @@ class EscalationSteps(Partitioned):
     ) -> list[Escalation]:
         # Ended ones have left their group's index.
         whole = signature is None or not only_open
-        index = "escalations" if whole else f"group:{signature}:open"
 
         def wanted(each: Escalation) -> bool:
             return (
@@ -77,7 +76,10 @@ class EscalationSteps(Partitioned):
         found: list[Escalation] = []
         for prefix in self._prefixes():
             most = _LOOKED_AT if whole else limit if tenant is None else 0  # 0: all there are
-            ids = self.calls.run("ZREVRANGE", prefix + index, 0, most - 1)
+            index = (
+                keys.escalations(prefix) if whole else keys.open_of_group(prefix, signature or "")
+            )
+            ids = self.calls.run("ZREVRANGE", index, 0, most - 1)
             found += self._first(prefix, ids, wanted, limit)
         return sorted(found, key=lambda each: each.at, reverse=True)[:limit]
 
@@ -88,7 +90,7 @@ class EscalationSteps(Partitioned):
         found: list[Escalation] = []
         for start in range(0, len(ids), _CHUNK):
             chunk = ids[start : start + _CHUNK]
-            hashes = self.calls.hashes([f"{prefix}escalation:{i}" for i in chunk])
+            hashes = self.calls.hashes([keys.escalation(prefix, i) for i in chunk])
             read = (rows.read_escalation(i, r) for i, r in zip(chunk, hashes, strict=True) if r)
             found += [each for each in read if wanted(each)]
             if len(found) >= limit:
@@ -110,7 +112,7 @@ class EscalationSteps(Partitioned):
         while True:
             request = {"id": escalation_id, "how": how, "by": by, "note": note}
             if how == "requeued":
-                job = self.calls.hashes([f"{prefix}job:{job_id}"])[0]
+                job = self.calls.hashes([keys.job(prefix, job_id)])[0]
                 if job:
                     request |= rows.requeue_request(job, prompt=prompt, decoding=decoding)
             answer = self.calls.one("end_escalation", prefix, **request)
@@ -121,8 +123,8 @@ class EscalationSteps(Partitioned):
             return Ended(state=how, publication=rows.publication(answer[1]) if answer[1] else None)
 
     def mute(self, signature: str, *, until: float | None) -> bool:
-        keys = [f"{prefix}group:{signature}" for prefix in self._prefixes()]
-        known = [key for key in keys if self.calls.run("EXISTS", key)]
+        names = [keys.group(prefix, signature) for prefix in self._prefixes()]
+        known = [key for key in names if self.calls.run("EXISTS", key)]
         for key in known:
             self.calls.run("HSET", key, "muted_until", "" if until is None else until * 1000)
         return bool(known)

@@ -15,7 +15,7 @@ from mulligan.tasks.ports.ledger import (
     ParkedCounts,
     SessionNote,
 )
-from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger import job_ids, keys, rows
 from mulligan.workers.ledger.partitions import Partitioned
 
 
@@ -49,7 +49,7 @@ class ExternalSteps(Partitioned):
     def session(self, subject: str, *, tenant: str | None = None) -> list[SessionNote]:
         lane = rows.lane(subject, tenant)
         since = (self.now() - self._settings.guard_window) * 1000
-        key = f"{self._lane_prefix(lane)}session:{lane}"
+        key = keys.session(self._lane_prefix(lane), lane)
         found = self.calls.run("ZRANGEBYSCORE", key, since, "+inf")
         return [SessionNote(**json.loads(text)) for text in found]
 
@@ -80,7 +80,7 @@ class ExternalSteps(Partitioned):
         return bool(answer[0] != "lost")
 
     def _lane_prefix(self, lane: str) -> str:
-        partition = keys.partition_of_scope(lane, partitions=self._settings.partitions)
+        partition = job_ids.partition_of_scope(lane, partitions=self._settings.partitions)
         return keys.partition_prefix(self._settings.key_prefix, partition)
 
 

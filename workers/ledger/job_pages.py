@@ -92,7 +92,7 @@ def page_jobs(
     request = _request(wanted, limit, scan, cursor)
     answers = calls.many(
         "page_jobs",
-        [(keys.partition_prefix(prefix, f"p{n:02d}"), request) for n in range(partitions)],
+        [(each, request) for each in keys.partition_prefixes(prefix, partitions)],
     )
     parts = [_part(answer) for answer in answers]
     # Only down to where every partition has looked is the order known.
@@ -130,7 +130,7 @@ def _request(wanted: JobFilter, limit: int, scan: int, cursor: str | None) -> di
             raise BadInput("cursor: is not one that a page gave; leave it out for the first page")
         newest, before = match.groups()
     return {
-        "set": f"jobs:{wanted.state}" if wanted.state else "jobs",
+        "set": keys.jobs("", wanted.state),
         "max": newest,
         "before": before,
         "min": "-inf" if wanted.since is None else repr(wanted.since * 1000),

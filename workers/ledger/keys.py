@@ -65,60 +65,214 @@ An entry is ``a:<job>/<n>`` (an attempt), ``v:<job>/<n>/<i>`` (a verification),
 
 from __future__ import annotations
 
-import hashlib
-import secrets
-import time
-import zlib
+# Each function takes the prefix of a partition, or of `FLEET`, as `partition_prefix` gives it.
 
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+#: What no partition has: it is shared by all of them.
+FLEET = "fleet"
 
 
 def partition_prefix(prefix: str, partition: str) -> str:
+    """The beginning of every key of a partition; scripts get it as KEYS[1]."""
     return f"{prefix}:{{{partition}}}:"
+
+
+def fleet_prefix(prefix: str) -> str:
+    return partition_prefix(prefix, FLEET)
+
+
+def partition_name(number: int) -> str:
+    return f"p{number:02d}"
 
 
 def partition_prefixes(prefix: str, partitions: int) -> list[str]:
     """One for each partition, in order."""
-    return [partition_prefix(prefix, f"p{number:02d}") for number in range(partitions)]
+    return [partition_prefix(prefix, partition_name(number)) for number in range(partitions)]
 
 
-def partition_of(job_id: str) -> str:
-    return job_id.partition("-")[0]
+def partition_of(name: str) -> str:
+    """The partition that a job's, cycle's, escalation's or delivery's id begins with."""
+    return name.partition("-")[0]
 
 
-def _base32(number: int, length: int) -> str:
-    digits = []
-    for _ in range(length):
-        number, digit = divmod(number, 32)
-        digits.append(_ALPHABET[digit])
-    return "".join(reversed(digits))
+def prefix_of(prefix: str, name: str) -> str:
+    """The prefix of the partition that holds the job, cycle, escalation or delivery."""
+    return partition_prefix(prefix, partition_of(name))
 
 
-def own_job_id(root_id: str, *, partitions: int) -> str:
-    """The job of a user's own Celery task, named after the first message of its line."""
-    number = int.from_bytes(hashlib.sha256(root_id.encode()).digest()[:14])
-    name = "own" + _base32(number, 20)
-    return f"p{zlib.crc32(name.encode()) % partitions:02d}-{name}"
+# -- jobs ------------------------------------------------------------------------------------------
 
 
-def is_own(job_id: str) -> bool:
-    return job_id.partition("-")[2].startswith("own")
+def job(prefix: str, job_id: str) -> str:
+    return f"{prefix}job:{job_id}"
 
 
-def job_id(*, partitions: int, key: str | None = None, scope: str | None = None) -> str:
-    """A new id, sortable by time; with an idempotency key, the id that belongs to it."""
-    if key is not None:
-        number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:14])
-        name = "k" + _base32(number, 22)
-    else:
-        name = _base32(int(time.time() * 1000), 9) + _base32(secrets.randbits(65), 13)
-    return f"{partition_of_scope(scope or name, partitions=partitions)}-{name}"
+def attempt(prefix: str, job_id: str, number: int | str) -> str:
+    return f"{prefix}job:{job_id}:{number}"
 
 
-def partition_of_scope(scope: str, *, partitions: int) -> str:
-    """Where the jobs of a scope are: the partition that job_id puts them in."""
-    return f"p{zlib.crc32(scope.encode()) % partitions:02d}"
+def jobs(prefix: str, state: str | None = None) -> str:
+    return f"{prefix}jobs:{state}" if state else f"{prefix}jobs"
 
 
-def memory_key(scope: str, job: str) -> str:
-    return f"memory:{scope}:{job}"
+def outbox(prefix: str) -> str:
+    return f"{prefix}outbox"
+
+
+def memory(prefix: str, scope: str, of: str) -> str:
+    return f"{prefix}memory:{scope}:{of}"
+
+
+def remedy(prefix: str, coarse_signature: str) -> str:
+    return f"{prefix}remedy:{coarse_signature}"
+
+
+def cycle(prefix: str, cycle_id: str) -> str:
+    return f"{prefix}cycle:{cycle_id}"
+
+
+def cycles(prefix: str) -> str:
+    return f"{prefix}cycles"
+
+
+def paused(prefix: str) -> str:
+    return f"{prefix}paused"
+
+
+def spent(prefix: str, tenant: str, day: int) -> str:
+    return f"{prefix}spent:{tenant}:{day}"
+
+
+def session(prefix: str, lane: str) -> str:
+    return f"{prefix}session:{lane}"
+
+
+def swept_at(prefix: str) -> str:
+    return f"{prefix}swept_at"
+
+
+# -- escalations and alerts ------------------------------------------------------------------------
+
+
+def escalation(prefix: str, escalation_id: str) -> str:
+    return f"{prefix}escalation:{escalation_id}"
+
+
+def escalations(prefix: str) -> str:
+    return f"{prefix}escalations"
+
+
+def group(prefix: str, signature: str) -> str:
+    return f"{prefix}group:{signature}"
+
+
+def open_of_group(prefix: str, signature: str) -> str:
+    return f"{prefix}group:{signature}:open"
+
+
+def groups(prefix: str) -> str:
+    return f"{prefix}groups"
+
+
+def delivery(prefix: str, delivery_id: str) -> str:
+    return f"{prefix}delivery:{delivery_id}"
+
+
+def deliveries(prefix: str) -> str:
+    return f"{prefix}deliveries"
+
+
+def dead_deliveries(prefix: str) -> str:
+    return f"{prefix}deliveries:dead"
+
+
+# -- events and figures ----------------------------------------------------------------------------
+
+
+def events(prefix: str) -> str:
+    return f"{prefix}events"
+
+
+def folded(prefix: str) -> str:
+    return f"{prefix}folded"
+
+
+def figures_of_minute(prefix: str, minute: int) -> str:
+    return f"{prefix}figures:m:{minute}"
+
+
+def figures_of_hour(prefix: str, hour: int) -> str:
+    return f"{prefix}figures:h:{hour}"
+
+
+def examples_of_hour(prefix: str, hour: int) -> str:
+    return f"{prefix}figures:e:{hour}"
+
+
+def figures_total(prefix: str) -> str:
+    return f"{prefix}figures:total"
+
+
+# -- the fleet -------------------------------------------------------------------------------------
+
+
+def blob(fleet: str, address: str) -> str:
+    return f"{fleet}blob:{address}"
+
+
+def breakers(fleet: str) -> str:
+    return f"{fleet}breakers"
+
+
+def workers(fleet: str) -> str:
+    return f"{fleet}workers"
+
+
+def bulk(fleet: str, bulk_id: str) -> str:
+    return f"{fleet}bulk:{bulk_id}"
+
+
+def bulk_problems(fleet: str, bulk_id: str) -> str:
+    return f"{fleet}bulk:{bulk_id}:problems"
+
+
+def bulks(fleet: str) -> str:
+    return f"{fleet}bulks"
+
+
+def configured(fleet: str) -> str:
+    return f"{fleet}configured"
+
+
+def tokens(fleet: str) -> str:
+    return f"{fleet}tokens"
+
+
+def browser_session(fleet: str, sha256: str) -> str:
+    return f"{fleet}session:{sha256}"
+
+
+# -- edits -----------------------------------------------------------------------------------------
+
+
+def edit_score(fleet: str, run: str) -> str:
+    return f"{fleet}edits:score:{run}"
+
+
+def edit_session(fleet: str, session_id: str) -> str:
+    return f"{fleet}edits:session:{session_id}"
+
+
+def edit_sessions(fleet: str) -> str:
+    return f"{fleet}edits"
+
+
+def open_edit_sessions(fleet: str) -> str:
+    return f"{fleet}edits:open"
+
+
+def edit_trees(fleet: str) -> str:
+    return f"{fleet}edits:trees"
+
+
+def edit_deltas(fleet: str) -> str:
+    return f"{fleet}edits:deltas"

@@ -43,13 +43,10 @@ class Partitioned:
         )
 
     def _prefix(self, job_id: str) -> str:
-        return keys.partition_prefix(self._settings.key_prefix, keys.partition_of(job_id))
+        return keys.prefix_of(self._settings.key_prefix, job_id)
 
     def _prefixes(self) -> list[str]:
-        return [
-            keys.partition_prefix(self._settings.key_prefix, f"p{n:02d}")
-            for n in range(self._settings.partitions)
-        ]
+        return keys.partition_prefixes(self._settings.key_prefix, self._settings.partitions)
 
     def _lease_terms(self, lease: float | None = None) -> dict[str, Any]:
         """For how long a claim holds. One that is not renewed is given its time at once."""

@@ -25,7 +25,7 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
     Submission,
 )
-from mulligan.workers.ledger import rows
+from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
 from mulligan.workers.ledger.external_steps import ExternalSteps, cycle_claim
 
@@ -281,19 +281,19 @@ class RedisLedger(ExternalSteps, EscalationSteps):
 
     def pause(self, what: str) -> None:
         for prefix in self._prefixes():
-            self.calls.run("HSET", prefix + "paused", what, time.time())
+            self.calls.run("HSET", keys.paused(prefix), what, time.time())
 
     def resume(self, what: str) -> None:
         for prefix in self._prefixes():
-            self.calls.run("HDEL", prefix + "paused", what)
+            self.calls.run("HDEL", keys.paused(prefix), what)
 
     def paused(self) -> list[str]:
-        return sorted(self.calls.run("HKEYS", self._prefixes()[0] + "paused"))
+        return sorted(self.calls.run("HKEYS", keys.paused(self._prefixes()[0])))
 
     # -- reading --------------------------------------------------------------------------------
 
     def remedies(self, job_id: str, coarse: str) -> Mapping[str, tuple[int, int]]:
-        return rows.remedies(self.calls.hashes([f"{self._prefix(job_id)}remedy:{coarse}"])[0])
+        return rows.remedies(self.calls.hashes([keys.remedy(self._prefix(job_id), coarse)])[0])
 
     def job(self, job_id: str) -> JobView | None:
         raw, *rest = self.calls.one("read_job", self._prefix(job_id), id=job_id)
@@ -308,27 +308,25 @@ class RedisLedger(ExternalSteps, EscalationSteps):
         )
 
     def jobs(self, *, state: str | None = None, limit: int = 50) -> list[JobView]:
-        name = f"jobs:{state}" if state else "jobs"
         found: list[str] = []
         for prefix in self._prefixes():
-            found += self.calls.run("ZREVRANGE", prefix + name, 0, limit - 1)
-        hashes = self.calls.hashes([f"{self._prefix(i)}job:{i}" for i in found])
+            found += self.calls.run("ZREVRANGE", keys.jobs(prefix, state), 0, limit - 1)
+        hashes = self.calls.hashes([keys.job(self._prefix(i), i) for i in found])
         read = [rows.read_job(i, row, (), ()) for i, row in zip(found, hashes, strict=True) if row]
         return sorted(read, key=lambda view: view.created_at, reverse=True)[:limit]
 
     def cycles(self, *, since: float, limit: int) -> list[SelfRepairCycle]:
         found: list[str] = []
         for prefix in self._prefixes():
-            key = prefix + "cycles"
             found += self.calls.run(
-                "ZREVRANGEBYSCORE", key, "+inf", since * 1000, "LIMIT", 0, limit
+                "ZREVRANGEBYSCORE", keys.cycles(prefix), "+inf", since * 1000, "LIMIT", 0, limit
             )
-        hashes = self.calls.hashes([f"{self._prefix(i)}cycle:{i}" for i in found])
+        hashes = self.calls.hashes([keys.cycle(self._prefix(i), i) for i in found])
         read = [rows.read_cycle(i, row) for i, row in zip(found, hashes, strict=True) if row]
         return sorted(read, key=lambda cycle: cycle.created_at, reverse=True)[:limit]
 
     def events(self, *, after: str = "0", block: float | None = None) -> Iterator[Event]:
         """Events of every partition. ``after`` is an event id, or ``$`` for the next ones."""
-        streams = [prefix + "events" for prefix in self._prefixes()]
+        streams = [keys.events(prefix) for prefix in self._prefixes()]
         for event_id, text in self.calls.read_streams(streams, after=after, block=block):
             yield rows.read_event(event_id, text)

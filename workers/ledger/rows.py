@@ -94,7 +94,7 @@ def memory_scope(job: Job) -> str | None:
 
 
 def memory_key(job_id: str, job: Job) -> str:
-    return keys.memory_key(job.memory_scope, memory_scope(job) or job_id)
+    return keys.memory("", job.memory_scope, memory_scope(job) or job_id)
 
 
 def settlement_request(settlement: Settlement) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Tokens:
         self, calls: RedisCalls, *, prefix: str, now: Callable[[], float] = time.time
     ) -> None:
         self._calls = calls
-        self._fleet = keys.partition_prefix(prefix, "fleet")
+        self._fleet = keys.fleet_prefix(prefix)
         self._now = now
         self._seen: dict[str, Token] = {}
         self._seen_at = float("-inf")
@@ -91,7 +91,7 @@ class Tokens:
             created_at=now,
             expires_at=None if lifetime is None else now + lifetime,
         )
-        self._calls.run("HSET", self._fleet + "tokens", token.id, _write(token))
+        self._calls.run("HSET", keys.tokens(self._fleet), token.id, _write(token))
         self._forget()
         return token, f"{_MARK}_{token.id}_{secret}"
 
@@ -101,7 +101,7 @@ class Tokens:
 
     def revoke(self, token_id: str) -> bool:
         """Forget a token; whether there was one."""
-        gone = self._calls.run("HDEL", self._fleet + "tokens", token_id)
+        gone = self._calls.run("HDEL", keys.tokens(self._fleet), token_id)
         self._forget()
         return bool(gone)
 
@@ -136,7 +136,7 @@ class Tokens:
         self._calls.run("DEL", self._session(secret))
 
     def _session(self, secret: str) -> str:
-        return f"{self._fleet}session:{_hash(secret)}"
+        return keys.browser_session(self._fleet, _hash(secret))
 
     # -- plumbing -------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Tokens:
             self._reading = self._away = None
 
     def _read(self) -> dict[str, Token]:
-        rows = self._calls.hashes([self._fleet + "tokens"])[0]
+        rows = self._calls.hashes([keys.tokens(self._fleet)])[0]
         return {token_id: _token(token_id, json.loads(text)) for token_id, text in rows.items()}
 
 

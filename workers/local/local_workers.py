@@ -24,7 +24,7 @@ from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Entry, Publication
 from mulligan.workers.celery.leases import LeaseKeeper
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import job_ids
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _VERBS: dict[str, Callable[[AttemptContext, Entry], Outcome]] = {
 def _is_ours(entry: Entry) -> bool:
     """How a job ended, and users' own tasks, are messages for other Celery apps: who has a broker
     sends them."""
-    return entry.kind in _VERBS and not keys.is_own(entry.job_id)
+    return entry.kind in _VERBS and not job_ids.is_own(entry.job_id)
 
 
 class LocalWorkers:

@@ -35,7 +35,7 @@ from mulligan.tasks.user_tasks.user_task import (
 from mulligan.workers.celery.flower_format import REDACTED, describe
 from mulligan.workers.celery.publisher import OWN_HEADER
 from mulligan.workers.celery.state_task import Escalated, StateTask
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import job_ids
 from mulligan.workers.services import Services
 from mulligan.workers.user_tasks.installed_app import InstalledApp, installed, settings_of
 from mulligan.workers.user_tasks.messages import describe_arguments, keep_arguments, queue_of
@@ -213,7 +213,7 @@ class RepairingTask(StateTask):
         if named and not retries:
             return Entry.parse(str(named))
         line = f"{self.request.id}/{retries}" if retries else str(self.request.id)
-        job_id = keys.own_job_id(line, partitions=services.settings.partitions)
+        job_id = job_ids.own_job_id(line, partitions=services.settings.partitions)
         route = {
             "task": self.name,
             "queue": queue_of(self.app, self.request.delivery_info or {}),

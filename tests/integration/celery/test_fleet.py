@@ -164,7 +164,7 @@ def test_an_accepted_job_whose_message_was_never_sent_is_found(fleet: Fleet) -> 
     """Given a producer that died between accepting and publishing, then the sweep publishes."""
     from mulligan.tasks.jobs.submit import read_job
     from mulligan.tasks.ports.ledger import Submission
-    from mulligan.workers.ledger.keys import job_id as new_id
+    from mulligan.workers.ledger.job_ids import job_id as new_id
 
     submission = Submission(id=new_id(partitions=1), job=read_job(scripted(GOOD)))
     fleet.ledger.accept([submission])

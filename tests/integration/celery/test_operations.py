@@ -147,7 +147,7 @@ def test_a_worker_refuses_what_its_own_configuration_does_not_allow(strict: Flee
     """Given a producer whose own settings allow inline runners, the worker still decides."""
     from mulligan.tasks.jobs.submit import read_job
     from mulligan.tasks.ports.ledger import Submission
-    from mulligan.workers.ledger.keys import job_id as new_id
+    from mulligan.workers.ledger.job_ids import job_id as new_id
 
     job = read_job(scripted(GOOD))
     submission = Submission(id=new_id(partitions=1), job=job)

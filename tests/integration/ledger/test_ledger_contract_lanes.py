@@ -32,7 +32,7 @@ from mulligan.tasks.ports.ledger import (
     SessionNote,
     Settlement,
 )
-from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger import job_ids, keys, rows
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 
@@ -475,7 +475,7 @@ def test_a_lane_s_jobs_live_in_the_lane_s_partition(redis_stage: StageMaker) -> 
         jobs = [failed(play, subject=subject, labels=labels) for _ in range(2)]
         jobs.append(failed(play, subject=subject, labels=labels, idempotency_key=f"key {n}"))
         lane = rows.lane(subject, tenant)
-        home = keys.partition_of_scope(lane, partitions=3)
+        home = job_ids.partition_of_scope(lane, partitions=3)
         assert {keys.partition_of(job_id) for job_id in jobs} == {home}
         met.add(home)
         assert play.waiting(subject, tenant=tenant) == f"a:{jobs[0]}/2"

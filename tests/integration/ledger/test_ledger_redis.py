@@ -36,7 +36,7 @@ from mulligan.tasks.ports.ledger import (
     SessionNote,
     Submission,
 )
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import job_ids, keys
 from mulligan.workers.ledger.blobs import blob_store
 from mulligan.workers.ledger.breakers import RedisBreakers
 from mulligan.workers.ledger.calls import SOCKET_TIMEOUT, connect
@@ -47,7 +47,7 @@ from mulligan.workers.local.embedded_redis import find_server
 
 
 def submission(ledger: RedisLedger) -> Submission:
-    return Submission(id=keys.job_id(partitions=1), job=make_job())
+    return Submission(id=job_ids.job_id(partitions=1), job=make_job())
 
 
 def test_scripts_that_the_server_forgot_are_sent_again(

@@ -23,7 +23,7 @@ from support.web import ask, new_token
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger import ClaimRefused, Submission
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import job_ids
 
 HTML = {"Accept": "text/html"}
 PATHS = ("/", "/jobs", "/failures", "/cycles", "/escalations", "/operations", "/runbook", "/login")
@@ -146,7 +146,7 @@ def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(
 ) -> None:
     stage.submit(name="of-beta", labels={"tenant": "beta"})
     others = [make_job(name=f"job-{n}", labels={"tenant": "zeta"}) for n in range(600)]
-    context.ledger.accept([Submission(id=keys.job_id(partitions=1), job=job) for job in others])
+    context.ledger.accept([Submission(id=job_ids.job_id(partitions=1), job=job) for job in others])
     client = ask(context)
     assert "of-beta" not in page(client, "/")
     text = page(client, "/?tenant=beta")
@@ -203,7 +203,7 @@ def test_what_flower_calls_a_task_leads_to_its_story(
 
 def test_the_task_of_a_users_own_app_leads_to_its_story(context: ConsoleContext) -> None:
     root = "0b9e6fc1-8a59-4a5d-9a34-0c6b1d8b8f11"
-    own = keys.own_job_id(root, partitions=1)
+    own = job_ids.own_job_id(root, partitions=1)
     job = make_job(labels={"tenant": "acme"})
     context.ledger.accept([Submission(id=own, job=job)])
     client = ask(context)
@@ -316,7 +316,9 @@ def test_more_jobs_cost_no_page_more_round_trips(context: ConsoleContext) -> Non
 
     def add(count: int) -> None:
         jobs = [make_job(name=f"job-{n}") for n in range(count)]
-        context.ledger.accept([Submission(id=keys.job_id(partitions=1), job=job) for job in jobs])
+        context.ledger.accept(
+            [Submission(id=job_ids.job_id(partitions=1), job=job) for job in jobs]
+        )
 
     add(5)
     paths = ("/", "/jobs", "/failures", "/cycles", "/operations", "/escalations")

@@ -17,7 +17,7 @@ from celery import Celery
 from pydantic import BaseModel, ValidationError, create_model
 
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "celery.md"
@@ -138,7 +138,7 @@ def before(model: Model) -> Guide:
 
 
 def view_of(ledger: RedisLedger, message_id: str) -> JobView:
-    view = ledger.job(keys.own_job_id(message_id, partitions=1))
+    view = ledger.job(job_ids.own_job_id(message_id, partitions=1))
     assert view is not None
     return view
 

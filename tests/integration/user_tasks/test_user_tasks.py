@@ -13,7 +13,7 @@ from celery import Celery
 from support.fleet import Server, wait_for
 
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.supervisor import Stack
@@ -106,7 +106,7 @@ class Mine:
         return self.app.send_task(f"tasks.{name}", args=args)
 
     def view(self, message_id: str) -> JobView | None:
-        return self.ledger.job(keys.own_job_id(message_id, partitions=1))
+        return self.ledger.job(job_ids.own_job_id(message_id, partitions=1))
 
     def ended(self, message_id: str) -> JobView:
         def state() -> JobView | None:

@@ -25,7 +25,7 @@ from mulligan.tasks.ports.ledger import Entry, JobView
 from mulligan.workers.celery.publisher import OWN_HEADER
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.state_task import Escalated
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.supervisor import Stack
@@ -41,7 +41,7 @@ def app(redis_url: str) -> Celery:
 
 
 def view_of(ledger: RedisLedger, message_id: str) -> JobView:
-    view = ledger.job(keys.own_job_id(message_id, partitions=1))
+    view = ledger.job(job_ids.own_job_id(message_id, partitions=1))
     assert view is not None
     return view
 
@@ -184,7 +184,7 @@ def test_the_report_says_what_enforcing_would_have_changed(
     assert "observed tasks of 7 days: 3" in shown.output
     assert "would have passed at once: 2 (66.7%)" in shown.output
     assert "task type  bad: mandatory_retry 1" in shown.output
-    assert keys.own_job_id(seen.id, partitions=1) in shown.output
+    assert job_ids.own_job_id(seen.id, partitions=1) in shown.output
     assert "Enforcing would have run 1 of 3 again" in shown.output
     assert "not known: whether a retry would have worked" in shown.output
 
@@ -257,7 +257,7 @@ class Mine:
     def ended(self, message_id: str) -> JobView:
         def state() -> JobView | None:
             self.stack.watch()
-            view = self.ledger.job(keys.own_job_id(message_id, partitions=1))
+            view = self.ledger.job(job_ids.own_job_id(message_id, partitions=1))
             return view if view and view.state in ("succeeded", "escalated", "cancelled") else None
 
         view: JobView = wait_for(state, "the task to end")

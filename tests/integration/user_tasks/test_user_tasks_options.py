@@ -19,7 +19,7 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.state_task import Corrected, Escalated
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 AGAIN = {"max_attempts": 3, "same_failure_limit": 9}
@@ -33,7 +33,7 @@ def app(redis_url: str) -> Celery:
 
 
 def view_of(ledger: RedisLedger, message_id: str) -> JobView:
-    view = ledger.job(keys.own_job_id(message_id, partitions=1))
+    view = ledger.job(job_ids.own_job_id(message_id, partitions=1))
     assert view is not None
     return view
 

@@ -17,7 +17,7 @@ from mulligan.tasks.jobs.context import ResolvedRunner
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Ledger, Publication
 from mulligan.tasks.ports.runners import Request
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.local.local_stack import LocalStack, local_stack
@@ -230,7 +230,7 @@ def test_a_task_of_a_users_own_app_is_not_taken_for_a_job(
 ) -> None:
     stamped: list[Entry] = []
     monkeypatch.setattr(stack.ledger, "stamp", stamped.extend)
-    job_id = keys.own_job_id("from-celery", partitions=1)
+    job_id = job_ids.own_job_id("from-celery", partitions=1)
     stack.workers.publish([Publication(Entry("attempt", job_id, 1), "repair", 5)])
     assert stamped == []
 

@@ -21,7 +21,7 @@ from mulligan.tasks.jobs.submit import Intake, problems, read_job
 from mulligan.tasks.ports.errors import BadInput, RunnerError, TransportFault, VerifierError
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Publication, Submission
 from mulligan.tasks.ports.runners import Request
-from mulligan.workers.ledger.keys import job_id as new_id
+from mulligan.workers.ledger.job_ids import job_id as new_id
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry

@@ -37,7 +37,7 @@ from mulligan.tasks.user_tasks.user_task import (
     run_user_task,
     value_of,
 )
-from mulligan.workers.ledger.keys import own_job_id
+from mulligan.workers.ledger.job_ids import own_job_id
 from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.user_tasks.verifier_specs import (

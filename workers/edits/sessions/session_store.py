@@ -46,7 +46,7 @@ class SessionStore:
         self, calls: RedisCalls, *, prefix: str, retention: float, lease: float = LEASE_SECONDS
     ) -> None:
         self._calls = calls
-        self._fleet = keys.partition_prefix(prefix, "fleet")
+        self._fleet = keys.fleet_prefix(prefix)
         self._retention_ms = int(retention * 1000)
         self._lease = lease
 
@@ -54,7 +54,7 @@ class SessionStore:
 
     def create(self, session: EditSession) -> bool:
         """Put a new session on record; whether there was none of that name."""
-        self._index(session, "edits", session.created_at)
+        self._index(keys.edit_sessions(self._fleet), session, session.created_at)
         self._forget_old()
         return self._put(session, "", _text(session))
 
@@ -62,19 +62,19 @@ class SessionStore:
         """Compare and set. Indexed before, because a session without its name is lost and a name
         without a session is not; and after, because who cleans up may have come between."""
         if session.phase != "done":
-            self._index(session, "edits:open", session.updated_at)
-        if not self._swap(_key(session.id), "state", old, new):
+            self._index(keys.open_edit_sessions(self._fleet), session, session.updated_at)
+        if not self._swap(keys.edit_session("", session.id), "state", old, new):
             return False
         if session.phase != "done":
-            self._index(session, "edits:open", session.updated_at)
+            self._index(keys.open_edit_sessions(self._fleet), session, session.updated_at)
         return True
 
-    def _index(self, session: EditSession, name: str, at: datetime) -> None:
-        self._calls.run("ZADD", f"{self._fleet}{name}", "NX", at.timestamp(), session.id)
+    def _index(self, index: str, session: EditSession, at: datetime) -> None:
+        self._calls.run("ZADD", index, "NX", at.timestamp(), session.id)
 
     def find(self, session_id: str) -> StoredSession | None:
         """A session, or None. BadInput if another version wrote it."""
-        text = self._calls.run("HGET", f"{self._fleet}{_key(session_id)}", "state")
+        text = self._calls.run("HGET", keys.edit_session(self._fleet, session_id), "state")
         if not text:
             return None
         try:
@@ -100,7 +100,7 @@ class SessionStore:
         text = _text(session)
         if not self._put(session, found.text, text):
             return None
-        name = f"{self._fleet}{_key(session.id)}"
+        name = keys.edit_session(self._fleet, session.id)
         if session.finished:
             self._calls.run("PEXPIRE", name, self._retention_ms)
         elif found.session.finished:
@@ -111,11 +111,13 @@ class SessionStore:
 
     def recent(self, *, limit: int = 100) -> list[EditSession]:
         """The newest first."""
-        return self._sessions(self._calls.run("ZREVRANGE", f"{self._fleet}edits", 0, limit - 1))
+        return self._sessions(
+            self._calls.run("ZREVRANGE", keys.edit_sessions(self._fleet), 0, limit - 1)
+        )
 
     def at_work(self) -> list[EditSession]:
         """Every session that has a next step."""
-        name = f"{self._fleet}edits:open"
+        name = keys.open_edit_sessions(self._fleet)
         ids = [str(each) for each in self._calls.run("ZRANGE", name, 0, -1)]
         found = {session.id: session for session in self._sessions(ids)}
         working = {name: each for name, each in found.items() if each.phase != "done"}
@@ -135,19 +137,19 @@ class SessionStore:
 
     def _forget_old(self) -> None:
         """Names of sessions whose retention ended, and of the oldest beyond the cap."""
-        self._calls.run("ZREMRANGEBYRANK", f"{self._fleet}edits", 0, -SESSIONS_CAP - 1)
+        self._calls.run("ZREMRANGEBYRANK", keys.edit_sessions(self._fleet), 0, -SESSIONS_CAP - 1)
 
     # -- measured deltas -------------------------------------------------------------------------
 
     def note(self, delta: EditDelta) -> None:
         """Add to the history. The same effect again is known by its session and edit."""
-        name = f"{self._fleet}edits:deltas"
+        name = keys.edit_deltas(self._fleet)
         self._calls.run("LPUSH", name, delta.model_dump_json())
         self._calls.run("LTRIM", name, 0, DELTAS_CAP - 1)
 
     def deltas(self, *, limit: int = 1000) -> list[EditDelta]:
         """The newest first, each edit once: as it was measured last, with what became of it."""
-        texts = self._calls.run("LRANGE", f"{self._fleet}edits:deltas", 0, -1)
+        texts = self._calls.run("LRANGE", keys.edit_deltas(self._fleet), 0, -1)
         found: dict[tuple[str, str], EditDelta] = {}
         for text in texts:
             delta = EditDelta.model_validate_json(text)
@@ -164,7 +166,7 @@ class SessionStore:
         ``patience`` seconds. ``by_force``: the caller knows that whoever was, is dead."""
         lease = SessionLease(self, session_id, token_hex(8), self._lease)
         if by_force:
-            self._calls.run("HDEL", f"{self._fleet}{_key(session_id)}", "lease")
+            self._calls.run("HDEL", keys.edit_session(self._fleet, session_id), "lease")
         deadline = time.monotonic() + patience
         while not lease.take():
             if time.monotonic() < deadline:
@@ -189,20 +191,22 @@ class SessionStore:
     def drop_lease(self, session_id: str, token: str) -> None:
         held, holder, _ = self._holder(session_id)
         if holder == token:
-            self._swap(_key(session_id), "lease", held, "")
+            self._swap(keys.edit_session("", session_id), "lease", held, "")
 
     def is_leased(self, session_id: str) -> bool:
         return self._holder(session_id)[2] > self._now_ms()
 
     def _holder(self, session_id: str) -> tuple[str, str, float]:
         """The lease as it is written, whose it is, and until when."""
-        text = str(self._calls.run("HGET", f"{self._fleet}{_key(session_id)}", "lease") or "")
+        text = str(
+            self._calls.run("HGET", keys.edit_session(self._fleet, session_id), "lease") or ""
+        )
         token, _, until = text.partition(" ")
         return text, token, float(until or 0)
 
     def _set_lease(self, session_id: str, held: str, token: str, seconds: float) -> bool:
         until = self._now_ms() + seconds * 1000
-        return self._swap(_key(session_id), "lease", held, f"{token} {until:.0f}")
+        return self._swap(keys.edit_session("", session_id), "lease", held, f"{token} {until:.0f}")
 
     def _now_ms(self) -> float:
         seconds, micros = self._calls.run("TIME")
@@ -213,16 +217,16 @@ class SessionStore:
     def take_tree(self, session: EditSession) -> str | None:
         """Make a tree the session's own until it lets go; None, or the session that has it."""
         while True:
-            owner = str(self._calls.run("HGET", f"{self._fleet}edits:trees", _tree(session)) or "")
+            owner = str(self._calls.run("HGET", keys.edit_trees(self._fleet), _tree(session)) or "")
             if owner == session.id:
                 return None
             if owner and self._still_needs(owner):
                 return owner
-            if self._swap("edits:trees", _tree(session), owner, session.id):
+            if self._swap(keys.edit_trees(""), _tree(session), owner, session.id):
                 return None
 
     def let_go(self, session: EditSession) -> None:
-        self._swap("edits:trees", _tree(session), session.id, "")
+        self._swap(keys.edit_trees(""), _tree(session), session.id, "")
 
     def _still_needs(self, session_id: str) -> bool:
         found = self.find(session_id)
@@ -270,10 +274,6 @@ class SessionLease:
             over.set()
             thread.join(self._seconds)
             self._sessions.drop_lease(self._id, self._token)
-
-
-def _key(session_id: str) -> str:
-    return f"edits:session:{session_id}"
 
 
 def _tree(session: EditSession) -> str:

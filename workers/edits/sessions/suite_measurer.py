@@ -72,15 +72,17 @@ class RedisScores:
 
     def __init__(self, calls: RedisCalls, *, prefix: str, retention: float) -> None:
         self._calls = calls
-        self._prefix = keys.partition_prefix(prefix, "fleet") + "edits:score:"
+        self._fleet = keys.fleet_prefix(prefix)
         self._ttl = max(1, int(retention))
 
     def get(self, key: str) -> TaskScore | None:
-        found = self._calls.run("GET", self._prefix + key)
+        found = self._calls.run("GET", keys.edit_score(self._fleet, key))
         return None if found is None else TaskScore.model_validate_json(found)
 
     def put(self, key: str, score: TaskScore) -> None:
-        self._calls.run("SET", self._prefix + key, score.model_dump_json(), "EX", self._ttl)
+        self._calls.run(
+            "SET", keys.edit_score(self._fleet, key), score.model_dump_json(), "EX", self._ttl
+        )
 
 
 class SuiteMeasurer:
