@@ -25,11 +25,11 @@ from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.crash_points import step
 from mulligan.workers.ledger import rows
-from mulligan.workers.ledger.blobs import blob_store
-from mulligan.workers.ledger.breakers import RedisBreakers
-from mulligan.workers.ledger.config_changes import ConfigChanges
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores.blobs import blob_store
+from mulligan.workers.ledger.stores.breakers import RedisBreakers
+from mulligan.workers.ledger.stores.config_changes import ConfigChanges
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.settings.live_settings import LiveExemptTypes, LiveSettings

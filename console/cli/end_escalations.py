@@ -29,7 +29,7 @@ from mulligan.tasks.escalations.end_escalations import (
 )
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Escalation
-from mulligan.workers.ledger.bulk_actions import RedisBulkActions
+from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
 
 if TYPE_CHECKING:
     from mulligan.console.cli.backend import CliBackend

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from mulligan.console.http.errors import HttpError, too_many
 from mulligan.tasks.ports.errors import LedgerUnavailable
-from mulligan.workers.ledger.tokens import Role, Token
+from mulligan.workers.ledger.stores.tokens import Role, Token
 
 if TYPE_CHECKING:
     from mulligan.console.http.context import ConsoleContext

@@ -11,7 +11,7 @@ from mulligan.console.http.broadcast import Broadcast
 from mulligan.console.http.rate_limit import RateLimit
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.tokens import Tokens
+from mulligan.workers.ledger.stores.tokens import Tokens
 from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import Settings

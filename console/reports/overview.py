@@ -29,7 +29,7 @@ from mulligan.console.reports.overview_values import (
 from mulligan.policies.figures import failure_ranking as ranking
 from mulligan.policies.figures import trend
 from mulligan.workers.figures.windows import FigureReader, parse_window
-from mulligan.workers.ledger.config_changes import ConfigChanges
+from mulligan.workers.ledger.stores.config_changes import ConfigChanges
 
 if TYPE_CHECKING:
     from mulligan.console.http.context import ConsoleContext

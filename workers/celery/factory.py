@@ -28,8 +28,8 @@ from mulligan.workers.celery.worker_heartbeat import WorkerHeartbeat
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import hint_at_sessions, work_on_session
 from mulligan.workers.figures.fold import Fold
-from mulligan.workers.ledger.bulk_actions import RedisBulkActions, run_bulks
 from mulligan.workers.ledger.calls import SOCKET_TIMEOUT
+from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions, run_bulks
 from mulligan.workers.settings.model import Settings
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ def producer_intake(settings: Settings, ledger: Ledger, *, models: ContractModel
         return contract_problems(job, models)
 
     def blobs() -> Any:
-        from mulligan.workers.ledger.blobs import blob_store
+        from mulligan.workers.ledger.stores.blobs import blob_store
 
         return blob_store(settings)
 

@@ -11,8 +11,8 @@ from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.ledger import Ledger
 from mulligan.workers.contract_models import ContractModels
-from mulligan.workers.ledger.blobs import blob_store
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs, MemoryBreakers
 from mulligan.workers.local.local_workers import LocalWorkers
 from mulligan.workers.services import build_components, redis_breakers

@@ -12,7 +12,7 @@ from mulligan.console.cli.commands.run import Json
 from mulligan.console.cli.output import screen
 
 if TYPE_CHECKING:
-    from mulligan.workers.ledger.tokens import Token, Tokens
+    from mulligan.workers.ledger.stores.tokens import Token, Tokens
 
 Role = Literal["producer", "ops", "admin"]
 
@@ -96,7 +96,7 @@ def revoke(
 def _store() -> Iterator[Tokens]:
     from mulligan.console.cli.open_ledgers import located
     from mulligan.workers.ledger.open_ledger import open_ledger
-    from mulligan.workers.ledger.tokens import Tokens
+    from mulligan.workers.ledger.stores.tokens import Tokens
     from mulligan.workers.settings.model import load_settings
 
     with located(load_settings()) as settings:

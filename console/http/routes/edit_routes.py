@@ -41,7 +41,7 @@ from mulligan.workers.edits.operations.payloads import nearest
 from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree.journal import TreeFault
-from mulligan.workers.ledger.tokens import Role
+from mulligan.workers.ledger.stores.tokens import Role
 
 #: Sessions that are looked through for what waits, the newest first.
 LOOKED_AT = 500

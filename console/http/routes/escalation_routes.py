@@ -38,7 +38,7 @@ from mulligan.tasks.escalations.end_escalations import (
 )
 from mulligan.tasks.ports.ledger import EscalationEnd
 from mulligan.workers.alerts.webhooks import places
-from mulligan.workers.ledger.bulk_actions import BATCH, RedisBulkActions
+from mulligan.workers.ledger.stores.bulk_actions import BATCH, RedisBulkActions
 
 _ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}(:\d{1,9}){1,2}$", re.ASCII)
 _BULK_ID = re.compile(r"^b[0-9a-f]{10,40}$", re.ASCII)

@@ -24,8 +24,8 @@ from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.alerts import deliveries
 from mulligan.workers.alerts.webhooks import Webhooks
-from mulligan.workers.ledger.breakers import RedisBreakers
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.settings.live_settings import LiveSettings
 
 SECRET = "a secret of ours"

@@ -19,8 +19,8 @@ from support.ledger_stage import Stage, escalates
 from mulligan.tasks.escalations.end_escalations import EndAction, EscalationFilter
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.queue_depth import depths
-from mulligan.workers.ledger.bulk_actions import RedisBulkActions
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
 from mulligan.workers.settings.model import Settings
 
 ALIKE = "v1:a1b2c3"

@@ -21,7 +21,7 @@ from mulligan.tasks.escalations.end_escalations import (
     work,
 )
 from mulligan.tasks.ports.ledger import Publication
-from mulligan.workers.ledger.bulk_actions import BATCH, RedisBulkActions, run_bulks
+from mulligan.workers.ledger.stores.bulk_actions import BATCH, RedisBulkActions, run_bulks
 from mulligan.workers.settings.model import Settings
 
 ALIKE = "v1:a1b2c3"

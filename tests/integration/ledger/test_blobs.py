@@ -13,7 +13,7 @@ from support.ledger_stage import SettingsMaker
 
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, MissingBlob
-from mulligan.workers.ledger.blobs import DirectoryBlobs, RedisBlobs, blob_store
+from mulligan.workers.ledger.stores.blobs import DirectoryBlobs, RedisBlobs, blob_store
 from mulligan.workers.settings.model import Settings
 
 DATA = b"\x00\xff a workspace \r\n" * 100

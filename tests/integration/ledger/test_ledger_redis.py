@@ -37,10 +37,10 @@ from mulligan.tasks.ports.ledger import (
     Submission,
 )
 from mulligan.workers.ledger import job_ids, keys
-from mulligan.workers.ledger.blobs import blob_store
-from mulligan.workers.ledger.breakers import RedisBreakers
 from mulligan.workers.ledger.calls import SOCKET_TIMEOUT, connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores.blobs import blob_store
+from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.local.embedded_redis import find_server
 
 # -- scripts ------------------------------------------------------------------------------------
