@@ -21,9 +21,10 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.heartbeat import fleet
 from mulligan.workers.celery.publisher import Publisher
+from mulligan.workers.celery.queues import ATTEMPT_QUEUE, run_pools
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
-from mulligan.workers.local.supervisor import Stack, child_environment, small_pools
+from mulligan.workers.local.supervisor import Stack, child_environment
 from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings, load_settings
 
@@ -69,7 +70,7 @@ class CliBackend:
         beats = fleet(self.ledger.calls, self.settings.key_prefix, self.ledger.now())
         if not beats:
             return "no worker answers: start `mulligan up`; the jobs wait in the ledger"
-        if not any("attempt" in beat.queues for beat in beats):
+        if not any(ATTEMPT_QUEUE in beat.queues for beat in beats):
             return "no worker serves the queue `attempt`: start `mulligan up`, or one that does"
         return None
 
@@ -171,7 +172,7 @@ def _own_stack(settings: Settings, found: Sequence[FoundJob]) -> Iterator[CliBac
         )
         stack = Stack(home, environment, on_death=_mourn(home))
         leaving.callback(stop, stack)
-        for pool in small_pools(own):
+        for pool in run_pools(own):
             stack.add(pool.name, pool.argv())
         kept = SupervisedRedis(server, say=lambda told: screen.note(told, style="yellow"))
         yield replace(backend, stack=stack, redis=kept)

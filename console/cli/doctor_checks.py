@@ -16,6 +16,7 @@ from celery import Celery
 from rapidfuzz import process
 
 from mulligan.tasks.ports.errors import BadInput, MulliganError
+from mulligan.workers.celery.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import find_server
@@ -224,9 +225,6 @@ def _outbox(ledger: RedisLedger, settings: Settings) -> Check:
 
 def check_workers(app: Celery, *, expected: bool) -> Iterator[Check]:
     """``expected``: whether somebody should be answering, or `run` would start its own."""
-    # Importing the app reads the settings: bad ones must be a check that fails before that.
-    from mulligan.workers.celery.factory import QUEUES, SUBMIT_QUEUE
-
     served = app.control.inspect(timeout=1.5).active_queues() or {}
     if not served:
         if expected:
@@ -236,8 +234,7 @@ def check_workers(app: Celery, *, expected: bool) -> Iterator[Check]:
         return
     yield ok("workers", f"{len(served)} answer: {', '.join(sorted(served))}")
     names = {queue["name"] for queues in served.values() for queue in queues}
-    needed = [name for name in (*QUEUES, SUBMIT_QUEUE) if name not in ("edit", "loop")]
-    missing = [name for name in needed if name not in names]
+    missing = [name for name in (*REQUIRED_QUEUES, SUBMIT_QUEUE) if name not in names]
     if missing:
         fix = f"start a worker with -Q {','.join(missing)}"
         yield fail("queues", f"nobody serves {', '.join(missing)}", fix)

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from mulligan.console.cli.commands.queue import PAUSABLE
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.routes.ops_routes import visible_breakers
 from mulligan.console.page.render import page
 from mulligan.console.reports.overview import Overview, overview
+from mulligan.workers.celery.queues import JOB_QUEUES
 
 Reader = Annotated[Caller, Depends(needs("ops"))]
 #: Task types of jobs of this window are listed.
@@ -35,7 +35,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             breakers=[(name, breakers.get(name)) for name in providers],
             now=figures.at,
             o=figures,
-            pausable=PAUSABLE,
+            pausable=JOB_QUEUES,
             task_types=sorted({*figures.task_types, *_paused(figures, "task_type")}),
         )
 

@@ -10,13 +10,13 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from mulligan.console.cli.commands.queue import PAUSABLE
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page import live_list as live
 from mulligan.console.page import svg
 from mulligan.console.page.render import FRAGMENT_HEADER, address, only, page
 from mulligan.console.reports.overview import WINDOWS, Overview, Why, overview
+from mulligan.workers.celery.queues import JOB_QUEUES
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Window = Annotated[str, Query(max_length=10)]
@@ -80,7 +80,7 @@ def shown_of(figures: Overview) -> dict[str, Any]:
         "health_word": word,
         "no_jobs": nothing,
         "now": figures.at,
-        "pausable": PAUSABLE,
+        "pausable": JOB_QUEUES,
         "why_place": why_place,
         "no_money": _NO_MONEY,
         "windows": WINDOWS,

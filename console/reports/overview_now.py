@@ -13,9 +13,9 @@ from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.alerts.deliveries import WebhookDeliveries
-from mulligan.workers.celery.factory import QUEUES
 from mulligan.workers.celery.heartbeat import Beat, fleet
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
+from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES, REQUIRED_QUEUES, main_queue
 from mulligan.workers.ledger import keys
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 #: Seconds without a sweep, or with events uncounted, until people are told, and until it is dead.
 _LATE, _DEAD = 60.0, 300.0
-#: Queues without which no job makes progress.
-_NEEDED = ("repair", "attempt", "verify", "control")
-#: Of several queues, the one that a worker is there for. `repair` is everybody's and seldom full.
-_MAIN = ("attempt", "verify", "edit", "loop", "repair", "control")
 _GROUPS = 20
 #: So many jobs of a partition that wait are asked what for.
 _LOOKED_AT = 2000
@@ -162,7 +158,7 @@ def _degraded(now: CurrentState) -> list[str]:
     served = {queue for beat in now.beats for queue in beat.queues}
     reasons = []
     if now.beats:
-        reasons += [f"no worker serves {queue}" for queue in _NEEDED if queue not in served]
+        reasons += [f"no worker serves {queue}" for queue in REQUIRED_QUEUES if queue not in served]
     if now.sweep_age is not None and _LATE < now.sweep_age <= _DEAD:
         reasons.append(f"the last sweep was {_ago(now.sweep_age)} ago")
     for name, breaker in sorted(now.breakers.items()):
@@ -274,7 +270,7 @@ def lanes_of(now: CurrentState) -> tuple[Lane, ...]:
         mine = [beat for beat in now.beats if lane_of(beat) == name]
         found = (now.queues or {}).get(name)
         depth = found.depth if found else 0
-        if not serving and not depth and name not in _NEEDED:
+        if not serving and not depth and name not in REQUIRED_QUEUES:
             continue
         lanes.append(
             Lane(
@@ -294,9 +290,9 @@ def lane_of(beat: Beat) -> str | None:
     None: it serves none of ours."""
     if beat.pool in beat.queues:
         return beat.pool
-    return next((name for name in _MAIN if name in beat.queues), None)
+    return main_queue(beat.queues)
 
 
 def running(now: CurrentState) -> int:
     """Tasks that work on jobs and edits; what control does for the house is none of them."""
-    return sum(beat.active for beat in now.beats if lane_of(beat) != "control")
+    return sum(beat.active for beat in now.beats if lane_of(beat) != CONTROL_QUEUE)

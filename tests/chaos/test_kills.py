@@ -24,8 +24,8 @@ from support.fleet import (
 
 from mulligan.policies.repair.retry import PASSING_SCORE
 from mulligan.tasks.ports.ledger import JobView
+from mulligan.workers.celery.queues import Pool
 from mulligan.workers.crash_points import STEPS
-from mulligan.workers.local.supervisor import Pool
 
 pytestmark = pytest.mark.chaos
 

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,17 @@ import jsonschema_rs
 import kubernetes_validate  # type: ignore[import-untyped]
 import promql_parser
 import pytest
-from ruamel.yaml import YAML
+from support.deploy_files import KUBERNETES, Document, container, documents, manifests, of_kind, pod
 from support.keda import KEDA
 
 from mulligan.policies.jobs.job import parse_duration
 from mulligan.tasks.jobs import attempt as attempt_task
-from mulligan.workers.local.supervisor import pools
+from mulligan.workers.celery.queues import POOLS
 from mulligan.workers.settings.model import Settings, load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
-KUBERNETES = ROOT / "deploy" / "kubernetes"
 OBSERVABILITY = ROOT / "deploy" / "observability"
-SCALED = {"repair", "attempt", "verify"}
-Document = Mapping[str, Any]
+SCALED = {pool.name for pool in POOLS if pool.scalable}
 
 #: Every metric that /metrics serves, with the labels that queries may use.
 METRICS: dict[str, set[str]] = {
@@ -53,40 +50,6 @@ METRICS: dict[str, set[str]] = {
     "mulligan_paused": {"what"},
 }
 HISTOGRAMS = {"mulligan_score", "mulligan_retry_latency_seconds"}
-
-
-@cache
-def documents(path: Path) -> list[Document]:
-    return [each for each in YAML(typ="safe").load_all(path.read_text("utf-8")) if each]
-
-
-@cache
-def manifests() -> dict[tuple[str, str], Document]:
-    """Everything there is, by kind and name."""
-    found: dict[tuple[str, str], Document] = {}
-    for path in sorted(KUBERNETES.glob("*.yaml")):
-        for document in documents(path):
-            if document["kind"] == "Kustomization":
-                continue
-            key = (document["kind"], document["metadata"]["name"])
-            assert key not in found, f"{key} is there twice"
-            found[key] = document
-    return found
-
-
-def of_kind(kind: str) -> dict[str, Document]:
-    return {name: each for (found, name), each in manifests().items() if found == kind}
-
-
-def pod(name: str) -> dict[str, Any]:
-    spec: dict[str, Any] = of_kind("Deployment")[name]["spec"]["template"]["spec"]
-    return spec
-
-
-def container(name: str) -> dict[str, Any]:
-    (only,) = pod(name)["containers"]
-    found: dict[str, Any] = only
-    return found
 
 
 def settings_of(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -130,15 +93,6 @@ def test_the_kustomization_has_every_file_but_the_example_of_a_secret() -> None:
 def test_the_example_of_a_secret_holds_none() -> None:
     for value in of_kind("Secret")["mulligan"]["stringData"].values():
         assert "REPLACE_ME" in value
-
-
-def test_every_pool_has_a_deployment_with_the_command_of_the_stack(settings: Settings) -> None:
-    wanted = {pool.name: pool.argv()[2:] for pool in pools(settings)}
-    assert set(of_kind("Deployment")) == {*wanted, "console", "flower"}
-    for name, argv in wanted.items():
-        assert container(name)["command"] == argv
-    control = of_kind("Deployment")["control"]["spec"]
-    assert (control["replicas"], control["strategy"]) == (1, {"type": "Recreate"})
 
 
 def test_no_attempt_is_cut_short(settings: Settings) -> None:
@@ -221,13 +175,11 @@ def test_selectors_find_what_they_are_for() -> None:
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
 
 
-def test_keda_asks_the_console_about_pools_that_exist(settings: Settings) -> None:
-    known = {pool.name for pool in pools(settings)}
+def test_keda_asks_the_console() -> None:
     service = of_kind("Service")["console"]
     (port,) = service["spec"]["ports"]
     for name, each in of_kind("ScaledObject").items():
         spec = each["spec"]
-        assert name in known
         assert spec["scaleTargetRef"]["name"] == name
         assert "replicas" not in of_kind("Deployment")[name]["spec"], "two would decide"
         assert spec["minReplicaCount"] < spec["maxReplicaCount"]
@@ -240,7 +192,6 @@ def test_keda_asks_the_console_about_pools_that_exist(settings: Settings) -> Non
         assert trigger["metricType"] == "Value"
         authentication = of_kind("TriggerAuthentication")[trigger["authenticationRef"]["name"]]
         assert authentication["spec"]["secretTargetRef"][0]["parameter"] == "token"
-    assert set(of_kind("ScaledObject")) == SCALED
     assert of_kind("ScaledObject")["repair"]["spec"]["minReplicaCount"] >= 1, (
         "retries wait for none"
     )
@@ -270,7 +221,7 @@ def test_every_pod_is_locked_down_and_looked_after(name: str) -> None:
 def test_probes_look_where_the_worker_signs(settings: Settings) -> None:
     from mulligan.workers.celery.worker_heartbeat import liveness_file
 
-    for name in {*SCALED, "control"}:
+    for name in (pool.name for pool in POOLS):
         home = next(i["value"] for i in container(name)["env"] if i["name"] == "MULLIGAN_HOME")
         signed = liveness_file(settings.model_copy(update={"home": Path(home)}), f"{name}@host")
         assert signed == Path(home) / "alive" / f"{name}@host"

@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from ruamel.yaml import YAML
+from support.deploy_files import compose
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -32,8 +33,7 @@ from mulligan.policies.jobs.job import (
     Workspace,
 )
 from mulligan.workers.app import app
-from mulligan.workers.celery.factory import QUEUES, SUBMIT_QUEUE
-from mulligan.workers.local.supervisor import pools
+from mulligan.workers.celery.queues import QUEUES, SUBMIT_QUEUE, pools
 from mulligan.workers.runners.command import CommandOptions
 from mulligan.workers.runners.external import ExternalOptions
 from mulligan.workers.runners.local import LocalOptions
@@ -329,53 +329,6 @@ def test_every_command_and_option_is_documented() -> None:
 
 
 # -- processes -------------------------------------------------------------------------------------
-
-
-def pool_commands(settings: Settings) -> dict[str, list[str]]:
-    """What each pool is started with, but for the number of slots."""
-    return {pool.name: without_slots(pool.argv()[2:]) for pool in pools(settings)}
-
-
-def without_slots(argv: list[str]) -> list[str]:
-    place = argv.index("-c") + 1
-    return [*argv[:place], "N", *argv[place + 1 :]]
-
-
-def procfile() -> dict[str, str]:
-    lines = [line for line in text_of("Procfile").splitlines() if not line.startswith("#")]
-    return dict(line.split(": ", 1) for line in lines)
-
-
-def test_the_procfile_runs_the_pools_of_the_stack() -> None:
-    lines, wanted = procfile(), pool_commands(load_settings())
-    assert list(lines) == [*wanted, "console", "flower"]
-    for name, argv in wanted.items():
-        assert without_slots(shlex.split(lines[name])[1:]) == argv
-    assert "--address=127.0.0.1" in lines["flower"]
-    assert "--read_only=True" in lines["flower"]
-    assert "FLOWER_BASIC_AUTH:?" in lines["flower"]
-
-
-def test_slots_of_procfile_and_compose_are_the_settings() -> None:
-    settings = load_settings()
-    for text in (text_of("Procfile"), text_of("docker-compose.yml")):
-        found = dict(re.findall(r"\$\{MULLIGAN_(\w+)_SLOTS:-([^}]+)\}", text))
-        assert found.keys() == {"REPAIR", "ATTEMPT", "VERIFY"}
-        assert int(found["REPAIR"]) == settings.repair_slots
-        assert int(found["ATTEMPT"]) == settings.attempt_slots
-
-
-def compose() -> dict[str, Any]:
-    data: dict[str, Any] = YAML(typ="safe").load(text_of("docker-compose.yml"))
-    return data
-
-
-def test_compose_runs_the_pools_of_the_stack() -> None:
-    services, wanted = compose()["services"], pool_commands(load_settings())
-    assert set(services) == {*wanted, "ledger", "broker", "console", "flower"}
-    for name, argv in wanted.items():
-        assert without_slots(shlex.split(services[name]["command"])) == argv
-        assert f"-d {name}@$$HOSTNAME" in services[name]["healthcheck"]["test"][1]
 
 
 def test_compose_keeps_what_it_must_and_shows_nothing_to_the_network() -> None:

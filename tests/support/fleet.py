@@ -18,8 +18,9 @@ from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.factory import create_app
+from mulligan.workers.celery.queues import Pool
 from mulligan.workers.local.embedded_redis import find_server
-from mulligan.workers.local.supervisor import Child, Pool, Stack, child_environment
+from mulligan.workers.local.supervisor import Child, Stack, child_environment
 from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings
 

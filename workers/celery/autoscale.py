@@ -24,6 +24,7 @@ from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, 
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.heartbeat import Beat, fleet
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
+from mulligan.workers.celery.queues import REPAIR_QUEUE
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.settings.model import Settings
 
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 #: Seconds between two looks at the queues, and how old a picture may be to decide by it.
 INTERVAL = 1.0
 _TOO_OLD = 10.0
-_REPAIR = "repair"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class QueueSample:
         lines = self.waiting.items()
         queued = sum(line.depth for _, line in lines)
         share = sum(-(-line.depth // max(self.takers.get(name, 1), 1)) for name, line in lines)
-        repair = self.waiting.get(_REPAIR)
+        repair = self.waiting.get(REPAIR_QUEUE)
         return PoolLoad(
             slots=slots,
             active=active,

@@ -15,36 +15,29 @@ from kombu.entity import Queue
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
-from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.celery import transport
 from mulligan.workers.celery.autoscale import autoscaler
 from mulligan.workers.celery.flower_format import REDACTED
-from mulligan.workers.celery.queue_depth import empty_queues
+from mulligan.workers.celery.periodic import register_periodic, schedule
+from mulligan.workers.celery.queues import (
+    ATTEMPT_QUEUE,
+    EDIT_QUEUE,
+    QUEUES,
+    SUBMIT_QUEUE,
+    edit_queue,
+)
 from mulligan.workers.celery.state_task import StateTask
 from mulligan.workers.celery.worker_heartbeat import WorkerHeartbeat
 from mulligan.workers.celery.worker_process import WorkerProcess
-from mulligan.workers.edits.sessions.edit_queue import hint_at_sessions, work_on_session
-from mulligan.workers.figures.fold import Fold
+from mulligan.workers.edits.sessions.edit_queue import work_on_session
 from mulligan.workers.ledger.calls import SOCKET_TIMEOUT
-from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions, run_bulks
 from mulligan.workers.settings.model import Settings
 
 log = logging.getLogger(__name__)
 
-#: In the order a worker that serves several of them must list them.
-QUEUES = ("repair", "attempt", "verify", "edit", "loop", "control")
-SUBMIT_QUEUE = "mulligan.submit"
-#: How often events are added up into figures, in seconds.
-FOLD_INTERVAL = 1.0
-#: How often bulk actions on escalations get their turn, in seconds.
-BULK_INTERVAL = 1.0
-#: How often sessions of edits are looked after, in seconds.
-EDITS_INTERVAL = 1.0
-#: How often alerts are looked for, in seconds.
-WEBHOOKS_INTERVAL = 2.0
 #: How long a submission that the ledger refused waits before it is offered again, in seconds.
 RESUBMIT_SECONDS = 1.0
 
@@ -53,25 +46,6 @@ def _queues(*, hints: bool) -> list[Any]:
     """Every queue. A submission is the only copy of a job, so its queue is always booked."""
     make: Any = Queue  # kombu is untyped
     return [make(name, no_ack=hints) for name in QUEUES] + [make(SUBMIT_QUEUE)]
-
-
-def _schedule(settings: Settings) -> dict[str, Any]:
-    """What `control` does again and again; messages that nobody served in time do not pile up."""
-    every = {
-        "sweep": settings.sweep_interval,
-        "fold": FOLD_INTERVAL,
-        "bulk": BULK_INTERVAL,
-        "edits": EDITS_INTERVAL,
-        "webhooks": WEBHOOKS_INTERVAL,
-    }
-    return {
-        name: {
-            "task": f"mulligan.{name}",
-            "schedule": seconds,
-            "options": {"queue": "control", "expires": max(5.0, 2 * seconds)},
-        }
-        for name, seconds in every.items()
-    }
 
 
 def configuration(settings: Settings) -> dict[str, Any]:
@@ -90,7 +64,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         # A worker takes a message only when it has a free slot, booked or not.
         "worker_disable_prefetch": on_redis,
         "task_queues": _queues(hints=on_redis),
-        "task_default_queue": "attempt",
+        "task_default_queue": ATTEMPT_QUEUE,
         "task_default_priority": 5,
         # A redelivered message finds its attempt claimed, so this only bounds how long a message
         # that died with its worker stays in the broker's books.
@@ -108,7 +82,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         # In force with --autoscale only.
         "worker_autoscaler": autoscaler(settings),
-        "beat_schedule": _schedule(settings),
+        "beat_schedule": schedule(settings),
     }
 
 
@@ -119,7 +93,7 @@ def create_app(settings: Settings) -> Celery:
     app.conf.update(configuration(settings))
     process = WorkerProcess(settings, app)
     _register(app, process)
-    _register_periodic(app, process)
+    register_periodic(app, process)
     _follow(process, WorkerHeartbeat(settings, app))
     return app
 
@@ -138,8 +112,8 @@ def _follow(process: WorkerProcess, worker_heartbeat: WorkerHeartbeat) -> None:
     def set_up(instance: Any, **_: Any) -> None:
         # A tree belongs to one host: its sessions have a queue of their own.
         queues = instance.app.amqp.queues
-        if "edit" in queues.consume_from:
-            queues.select_add(f"edit.{socket.gethostname()}")
+        if EDIT_QUEUE in queues.consume_from:
+            queues.select_add(edit_queue(socket.gethostname()))
         # Celery tells of a cold shutdown when it is over: after its soft time, and after every
         # thread has come to its end. By then a supervisor has killed it.
         softly = instance.wait_for_soft_shutdown
@@ -194,37 +168,3 @@ def _register(app: Celery, process: WorkerProcess) -> None:
     redacted = {"bind": True, "base": StateTask, "shared": False, "Request": REDACTED}
     app.task(name="mulligan.submit", **redacted)(submit_job)
     app.task(name="mulligan.edit", ignore_result=True, shared=False)(edit)
-
-
-def _register_periodic(app: Celery, process: WorkerProcess) -> None:
-    def sweep() -> int:
-        services = process.services
-        return run_sweep(
-            services.ledger,
-            empty_queues=lambda: empty_queues(app, QUEUES),
-            publish=services.publisher.publish,
-        )
-
-    def fold() -> int:
-        services = process.services
-        services.configured.note(services.live.current(), now=time.time())
-        return Fold(services.ledger.calls, services.settings).run()
-
-    def bulk() -> int:
-        services = process.services
-        bulks = RedisBulkActions(services.ledger.calls, prefix=services.settings.key_prefix)
-        return run_bulks(services.ledger, bulks, services.publisher.publish)
-
-    def webhooks() -> int:
-        return process.services.webhooks.tick()
-
-    def edits() -> int:
-        return hint_at_sessions(process.services, app)
-
-    # Several a second, day and night: their events would push the jobs out of Flower's list.
-    silent = {"ignore_result": True, "send_events": False, "shared": False}
-    app.task(name="mulligan.sweep", **silent)(sweep)
-    app.task(name="mulligan.fold", **silent)(fold)
-    app.task(name="mulligan.bulk", **silent)(bulk)
-    app.task(name="mulligan.edits", **silent)(edits)
-    app.task(name="mulligan.webhooks", **silent)(webhooks)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mulligan.tasks.ports.ledger import Entry
+from mulligan.workers.celery.queues import REPAIR_QUEUE
 
 #: What a task names as its `Request`: as text, so that a producer need not import a worker.
 REDACTED = "mulligan.workers.celery.redacted_request:RedactedRequest"
@@ -45,7 +46,7 @@ def describe_entry(entry: Entry, queue: str) -> str:
         case "cycle":
             return f"('delayed verification of {attempt}',)"
         case _:
-            mode = ", immediate_retry" if queue == "repair" else ""
+            mode = ", immediate_retry" if queue == REPAIR_QUEUE else ""
             return f"('{attempt}{mode}',)"
 
 

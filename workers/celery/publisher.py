@@ -14,6 +14,7 @@ from mulligan.tasks.ports.ledger import Entry, Ledger, Publication
 from mulligan.tasks.user_tasks.user_task import OBSERVE
 from mulligan.workers.celery.flower_format import describe, describe_entry
 from mulligan.workers.celery.queue_depth import SENT_HEADER
+from mulligan.workers.celery.queues import REPAIR_QUEUE
 from mulligan.workers.ledger import job_ids, rows
 from mulligan.workers.user_tasks.messages import LANE, sent_arguments
 
@@ -149,7 +150,7 @@ class Publisher:
             argsrepr=describe(args),
             kwargsrepr=describe(kwargs),
             task_id=name if entry.kind == "attempt" else f"{name}-c{entry.index}",
-            queue=f"{queue}{LANE}" if publication.queue == "repair" else queue,
+            queue=f"{queue}{LANE}" if publication.queue == REPAIR_QUEUE else queue,
             producer=producer,
             retry=False,
             headers={OWN_HEADER: str(entry), SENT_HEADER: time.time()},

@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 
 from mulligan.workers.celery.heartbeat import INTERVAL, Beat, Heartbeat, StallDetector
 from mulligan.workers.celery.queue_depth import waiting
+from mulligan.workers.celery.queues import CONTROL_QUEUE
 from mulligan.workers.ledger.calls import RedisCalls, connect
 from mulligan.workers.settings.model import Settings
 
@@ -101,7 +102,7 @@ class WorkerHeartbeat:
 
     def _broker_answers(self) -> bool:
         try:
-            waiting(self._app, ["control"])
+            waiting(self._app, [CONTROL_QUEUE])
         except OperationalError:
             return False
         return True

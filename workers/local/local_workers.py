@@ -24,12 +24,11 @@ from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Entry, Publication
 from mulligan.workers.celery.leases import LeaseKeeper
+from mulligan.workers.celery.queues import JOB_QUEUES
 from mulligan.workers.ledger import job_ids
 
 log = logging.getLogger(__name__)
 
-#: First to last: a mandatory retry overtakes everything that waits.
-QUEUES = ("repair", "verify", "attempt")
 _VERBS: dict[str, Callable[[AttemptContext, Entry], Outcome]] = {
     "attempt": run_attempt,
     "verification": run_verification,
@@ -101,7 +100,7 @@ class LocalWorkers:
 
     def depths(self) -> dict[str, int]:
         """How many entries wait in each queue."""
-        found = dict.fromkeys(QUEUES, 0)
+        found = dict.fromkeys(JOB_QUEUES, 0)
         with self._changed:
             for _, _, _, publication in self._waiting:
                 found[publication.queue] = found.get(publication.queue, 0) + 1
@@ -144,7 +143,8 @@ class LocalWorkers:
             return
         self._queued.add(publication.entry)
         queue = publication.queue
-        rank = QUEUES.index(queue) if queue in QUEUES else len(QUEUES)
+        # A mandatory retry overtakes everything that waits.
+        rank = JOB_QUEUES.index(queue) if queue in JOB_QUEUES else len(JOB_QUEUES)
         key = (rank, publication.priority, next(self._order), publication)
         heapq.heappush(self._waiting, key)
 

@@ -11,69 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.settings.model import Settings
 
-_LEASH = Path(__file__).with_name("die_with_parent.py")
-_QUIET = ("--without-gossip", "--without-mingle")
+_DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 _STOP_SECONDS = 20.0
 #: A child that lived this long starts with a clean record.
 _HEALTHY_SECONDS = 30.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pool:
-    """One worker: which queues it serves, in order, with how many slots."""
-
-    name: str
-    queues: Sequence[str]
-    slots: int = 1
-    #: The most slots: with it, each is a process, and they scale with the work.
-    most: int | None = None
-    kind: str = "threads"
-    beat: bool = False
-
-    def argv(self) -> list[str]:
-        argv = [sys.executable, "-m", "celery", "-A", "mulligan.workers.app", "--quiet", "worker"]
-        argv += ["-n", f"{self.name}@%h", "-Q", ",".join(self.queues), "-l", "warning"]
-        if self.most is None:
-            argv += ["-P", self.kind, "-c", str(self.slots), *_QUIET]
-        else:  # only prefork can give a slot back (workers/celery/autoscale.py)
-            argv += ["-P", "prefork", f"--autoscale={self.most},{self.slots}", *_QUIET]
-        if self.beat:
-            argv += ["-B", "--scheduler", "celery.beat.Scheduler"]
-        return argv
-
-
-def pools(settings: Settings) -> list[Pool]:
-    """The pools of one host. `repair` has slots of its own: a first-listed queue still waits for
-    a whole task when every slot is busy."""
-    return [
-        Pool(name="control", queues=("control", "mulligan.submit"), kind="solo", beat=True),
-        _pool("repair", ("repair",), settings),
-        _pool("attempt", ("repair", "attempt"), settings),
-        _pool("verify", ("verify",), settings),
-        # One at a time: a tree has one writer. The worker adds its host's own queue itself.
-        Pool(name="edit", queues=("edit",)),
-    ]
-
-
-def _pool(name: str, queues: Sequence[str], settings: Settings) -> Pool:
-    slots: int = getattr(settings, f"{name}_slots")
-    most: int | None = getattr(settings, f"{name}_slots_max")
-    if most is not None and most < slots:
-        raise BadInput(f"{name}_slots_max: {most} is less than {name}_slots ({slots})")
-    return Pool(name=name, queues=queues, slots=slots, most=most)
-
-
-def small_pools(settings: Settings) -> list[Pool]:
-    """What `mulligan run` starts: the same queues in fewer processes."""
-    slots = settings.attempt_slots + settings.verify_slots
-    queues = ("repair", "verify", "attempt")
-    return [
-        Pool(name="control", queues=("control", "mulligan.submit"), kind="solo", beat=True),
-        Pool(name="work", queues=queues, slots=slots),
-    ]
 
 
 @dataclass
@@ -92,7 +35,7 @@ class Child:
         self.started_at = time.monotonic()
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", str(_LEASH), *self.argv],
+                [sys.executable, "-I", str(_DIE_WITH_PARENT), *self.argv],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

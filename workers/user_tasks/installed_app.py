@@ -14,7 +14,9 @@ from celery import Celery, signals
 
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.celery.periodic import beat_entry
 from mulligan.workers.celery.queue_depth import empty_queues
+from mulligan.workers.celery.queues import JOB_QUEUES
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings, load_settings
@@ -52,7 +54,7 @@ class InstalledApp(WorkerProcess):
         services = self.services
         return run_sweep(
             services.ledger,
-            empty_queues=lambda: _empty(self._app, ("repair", "attempt", "verify")),
+            empty_queues=lambda: _empty(self._app, JOB_QUEUES),
             publish=services.publisher.publish,
         )
 
@@ -82,9 +84,7 @@ class InstalledApp(WorkerProcess):
 
     @property
     def schedule(self) -> dict[str, Any]:
-        seconds = self.chosen.sweep_interval
-        options = {"expires": max(5.0, 2 * seconds)}
-        return {SWEEP: {"task": SWEEP, "schedule": seconds, "options": options}}
+        return {SWEEP: beat_entry(SWEEP, self.chosen.sweep_interval)}
 
 
 def settings_of(app: Celery) -> Settings:

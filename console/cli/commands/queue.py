@@ -10,17 +10,16 @@ import typer
 
 from mulligan.console.cli.commands.run import Json
 from mulligan.console.cli.output import screen
+from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES
 
 if TYPE_CHECKING:
     from mulligan.console.cli.backend import CliBackend
 
-#: The queues that claims look up a pause for.
-PAUSABLE = ("repair", "attempt", "verify")
 What = Annotated[
     str,
     typer.Argument(
         metavar="WHAT",
-        help=f"queue:NAME ({', '.join(PAUSABLE)}), task_type:NAME or provider:NAME.",
+        help=f"queue:NAME ({', '.join(JOB_QUEUES)}), task_type:NAME or provider:NAME.",
     ),
 ]
 
@@ -35,7 +34,6 @@ def create_cli() -> typer.Typer:
 
 def list_queues(json: Json = False) -> None:
     """List the queues, how much waits in each, and what is paused."""
-    from mulligan.workers.celery.factory import QUEUES
     from mulligan.workers.celery.queue_depth import depths
 
     with _station() as backend:
@@ -85,12 +83,12 @@ def _known(what: str) -> str:
     kind, _, name = what.partition(":")
     if kind in ("task_type", "provider") and name:
         return what
-    if kind == "queue" and name in PAUSABLE:
+    if kind == "queue" and name in JOB_QUEUES:
         return what
-    if kind in PAUSABLE and not name:
+    if kind in JOB_QUEUES and not name:
         return f"queue:{kind}"
     raise BadInput(
-        f"{what!r}: name queue:{', queue:'.join(PAUSABLE)}, task_type:NAME or provider:NAME"
+        f"{what!r}: name queue:{', queue:'.join(JOB_QUEUES)}, task_type:NAME or provider:NAME"
     )
 
 

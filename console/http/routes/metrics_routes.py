@@ -24,9 +24,9 @@ from mulligan.console.http.routes.ops_routes import sweep_age
 from mulligan.policies.figures import trend
 from mulligan.policies.figures.facts import RETRY_BOUNDS, SCORE_BOUNDS, Figure
 from mulligan.workers.alerts.deliveries import WebhookDeliveries
-from mulligan.workers.celery.factory import QUEUES
 from mulligan.workers.celery.heartbeat import fleet
 from mulligan.workers.celery.queue_depth import waiting
+from mulligan.workers.celery.queues import QUEUES
 from mulligan.workers.figures.windows import FigureReader
 from mulligan.workers.services import redis_breakers
 

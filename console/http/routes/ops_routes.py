@@ -7,15 +7,14 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Path, Response
 from pydantic import BaseModel
 
-from mulligan.console.cli.commands.queue import PAUSABLE
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, invalid
 from mulligan.policies.figures import trend
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.tasks.ports.errors import LedgerUnavailable
-from mulligan.workers.celery.factory import QUEUES
 from mulligan.workers.celery.queue_depth import depths
+from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES
 from mulligan.workers.figures.windows import FigureReader
 from mulligan.workers.ledger import keys
 from mulligan.workers.services import redis_breakers
@@ -167,9 +166,11 @@ def visible_pauses(context: ConsoleContext, tenant: str | None) -> list[str]:
 def known_pause(what: str) -> str:
     """The name of a pause as the ledger looks it up, or 422."""
     kind, _, name = what.partition(":")
-    if (kind in ("task_type", "provider") and name) or (kind == "queue" and name in PAUSABLE):
+    if (kind in ("task_type", "provider") and name) or (kind == "queue" and name in JOB_QUEUES):
         return what
-    raise invalid(f"what: name queue:{', queue:'.join(PAUSABLE)}, task_type:NAME or provider:NAME")
+    raise invalid(
+        f"what: name queue:{', queue:'.join(JOB_QUEUES)}, task_type:NAME or provider:NAME"
+    )
 
 
 def readiness(context: ConsoleContext) -> Readiness:

@@ -14,7 +14,7 @@ from mulligan.console.http.errors import HttpError, errors
 from mulligan.policies.scaling import PoolLoad
 from mulligan.workers.celery.heartbeat import Beat, fleet
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
-from mulligan.workers.local.supervisor import Pool, pools
+from mulligan.workers.celery.queues import Pool, pools
 
 Ops = Annotated[Caller, Depends(needs("ops"))]
 Name = Annotated[str, Path(max_length=200, description="a worker pool", examples=["attempt"])]

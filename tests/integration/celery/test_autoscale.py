@@ -22,7 +22,8 @@ from support.fleet import (
 )
 
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.local.supervisor import Child, Pool
+from mulligan.workers.celery.queues import Pool
+from mulligan.workers.local.supervisor import Child
 
 #: Jobs are held by commands.
 pytestmark = pytest.mark.real_models("command")

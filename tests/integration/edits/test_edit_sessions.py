@@ -18,11 +18,11 @@ from mulligan.policies.edits.session import EditSession
 from mulligan.policies.edits.suite import Suite
 from mulligan.tasks.edits.advance import RetryLater, advance
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.celery.queues import Pool
 from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine, take_steps
 from mulligan.workers.edits.sessions.session_store import SessionStore, StoredSession, hints
 from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.local.supervisor import Pool
 
 SCORE = textwrap.dedent(
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.workers.celery.queue_depth import SENT_HEADER
+from mulligan.workers.celery.queues import edit_queue
 from mulligan.workers.ledger import keys
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def hint_at_sessions(services: Services, app: Celery) -> int:
         app.send_task(
             "mulligan.edit",
             args=(session.id,),
-            queue=f"edit.{session.host}",
+            queue=edit_queue(session.host),
             expires=_EXPIRES,
             retry=False,
             headers={SENT_HEADER: time.time()},

@@ -1,0 +1,96 @@
+"""The periodic tasks: what beat sends to the queue `control`, how often, and what each does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Celery
+
+from mulligan.tasks.jobs.sweep import run_sweep
+from mulligan.workers.celery.queue_depth import empty_queues
+from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES
+from mulligan.workers.celery.worker_process import WorkerProcess
+from mulligan.workers.edits.sessions.edit_queue import hint_at_sessions
+from mulligan.workers.figures.fold import Fold
+from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions, run_bulks
+from mulligan.workers.services import Services
+from mulligan.workers.settings.model import Settings
+
+
+@dataclass(frozen=True)
+class PeriodicTask:
+    """One of them. ``run`` returns how much it found to do."""
+
+    name: str
+    #: Seconds between two runs, or how to read them from the settings.
+    interval: float | Callable[[Settings], float]
+    run: Callable[[Services, Celery], int]
+
+    def seconds(self, settings: Settings) -> float:
+        return self.interval(settings) if callable(self.interval) else self.interval
+
+
+def _sweep(services: Services, app: Celery) -> int:
+    """Bring back what was lost on its way: see tasks/jobs/sweep.py."""
+    return run_sweep(
+        services.ledger,
+        empty_queues=lambda: empty_queues(app, QUEUES),
+        publish=services.publisher.publish,
+    )
+
+
+def _fold(services: Services, _app: Celery) -> int:
+    """Add up events into figures, and note when the configuration changed."""
+    services.configured.note(services.live.current(), now=time.time())
+    return Fold(services.ledger.calls, services.settings).run()
+
+
+def _bulk(services: Services, _app: Celery) -> int:
+    """Go on with bulk actions on escalations."""
+    bulks = RedisBulkActions(services.ledger.calls, prefix=services.settings.key_prefix)
+    return run_bulks(services.ledger, bulks, services.publisher.publish)
+
+
+def _webhooks(services: Services, _app: Celery) -> int:
+    """Find what to alert people about, and deliver it."""
+    return services.webhooks.tick()
+
+
+PERIODIC = (
+    PeriodicTask("sweep", lambda settings: settings.sweep_interval, _sweep),
+    PeriodicTask("fold", 1.0, _fold),
+    PeriodicTask("bulk", 1.0, _bulk),
+    PeriodicTask("edits", 1.0, hint_at_sessions),
+    PeriodicTask("webhooks", 2.0, _webhooks),
+)
+
+
+def schedule(settings: Settings) -> dict[str, Any]:
+    """Beat's schedule of them all."""
+    return {
+        task.name: beat_entry(f"mulligan.{task.name}", task.seconds(settings), queue=CONTROL_QUEUE)
+        for task in PERIODIC
+    }
+
+
+def beat_entry(task: str, seconds: float, **options: Any) -> dict[str, Any]:
+    """An entry of a beat schedule; messages that no worker took in time do not pile up."""
+    expiring = {**options, "expires": max(5.0, 2 * seconds)}
+    return {"task": task, "schedule": seconds, "options": expiring}
+
+
+def register_periodic(app: Celery, process: WorkerProcess) -> None:
+    for task in PERIODIC:
+        _register(app, process, task)
+
+
+def _register(app: Celery, process: WorkerProcess, task: PeriodicTask) -> None:
+    def run() -> int:
+        return task.run(process.services, app)
+
+    # Several run each second, day and night: their events would push the jobs out of Flower.
+    silent = {"ignore_result": True, "send_events": False, "shared": False}
+    app.task(name=f"mulligan.{task.name}", **silent)(run)

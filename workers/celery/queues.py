@@ -1,0 +1,135 @@
+"""The queues and the worker pools, declared once.
+
+`mulligan up`, the factory, the console and the local threads read them here. The Procfile,
+docker-compose.yml and deploy/kubernetes/ repeat the pools in their own languages;
+tests/repository/test_pools.py compares them with this file. Nothing here needs Celery.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from mulligan.tasks.ports.errors import BadInput
+
+if TYPE_CHECKING:
+    from mulligan.workers.settings.model import Settings
+
+REPAIR_QUEUE = "repair"
+VERIFY_QUEUE = "verify"
+ATTEMPT_QUEUE = "attempt"
+EDIT_QUEUE = "edit"
+CONTROL_QUEUE = "control"
+#: Jobs that Celery clients send. A message is the only copy of its job until it is accepted.
+SUBMIT_QUEUE = "mulligan.submit"
+
+#: Queues that attempts and verifications are published to; only they can be paused.
+#: Work that has begun comes before new work: retries, then checks, then first attempts.
+JOB_QUEUES = (REPAIR_QUEUE, VERIFY_QUEUE, ATTEMPT_QUEUE)
+#: Queues whose messages are hints at the ledger, in the order in which a worker that serves
+#: several of them must list them.
+QUEUES = (*JOB_QUEUES, EDIT_QUEUE, "loop", CONTROL_QUEUE)
+#: Queues that some worker must serve, or jobs make no progress.
+REQUIRED_QUEUES = (*JOB_QUEUES, CONTROL_QUEUE)
+
+
+def edit_queue(host: str) -> str:
+    """The queue of the trees on one host; a worker of the edit queue adds its own host's."""
+    return f"{EDIT_QUEUE}.{host}"
+
+
+def main_queue(served: Collection[str]) -> str | None:
+    """Of the queues that a worker serves, the one that is most of its work. None: not ours."""
+    by_share = (*reversed(JOB_QUEUES), *(name for name in QUEUES if name not in JOB_QUEUES))
+    return next((name for name in by_share if name in served), None)
+
+
+# -- pools -----------------------------------------------------------------------------------------
+
+PoolKind = Literal["threads", "solo", "prefork"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSpec:
+    """A kind of worker: which queues it serves, in order, and what decides its size."""
+
+    name: str
+    queues: tuple[str, ...]
+    kind: PoolKind = "threads"
+    #: The settings whose values add up to its slots; without any it has one slot.
+    #: A pool with slots of its own (`<name>_slots`) can be scaled: see `scalable`.
+    slots: tuple[str, ...] = ()
+    #: Whether it also sends the periodic tasks. One pool does.
+    beat: bool = False
+
+    @property
+    def scalable(self) -> bool:
+        """Whether KEDA, or the pool's own autoscaler, may change its size."""
+        return self.slots == (f"{self.name}_slots",)
+
+
+_CONTROL = PoolSpec(name="control", queues=(CONTROL_QUEUE, SUBMIT_QUEUE), kind="solo", beat=True)
+
+#: What `mulligan up`, the Procfile, docker-compose.yml and deploy/kubernetes/ run.
+POOLS = (
+    _CONTROL,
+    # Slots of its own: a first-listed queue still waits for a whole task when every slot is busy.
+    PoolSpec(name="repair", queues=(REPAIR_QUEUE,), slots=("repair_slots",)),
+    PoolSpec(name="attempt", queues=(REPAIR_QUEUE, ATTEMPT_QUEUE), slots=("attempt_slots",)),
+    PoolSpec(name="verify", queues=(VERIFY_QUEUE,), slots=("verify_slots",)),
+    # One slot, because a tree has one writer.
+    PoolSpec(name="edit", queues=(EDIT_QUEUE,)),
+)
+#: What `mulligan run` starts: the queues of jobs in fewer processes.
+RUN_POOLS = (
+    _CONTROL,
+    PoolSpec(name="work", queues=JOB_QUEUES, slots=("attempt_slots", "verify_slots")),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """A worker as it is started: a pool's specification with its size."""
+
+    name: str
+    queues: tuple[str, ...]
+    slots: int = 1
+    #: The largest number of slots. With it, each slot is a process, and their number follows the
+    #: work.
+    most: int | None = None
+    kind: PoolKind = "threads"
+    beat: bool = False
+
+    def argv(self) -> list[str]:
+        argv = [sys.executable, "-m", "celery", "-A", "mulligan.workers.app", "--quiet", "worker"]
+        argv += ["-n", f"{self.name}@%h", "-Q", ",".join(self.queues), "-l", "warning"]
+        if self.most is None:
+            argv += ["-P", self.kind, "-c", str(self.slots)]
+        else:  # only prefork can give a slot back (workers/celery/autoscale.py)
+            argv += ["-P", "prefork", f"--autoscale={self.most},{self.slots}"]
+        argv += ["--without-gossip", "--without-mingle"]
+        if self.beat:
+            argv += ["-B", "--scheduler", "celery.beat.Scheduler"]
+        return argv
+
+
+def pools(settings: Settings) -> list[Pool]:
+    """The pools of one host, in the sizes that the settings give them."""
+    return [_sized(spec, settings) for spec in POOLS]
+
+
+def run_pools(settings: Settings) -> list[Pool]:
+    """The pools of `mulligan run`."""
+    return [_sized(spec, settings) for spec in RUN_POOLS]
+
+
+def _sized(spec: PoolSpec, settings: Settings) -> Pool:
+    slots = sum(getattr(settings, name) for name in spec.slots) or 1
+    most = getattr(settings, f"{spec.name}_slots_max") if spec.scalable else None
+    if most is not None and most < slots:
+        raise BadInput(f"{spec.name}_slots_max: {most} is less than {spec.name}_slots ({slots})")
+    return Pool(
+        name=spec.name, queues=spec.queues, slots=slots, most=most, kind=spec.kind, beat=spec.beat
+    )
