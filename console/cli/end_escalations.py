@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import TimeRemainingColumn as Remaining
 
+from mulligan.console.cli.backend import CliBackend, reach
 from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.open_ledgers import located
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.escalation_document import SHOWN, bulk_document, dry_run_document
 from mulligan.tasks.escalations.end_escalations import (
@@ -30,9 +33,7 @@ from mulligan.tasks.escalations.end_escalations import (
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Escalation
 from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
-
-if TYPE_CHECKING:
-    from mulligan.console.cli.backend import CliBackend
+from mulligan.workers.settings.model import load_settings
 
 _VERBS = {"resolved": "resolve", "requeued": "requeue", "cancelled": "cancel"}
 #: How often progress is looked at while others do the work, in seconds.
@@ -84,10 +85,6 @@ def end(request: EndRequest) -> None:
 
 @contextmanager
 def _station() -> Iterator[CliBackend]:
-    from mulligan.console.cli.backend import reach
-    from mulligan.console.cli.open_ledgers import located
-    from mulligan.workers.settings.model import load_settings
-
     with located(load_settings()) as settings:
         yield reach(settings)
 
@@ -188,8 +185,6 @@ def _bar(request: EndRequest, total: int) -> Iterator[Callable[[BulkAction], Non
     if not sys.stderr.isatty() or not total:
         yield lambda _: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
     with Progress(*columns, console=screen.err(), transient=True) as progress:

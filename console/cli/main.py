@@ -1,50 +1,54 @@
-"""The command line. Commands import what they need when they run, so that --help is quick."""
+"""The command line. A command's module is imported when that command is asked for."""
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from mulligan.console.cli.commands import (
-    classify,
-    config,
-    doctor,
-    escalations,
-    init,
-    jobs,
-    run,
-    schema,
-    submit,
-    token,
-    up,
-    verify,
-    webhooks,
-)
-from mulligan.console.cli.commands import console as serve
-from mulligan.console.cli.commands import queue as queues
-from mulligan.console.cli.commands import report as reports
-from mulligan.console.cli.edits import edits_command as edits
-from mulligan.console.cli.exit_codes import ErrorReportingGroup
+from mulligan.console.cli.command_table import COMMANDS
+from mulligan.console.cli.lazy_group import LazyGroup, declare
 
 _ABOUT = "A queue for language-model work: retries correct their own input."
 
 
-def _version(wanted: bool) -> None:
-    if not wanted:
-        return
-    from importlib.metadata import version
+class RootGroup(LazyGroup):
+    """All commands. Whatever one raises becomes a message and an exit code here."""
 
-    typer.echo(f"mulligan {version('mulligan')}")
-    raise typer.Exit
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands.update(declare(COMMANDS))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            # Exit, Abort and usage errors are typer's own to finish.
+            if hasattr(error, "exit_code") or type(error).__name__ == "Abort" or _debugging():
+                raise
+            # Only an error pays for what its message needs.
+            from mulligan.console.cli.error_report import report
+
+            raise typer.Exit(int(report(error))) from None
+
+
+def _debugging() -> bool:
+    return os.environ.get("MULLIGAN_DEBUG", "") not in ("", "0")
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"mulligan {version('mulligan')}")
+        raise typer.Exit
 
 
 def create_cli() -> typer.Typer:
     cli = typer.Typer(
-        cls=ErrorReportingGroup,
+        cls=RootGroup,
         help=_ABOUT,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -56,40 +60,25 @@ def create_cli() -> typer.Typer:
     def root(
         _: Annotated[
             bool,
-            typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+            typer.Option(
+                "--version", callback=_print_version, is_eager=True, help="Show the version."
+            ),
         ] = False,
     ) -> None:
         pass
 
-    cli.command()(init.init)
-    cli.command()(run.run)
-    cli.command()(up.up)
-    cli.command()(serve.console)
-    cli.command()(submit.submit)
-    cli.add_typer(jobs.create_cli(), name="jobs")
-    cli.add_typer(queues.create_cli(), name="queue")
-    cli.add_typer(escalations.create_cli(), name="escalations")
-    cli.add_typer(edits.create_cli(), name="edits")
-    cli.add_typer(token.create_cli(), name="token")
-    cli.command()(verify.verify)
-    cli.command()(classify.classify)
-    cli.add_typer(reports.create_cli(), name="report")
-    cli.add_typer(webhooks.create_cli(), name="webhooks")
-    cli.add_typer(config.create_cli(), name="config")
-    cli.command()(schema.schema)
-    cli.command()(doctor.doctor)
     return cli
 
 
 def main() -> None:
-    _find_users_modules()
+    _add_users_modules()
     create_cli()(prog_name="mulligan")
 
 
-def _find_users_modules() -> None:
+def _add_users_modules() -> None:
     """Let contracts name models of the user's project, as workers that are started there can.
 
-    Last on the path: nothing of the project takes the place of an installed package.
+    They come last on the path, so nothing in the project replaces an installed package.
     """
     named = os.environ.get("MULLIGAN_CONFIG")
     here = ""  # the current directory, even if it is gone

@@ -7,10 +7,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mulligan.workers.local.supervisor import Stack
+from mulligan.workers.local.supervisor import Stack
+from mulligan.workers.sandbox.private import remove_abandoned
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -39,8 +38,6 @@ def stop(stack: Stack) -> None:
 
     Nor are the private copies of those that had to be killed.
     """
-    from mulligan.workers.sandbox.private import remove_abandoned
-
     with answering(lambda: _kill(stack)):
         stack.stop()
         remove_abandoned()

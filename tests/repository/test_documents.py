@@ -306,7 +306,7 @@ def commands(command: Any, path: str = "mulligan") -> Iterator[tuple[str, Any]]:
         for name, child in command.commands.items():
             yield from commands(child, f"{path} {name}")
     else:
-        yield path, command
+        yield path, command.load()
 
 
 def test_every_command_and_option_is_documented() -> None:

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
-from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
+from mulligan.console.jobfiles.source_document import read_text
+from mulligan.policies.failures.classify import classify_failure
+from mulligan.policies.failures.failure import (
+    FailureRecord,
+    Finding,
+    VerificationResult,
+    failure_record_to_dict,
+)
+from mulligan.policies.failures.signature import explain_signature
+from mulligan.policies.repair.instruction import (
+    reduce_failure_to_repair,
+    repair_instruction_to_dict,
+)
+from mulligan.tasks.jobs.validation_errors import explain
+from mulligan.tasks.ports.errors import BadInput
 
 
 def classify(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A failure as JSON, or as text; - is stdin.")
+        str, typer.Argument(metavar="FILE", help="Failure as JSON or text; - is stdin.")
     ],
-    attempt: Annotated[int, typer.Option(help="Which attempt failed.", min=1)] = 1,
+    attempt: Annotated[int, typer.Option(help="Number of the failed attempt.", min=1)] = 1,
     json: Json = False,
 ) -> None:
-    """Classify a failure.
+    """Classify a failure and show its signature and repair.
 
-    It may be a VerificationResult, a record, {"kind": …}, {"exit_code": …} or plain text.
+    FILE holds a VerificationResult, a record, {"kind": …}, {"exit_code": …} or plain text.
     """
-    from mulligan.console.jobfiles.source_document import read_text
-    from mulligan.policies.failures.failure import failure_record_to_dict
-    from mulligan.policies.failures.signature import explain_signature
-    from mulligan.policies.repair.instruction import (
-        reduce_failure_to_repair,
-        repair_instruction_to_dict,
-    )
-
     text = read_text(file, "<stdin>" if file == "-" else file)
     record = _record(text, file, attempt)
     instruction, signature = reduce_failure_to_repair(record), explain_signature(record)
@@ -53,15 +62,6 @@ def classify(
 
 def _record(text: str, file: str, attempt: int) -> Any:
     """The classified failure of a payload, or BadInput."""
-    import json
-
-    from pydantic import ValidationError
-
-    from mulligan.policies.failures.classify import classify_failure
-    from mulligan.policies.failures.failure import FailureRecord, VerificationResult
-    from mulligan.tasks.jobs.validation_errors import explain
-    from mulligan.tasks.ports.errors import BadInput
-
     if not text.strip():
         raise BadInput(f"{file}: is empty")
     try:
@@ -87,10 +87,6 @@ def _record(text: str, file: str, attempt: int) -> Any:
 
 def _check_findings(payload: dict[str, Any]) -> None:
     """Raise ValidationError with the place of each finding that is none."""
-    from pydantic import TypeAdapter
-
-    from mulligan.policies.failures.failure import Finding
-
     for name in ("findings", "errors"):
         if isinstance(payload.get(name), list):
             TypeAdapter(dict[str, list[Finding]]).validate_python({name: payload[name]})

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-import typer
-
-from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from mulligan.workers.settings.model import Settings
+from mulligan.workers.settings.live_settings import LIVE
+from mulligan.workers.settings.model import Settings, config_path, load_settings, read_file
 
 _MASK = "***"
 #: `api_key_env` names a variable and is no secret itself.
@@ -29,19 +27,11 @@ _SECRET_PARAMETER = re.compile(
 _URL_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^/\s]*@")
 
 
-def create_cli() -> typer.Typer:
-    cli = typer.Typer(help="The configuration in force.", no_args_is_help=True)
-    cli.command("show")(show)
-    # A group with one command would otherwise become that command.
-    cli.callback()(lambda: None)
-    return cli
-
-
 def show(json: Json = False) -> None:
-    """Print every setting with its value and where it comes from. Secrets are masked."""
-    from mulligan.workers.settings.live_settings import LIVE
-    from mulligan.workers.settings.model import config_path, load_settings
+    """Print every setting with its value and origin.
 
+    Secrets are masked.
+    """
     settings, path = load_settings(), config_path()
     rows = {
         name: {"value": value, "from": origins(name, path), "read_again": name in LIVE}
@@ -79,8 +69,6 @@ def _masked(value: Any, key: str = "") -> Any:
 
 def _without_path(url: str) -> str:
     """The path of a webhook's URL is often what lets somebody post to it."""
-    from urllib.parse import urlsplit
-
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}/{_MASK}" if parts.path.strip("/") or parts.query else url
@@ -88,8 +76,6 @@ def _without_path(url: str) -> str:
 
 def origins(name: str, path: Path | None) -> list[str]:
     """Where a value comes from; a table may be put together from several places."""
-    from mulligan.workers.settings.model import read_file
-
     variable = f"MULLIGAN_{name.upper()}"
     found = sorted(
         given
@@ -104,12 +90,8 @@ def origins(name: str, path: Path | None) -> list[str]:
 
 
 def _is_table(name: str) -> bool:
-    from mulligan.workers.settings.model import Settings
-
     return isinstance(Settings.model_fields[name].get_default(call_default_factory=True), dict)
 
 
 def _text(value: Any) -> str:
-    import json
-
     return "none" if value is None else json.dumps(value, ensure_ascii=False)

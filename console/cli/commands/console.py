@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from mulligan.console.cli.open_ledgers import located
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from mulligan.workers.settings.model import Settings
+from mulligan.console.http.access import LOOPBACK
+from mulligan.console.http.context import open_context
+from mulligan.console.http.server import ConsoleServer, listen
+from mulligan.workers.settings.model import Settings, load_settings
 
 
 def console(
     host: Annotated[
-        str | None, typer.Option(help="The address to listen on (console_host).")
+        str | None, typer.Option(help="Address to listen on (default: console_host).")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="The port; 0 is any (console_port).", min=0, max=65535)
+        int | None,
+        typer.Option(help="Port; 0 picks a free one (default: console_port).", min=0, max=65535),
     ] = None,
 ) -> None:
     """Serve the HTTP API and the page until Ctrl-C."""
-    from mulligan.console.cli.open_ledgers import located
-    from mulligan.workers.settings.model import load_settings
-
     given: dict[str, Any] = {"console_host": host, "console_port": port}
     overrides = {name: value for name, value in given.items() if value is not None}
     with located(load_settings(**overrides)) as found:
@@ -32,10 +32,6 @@ def console(
 
 
 def _serve(settings: Settings) -> None:
-    from mulligan.console.http.access import LOOPBACK
-    from mulligan.console.http.context import open_context
-    from mulligan.console.http.server import ConsoleServer, listen
-
     listening = listen(settings.console_host, settings.console_port)
     context = open_context(settings)
     context.ledger.now()  # a ledger that is away is told before anything is served

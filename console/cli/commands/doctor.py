@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import typer
 
-from mulligan.console.cli.commands.run import Json
-from mulligan.console.cli.exit_codes import ExitCode, NoBroker, advice
+from mulligan.console.cli.backend import broker_errors, reach
+from mulligan.console.cli.commands.up import without_password
+from mulligan.console.cli.doctor_checks import (
+    Check,
+    check_host,
+    check_ledger,
+    check_workers,
+    fail,
+    ok,
+)
+from mulligan.console.cli.error_report import advice
+from mulligan.console.cli.exit_codes import ExitCode, NoBroker
+from mulligan.console.cli.home import is_up
+from mulligan.console.cli.open_ledgers import located
+from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from mulligan.console.cli.doctor_checks import Check
-    from mulligan.workers.settings.model import Settings
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
+from mulligan.workers.settings.model import Settings, load_settings
 
 _MEND = "mend it in mulligan.toml or in the environment"
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -40,10 +50,6 @@ def _print(checks: list[Check]) -> None:
 
 
 def _examine() -> Iterator[Check]:
-    from mulligan.console.cli.doctor_checks import check_host, fail
-    from mulligan.tasks.ports.errors import BadInput
-    from mulligan.workers.settings.model import load_settings
-
     try:
         settings = load_settings()
     except BadInput as error:
@@ -56,13 +62,6 @@ def _examine() -> Iterator[Check]:
 
 def _examine_fleet(settings: Settings) -> Iterator[Check]:
     """The broker, the ledger and the workers, as far as there are any."""
-    from mulligan.console.cli.backend import broker_errors, reach
-    from mulligan.console.cli.commands.up import without_password
-    from mulligan.console.cli.doctor_checks import check_ledger, check_workers, fail, ok
-    from mulligan.console.cli.home import is_up
-    from mulligan.console.cli.open_ledgers import located
-    from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
-
     expected = settings.broker_url is not None or is_up(settings.home)
     try:
         with located(settings) as found:

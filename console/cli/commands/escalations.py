@@ -4,74 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.end_escalations import EndRequest, end, shares, who
+from mulligan.console.cli.open_ledgers import reading
+from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from mulligan.tasks.escalations.end_escalations import EscalationFilter
-    from mulligan.tasks.ports.ledger import Escalation, EscalationGroup
+from mulligan.console.reports.escalation_document import escalation_document, group_document
+from mulligan.policies.escalations.alerts import runbook_link
+from mulligan.policies.jobs.job import Decoding, parse_duration
+from mulligan.tasks.escalations.end_escalations import (
+    EndAction,
+    EscalationFilter,
+    find_group,
+    list_groups,
+)
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.ledger import Escalation, EscalationGroup
+from mulligan.workers.alerts.webhooks import places
+from mulligan.workers.settings.model import load_settings
 
 #: How much of a group's detail the list shows.
 _DETAIL = 100
-Signature = Annotated[str, typer.Argument(metavar="SIGNATURE", help="As `list` shows it.")]
-Tenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")]
+Signature = Annotated[
+    str, typer.Argument(metavar="SIGNATURE", help="Signature, as shown by `list`.")
+]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")]
 OfSignature = Annotated[
-    str | None, typer.Option("--signature", metavar="SIGNATURE", help="A whole group.")
+    str | None,
+    typer.Option("--signature", metavar="SIGNATURE", help="All open escalations of a group."),
 ]
 Ids = Annotated[
-    list[str] | None, typer.Option("--id", metavar="ID", help="One escalation; may be repeated.")
+    list[str] | None, typer.Option("--id", metavar="ID", help="One escalation; repeatable.")
 ]
-TaskType = Annotated[str | None, typer.Option("--task-type", help="Only of this task type.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="Only escalated for this reason.")]
+TaskType = Annotated[str | None, typer.Option("--task-type", help="Only this task type.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Only this reason.")]
 Older = Annotated[
-    str | None, typer.Option("--older-than", metavar="AGE", help="At least this old: 20s, 10m, 1h.")
+    str | None, typer.Option("--older-than", metavar="AGE", help="Minimum age: 20s, 10m, 1h.")
 ]
-Newer = Annotated[str | None, typer.Option("--newer-than", metavar="AGE", help="At most this old.")]
-Note = Annotated[str, typer.Option("--note", help="For the record: what it was, what was done.")]
-By = Annotated[str | None, typer.Option("--by", help="Who does it; you at this host otherwise.")]
+Newer = Annotated[str | None, typer.Option("--newer-than", metavar="AGE", help="Maximum age.")]
+Note = Annotated[str, typer.Option("--note", help="Note for the record: cause and remedy.")]
 PerSecond = Annotated[
-    float, typer.Option("--per-second", help="At most so many a second.", min=0.1, max=1000)
+    float, typer.Option("--per-second", help="Maximum per second.", min=0.1, max=1000)
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what it would do, and change nothing.")
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-
-
-def create_cli() -> typer.Typer:
-    cli = typer.Typer(
-        help="What needs a person: look, resolve, requeue, cancel, mute.", no_args_is_help=True
-    )
-    cli.command("list")(list_escalations)
-    cli.command("show")(show)
-    cli.command("resolve")(resolve)
-    cli.command("requeue")(requeue)
-    cli.command("cancel")(cancel)
-    cli.command("mute")(mute)
-    return cli
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 # -- looking ---------------------------------------------------------------------------------------
 
 
 def list_escalations(
-    all_: Annotated[bool, typer.Option("--all", help="Groups with nothing open, too.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Include groups without open escalations.")
+    ] = False,
     tenant: Tenant = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=5000)] = 50,
+    limit: Annotated[int, typer.Option(help="Maximum rows.", min=1, max=5000)] = 50,
     json: Json = False,
 ) -> None:
-    """List escalations, alike ones as one row, the newest first."""
-    from mulligan.console.cli.open_ledgers import reading
-    from mulligan.console.reports.escalation_document import group_document
-    from mulligan.policies.escalations.alerts import runbook_link
-    from mulligan.tasks.escalations.end_escalations import list_groups
-    from mulligan.workers.alerts.webhooks import places
-    from mulligan.workers.settings.model import load_settings
-
+    """List escalations, grouped by signature, newest first."""
     settings = load_settings()
     with reading(settings) as ledger:
         groups = list_groups(ledger, only_open=not all_, tenant=tenant, limit=limit)
@@ -88,8 +81,6 @@ def list_escalations(
 
 def _print_groups(groups: Sequence[EscalationGroup], now: float) -> None:
     """Two lines each: a table would cut the signature, which people copy, on a narrow terminal."""
-    from mulligan.console.cli.end_escalations import shares
-
     counts = [f"{group.open:,} open" for group in groups]
     wide = max(len(count) for count in counts)
     longest = max(len(group.signature) for group in groups)
@@ -107,19 +98,12 @@ def _print_groups(groups: Sequence[EscalationGroup], now: float) -> None:
 
 def show(
     signature: Signature,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 20,
-    only_open: Annotated[bool, typer.Option("--open", help="Without those that ended.")] = False,
+    limit: Annotated[int, typer.Option(help="Maximum rows.", min=1, max=10_000)] = 20,
+    only_open: Annotated[bool, typer.Option("--open", help="Only open escalations.")] = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show a group and its newest escalations: what they were, and who ended them."""
-    from mulligan.console.cli.open_ledgers import reading
-    from mulligan.console.reports.escalation_document import escalation_document, group_document
-    from mulligan.policies.escalations.alerts import runbook_link
-    from mulligan.tasks.escalations.end_escalations import find_group
-    from mulligan.workers.alerts.webhooks import places
-    from mulligan.workers.settings.model import load_settings
-
+    """Show a group and its newest escalations."""
     settings = load_settings()
     with reading(settings) as ledger:
         group = find_group(ledger, signature, tenant=tenant)
@@ -172,8 +156,6 @@ def _ago(seconds: float) -> str:
 
 
 def _unknown(signature: str) -> Exception:
-    from mulligan.tasks.ports.errors import BadInput
-
     return BadInput(
         f"{signature}: no escalation has this signature; `mulligan escalations list --all`"
         " shows those there are"
@@ -198,10 +180,7 @@ def resolve(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Resolve escalations: they are dealt with, their jobs stay as they are."""
-    from mulligan.console.cli.end_escalations import EndRequest, end
-    from mulligan.tasks.escalations.end_escalations import EndAction
-
+    """Resolve escalations; their jobs stay as they are."""
     which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
     action = EndAction(how="resolved", by=_by(by), note=note)
     end(
@@ -221,16 +200,16 @@ def requeue(
     newer_than: Newer = None,
     prompt_file: Annotated[
         Path | None,
-        typer.Option("--prompt-file", metavar="FILE", help="Ask with this text instead."),
+        typer.Option("--prompt-file", metavar="FILE", help="File with a new prompt."),
     ] = None,
     fallback: Annotated[
-        int, typer.Option("--fallback", help="The runner's Nth fallback.", min=0, max=100)
+        int, typer.Option("--fallback", help="Use the runner's Nth fallback.", min=0, max=100)
     ] = 0,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", help="Another temperature.", min=0, max=2)
+        float | None, typer.Option("--temperature", help="Use this temperature.", min=0, max=2)
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", help="Another cap on the answer.", min=1)
+        int | None, typer.Option("--max-tokens", help="Use this limit for the answer.", min=1)
     ] = None,
     constrained: Annotated[
         bool, typer.Option("--constrained", help="Constrain the answer to the job's schema.")
@@ -242,11 +221,7 @@ def requeue(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Queue jobs again, as a new context: earlier failures are no longer counted."""
-    from mulligan.console.cli.end_escalations import EndRequest, end
-    from mulligan.policies.jobs.job import Decoding
-    from mulligan.tasks.escalations.end_escalations import EndAction
-
+    """Requeue escalated jobs; earlier failures no longer count."""
     which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
     decoding = Decoding(
         fallback=fallback, temperature=temperature, max_tokens=max_tokens, constrained=constrained
@@ -280,10 +255,7 @@ def cancel(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Give jobs up: they end as cancelled."""
-    from mulligan.console.cli.end_escalations import EndRequest, end
-    from mulligan.tasks.escalations.end_escalations import EndAction
-
+    """Cancel escalated jobs."""
     which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
     action = EndAction(how="cancelled", by=_by(by), note=note)
     end(
@@ -302,9 +274,6 @@ def _which(
     older_than: str | None,
     newer_than: str | None,
 ) -> EscalationFilter:
-    from mulligan.tasks.escalations.end_escalations import EscalationFilter
-    from mulligan.tasks.ports.errors import BadInput
-
     which = EscalationFilter(
         signature=signature,
         ids=tuple(ids or ()),
@@ -323,9 +292,6 @@ def _which(
 
 
 def _age(option: str, text: str | None) -> float | None:
-    from mulligan.policies.jobs.job import parse_duration
-    from mulligan.tasks.ports.errors import BadInput
-
     if text is None:
         return None
     try:
@@ -335,8 +301,6 @@ def _age(option: str, text: str | None) -> float | None:
 
 
 def _prompt(file: Path | None) -> str | None:
-    from mulligan.tasks.ports.errors import BadInput
-
     if file is None:
         return None
     try:
@@ -350,8 +314,6 @@ def _prompt(file: Path | None) -> str | None:
 
 
 def _by(given: str | None) -> str:
-    from mulligan.console.cli.end_escalations import who
-
     return given or who()
 
 
@@ -360,14 +322,14 @@ def _by(given: str | None) -> str:
 
 def mute(
     signature: Signature,
-    for_: Annotated[str, typer.Option("--for", metavar="AGE", help="How long: 30m, 4h.")] = "4h",
-    off: Annotated[bool, typer.Option("--off", help="Lift the mute.")] = False,
+    for_: Annotated[str, typer.Option("--for", metavar="AGE", help="Duration: 30m, 4h.")] = "4h",
+    off: Annotated[bool, typer.Option("--off", help="Unmute.")] = False,
     json: Json = False,
 ) -> None:
-    """No alerts of a group for a while; it is counted and listed as before."""
-    from mulligan.console.cli.open_ledgers import reading
-    from mulligan.workers.settings.model import load_settings
+    """Mute the alerts of a group for a while.
 
+    The group is still counted and listed.
+    """
     seconds = _age("--for", for_) or 0.0
     with reading(load_settings()) as ledger:
         until = None if off else ledger.now() + seconds

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mulligan.console.cli.commands.schema import Kind, schema_for
 from mulligan.console.cli.output import screen
+from mulligan.console.jobfiles.starter_files import config_file, job_file
+from mulligan.tasks.ports.errors import BadInput, MulliganError
+from mulligan.workers.runners.local_state import model_path
 
 _CONFIG, _JOBS = "mulligan.toml", "jobs.yaml"
 #: As the headers of the two files name it.
@@ -16,15 +22,16 @@ _SCHEMAS = ".mulligan"
 
 def init(
     folder: Annotated[
-        str, typer.Argument(metavar="[DIR]", help="Where to write; made if it is missing.")
+        str, typer.Argument(metavar="[DIR]", help="Target directory; created if missing.")
     ] = ".",
     force: Annotated[
         bool, typer.Option("--force", help="Replace mulligan.toml and jobs.yaml.")
     ] = False,
 ) -> None:
-    """Write mulligan.toml and jobs.yaml to start from, with schemas for editors."""
-    from mulligan.console.jobfiles.starter_files import config_file, job_file
+    """Write a starter mulligan.toml and jobs.yaml.
 
+    Schemas for editors go into .mulligan.
+    """
     target = Path(folder)
     local = _local_model()
     texts = {_CONFIG: config_file(local=local), _JOBS: job_file()}
@@ -43,8 +50,6 @@ def init(
 
 def _refuse_existing(target: Path) -> None:
     """All or nothing: half of two files that belong together would not work."""
-    from mulligan.tasks.ports.errors import BadInput
-
     if target.exists() and not target.is_dir():
         raise BadInput(f"{target}: is a file; name a directory")
     there = [target / name for name in (_CONFIG, _JOBS) if (target / name).exists()]
@@ -56,9 +61,6 @@ def _refuse_existing(target: Path) -> None:
 
 
 def _local_model() -> bool:
-    from mulligan.tasks.ports.errors import MulliganError
-    from mulligan.workers.runners.local_state import model_path
-
     try:
         model_path()
     except MulliganError:
@@ -68,10 +70,6 @@ def _local_model() -> bool:
 
 def _write_schemas(folder: Path) -> None:
     """Made anew each time: nobody edits them, and they follow the installed version."""
-    import json
-
-    from mulligan.console.cli.commands.schema import Kind, schema_for
-
     folder.mkdir(exist_ok=True)
     kinds: tuple[Kind, ...] = ("job", "config")
     for kind in kinds:
@@ -80,6 +78,4 @@ def _write_schemas(folder: Path) -> None:
 
 
 def _quoted(folder: str) -> str:
-    import shlex
-
     return shlex.quote(folder)

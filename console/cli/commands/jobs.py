@@ -4,48 +4,40 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from mulligan.console.cli.commands.lint import lint
-from mulligan.console.cli.commands.run import Json
 from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.find_job import find_job
+from mulligan.console.cli.follow_jobs import FollowedJobs, latest_event_id
+from mulligan.console.cli.open_ledgers import reading
+from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from mulligan.tasks.ports.ledger import Event, JobView, Ledger
+from mulligan.console.cli.output.job_story import STATE_STYLES, clock, print_story
+from mulligan.console.cli.output.live_progress import told
+from mulligan.console.reports.job_document import job_document, job_summary
+from mulligan.policies.jobs.job import TERMINAL
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.ledger import Event, JobView, Ledger
+from mulligan.workers.settings.model import load_settings
 
 State = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
 Ref = Annotated[
     str,
-    typer.Argument(metavar="REF", help="Id, its beginning, idempotency key, name or task type."),
+    typer.Argument(metavar="REF", help="Id or its beginning, idempotency key, name or task type."),
 ]
-
-
-def create_cli() -> typer.Typer:
-    about = "Check job files; look at jobs, follow them, cancel them."
-    cli = typer.Typer(help=about, no_args_is_help=True)
-    cli.command("lint")(lint)
-    cli.command("list")(list_jobs)
-    cli.command("show")(show)
-    cli.command("watch")(watch)
-    cli.command("cancel")(cancel)
-    return cli
 
 
 def list_jobs(
     state: Annotated[State | None, typer.Option(help="Only jobs in this state.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 50,
+    limit: Annotated[int, typer.Option(help="Maximum rows.", min=1, max=10_000)] = 50,
     json: Json = False,
 ) -> None:
     """List the newest jobs."""
-    from mulligan.console.cli.open_ledgers import reading
-    from mulligan.console.reports.job_document import job_summary
-    from mulligan.workers.settings.model import load_settings
-
     with reading(load_settings()) as ledger:
         views = ledger.jobs(state=state, limit=limit)
     if json:
@@ -57,11 +49,6 @@ def list_jobs(
 
 
 def _print_table(views: Sequence[JobView]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from mulligan.console.cli.output.job_story import STATE_STYLES, clock
-
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("id", "job", "state", "reason", "tokens", "created"):
         table.add_column(name, no_wrap=True, justify="right" if name == "tokens" else "left")
@@ -85,14 +72,7 @@ def show(
     attempt: Annotated[int | None, typer.Option(help="Only this attempt, in full.", min=1)] = None,
     json: Json = False,
 ) -> None:
-    """Tell the story of one job."""
-    from mulligan.console.cli.find_job import find_job
-    from mulligan.console.cli.open_ledgers import reading
-    from mulligan.console.cli.output.job_story import print_story
-    from mulligan.console.reports.job_document import job_document
-    from mulligan.tasks.ports.errors import BadInput
-    from mulligan.workers.settings.model import load_settings
-
+    """Show what happened to a job."""
     settings = load_settings()
     with reading(settings) as ledger:
         view = find_job(ledger, ref, partitions=settings.partitions)
@@ -108,12 +88,7 @@ def watch(
     ref: Annotated[str | None, typer.Argument(metavar="[REF]", help="Only this job.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
-    """Follow what happens, until Ctrl-C or until the job has ended."""
-    from mulligan.console.cli.find_job import find_job
-    from mulligan.console.cli.open_ledgers import reading
-    from mulligan.policies.jobs.job import TERMINAL
-    from mulligan.workers.settings.model import load_settings
-
+    """Follow events until Ctrl-C, or until the job has ended."""
     settings = load_settings()
     with reading(settings) as ledger:
         view = find_job(ledger, ref, partitions=settings.partitions) if ref else None
@@ -124,9 +99,6 @@ def watch(
 
 
 def _follow(ledger: Ledger, *, only: str | None, json: bool) -> None:
-    from mulligan.console.cli.follow_jobs import FollowedJobs, latest_event_id
-    from mulligan.console.cli.output.live_progress import told
-
     after = latest_event_id(ledger)
     seen = FollowedJobs({})
     while True:
@@ -156,10 +128,6 @@ def _print_event(event: Event) -> None:
 
 def cancel(ref: Ref, json: Json = False) -> None:
     """Cancel a job that has not ended."""
-    from mulligan.console.cli.find_job import find_job
-    from mulligan.console.cli.open_ledgers import reading
-    from mulligan.workers.settings.model import load_settings
-
     settings = load_settings()
     with reading(settings) as ledger:
         view = find_job(ledger, ref, partitions=settings.partitions)

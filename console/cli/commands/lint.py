@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.commands.run import Files, Json
 from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.options import Files, Json
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from mulligan.console.jobfiles.linter import LintReport
+from mulligan.console.jobfiles.linter import LintReport, lint_files
 
 _STYLES = {"error": "red", "warning": "yellow"}
 
@@ -19,13 +17,11 @@ _STYLES = {"error": "red", "warning": "yellow"}
 def lint(
     files: Files,
     allow_inline: Annotated[
-        bool, typer.Option(help="Whether jobs may define runners and commands themselves.")
+        bool, typer.Option(help="Allow runners and commands defined in the job file.")
     ] = True,
     json: Json = False,
 ) -> None:
     """Check job files without running them."""
-    from mulligan.console.jobfiles.linter import lint_files
-
     found = lint_files(files, allow_inline=allow_inline)
     errors = found.count("error")
     if json:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
-from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.open_ledgers import reading
+from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from mulligan.tasks.ports.ledger import JobView
+from mulligan.tasks.ports.ledger import JobView
+from mulligan.workers.settings.model import load_settings
 
 #: What enforcing would have done with a task, in the order in which people are told.
 PASSED, MANDATORY, POLICY, ESCALATED = "passed", "mandatory_retry", "policy_retry", "escalation"
@@ -36,16 +35,16 @@ UNKNOWN = (
 
 
 def observe(
-    window_days: Annotated[int, typer.Option(help="So many days back.", min=1, max=365)] = 7,
+    window_days: Annotated[int, typer.Option(help="Days to look back.", min=1, max=365)] = 7,
     limit: Annotated[
-        int, typer.Option(help="Look at most at so many jobs, the newest.", min=10, max=50_000)
+        int, typer.Option(help="Maximum jobs to look at, newest first.", min=10, max=50_000)
     ] = 5000,
     json: Json = False,
 ) -> None:
-    """What enforcing would have changed for the tasks that run with mode="observe"."""
-    from mulligan.console.cli.open_ledgers import reading
-    from mulligan.workers.settings.model import load_settings
+    """What enforcing would change for observed tasks.
 
+    Observed tasks are those that run with mode="observe".
+    """
     with reading(load_settings()) as ledger:
         now = ledger.now()
         newest = ledger.jobs(limit=limit)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.backend import CliBackend, reach
+from mulligan.console.cli.open_ledgers import located
+from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES
-
-if TYPE_CHECKING:
-    from mulligan.console.cli.backend import CliBackend
+from mulligan.workers.settings.model import load_settings
 
 What = Annotated[
     str,
@@ -24,18 +26,8 @@ What = Annotated[
 ]
 
 
-def create_cli() -> typer.Typer:
-    cli = typer.Typer(help="See how much waits; pause and resume.", no_args_is_help=True)
-    cli.command("list")(list_queues)
-    cli.command("pause")(pause)
-    cli.command("resume")(resume)
-    return cli
-
-
 def list_queues(json: Json = False) -> None:
-    """List the queues, how much waits in each, and what is paused."""
-    from mulligan.workers.celery.queue_depth import depths
-
+    """List the queues with their lengths, and what is paused."""
     with _station() as backend:
         paused = backend.ledger.paused()
         waiting = depths(backend.app, QUEUES)
@@ -51,7 +43,7 @@ def list_queues(json: Json = False) -> None:
 
 
 def pause(what: What, json: Json = False) -> None:
-    """Start nothing more of this kind until it is resumed."""
+    """Pause a queue, a task type or a provider."""
     name = _known(what)
     with _station() as backend:
         backend.ledger.pause(name)
@@ -59,7 +51,7 @@ def pause(what: What, json: Json = False) -> None:
 
 
 def resume(what: What, json: Json = False) -> None:
-    """Lift a pause."""
+    """Resume what was paused."""
     name = _known(what)
     with _station() as backend:
         was = name in backend.ledger.paused()
@@ -69,17 +61,11 @@ def resume(what: What, json: Json = False) -> None:
 
 @contextmanager
 def _station() -> Iterator[CliBackend]:
-    from mulligan.console.cli.backend import reach
-    from mulligan.console.cli.open_ledgers import located
-    from mulligan.workers.settings.model import load_settings
-
     with located(load_settings()) as settings:
         yield reach(settings)
 
 
 def _known(what: str) -> str:
-    from mulligan.tasks.ports.errors import BadInput
-
     kind, _, name = what.partition(":")
     if kind in ("task_type", "provider") and name:
         return what

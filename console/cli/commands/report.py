@@ -2,45 +2,55 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from mulligan.console.cli.commands import observe as observed
-from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.open_ledgers import reading
+from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
+from mulligan.console.reports.cost_report import cost_report
+from mulligan.console.reports.failure_report import failures_report
+from mulligan.console.reports.html_report import html
+from mulligan.console.reports.markdown_report import markdown, plain
+from mulligan.console.reports.report_view import (
+    Day,
+    ReportView,
+    budget_view,
+    cost_view,
+    delayed_verification_view,
+    failures_view,
+    immediate_loop_view,
+)
+from mulligan.policies.cycles.report import (
+    CycleRow,
+    budget_report,
+    delayed_verification_report,
+    exhausted,
+    immediate_loop_report,
+    verified,
+)
+from mulligan.policies.figures.failure_ranking import RankingFilter
+from mulligan.workers.figures.fold import Fold
+from mulligan.workers.figures.windows import FigureReader
+from mulligan.workers.ledger.cycle_rows import CycleRows
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.settings.model import Settings, load_settings
 
-if TYPE_CHECKING:
-    from mulligan.console.reports.report_view import Day, ReportView
-    from mulligan.policies.cycles.report import CycleRow
-    from mulligan.workers.figures.windows import FigureReader
-    from mulligan.workers.ledger.redis_ledger import RedisLedger
-    from mulligan.workers.settings.model import Settings
-
-WindowDays = Annotated[int, typer.Option(help="So many days back.", min=1, max=365)]
-Limit = Annotated[int, typer.Option(help="At most so many cycles.", min=10, max=50_000)]
+WindowDays = Annotated[int, typer.Option(help="Days to look back.", min=1, max=365)]
+Limit = Annotated[int, typer.Option(help="Maximum cycles, newest first.", min=10, max=50_000)]
 Output = Annotated[
-    Path | None, typer.Option(help="Write the report there, as JSON or with --markdown so.")
+    Path | None, typer.Option(help="Write the report to this file, as JSON or Markdown.")
 ]
-Markdown = Annotated[bool, typer.Option("--markdown", help="As Markdown.")]
-Html = Annotated[Path | None, typer.Option(help="Write a page with plots there.")]
-Window = Annotated[str, typer.Option(help="How far back: 1h, 24h, 7d…")]
-
-
-def create_cli() -> typer.Typer:
-    cli = typer.Typer(help="Figures over the ledger.", no_args_is_help=True)
-
-    cli.command("immediate-loop")(immediate_loop)
-    cli.command("delayed-verification")(delayed_verification)
-    cli.command("budget")(budget)
-    cli.command("failures")(failures)
-    cli.command("cost")(cost)
-    cli.command("observe")(observed.observe)
-    return cli
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
+Html = Annotated[Path | None, typer.Option(help="Write an HTML page with charts to this file.")]
+Window = Annotated[str, typer.Option(help="Time to look back: 1h, 24h, 7d…")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +74,7 @@ def immediate_loop(
     markdown: Markdown = False,
     html: Html = None,
 ) -> None:
-    """How many low scores got their immediate retry, how soon, and what became of them."""
-    from mulligan.console.reports.report_view import immediate_loop_view
-    from mulligan.policies.cycles.report import immediate_loop_report
-
+    """How low scores were retried, and how soon."""
     form = Form(json=json, markdown=markdown, output=output, html=html)
     _over_cycles(
         immediate_loop_report,
@@ -87,10 +94,7 @@ def delayed_verification(
     markdown: Markdown = False,
     html: Html = None,
 ) -> None:
-    """Which delayed verifications counted, which did not and why, and which are stale."""
-    from mulligan.console.reports.report_view import delayed_verification_view
-    from mulligan.policies.cycles.report import delayed_verification_report, verified
-
+    """Which delayed verifications counted, and why not."""
     form = Form(json=json, markdown=markdown, output=output, html=html)
     _over_cycles(
         delayed_verification_report, delayed_verification_view, verified, form, window_days, limit
@@ -105,10 +109,7 @@ def budget(
     markdown: Markdown = False,
     html: Html = None,
 ) -> None:
-    """How often a budget or a guardrail left no room for a retry, by reason."""
-    from mulligan.console.reports.report_view import budget_view
-    from mulligan.policies.cycles.report import budget_report, exhausted
-
+    """How often a budget or guardrail prevented a retry."""
     form = Form(json=json, markdown=markdown, output=output, html=html)
     _over_cycles(budget_report, budget_view, exhausted, form, window_days, limit)
 
@@ -121,8 +122,6 @@ def _over_cycles(
     window_days: int,
     limit: int,
 ) -> None:
-    from mulligan.workers.ledger.cycle_rows import CycleRows
-
     with _opened() as (settings, ledger):
         now = ledger.now()
         since = now - window_days * 86400
@@ -135,8 +134,6 @@ def _by_day(
     rows: Sequence[CycleRow], since: float, now: float, chosen: Callable[[CycleRow], bool]
 ) -> list[Day]:
     """Cycles by the day they were created: those that are chosen, and the others."""
-    from datetime import UTC, datetime
-
     first, last = int(since // 86400), int(now // 86400)
     days = {day: [0.0, 0.0] for day in range(first, last + 1)}
     for row in rows:
@@ -153,21 +150,17 @@ def _by_day(
 
 def failures(
     window: Window = "24h",
-    kind: Annotated[str | None, typer.Option(help="Only failures of this kind.")] = None,
-    task_type: Annotated[str | None, typer.Option(help="Only of this task type.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many signatures.", min=1, max=500)] = 50,
+    kind: Annotated[str | None, typer.Option(help="Only this kind of failure.")] = None,
+    task_type: Annotated[str | None, typer.Option(help="Only this task type.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum signatures.", min=1, max=500)] = 50,
     output: Output = None,
     json: Json = False,
     markdown: Markdown = False,
     html: Html = None,
 ) -> None:
-    """The most frequent failures by signature, how it goes, and what repaired them."""
-    from mulligan.console.reports.failure_report import failures_report
-    from mulligan.console.reports.report_view import failures_view
-    from mulligan.policies.figures.failure_ranking import RankingFilter
-
+    """The most frequent failures and their repairs."""
     choice = RankingFilter(kind=kind, task_type=task_type, model=model, tenant=tenant)
     with _opened() as (settings, ledger):
         figures = _folded(ledger, settings)
@@ -181,20 +174,17 @@ def cost(
     by: Annotated[
         str,
         typer.Option(
-            help="Groups: task_type, runner, model, tenant, label, label:NAME; by commas."
+            help="Groups, separated by commas: task_type, runner, model, tenant, label, label:NAME."
         ),
     ] = "task_type,model",
     window: Window = "7d",
-    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     output: Output = None,
     json: Json = False,
     markdown: Markdown = False,
     html: Html = None,
 ) -> None:
-    """What work cost, in tokens and in money, repairs apart from first attempts."""
-    from mulligan.console.reports.cost_report import cost_report
-    from mulligan.console.reports.report_view import cost_view
-
+    """Tokens and money spent, by task type and model."""
     with _opened() as (settings, ledger):
         figures = _folded(ledger, settings)
         now = ledger.now()
@@ -205,9 +195,6 @@ def cost(
 
 def _folded(ledger: RedisLedger, settings: Settings) -> FigureReader:
     """Figures up to now: a ledger whose workers are gone has nobody else to add them up."""
-    from mulligan.workers.figures.fold import Fold
-    from mulligan.workers.figures.windows import FigureReader
-
     fold = Fold(ledger.calls, settings)
     while fold.run():
         pass
@@ -219,9 +206,6 @@ def _folded(ledger: RedisLedger, settings: Settings) -> FigureReader:
 
 @contextmanager
 def _opened() -> Iterator[tuple[Settings, RedisLedger]]:
-    from mulligan.console.cli.open_ledgers import reading
-    from mulligan.workers.settings.model import load_settings
-
     settings = load_settings()
     with reading(settings) as ledger:
         yield settings, ledger
@@ -229,11 +213,6 @@ def _opened() -> Iterator[tuple[Settings, RedisLedger]]:
 
 def _tell(report: Mapping[str, Any], view: ReportView, form: Form) -> None:
     """Files first. Nothing is printed beside them unless somebody asked for it."""
-    import json
-
-    from mulligan.console.reports.html_report import html
-    from mulligan.console.reports.markdown_report import markdown, plain
-
     if form.html is not None:
         _write(form.html, html(view))
     if form.output is not None:

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from mulligan.console.cli.backend import working
 from mulligan.console.cli.exit_codes import ExitCode, stop_on_signals
+from mulligan.console.cli.options import Files, Json, Timeout
 from mulligan.console.cli.output import screen
-
-Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Job files; - is stdin.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Timeout = Annotated[float | None, typer.Option(help="Stop waiting after so many seconds.", min=0.1)]
+from mulligan.console.cli.output.summary import print_summary
+from mulligan.console.cli.submission import hand_in_and_wait, run_document
+from mulligan.console.jobfiles.job_file import find_jobs
+from mulligan.workers.settings.model import load_settings
 
 
 def run(
@@ -22,7 +24,7 @@ def run(
         bool, typer.Option("--show-repair", help="Print one corrected prompt as a diff.")
     ] = False,
     wait_cycles: Annotated[
-        bool, typer.Option("--wait-cycles", help="Wait for delayed verifications, too.")
+        bool, typer.Option("--wait-cycles", help="Also wait for delayed verifications.")
     ] = False,
     always_zero: Annotated[
         bool, typer.Option("--always-zero", help="Exit 0 even if jobs were escalated.")
@@ -31,14 +33,8 @@ def run(
 ) -> None:
     """Run jobs and wait for them.
 
-    Without a configured broker it starts a Redis and workers of its own and stops them at the end.
+    If no broker is configured, it starts its own Redis and workers and stops them at the end.
     """
-    from mulligan.console.cli.backend import working
-    from mulligan.console.cli.output.summary import print_summary
-    from mulligan.console.cli.submission import hand_in_and_wait, run_document
-    from mulligan.console.jobfiles.job_file import find_jobs
-    from mulligan.workers.settings.model import load_settings
-
     stop_on_signals()
     found = find_jobs(files)
     settings = load_settings()

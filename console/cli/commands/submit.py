@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.commands.run import Files, Json, Timeout
+from mulligan.console.cli.backend import CliBackend, existing
+from mulligan.console.cli.options import Files, Json, Timeout
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from mulligan.console.cli.backend import CliBackend
-    from mulligan.console.jobfiles.job_file import FoundJob
+from mulligan.console.cli.output.summary import print_summary
+from mulligan.console.cli.submission import hand_in, hand_in_and_wait, run_document
+from mulligan.console.jobfiles.job_file import FoundJob, find_jobs
+from mulligan.workers.settings.model import load_settings
 
 
 def submit(
@@ -23,11 +23,7 @@ def submit(
     json: Json = False,
     timeout: Timeout = None,
 ) -> None:
-    """Hand jobs to the queue and print their ids."""
-    from mulligan.console.cli.backend import existing
-    from mulligan.console.jobfiles.job_file import find_jobs
-    from mulligan.workers.settings.model import load_settings
-
+    """Submit jobs to the queue and print their ids."""
     found = find_jobs(files)
     with existing(load_settings()) as backend:
         if wait:
@@ -37,8 +33,6 @@ def submit(
 
 
 def _hand_in(backend: CliBackend, found: Sequence[FoundJob], *, json: bool) -> None:
-    from mulligan.console.cli.submission import hand_in
-
     accepted = hand_in(backend, found)
     named = [(answer, each.job.label) for answer, each in zip(accepted, found, strict=True)]
     if json:
@@ -54,9 +48,6 @@ def _hand_in(backend: CliBackend, found: Sequence[FoundJob], *, json: bool) -> N
 def _wait(
     backend: CliBackend, found: Sequence[FoundJob], *, json: bool, timeout: float | None
 ) -> None:
-    from mulligan.console.cli.output.summary import print_summary
-    from mulligan.console.cli.submission import hand_in_and_wait, run_document
-
     deadline = None if timeout is None else time.monotonic() + timeout
     outcome = hand_in_and_wait(backend, found, quiet=json, deadline=deadline)
     if json:

@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.open_ledgers import located
+from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from mulligan.workers.ledger.stores.tokens import Token, Tokens
+from mulligan.console.cli.output.job_story import clock
+from mulligan.policies.jobs.job import parse_duration
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.ledger.open_ledger import open_ledger
+from mulligan.workers.ledger.stores.tokens import Token, Tokens
+from mulligan.workers.settings.model import load_settings
 
 Role = Literal["producer", "ops", "admin"]
 
 
-def create_cli() -> typer.Typer:
-    about = "Make, list and revoke the tokens of the HTTP API."
-    cli = typer.Typer(help=about, no_args_is_help=True)
-    cli.command("create")(create)
-    cli.command("list")(list_tokens)
-    cli.command("revoke")(revoke)
-    return cli
-
-
 def create(
-    role: Annotated[Role, typer.Option(help="What its bearer may do.")],
-    name: Annotated[str, typer.Option(help="Whose it is, for people.")] = "",
+    role: Annotated[Role, typer.Option(help="What the bearer may do.")],
+    name: Annotated[str, typer.Option(help="Whose token it is.")] = "",
     tenant: Annotated[
-        str | None, typer.Option(help="Bind it to one tenant: it sees and submits its jobs only.")
+        str | None, typer.Option(help="Restrict it to the jobs of one tenant.")
     ] = None,
     texts: Annotated[
-        bool, typer.Option("--texts", help="Let the role ops read prompts and answers.")
+        bool, typer.Option("--texts", help="Let an ops token read prompts and answers.")
     ] = False,
     expires: Annotated[
-        str | None, typer.Option(help="How long it is good for, as 12h or 30d; default: for ever.")
+        str | None, typer.Option(help="Lifetime, such as 12h or 30d (default: unlimited).")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a token and show its text, this once."""
-    from mulligan.tasks.ports.errors import BadInput
-
+    """Create a token and show its text once."""
     lifetime = _lifetime(expires)
     if tenant == "":
         raise BadInput("--tenant: name a tenant, or leave it out for all of them")
@@ -59,8 +53,6 @@ def create(
 
 def list_tokens(json: Json = False) -> None:
     """List the tokens, without their texts."""
-    import time
-
     with _store() as tokens:
         found = tokens.all()
     if json:
@@ -74,12 +66,10 @@ def list_tokens(json: Json = False) -> None:
 
 
 def revoke(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it.")],
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="Id, as shown by `list`.")],
     json: Json = False,
 ) -> None:
-    """Revoke a token: within seconds nobody gets in with it."""
-    from mulligan.tasks.ports.errors import BadInput
-
+    """Revoke a token; it stops working within seconds."""
     with _store() as tokens:
         if not tokens.revoke(token_id):
             raise BadInput(f"no token {token_id!r}; `mulligan token list` shows their ids")
@@ -94,20 +84,12 @@ def revoke(
 
 @contextmanager
 def _store() -> Iterator[Tokens]:
-    from mulligan.console.cli.open_ledgers import located
-    from mulligan.workers.ledger.open_ledger import open_ledger
-    from mulligan.workers.ledger.stores.tokens import Tokens
-    from mulligan.workers.settings.model import load_settings
-
     with located(load_settings()) as settings:
         ledger = open_ledger(settings, patience=settings.submit_patience)
         yield Tokens(ledger.calls, prefix=settings.key_prefix)
 
 
 def _lifetime(text: str | None) -> float | None:
-    from mulligan.policies.jobs.job import parse_duration
-    from mulligan.tasks.ports.errors import BadInput
-
     if text is None:
         return None
     try:
@@ -124,8 +106,6 @@ def _document(token: Token) -> dict[str, Any]:
 
 
 def _about(token: Token) -> str:
-    from mulligan.console.cli.output.job_story import clock
-
     parts = [token.id, token.role]
     parts += [f"{token.name!r}"] if token.name else []
     parts += [f"tenant {token.tenant}"] if token.tenant is not None else []

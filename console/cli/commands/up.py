@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
+from mulligan.console.cli.backend import how_it_ended, reach
 from mulligan.console.cli.exit_codes import stop_on_signals
+from mulligan.console.cli.home import SupervisedRedis, embedded_redis, held_by_up
+from mulligan.console.cli.local_services import (
+    Service,
+    console_service,
+    flower_service,
+    worker_services,
+)
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from mulligan.console.cli.home import SupervisedRedis
-    from mulligan.console.cli.local_services import Service
-    from mulligan.workers.local.supervisor import Stack
-    from mulligan.workers.settings.model import Settings
+from mulligan.console.cli.stopping import stop
+from mulligan.workers.local.supervisor import Stack, child_environment
+from mulligan.workers.settings.model import Settings, load_settings
 
 #: How long starting may take before it is worth a word.
 _READY_SECONDS = 60.0
@@ -29,13 +34,13 @@ _TICK = 0.3
 
 
 def up(
-    flower: Annotated[bool, typer.Option(help="Serve Flower, with a login, on loopback.")] = True,
+    flower: Annotated[bool, typer.Option(help="Serve Flower on loopback, with a login.")] = True,
     console: Annotated[bool, typer.Option(help="Serve the HTTP API and the page.")] = True,
 ) -> None:
-    """Start Redis (if no broker is configured), workers, console and Flower; Ctrl-C stops all."""
-    from mulligan.console.cli.home import held_by_up
-    from mulligan.workers.settings.model import load_settings
+    """Start Redis, workers, console and Flower; Ctrl-C stops them.
 
+    Redis is started only if no broker is configured.
+    """
     stop_on_signals()
     settings = load_settings()
     with held_by_up(settings.home), ExitStack() as leaving:
@@ -48,13 +53,6 @@ def up(
 
 
 def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: bool) -> None:
-    from mulligan.console.cli.backend import reach
-    from mulligan.console.cli.home import SupervisedRedis, embedded_redis
-    from mulligan.console.cli.local_services import console_service, flower_service, worker_services
-    from mulligan.console.cli.stopping import stop
-    from mulligan.workers.local.supervisor import Stack, child_environment
-    from mulligan.workers.settings.model import load_settings
-
     redis = None
     if settings.broker_url is None:
         server = leaving.enter_context(embedded_redis(settings.home))
@@ -91,8 +89,6 @@ class ServiceWatch:
     _since: dict[str, float] = field(default_factory=dict)
 
     def died(self, name: str, code: int, delay: float) -> None:
-        from mulligan.console.cli.backend import how_it_ended
-
         self._down.add(name)
         log = self.stack.home / "logs" / f"{name}.log"
         screen.say(
@@ -148,8 +144,6 @@ def _shown(path: Path) -> Path:
 
 def without_password(url: str) -> str:
     """A URL that may be shown."""
-    from urllib.parse import urlsplit
-
     parts = urlsplit(url)
     if parts.password is None:
         return url

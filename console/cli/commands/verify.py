@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
-from mulligan.console.cli.commands.run import Json
 from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from mulligan.console.jobfiles.job_file import FoundJob
-    from mulligan.policies.jobs.job import AttemptPlan, Job
-    from mulligan.policies.repair.verdict import Verdict
+from mulligan.console.cli.output.job_story import print_results
+from mulligan.console.cli.output.prompt_diff import print_diff
+from mulligan.console.jobfiles.check_answer import CheckedAnswer, check_answer
+from mulligan.console.jobfiles.job_file import FoundJob, find_jobs
+from mulligan.console.jobfiles.source_document import read_text
+from mulligan.console.reports import words
+from mulligan.policies.jobs.job import AttemptPlan, Job
+from mulligan.policies.repair.verdict import Verdict, verdict_to_dict
+from mulligan.tasks.ports.errors import BadInput
 
 
 def verify(
     jobfile: Annotated[str, typer.Argument(metavar="JOBFILE", help="A job file; - is stdin.")],
-    answer: Annotated[str, typer.Option(help="The file with the answer; - is stdin.")],
+    answer: Annotated[str, typer.Option(help="File with the answer; - is stdin.")],
     next_prompt: Annotated[
         bool, typer.Option("--next-prompt", help="Print the corrected prompt as a diff.")
     ] = False,
-    job: Annotated[
-        str | None, typer.Option(help="Which job of the file, by name or task type.")
-    ] = None,
+    job: Annotated[str | None, typer.Option(help="Job to check, by name or task type.")] = None,
     json: Json = False,
 ) -> None:
-    """Check an answer as a worker would, and say what would follow."""
-    from mulligan.console.jobfiles.check_answer import CheckedAnswer, check_answer
-    from mulligan.console.jobfiles.job_file import find_jobs
-    from mulligan.console.jobfiles.source_document import read_text
+    """Check an answer as a worker would, without running a job.
 
+    Shows the score, the errors and what would follow. Needs no Redis, worker or model.
+    """
     found = _choose(find_jobs([jobfile]), job, jobfile)
     checked: CheckedAnswer = check_answer(found, read_text(answer, answer))
     if json:
@@ -44,8 +44,6 @@ def verify(
 
 
 def _choose(found: Sequence[FoundJob], name: str | None, file: str) -> FoundJob:
-    from mulligan.tasks.ports.errors import BadInput
-
     names = ", ".join(dict.fromkeys(each.job.label for each in found))
     if name is None:
         if len(found) > 1:
@@ -59,8 +57,6 @@ def _choose(found: Sequence[FoundJob], name: str | None, file: str) -> FoundJob:
 
 
 def _document(job: Job, verdict: Verdict, following: AttemptPlan | None) -> dict[str, Any]:
-    from mulligan.policies.repair.verdict import verdict_to_dict
-
     return {
         "task_type": job.task_type,
         "name": job.label,
@@ -71,11 +67,6 @@ def _document(job: Job, verdict: Verdict, following: AttemptPlan | None) -> dict
 
 
 def _print(job: Job, verdict: Verdict, following: AttemptPlan | None, *, next_prompt: bool) -> None:
-    from mulligan.console.cli.output.job_story import print_results
-    from mulligan.console.cli.output.prompt_diff import print_diff
-    from mulligan.console.reports import words
-    from mulligan.policies.repair.verdict import verdict_to_dict
-
     told = verdict_to_dict(verdict)
     screen.say(f"{job.label}  score {words.number(verdict.score)}", style="bold")
     print_results(told["results"])

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.open_ledgers import located
+from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
+from mulligan.policies.escalations.alerts import hook_name
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.alerts.webhooks import Webhooks, try_out
+from mulligan.workers.ledger.open_ledger import open_ledger
+from mulligan.workers.settings.live_settings import LiveSettings
+from mulligan.workers.settings.model import WebhookSettings, load_settings
 
-if TYPE_CHECKING:
-    from mulligan.workers.alerts.webhooks import Webhooks
-    from mulligan.workers.settings.model import WebhookSettings
-
-_Id = Annotated[str | None, typer.Argument(metavar="[ID]", help="A delivery's id.")]
-
-
-def create_cli() -> typer.Typer:
-    cli = typer.Typer(help="Webhooks and their deliveries.", no_args_is_help=True)
-    cli.command("list")(list_deliveries)
-    cli.command("test")(send_tests)
-    cli.command("retry")(retry)
-    cli.command("drop")(drop)
-    return cli
+_Id = Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of a delivery.")]
 
 
 def list_deliveries(
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 50,
+    limit: Annotated[int, typer.Option(help="Maximum rows.", min=1, max=10_000)] = 50,
     json: Json = False,
 ) -> None:
-    """List the webhooks, and the deliveries that wait or were given up."""
+    """List the webhooks, and deliveries that are waiting or dead."""
     with _office() as (office, hooks):
         found = [delivery.as_dict() for delivery in office.deliveries.all(limit=limit)]
     if json:
@@ -54,10 +49,7 @@ def list_deliveries(
 
 
 def send_tests(json: Json = False) -> None:
-    """Send a test to every webhook, from here, and say what came of it."""
-    from mulligan.console.cli.exit_codes import ExitCode
-    from mulligan.workers.alerts.webhooks import try_out
-
+    """Send a test event to every webhook and show the result."""
     with _office() as (office, hooks):
         tests = try_out(office, hooks)
     if json:
@@ -73,10 +65,13 @@ def send_tests(json: Json = False) -> None:
 
 def retry(
     delivery: _Id = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every dead one.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="All dead deliveries.")] = False,
     json: Json = False,
 ) -> None:
-    """Try dead deliveries anew, with as many tries as at first."""
+    """Retry dead deliveries.
+
+    Each is tried as often as a new one.
+    """
     _check(delivery, all_)
     with _office() as (office, _):
         done = office.deliveries.retry(delivery)
@@ -85,10 +80,10 @@ def retry(
 
 def drop(
     delivery: _Id = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every dead one.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="All dead deliveries.")] = False,
     json: Json = False,
 ) -> None:
-    """Forget a delivery, or all dead ones."""
+    """Drop a delivery, or all dead ones."""
     _check(delivery, all_)
     with _office() as (office, _):
         done = office.deliveries.drop(delivery)
@@ -97,12 +92,6 @@ def drop(
 
 @contextmanager
 def _office() -> Iterator[tuple[Webhooks, tuple[WebhookSettings, ...]]]:
-    from mulligan.console.cli.open_ledgers import located
-    from mulligan.workers.alerts.webhooks import Webhooks
-    from mulligan.workers.ledger.open_ledger import open_ledger
-    from mulligan.workers.settings.live_settings import LiveSettings
-    from mulligan.workers.settings.model import load_settings
-
     with located(load_settings()) as settings:
         ledger = open_ledger(settings, patience=settings.submit_patience)
         live = LiveSettings(settings)
@@ -112,8 +101,6 @@ def _office() -> Iterator[tuple[Webhooks, tuple[WebhookSettings, ...]]]:
 
 def _as_dict(hook: WebhookSettings) -> dict[str, Any]:
     """As people may see it: a URL's path may be a secret."""
-    from mulligan.policies.escalations.alerts import hook_name
-
     return {
         "hook": hook_name(hook.url, hook.secret_env),
         "events": sorted(hook.events),
@@ -122,15 +109,11 @@ def _as_dict(hook: WebhookSettings) -> dict[str, Any]:
 
 
 def _check(delivery: str | None, all_: bool) -> None:
-    from mulligan.tasks.ports.errors import BadInput
-
     if (delivery is None) != all_:
         raise BadInput("say which: the ID of one delivery, or --all")
 
 
 def _tell(done: list[str], asked: str | None, json: bool, missing: str, what: str) -> None:
-    from mulligan.tasks.ports.errors import BadInput
-
     if asked is not None and not done:
         raise BadInput(missing.format(asked) + "; `mulligan webhooks list` shows those there are")
     if json:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+from mulligan.console.cli.backend import reach
 from mulligan.console.cli.exit_codes import NoBroker
 from mulligan.console.cli.home import embedded_redis, is_up
 from mulligan.console.cli.open_ledgers import located
@@ -16,6 +17,7 @@ from mulligan.tasks.jobs.submit import Intake
 from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.local.local_stack import local_stack
 from mulligan.workers.settings.model import Settings, load_settings
 
 
@@ -45,7 +47,8 @@ def working(
     settings: Settings, suite: Suite | None, *, queued: bool = False
 ) -> Iterator[EditBackend]:
     """An engine that can measure this suite: by the workers there are, or by its own. ``queued``:
-    others will do the work, and what they refuse is refused at once."""
+    others will do the work, and what they refuse is refused at once.
+    """
     with ExitStack() as leaving:
         up = is_up(settings.home)
         own = settings.ledger is None and not up
@@ -79,14 +82,10 @@ def corrected(backend: EditBackend, session: EditSession) -> EditSession:
 
 
 def _own_workers(settings: Settings, ledger: RedisLedger, leaving: ExitStack) -> Intake:
-    from mulligan.workers.local.local_stack import local_stack
-
     return leaving.enter_context(local_stack(settings, ledger)).intake
 
 
 def _their_workers(settings: Settings) -> Intake:
-    from mulligan.console.cli.backend import reach
-
     return reach(settings).services.intake
 
 

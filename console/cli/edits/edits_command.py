@@ -3,81 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.commands.run import Json
-from mulligan.console.cli.edits import review as edit_review
+from mulligan.console.cli.edits.checkpoints import journal_rollback
+from mulligan.console.cli.edits.edit_backend import EditBackend, corrected, looking, working
+from mulligan.console.cli.edits.edit_screen import Progress, document, rejected, show_end
+from mulligan.console.cli.edits.effect_history import find_deltas, page, show_deltas, show_plot
+from mulligan.console.cli.edits.find_edit import applied
+from mulligan.console.cli.end_escalations import who
+from mulligan.console.cli.exit_codes import ExitCode, stop_on_signals
+from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
+from mulligan.console.jobfiles.plan_file import PlanFile, read_plan
+from mulligan.policies.edits.edit import AutonomyMode
+from mulligan.policies.edits.session import EditSession
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.settings.model import load_settings
 
-if TYPE_CHECKING:
-    from mulligan.console.cli.edits.edit_backend import EditBackend
-    from mulligan.console.jobfiles.plan_file import PlanFile
-    from mulligan.policies.edits.edit import AutonomyMode
-    from mulligan.policies.edits.session import EditSession
-
-
-class Mode(StrEnum):
-    """``policies.edits.edit.AutonomyMode``, which costs too much to import for a help text."""
-
-    AUTO = "auto"
-    TIERED = "tiered"
-    MANUAL = "manual"
-
-
-Root = Annotated[Path, typer.Option("--root", metavar="DIR", help="The tree to edit.")]
-By = Annotated[str | None, typer.Option("--by", help="Who does it; you at this host otherwise.")]
-Note = Annotated[str | None, typer.Option("--note", help="Why, for the record.")]
-
-
-def create_cli() -> typer.Typer:
-    cli = typer.Typer(
-        help="Edits to a tree: measured, reviewed, and taken back.", no_args_is_help=True
-    )
-    cli.command("run")(run)
-    cli.command("resume")(resume)
-    cli.add_typer(edit_review.create_cli(), name="review")
-    cli.command("rollback")(rollback)
-    cli.command("history")(history)
-    cli.command("report")(report)
-    return cli
+Root = Annotated[Path, typer.Option("--root", metavar="DIR", help="Tree to edit.")]
+Note = Annotated[str | None, typer.Option("--note", help="Reason, for the record.")]
 
 
 def run(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="A plan file; - is stdin.")],
     root: Root = Path(),
     mode: Annotated[
-        Mode, typer.Option("--mode", help="What may be applied without a person.")
-    ] = Mode.TIERED,
+        AutonomyMode, typer.Option("--mode", help="Which edits are applied without a review.")
+    ] = AutonomyMode.TIERED,
     config: Annotated[
-        str, typer.Option("--config", metavar="DIR", help="Its configuration tree, below the root.")
+        str,
+        typer.Option("--config", metavar="DIR", help="Configuration folder, relative to the root."),
     ] = ".",
     queue: Annotated[
-        bool, typer.Option("--queue", help="Leave it to this host's edit worker; do not wait.")
+        bool, typer.Option("--queue", help="Queue it for this host's edit worker and return.")
     ] = False,
     by: By = None,
     json: Json = False,
 ) -> None:
-    """Apply a plan's edits to a tree, measure each, and keep what is better.
+    """Apply the edits of a plan and keep those that help.
 
-    Exit code 1 if an edit was rejected, 2 if the plan or its suite is wrong.
+    Each edit is measured by the plan's suite. Exit code 1 if an edit was rejected, 2 if the plan
+    or its suite is invalid.
     """
-    from mulligan.console.cli.edits.edit_backend import working
-    from mulligan.console.cli.end_escalations import who
-    from mulligan.console.cli.exit_codes import stop_on_signals
-    from mulligan.console.jobfiles.plan_file import read_plan
-    from mulligan.policies.edits.edit import AutonomyMode
-    from mulligan.workers.settings.model import load_settings
-
     stop_on_signals()
-    found, chosen = read_plan(plan), AutonomyMode(mode)
+    found = read_plan(plan)
     for typo in found.typos():
         screen.note(typo, style="yellow")
     with working(load_settings(), found.suite, queued=queue) as backend:
-        session = _begun(backend, found, root, chosen, config, inline=not queue, by=by or who())
+        session = _begun(backend, found, root, mode, config, inline=not queue, by=by or who())
         if session.phase == "done":
             again = "to run it again, give the plan another `session`, or none"
             screen.note(f"session {session.id} is done already, this is what it came to; {again}")
@@ -96,8 +72,6 @@ def _begun(
     inline: bool,
     by: str,
 ) -> EditSession:
-    from mulligan.tasks.ports.errors import BadInput
-
     try:
         return backend.engine.begin(
             found.plan, root, mode, suite=found.suite, config=config, inline=inline, by=by
@@ -113,17 +87,11 @@ def _begun(
 
 def work_on(backend: EditBackend, session: EditSession, *, quiet: bool) -> EditSession:
     """Drive a session to its end from here, telling of each edit."""
-    from mulligan.console.cli.edits.edit_backend import corrected
-    from mulligan.console.cli.edits.edit_screen import Progress
-
     told = Progress(session, quiet=quiet)
     return corrected(backend, backend.engine.drive(session.id, told=told, watch=backend.watch))
 
 
 def _tell(session: EditSession, *, json: bool, queued: bool = False) -> None:
-    from mulligan.console.cli.edits.edit_screen import document, rejected, show_end
-    from mulligan.console.cli.exit_codes import ExitCode
-
     if json:
         screen.emit(document(session))
     elif queued and session.phase != "done":
@@ -136,14 +104,10 @@ def _tell(session: EditSession, *, json: bool, queued: bool = False) -> None:
 
 
 def resume(
-    session: Annotated[
-        str, typer.Argument(metavar="SESSION", help="One that was left unfinished.")
-    ],
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")],
     json: Json = False,
 ) -> None:
-    """Go on with a session that a dead process left in the middle."""
-    from mulligan.console.cli.exit_codes import stop_on_signals
-
+    """Continue a session that was interrupted."""
     stop_on_signals()
     done = with_session(session, lambda backend, found: work_on(backend, found, quiet=json))
     _tell(done, json=json)
@@ -153,9 +117,6 @@ def with_session(
     session_id: str, act: Callable[[EditBackend, EditSession], EditSession]
 ) -> EditSession:
     """Do something about a session, with somebody who can measure its suite."""
-    from mulligan.console.cli.edits.edit_backend import looking, working
-    from mulligan.workers.settings.model import load_settings
-
     settings = load_settings()
     with looking(settings) as backend:
         found = backend.engine.sessions.get(session_id).session
@@ -165,29 +126,27 @@ def with_session(
 
 def rollback(
     name: Annotated[
-        str | None, typer.Argument(metavar="[EDIT|SESSION]", help="Or SESSION/EDIT.")
+        str | None, typer.Argument(metavar="[EDIT|SESSION]", help="Edit, SESSION/EDIT or session.")
     ] = None,
     root: Annotated[
         Path | None,
-        typer.Option("--root", metavar="DIR", help="By this tree's own journal, without a ledger."),
+        typer.Option(
+            "--root", metavar="DIR", help="Use this tree's own journal, without a ledger."
+        ),
     ] = None,
     to: Annotated[
         int | None,
-        typer.Option("--to", metavar="N", min=0, help="With --root: to this checkpoint."),
+        typer.Option("--to", metavar="N", min=0, help="With --root: the checkpoint to return to."),
     ] = None,
     note: Note = None,
     by: By = None,
     json: Json = False,
 ) -> None:
-    """Take an edit back, or all edits of a session, byte for byte.
+    """Roll back an edit, or all edits of a session, byte for byte.
 
-    What was changed since on the same lines is a conflict: it is reported, and nothing is touched.
+    If the same lines were changed since, the conflict is reported and nothing is changed.
     """
-    from mulligan.tasks.ports.errors import BadInput
-
     if root is not None:
-        from mulligan.console.cli.edits.checkpoints import journal_rollback
-
         if note is not None or by is not None:
             raise BadInput("--note, --by: a journal has no place for them: leave out --root")
         journal_rollback(root, name, to, json=json)
@@ -200,12 +159,6 @@ def rollback(
 
 
 def _roll_back(name: str, *, note: str | None, by: str | None, json: bool) -> None:
-    from mulligan.console.cli.edits.edit_backend import looking
-    from mulligan.console.cli.edits.edit_screen import document
-    from mulligan.console.cli.edits.find_edit import applied
-    from mulligan.console.cli.end_escalations import who
-    from mulligan.workers.settings.model import load_settings
-
     with looking(load_settings()) as backend:
         session_id, edit_id = applied(backend.engine.sessions, name)
         session, text = backend.engine.roll_back(session_id, edit_id, by=by or who(), note=note)
@@ -216,16 +169,14 @@ def _roll_back(name: str, *, note: str | None, by: str | None, json: bool) -> No
 
 
 def history(
-    session: Annotated[str | None, typer.Option("--session", help="Only of this session.")] = None,
+    session: Annotated[str | None, typer.Option("--session", help="Only this session.")] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="Only what changed this cluster's score.")
+        str | None, typer.Option("--cluster", help="Only edits that changed this cluster's score.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1, max=10_000)] = 50,
+    limit: Annotated[int, typer.Option("--limit", help="Maximum rows.", min=1, max=10_000)] = 50,
     json: Json = False,
 ) -> None:
-    """List the effects that were measured, the newest first."""
-    from mulligan.console.cli.edits.effect_history import find_deltas, show_deltas
-
+    """List measured effects, newest first."""
     found = find_deltas(session=session, cluster=cluster, limit=limit)
     if json:
         screen.emit({"deltas": [delta.model_dump(mode="json") for delta in found]})
@@ -235,17 +186,18 @@ def history(
 
 def report(
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with the plot.")
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Write an HTML page with the chart to this file."
+        ),
     ] = None,
-    session: Annotated[str | None, typer.Option("--session", help="Only of this session.")] = None,
+    session: Annotated[str | None, typer.Option("--session", help="Only this session.")] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="Only what changed this cluster's score.")
+        str | None, typer.Option("--cluster", help="Only edits that changed this cluster's score.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1, max=1000)] = 100,
+    limit: Annotated[int, typer.Option("--limit", help="Maximum rows.", min=1, max=1000)] = 100,
 ) -> None:
-    """Plot the effects that were measured, the oldest first."""
-    from mulligan.console.cli.edits.effect_history import find_deltas, page, show_plot
-
+    """Plot measured effects, oldest first."""
     found = list(reversed(find_deltas(session=session, cluster=cluster, limit=limit)))
     if html is None:
         show_plot(found, cluster)

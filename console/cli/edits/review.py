@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.commands.run import Json
+from mulligan.console.cli.edits.edit_backend import EditBackend, corrected, looking
+from mulligan.console.cli.edits.edit_screen import document, rejected, review_document, show_line
+from mulligan.console.cli.edits.edits_command import with_session, work_on
+from mulligan.console.cli.edits.find_edit import any_edit, waiting
+from mulligan.console.cli.end_escalations import who
+from mulligan.console.cli.exit_codes import ExitCode, stop_on_signals
+from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
-
-if TYPE_CHECKING:
-    from mulligan.console.cli.edits.edit_backend import EditBackend
-    from mulligan.policies.edits.session import EditRecord, EditSession
+from mulligan.policies.edits.session import EditRecord, EditSession
+from mulligan.workers.settings.model import load_settings
 
 Name = Annotated[str, typer.Argument(metavar="EDIT", help="An edit's id, or SESSION/EDIT.")]
-By = Annotated[str | None, typer.Option("--by", help="Who decides; you at this host otherwise.")]
-
-
-def create_cli() -> typer.Typer:
-    cli = typer.Typer(help="Edits that wait for a person.", no_args_is_help=True)
-    cli.command("list")(list_edits)
-    cli.command("show")(show)
-    cli.command("approve")(approve)
-    cli.command("reject")(reject)
-    return cli
 
 
 def list_edits(
-    all_: Annotated[bool, typer.Option("--all", help="Those that do not wait, too.")] = False,
-    session: Annotated[str | None, typer.Option("--session", help="Only of this session.")] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Of so many sessions.", min=1)] = 100,
+    all_: Annotated[bool, typer.Option("--all", help="Include edits that do not wait.")] = False,
+    session: Annotated[str | None, typer.Option("--session", help="Only this session.")] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Maximum sessions.", min=1)] = 100,
     json: Json = False,
 ) -> None:
-    """List the edits that wait, the newest session first."""
-    from mulligan.console.cli.edits.edit_backend import looking
-    from mulligan.console.cli.edits.edit_screen import review_document, show_line
-    from mulligan.workers.settings.model import load_settings
-
+    """List the edits that wait for review, newest session first."""
     with looking(load_settings()) as backend:
         known = backend.engine.sessions
         sessions = [known.get(session).session] if session else known.recent(limit=limit)
@@ -54,12 +44,7 @@ def list_edits(
 
 
 def show(edit: Name, json: Json = False) -> None:
-    """Show one edit: why, what it changes, what was measured, who decided."""
-    from mulligan.console.cli.edits.edit_backend import looking
-    from mulligan.console.cli.edits.edit_screen import review_document
-    from mulligan.console.cli.edits.find_edit import any_edit
-    from mulligan.workers.settings.model import load_settings
-
+    """Show an edit: its reason, diff, effect and decision."""
     with looking(load_settings()) as backend:
         session_id, edit_id = any_edit(backend.engine.sessions, edit)
         session = backend.engine.sessions.get(session_id).session
@@ -71,8 +56,6 @@ def show(edit: Name, json: Json = False) -> None:
 
 
 def _show(session: EditSession, record: EditRecord) -> None:
-    from mulligan.console.cli.edits.edit_screen import show_line
-
     show_line(record)
     facts = {
         "session": session.id,
@@ -95,16 +78,14 @@ def _show(session: EditSession, record: EditRecord) -> None:
 
 def approve(
     edit: Name,
-    note: Annotated[str | None, typer.Option("--note", help="Why, for the record.")] = None,
+    note: Annotated[str | None, typer.Option("--note", help="Reason, for the record.")] = None,
     by: By = None,
     json: Json = False,
 ) -> None:
-    """Let an edit be applied. It still has to pass the gate: exit code 1 if it does not."""
-    from mulligan.console.cli.edits.edit_screen import document, rejected, show_line
-    from mulligan.console.cli.edits.edits_command import with_session, work_on
-    from mulligan.console.cli.end_escalations import who
-    from mulligan.console.cli.exit_codes import ExitCode, stop_on_signals
+    """Approve an edit and apply it.
 
+    It still has to pass the gate: exit code 1 if it does not.
+    """
     stop_on_signals()
     session_id, edit_id = _waiting(edit)
 
@@ -126,16 +107,11 @@ def approve(
 
 def reject(
     edit: Name,
-    note: Annotated[str, typer.Option("--note", help="Why; it stays on record.")],
+    note: Annotated[str, typer.Option("--note", help="Reason, for the record.")],
     by: By = None,
     json: Json = False,
 ) -> None:
-    """Decide that an edit is not applied."""
-    from mulligan.console.cli.edits.edit_backend import corrected, looking
-    from mulligan.console.cli.edits.edit_screen import document
-    from mulligan.console.cli.end_escalations import who
-    from mulligan.workers.settings.model import load_settings
-
+    """Reject an edit."""
     session_id, edit_id = _waiting(edit)
     with looking(load_settings()) as backend:
         rejected = backend.engine.reject(session_id, edit_id, by=by or who(), note=note)
@@ -147,9 +123,5 @@ def reject(
 
 
 def _waiting(name: str) -> tuple[str, str]:
-    from mulligan.console.cli.edits.edit_backend import looking
-    from mulligan.console.cli.edits.find_edit import waiting
-    from mulligan.workers.settings.model import load_settings
-
     with looking(load_settings()) as backend:
         return waiting(backend.engine.sessions, name)

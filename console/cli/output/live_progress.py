@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
 
 from mulligan.console.cli.follow_jobs import FollowedJob, FollowedJobs
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.words import number
 from mulligan.tasks.ports.ledger import Event
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 Show = Callable[[FollowedJob, Event], None]
 #: More lines than this would push the bar off the screen.
@@ -36,9 +39,6 @@ def progress(following: FollowedJobs, *, quiet: bool = False) -> Iterator[Show]:
 
 @contextmanager
 def _live(following: FollowedJobs, *, quiet: bool) -> Iterator[Show]:
-    from rich.live import Live
-    from rich.text import Text
-
     console = screen.err() if quiet else screen.out()
     with Live(console=console, get_renderable=lambda: _picture(following), transient=True) as live:
 
@@ -52,12 +52,6 @@ def _live(following: FollowedJobs, *, quiet: bool) -> Iterator[Show]:
 
 
 def _picture(following: FollowedJobs) -> RenderableType:
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.spinner import Spinner
-    from rich.table import Table
-    from rich.text import Text
-
     total, ended = len(following.jobs), len(following.ended)
     head = Table.grid(padding=(0, 1))
     bar = ProgressBar(total=total, completed=ended, width=30)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich.console import Console
 
 #: Without a terminal nobody wraps for us, and a table must not lose its columns.
 _WIDTH_WITHOUT_TERMINAL = 140
@@ -24,8 +24,6 @@ def err() -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
-    from rich.console import Console
-
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH_WITHOUT_TERMINAL
     # Text of jobs goes through here: brackets in it are text, and numbers are not rainbows.
@@ -51,8 +49,6 @@ def complain(*problems: str) -> None:
 
 def emit(document: Any) -> None:
     """One JSON document on stdout."""
-    import json
-
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
 
 

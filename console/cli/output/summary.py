@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.table import Table
 
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.prompt_diff import print_repair
 from mulligan.console.reports import words
 from mulligan.console.reports.run_figures import RunFigures, first_try, tokens_of
 from mulligan.tasks.ports.ledger import JobView
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _STATUS_WORDS = {
     "completed": "completed",
@@ -50,8 +48,6 @@ def worth_a_row(views: Sequence[JobView]) -> list[JobView]:
 
 
 def jobs_table(views: Sequence[JobView]) -> Table:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("job", no_wrap=True, overflow="ellipsis", max_width=28)
     table.add_column("tries", justify="right")

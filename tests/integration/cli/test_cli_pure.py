@@ -14,7 +14,8 @@ import redis
 from typer.testing import CliRunner
 
 from mulligan.console.cli.commands import verify
-from mulligan.console.cli.exit_codes import ExitCode, report
+from mulligan.console.cli.error_report import report
+from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.main import create_cli
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -229,7 +230,7 @@ def test_the_setting_in_force_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_embedded_redis_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(LedgerUnavailable("the ledger is away: gone")) == ExitCode.NO_BROKER
     told = capsys.readouterr().err
-    assert "it is the embedded Redis of .mulligan: .mulligan/redis.log says more" in told
+    assert "this is the embedded Redis of .mulligan: see .mulligan/redis.log" in told
     assert "URL" not in told
 
 

@@ -1,0 +1,213 @@
+"""Every command of `mulligan`: its name, the line of help that lists show, and where it is.
+
+A command's own help is the docstring of its function, which begins with the same line (a test
+compares them). Importing this table imports no command.
+"""
+
+from __future__ import annotations
+
+from mulligan.console.cli.lazy_group import CommandEntry as Command
+from mulligan.console.cli.lazy_group import GroupEntry as Group
+
+COMMANDS: tuple[Command | Group, ...] = (
+    Command(
+        "init",
+        "Write a starter mulligan.toml and jobs.yaml.",
+        "commands.init:init",
+    ),
+    Command("run", "Run jobs and wait for them.", "commands.run:run"),
+    Command("up", "Start Redis, workers, console and Flower; Ctrl-C stops them.", "commands.up:up"),
+    Command("console", "Serve the HTTP API and the page until Ctrl-C.", "commands.console:console"),
+    Command("submit", "Submit jobs to the queue and print their ids.", "commands.submit:submit"),
+    Group(
+        "jobs",
+        "Check job files; list, show, follow and cancel jobs.",
+        (
+            Command("lint", "Check job files without running them.", "commands.lint:lint"),
+            Command("list", "List the newest jobs.", "commands.jobs:list_jobs"),
+            Command("show", "Show what happened to a job.", "commands.jobs:show"),
+            Command(
+                "watch",
+                "Follow events until Ctrl-C, or until the job has ended.",
+                "commands.jobs:watch",
+            ),
+            Command("cancel", "Cancel a job that has not ended.", "commands.jobs:cancel"),
+        ),
+    ),
+    Group(
+        "queue",
+        "Show queue lengths; pause and resume work.",
+        (
+            Command(
+                "list",
+                "List the queues with their lengths, and what is paused.",
+                "commands.queue:list_queues",
+            ),
+            Command("pause", "Pause a queue, a task type or a provider.", "commands.queue:pause"),
+            Command("resume", "Resume what was paused.", "commands.queue:resume"),
+        ),
+    ),
+    Group(
+        "escalations",
+        "List, show, resolve, requeue, cancel and mute escalations.",
+        (
+            Command(
+                "list",
+                "List escalations, grouped by signature, newest first.",
+                "commands.escalations:list_escalations",
+            ),
+            Command(
+                "show", "Show a group and its newest escalations.", "commands.escalations:show"
+            ),
+            Command(
+                "resolve",
+                "Resolve escalations; their jobs stay as they are.",
+                "commands.escalations:resolve",
+            ),
+            Command(
+                "requeue",
+                "Requeue escalated jobs; earlier failures no longer count.",
+                "commands.escalations:requeue",
+            ),
+            Command("cancel", "Cancel escalated jobs.", "commands.escalations:cancel"),
+            Command("mute", "Mute the alerts of a group for a while.", "commands.escalations:mute"),
+        ),
+    ),
+    Group(
+        "edits",
+        "Apply edits to a tree, measure, review and roll them back.",
+        (
+            Command(
+                "run",
+                "Apply the edits of a plan and keep those that help.",
+                "edits.edits_command:run",
+            ),
+            Command(
+                "resume",
+                "Continue a session that was interrupted.",
+                "edits.edits_command:resume",
+            ),
+            Group(
+                "review",
+                "Review edits that wait for a decision.",
+                (
+                    Command(
+                        "list",
+                        "List the edits that wait for review, newest session first.",
+                        "edits.review:list_edits",
+                    ),
+                    Command(
+                        "show",
+                        "Show an edit: its reason, diff, effect and decision.",
+                        "edits.review:show",
+                    ),
+                    Command("approve", "Approve an edit and apply it.", "edits.review:approve"),
+                    Command("reject", "Reject an edit.", "edits.review:reject"),
+                ),
+            ),
+            Command(
+                "rollback",
+                "Roll back an edit, or all edits of a session, byte for byte.",
+                "edits.edits_command:rollback",
+            ),
+            Command(
+                "history", "List measured effects, newest first.", "edits.edits_command:history"
+            ),
+            Command("report", "Plot measured effects, oldest first.", "edits.edits_command:report"),
+        ),
+    ),
+    Group(
+        "token",
+        "Create, list and revoke tokens for the HTTP API.",
+        (
+            Command("create", "Create a token and show its text once.", "commands.token:create"),
+            Command("list", "List the tokens, without their texts.", "commands.token:list_tokens"),
+            Command(
+                "revoke",
+                "Revoke a token; it stops working within seconds.",
+                "commands.token:revoke",
+            ),
+        ),
+    ),
+    Command(
+        "verify",
+        "Check an answer as a worker would, without running a job.",
+        "commands.verify:verify",
+    ),
+    Command(
+        "classify",
+        "Classify a failure and show its signature and repair.",
+        "commands.classify:classify",
+    ),
+    Group(
+        "report",
+        "Print reports on repairs, failures and cost.",
+        (
+            Command(
+                "immediate-loop",
+                "How low scores were retried, and how soon.",
+                "commands.report:immediate_loop",
+            ),
+            Command(
+                "delayed-verification",
+                "Which delayed verifications counted, and why not.",
+                "commands.report:delayed_verification",
+            ),
+            Command(
+                "budget",
+                "How often a budget or guardrail prevented a retry.",
+                "commands.report:budget",
+            ),
+            Command(
+                "failures",
+                "The most frequent failures and their repairs.",
+                "commands.report:failures",
+            ),
+            Command(
+                "cost",
+                "Tokens and money spent, by task type and model.",
+                "commands.report:cost",
+            ),
+            Command(
+                "observe",
+                "What enforcing would change for observed tasks.",
+                "commands.observe:observe",
+            ),
+        ),
+    ),
+    Group(
+        "webhooks",
+        "List, test, retry and drop webhook deliveries.",
+        (
+            Command(
+                "list",
+                "List the webhooks, and deliveries that are waiting or dead.",
+                "commands.webhooks:list_deliveries",
+            ),
+            Command(
+                "test",
+                "Send a test event to every webhook and show the result.",
+                "commands.webhooks:send_tests",
+            ),
+            Command("retry", "Retry dead deliveries.", "commands.webhooks:retry"),
+            Command("drop", "Drop a delivery, or all dead ones.", "commands.webhooks:drop"),
+        ),
+    ),
+    Group(
+        "config",
+        "Show the configuration.",
+        (
+            Command(
+                "show",
+                "Print every setting with its value and origin.",
+                "commands.config:show",
+            ),
+        ),
+    ),
+    Command("schema", "Print a JSON Schema for editors.", "commands.schema:schema"),
+    Command(
+        "doctor",
+        "Check this host, the broker, the ledger and the workers.",
+        "commands.doctor:doctor",
+    ),
+)

@@ -1,0 +1,94 @@
+"""The one place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+from mulligan.console.cli.commands.config import origins
+from mulligan.console.cli.exit_codes import ExitCode, NoBroker
+from mulligan.console.cli.output import screen
+from mulligan.tasks.ports import errors
+from mulligan.workers.settings.model import config_path, load_settings
+
+
+def report(error: Exception) -> ExitCode:
+    """Print what is wrong, one line per problem; the exit code for it."""
+    match error:
+        case errors.BadInput():
+            screen.complain(*error.problems)
+            return ExitCode.BAD_INPUT
+        case NoBroker():
+            screen.complain(str(error))
+            return ExitCode.NO_BROKER
+        case errors.LedgerUnavailable():
+            screen.complain(f"{error}; {advice(error)}")
+            return ExitCode.NO_BROKER
+        case errors.RunnerError():
+            screen.complain(str(error))
+            return ExitCode.BAD_INPUT
+        case errors.MulliganError():
+            screen.complain(str(error))
+            return ExitCode.SOME_FAILED
+        case BrokenPipeError():
+            # The reader is gone, as with `head`: nothing more can be printed.
+            screen.hush()
+            return ExitCode.SOME_FAILED
+        case OSError() if not _of_broker(error):
+            screen.complain(_about_file(error))
+            return ExitCode.SOME_FAILED
+        case _ if _of_broker(error):
+            screen.complain(
+                f"the broker cannot be reached: {error}; is it running, and is its URL right?"
+            )
+            return ExitCode.NO_BROKER
+    screen.complain(
+        f"a bug in mulligan: {type(error).__name__}: {' '.join(str(error).split())}",
+        "set MULLIGAN_DEBUG=1 and run it again to see where",
+    )
+    return ExitCode.SOME_FAILED
+
+
+def advice(error: errors.LedgerUnavailable) -> str:
+    """What to do about a ledger that cannot be reached or refuses commands."""
+    if isinstance(error, errors.LedgerRefused):
+        return _about_refusal(str(error))
+    return _about_ledger()
+
+
+def _about_refusal(message: str) -> str:
+    """What to do about a Redis that answers with an error."""
+    if "OOM" in message:
+        return (
+            "Redis has no memory left: raise its maxmemory; see the runbook, section Redis is away"
+        )
+    if "MISCONF" in message:
+        return (
+            "Redis cannot write to its disk: free some space;"
+            " see the runbook, section Redis is away"
+        )
+    return "see its log and the runbook, section Redis is away"
+
+
+def _about_ledger() -> str:
+    """What to check when the ledger cannot be reached: the setting in force or embedded Redis."""
+    try:
+        settings, path = load_settings(), config_path()
+    except (errors.BadInput, OSError):  # the command was given other settings
+        return "is Redis running?"
+    for name in ("ledger_url", "broker_url"):
+        if getattr(settings, name) is not None:
+            (origin,) = origins(name, path)
+            setting = origin if origin.upper().startswith("MULLIGAN_") else f"{name} in {origin}"
+            return f"is Redis running, and is {setting} right?"
+    return (
+        f"this is the embedded Redis of {settings.home}: see {settings.home / 'redis.log'};"
+        " the same command starts it again"
+    )
+
+
+def _of_broker(error: Exception) -> bool:
+    """Whether kombu or redis-py reports that a server is away, without importing either."""
+    return type(error).__module__.partition(".")[0] in ("kombu", "redis", "amqp")
+
+
+def _about_file(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
