@@ -23,8 +23,8 @@ from rich.table import Table
 
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
-from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.local.local_stack import local_stack
+from mulligan.workers.local.temporary_ledger import temporary_ledger
 from mulligan.workers.settings.model import Settings
 
 VERSION = "1.17.0"
@@ -94,7 +94,7 @@ def ask_instructor(url: str) -> None:
 
 def ask_mulligan(url: str) -> None:
     settings = Settings(allow_inline=True, sweep_interval=0.05)
-    with local_stack(settings, MemoryLedger(settings)) as stack:
+    with temporary_ledger(settings) as ledger, local_stack(settings, ledger) as stack:
         job = {
             "task_type": "extract_person",
             "prompt": "Extract the person: 'Alice is 31 years old.'",

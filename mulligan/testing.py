@@ -156,12 +156,15 @@ class InMemoryStack:
 @pytest.fixture
 def mulligan_stack() -> Iterator[InMemoryStack]:
     """An in-memory stack of your own for one test."""
-    from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
     from mulligan.workers.local.local_stack import local_stack
+    from mulligan.workers.local.temporary_ledger import temporary_ledger
     from mulligan.workers.settings.model import Settings
 
     settings = Settings(allow_inline=True, sweep_interval=0.05)
-    with local_stack(settings, MemoryLedger(settings), grace=1.0) as stack:
+    with (
+        temporary_ledger(settings) as ledger,
+        local_stack(settings, ledger, grace=1.0) as stack,
+    ):
         in_memory = InMemoryStack(stack)
         try:
             yield in_memory

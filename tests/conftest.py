@@ -1,4 +1,4 @@
-"""Shared fixtures: a real Redis per test process, settings that nothing leaks into, ledgers."""
+"""Shared fixtures: Redis servers per test process, settings that nothing leaks into, ledgers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from functools import cache, partial
+from collections.abc import Callable, Iterator
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
@@ -21,14 +19,13 @@ import redis
 # With --import-mode=importlib nothing is put on the path by itself: `from support import …`.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support.ledger_stage import SettingsMaker, Stage, StageMaker, TwinsMaker, until
+from support.ledger_stage import MovableClock, SettingsMaker, Stage, StageMaker, until
 
-from mulligan.workers.ledger import calls as redis_calls
-from mulligan.workers.ledger.calls import Script, connect
+from mulligan.workers.ledger.calls import connect
+from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
-from mulligan.workers.local import die_with_parent as leash
-from mulligan.workers.local.embedded_redis import find_server
+from mulligan.workers.local import die_with_parent
+from mulligan.workers.local.embedded_redis import bundled_server, find_server, server_on_path
 from mulligan.workers.settings.model import Settings
 
 # No test is judged by the clock: a busy computer is no defect. (In CI this is the default.)
@@ -64,25 +61,35 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 # -- a real Redis ----------------------------------------------------------------------------------
 
+ServerStarter = Callable[[str], Path]
+
 
 @pytest.fixture(scope="session")
-def redis_socket() -> Iterator[Path]:
-    """The socket of a Redis without persistence, one per test process, that dies with it."""
+def start_server() -> Iterator[ServerStarter]:
+    """``start_server(binary)``: the socket of a Redis without persistence, one per test process
+    and binary. It ends with the process."""
     # Not tmp_path: the kernel allows 108 bytes for the path of a socket.
     folder = Path(tempfile.mkdtemp(prefix="mulligan-test-"))
-    socket = folder / "redis.sock"
-    argv = [sys.executable, "-I", str(leash.__file__), find_server()]
-    argv += ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder)]
-    argv += ["--save", "", "--appendonly", "no"]
-    server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
+    running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(binary: str) -> Path:
+        socket = folder / f"{sha1(binary.encode(), usedforsecurity=False).hexdigest()[:8]}.sock"
+        if binary in running:
+            return socket
+        argv = [sys.executable, "-I", str(die_with_parent.__file__), binary]
+        argv += ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder)]
+        argv += ["--save", "", "--appendonly", "no"]
+        server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        running[binary] = server
         until(lambda: server.poll() is not None or _answers(socket))
-        assert server.poll() is None, "the tests' Redis did not start"
-        yield socket
-    finally:
+        assert server.poll() is None, f"{binary} did not start"
+        return socket
+
+    yield start
+    for server in running.values():
         server.terminate()
         server.wait(10)
-        shutil.rmtree(folder)
+    shutil.rmtree(folder)
 
 
 def _answers(socket: Path) -> bool:
@@ -93,10 +100,19 @@ def _answers(socket: Path) -> bool:
         return False
 
 
+@pytest.fixture(scope="session")
+def redis_socket(start_server: ServerStarter) -> Path:
+    return start_server(find_server())
+
+
 @pytest.fixture
 def redis_client(redis_socket: Path) -> Iterator[redis.Redis]:
     """The tests' Redis, empty. Answers with text."""
-    with connect(f"unix://{redis_socket}") as client:
+    yield from _emptied(redis_socket)
+
+
+def _emptied(socket: Path) -> Iterator[redis.Redis]:
+    with connect(f"unix://{socket}") as client:
         client.flushall()
         yield client
 
@@ -123,89 +139,58 @@ def ledger(redis_client: redis.Redis, settings: SettingsMaker) -> RedisLedger:
     return RedisLedger(redis_client, settings(), patience=5.0)
 
 
-# -- the stage of the ledger's stories -------------------------------------------------------------
+# -- ledgers on a clock that tests move ------------------------------------------------------------
+
+#: The servers that the ledger's contract is tested on besides fakeredis, as far as they exist.
+SERVERS = {"embedded": bundled_server(), "path": server_on_path()}
 
 
-@pytest.fixture(params=["memory", "redis"])
-def stage(request: pytest.FixtureRequest) -> StageMaker:
-    """``stage(lease=10)``: one contract, played with each ledger, on a clock that tests move."""
-    maker: StageMaker = request.getfixturevalue(f"{request.param}_stage")
-    return maker
+@pytest.fixture(params=["fakeredis", *(name for name in SERVERS if SERVERS[name] is not None)])
+def contract_client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
+    """An empty Redis of each kind that the ledger's contract is tested on."""
+    server = SERVERS.get(request.param)
+    if server is None:
+        with fake_client() as client:
+            yield client
+        return
+    start: ServerStarter = request.getfixturevalue("start_server")
+    yield from _emptied(start(server))
 
 
 @pytest.fixture
-def memory_stage() -> StageMaker:
+def stage(contract_client: redis.Redis) -> StageMaker:
+    """``stage(lease=10)``: the ledger's contract, on each kind of Redis."""
+    return _stage_maker(contract_client)
+
+
+@pytest.fixture
+def fake_stage() -> StageMaker:
+    """The same on fakeredis alone: for what does not depend on the server."""
+    return _stage_maker(fake_client())
+
+
+@pytest.fixture
+def redis_stage(redis_client: redis.Redis) -> StageMaker:
+    """The same on the tests' Redis alone: for what other processes or clients see, too."""
+    return _stage_maker(redis_client)
+
+
+def _stage_maker(client: redis.Redis) -> StageMaker:
     def make(**overrides: Any) -> Stage:
-        shift = [0.0]
-
-        def advance(seconds: float) -> None:
-            shift[0] += seconds
-
         chosen = Settings(**{**STORY, **overrides})
-        ledger = MemoryLedger(chosen, clock=lambda: time.time() + shift[0])
-        return Stage(ledger, chosen, advance)
+        clock = MovableClock()
+        ledger = RedisLedger(client, chosen, patience=5.0, test_clock=clock)
+        return Stage(ledger, chosen, clock)
 
     return make
 
 
-@pytest.fixture
-def redis_stage(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> StageMaker:
-    monkeypatch.setattr(redis_calls, "SCRIPTS", _movable_scripts())
-
-    def make(**overrides: Any) -> Stage:
-        chosen = Settings(**{**STORY, **overrides})
-        ledger = RedisLedger(redis_client, chosen, patience=5.0)
-        return Stage(ledger, chosen, partial(_advance, redis_client))
-
-    return make
-
-
-@pytest.fixture
-def twins(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> TwinsMaker:
-    """Both ledgers side by side, new and empty, on one clock that stands still unless moved."""
-    monkeypatch.setattr(redis_calls, "SCRIPTS", _movable_scripts())
-
-    def make(**overrides: Any) -> tuple[Stage, Stage]:
-        redis_client.flushall()
-        chosen = Settings(**{**STORY, **overrides})
-        now = [int(time.time()) * 1000]
-        redis_client.set("test:now", now[0])
-
-        def advance(seconds: float) -> None:
-            now[0] += round(seconds * 1000)
-            _advance(redis_client, seconds)
-            redis_client.set("test:now", now[0])
-
-        memory = MemoryLedger(chosen, clock=lambda: now[0] / 1000)
-        real = RedisLedger(redis_client, chosen, patience=5.0)
-        return Stage(memory, chosen, advance), Stage(real, chosen, advance)
-
-    return make
-
-
-@cache
-def _movable_scripts() -> dict[str, Script]:
-    """The real scripts, on a clock that a test can stop or move: Redis TIME plus a shift."""
-    clock = "local NOW = "
-    stopped = "tonumber(redis.call('GET', 'test:now') or '') or "
-    shift = "tonumber(redis.call('GET', 'test:shift') or '0') + "
-    scripts = {}
-    for name, script in redis_calls.SCRIPTS.items():
-        assert script.text.count(clock) == 1
-        text = script.text.replace(clock, clock + stopped + shift)
-        scripts[name] = Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
-    return scripts
-
-
-_ADVANCE = """
-redis.call('INCRBY', 'test:shift', ARGV[1])
-for _, key in ipairs(redis.call('KEYS', '*')) do
-  local left = redis.call('PTTL', key)
-  if left >= 0 then redis.call('PEXPIRE', key, left - ARGV[1]) end
-end
-"""
-
-
-def _advance(client: redis.Redis, seconds: float) -> None:
-    """Move the clock of every script, and the end of every key that has one."""
-    client.eval(_ADVANCE, 0, str(round(seconds * 1000)))
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say which servers the ledger's contract was tested on: it depends on the computer."""
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    if any("test_ledger_contract" in report.nodeid for report in reports):
+        embedded = "the embedded Redis" if SERVERS["embedded"] else "no embedded Redis"
+        newer = SERVERS["path"] or "no redis-server or valkey-server on the PATH"
+        terminalreporter.write_line(
+            f"The ledger's contract was tested on fakeredis, {embedded}, {newer}."
+        )

@@ -87,7 +87,7 @@ def build_services(
         patience=settings.worker_patience if patience is None else patience,
         live=live.current,
     )
-    blobs = blob_store(settings)
+    blobs = blob_store(settings, ledger.calls)
     publisher = Publisher(app, ledger, step=step)
     leases = LeaseKeeper(ledger, interval=settings.lease / 3)
     components = build_components(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from mulligan.console.jobfiles.job_file import FoundJob, check_jobs
 from mulligan.policies.failures.failure import VerificationResult
@@ -11,11 +13,12 @@ from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output, Works
 from mulligan.policies.repair.retry import Retry
 from mulligan.policies.repair.strategy import plan_next
 from mulligan.policies.repair.verdict import Verdict, judge
+from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.admission.intake import check_job, resolve_command, workspace_path
 from mulligan.workers.contract_models import ContractModels
-from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs
+from mulligan.workers.ledger.stores.blobs import DirectoryBlobs
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.workspace import pack
@@ -34,7 +37,13 @@ def check_answer(found: FoundJob, text: str) -> CheckedAnswer:
     """Judge an answer as that of a first attempt."""
     # Whoever runs this command may run these programs anyway.
     settings = load_settings(allow_inline=True)
-    blobs = MemoryBlobs()
+    with TemporaryDirectory() as folder:
+        return _check(
+            found, text, settings, DirectoryBlobs(Path(folder), cap=settings.workspace_cap)
+        )
+
+
+def _check(found: FoundJob, text: str, settings: Settings, blobs: BlobStore) -> CheckedAnswer:
     verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
     runners = RunnerRegistry(profiles=settings.runners, blobs=blobs)
     check_jobs(
@@ -57,7 +66,7 @@ def check_answer(found: FoundJob, text: str) -> CheckedAnswer:
 
 
 def _snapshot(
-    workspace: Workspace | None, blobs: MemoryBlobs, settings: Settings
+    workspace: Workspace | None, blobs: BlobStore, settings: Settings
 ) -> Workspace | None:
     path = workspace_path(workspace, settings) if workspace else None
     if workspace is None or path is None:

@@ -25,12 +25,11 @@ from mulligan.console.jobfiles.job_file import (
 from mulligan.console.jobfiles.lint_warnings import lint_warnings, repeated_keys
 from mulligan.console.jobfiles.source_document import read_document
 from mulligan.policies.jobs.job import Job, RunnerSpec
-from mulligan.tasks.jobs.submit import Intake, problems
+from mulligan.tasks.jobs.submit import JobRules, problems
 from mulligan.tasks.jobs.validation_errors import spelled
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.admission.intake import check_job, workspace_path
 from mulligan.workers.contract_models import ContractModels
-from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.workspace import pack
 from mulligan.workers.settings.model import Settings, config_path, load_settings
@@ -189,20 +188,16 @@ def _door(found: LintReport, *, allow_inline: bool) -> LintIntake | None:
         return None
     runners = RunnerRegistry(profiles=settings.runners)
     verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
-    intake = Intake(
-        ledger=MemoryLedger(settings),
-        publish=lambda _: None,
+    rules = JobRules(
         check=lambda job: check_job(
             job, settings=settings, runners=runners, verifiers=verifiers, local_paths=True
         ),
-        snapshot=lambda workspace: workspace,
-        new_id=lambda job: job.label,
         prompt_cap=settings.prompt_cap,
         exempt_task_types=settings.exempt_task_types,
     )
     return LintIntake(
         settings=settings,
-        check=lambda job: problems(intake, job),
+        check=lambda job: problems(rules, job),
         unpackable=cache(partial(_unpackable, cap=settings.workspace_cap)),
     )
 

@@ -14,27 +14,33 @@ from mulligan.tasks.jobs.validation_errors import explain, without_echoes
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Accepted, KeyConflict, Ledger, Publication, Submission
 
-__all__ = ["Intake", "explain", "problems", "read_job", "submit_jobs"]
+__all__ = ["Intake", "JobRules", "explain", "problems", "read_job", "submit_jobs"]
 
 #: Jobs per round trip.
 _BATCH = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Intake:
-    """The door: what a job must pass before the ledger takes it."""
+class JobRules:
+    """What a well-formed job must fulfil to be accepted."""
+
+    #: Every problem of a job's runner, verifiers and workspace, without contacting anything.
+    check: Callable[[Job], list[str]]
+    prompt_cap: int
+    exempt_task_types: Container[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intake(JobRules):
+    """Takes jobs that fulfil the rules into the ledger."""
 
     ledger: Ledger
     publish: Callable[[Sequence[Publication]], None]
-    #: Every problem of a job's runner, verifiers and workspace, without contacting anything.
-    check: Callable[[Job], list[str]]
     #: Turn a workspace's path or profile into a stored snapshot.
     snapshot: Callable[[Workspace], Workspace]
     #: Write out what a job only names: the JSON Schema of a model.
     complete: Callable[[Job], Job] = lambda job: job
     new_id: Callable[[Job], str]
-    prompt_cap: int
-    exempt_task_types: Container[str]
 
 
 def read_job(raw: Any) -> Job:
@@ -48,20 +54,20 @@ def read_job(raw: Any) -> Job:
         raise BadInput(*(explain(item) for item in wrong)) from None
 
 
-def problems(intake: Intake, job: Job) -> list[str]:
+def problems(rules: JobRules, job: Job) -> list[str]:
     """Everything that keeps a well-formed job from being accepted."""
     found = []
-    if job.prompt_size > intake.prompt_cap:
+    if job.prompt_size > rules.prompt_cap:
         found.append(
-            f"prompt: {job.prompt_size:,} bytes are over the cap of {intake.prompt_cap:,}"
+            f"prompt: {job.prompt_size:,} bytes are over the cap of {rules.prompt_cap:,}"
             " (prompt_cap in mulligan.toml)"
         )
-    if job.policy.max_attempts < 2 and job.task_type not in intake.exempt_task_types:
+    if job.policy.max_attempts < 2 and job.task_type not in rules.exempt_task_types:
         found.append(
             "policy.max_attempts: must be 2 or more, because a score below 70 is always retried"
             " once; or add the task type to exempt_task_types"
         )
-    return found + _elsewhere_problems(job) + intake.check(job)
+    return found + _elsewhere_problems(job) + rules.check(job)
 
 
 def _elsewhere_problems(job: Job) -> list[str]:

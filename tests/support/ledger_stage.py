@@ -16,6 +16,7 @@ from mulligan.policies.failures.failure import VerificationResult, VerificationS
 from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Mode, Output, Usage
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.ledger import (
     Accepted,
     AttemptView,
@@ -29,15 +30,17 @@ from mulligan.tasks.ports.ledger import (
     Finish,
     JobView,
     KeyConflict,
-    Ledger,
     NextAttempt,
     Publication,
     Settlement,
     Submission,
 )
 from mulligan.tasks.ports.runners import Request
-from mulligan.workers.ledger import job_ids, rows
-from mulligan.workers.ledger.twin.memory_stores import MemoryBreakers
+from mulligan.workers.ledger import job_ids, keys, rows
+from mulligan.workers.ledger.fake_redis import fake_client
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores.blobs import blob_store
+from mulligan.workers.services import redis_breakers
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -132,16 +135,52 @@ def _settlement(claim: Claim, then: NextAttempt | Finish, **more: Any) -> Settle
     return Settlement(then=then, **{**fields, **more})
 
 
+def fake_ledger(
+    settings: Settings | None = None, *, clock: MovableClock | None = None
+) -> RedisLedger:
+    """A new ledger on a fakeredis of its own."""
+    return RedisLedger(fake_client(), settings or Settings(), patience=5.0, test_clock=clock)
+
+
+def fake_blobs() -> BlobStore:
+    """A new store of blobs on a fakeredis of its own."""
+    return blob_store(Settings(), fake_ledger().calls)
+
+
 # -- the stage -------------------------------------------------------------------------------------
+
+
+class MovableClock:
+    """The real time, plus what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.shift = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.shift
+
+
+_SHORTEN_ENDS = """
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local left = redis.call('PTTL', key)
+  if left >= 0 then redis.call('PEXPIRE', key, left - ARGV[1]) end
+end
+"""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A ledger, and a clock that stories move instead of sleeping."""
+    """A ledger, and a clock that tests move instead of sleeping; without one, the real time."""
 
-    ledger: Ledger
+    ledger: RedisLedger
     settings: Settings
-    advance: Callable[[float], None]
+    clock: MovableClock | None = None
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock of every script, and the end of every key that has one."""
+        assert self.clock is not None, "this ledger runs on the real time"
+        self.clock.shift += seconds
+        self.ledger.calls.run("EVAL", _SHORTEN_ENDS, 0, round(seconds * 1000))
 
     def new_id(self, job: Job) -> str:
         return job_ids.job_id(
@@ -183,6 +222,11 @@ class Stage:
         """The only cycle of a job."""
         (cycle,) = self.view(job_id).cycles
         return cycle
+
+    def cycle_row(self, cycle_id: str) -> dict[str, str]:
+        """What is kept of a cycle, as reports read it."""
+        prefix = keys.partition_prefix(self.settings.key_prefix, keys.partition_of(cycle_id))
+        return self.ledger.calls.hashes([f"{prefix}cycle:{cycle_id}"])[0]
 
     # -- what workers do ------------------------------------------------------------------------
 
@@ -306,7 +350,7 @@ def bench_of(stage: Stage, runner: FakeRunner | None = None, **changes: Any) -> 
         verifier=VerifierRegistry().build,
         publish=lambda _: None,
         holding=lambda _lease, _deadline: nullcontext(),
-        breakers=MemoryBreakers(),
+        breakers=redis_breakers(stage.settings, stage.ledger),
         worker="here",
         tenant=lambda job: rows.tenant_of(job, stage.settings),
         randomness=lambda: 0.5,
@@ -329,4 +373,3 @@ def intake_of(stage: Stage, **changes: Any) -> Intake:
 
 StageMaker = Callable[..., Stage]
 SettingsMaker = Callable[..., Settings]
-TwinsMaker = Callable[..., tuple[Stage, Stage]]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
+from redis.client import NEVER_DECODE
 from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
@@ -54,7 +55,7 @@ def _load_scripts() -> dict[str, Script]:
 SCRIPTS = _load_scripts()
 
 
-def connect(url: str, *, text: bool = True) -> redis.Redis:
+def connect(url: str) -> redis.Redis:
     """A client that never retries by itself: patience is ours, and visible.
 
     BadInput if the address has something in it that redis-py cannot read.
@@ -63,7 +64,7 @@ def connect(url: str, *, text: bool = True) -> redis.Redis:
     try:
         return redis.Redis.from_url(
             url,
-            decode_responses=text,
+            decode_responses=True,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
             socket_timeout=SOCKET_TIMEOUT,
@@ -77,11 +78,22 @@ class RedisCalls:
     """Scripts and commands; while Redis is away, they wait and are repeated.
 
     Repeating is safe: every script of ours answers the same to the same token.
+
+    Scripts take the time from Redis. A test may give a ``test_clock``; then each request carries
+    ``now_ms``, which overrides it.
     """
 
-    def __init__(self, client: redis.Redis, *, patience: float, limits: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        patience: float,
+        limits: Mapping[str, Any],
+        test_clock: Callable[[], float] | None = None,
+    ) -> None:
         self._client: Any = client
         self._patience = patience
+        self._test_clock = test_clock
         #: Rendered once: they are part of every request.
         self._limits = json.dumps(dict(limits), separators=(",", ":"))[1:-1]
         self._local = threading.local()
@@ -158,6 +170,21 @@ class RedisCalls:
         """One plain command."""
         return self._patiently(lambda: self._redis.execute_command(*command))
 
+    def read_bytes(self, *command: Any) -> bytes | None:
+        """One plain command whose answer is not text."""
+        options = {NEVER_DECODE: True}
+        answer: bytes | None = self._patiently(
+            lambda: self._redis.execute_command(*command, **options)
+        )
+        return answer
+
+    def now(self) -> float:
+        """The time of Redis in seconds, by which scripts measure."""
+        if self._test_clock is not None:
+            return self._test_clock()
+        seconds, micros = self.run("TIME")
+        return int(seconds) + int(micros) / 1e6
+
     @property
     def _redis(self) -> Any:
         """This thread's own connection: a pool's bookkeeping costs as much as a round trip."""
@@ -168,6 +195,8 @@ class RedisCalls:
 
     def _body(self, request: Mapping[str, Any]) -> bytes:
         """The request as JSON. A lone surrogate, which no JSON reader takes, becomes a ``?``."""
+        if self._test_clock is not None:
+            request = {**request, "now_ms": self._test_clock() * 1000}
         text = json.dumps(request, separators=(",", ":"), ensure_ascii=False)
         if self._limits and request:
             text = f"{text[:-1]},{self._limits}}}"

@@ -65,8 +65,7 @@ class ExternalSteps(Partitioned):
         return self._cycle_step("refuse_verification", lease, reason=reason)
 
     def now(self) -> float:
-        seconds, micros = self.calls.run("TIME")
-        return int(seconds) + int(micros) / 1e6
+        return self.calls.now()
 
     def _cycle_step(self, script: str, lease: Lease, **request: Any) -> bool:
         entry = lease.entry

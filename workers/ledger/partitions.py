@@ -23,6 +23,7 @@ class Partitioned:
         *,
         patience: float,
         live: Callable[[], Settings] | None = None,
+        test_clock: Callable[[], float] | None = None,
     ) -> None:
         self._settings = settings
         #: The settings in force now: quotas may change while a process runs.
@@ -30,6 +31,7 @@ class Partitioned:
         self.calls = RedisCalls(
             client,
             patience=patience,
+            test_clock=test_clock,
             limits={
                 "retention_ms": settings.retention * 1000,
                 "cycle_retention_ms": settings.cycle_retention * 1000,

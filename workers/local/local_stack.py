@@ -1,4 +1,4 @@
-"""A whole installation in one process: intake, verbs and threads over any ledger, no Celery."""
+"""A whole installation in one process: intake, verbs and threads over a ledger, no Celery."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from mulligan.tasks.jobs.context import Breakers
 from mulligan.tasks.jobs.submit import Intake
-from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.ledger import Ledger
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.blobs import blob_store
-from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs, MemoryBreakers
 from mulligan.workers.local.local_workers import LocalWorkers
 from mulligan.workers.services import build_components, redis_breakers
 from mulligan.workers.settings.model import Settings
@@ -25,7 +21,7 @@ class LocalStack:
     """Takes jobs and runs them here. Closing it leaves what is unfinished in the ledger."""
 
     settings: Settings
-    ledger: Ledger
+    ledger: RedisLedger
     intake: Intake
     workers: LocalWorkers
     verifiers: VerifierRegistry
@@ -51,23 +47,14 @@ class LocalStack:
 
 
 def local_stack(
-    settings: Settings, ledger: Ledger, *, slots: int = 4, grace: float = 5.0
+    settings: Settings, ledger: RedisLedger, *, slots: int = 4, grace: float = 5.0
 ) -> LocalStack:
-    """Wire a stack for this process. Nothing is contacted or started before the first job.
-
-    With a RedisLedger, blobs and breakers are kept in its Redis; otherwise in memory.
-    """
-    blobs: BlobStore
-    breakers: Breakers
-    if isinstance(ledger, RedisLedger):
-        blobs, breakers = blob_store(settings), redis_breakers(settings, ledger)
-    else:
-        blobs, breakers = MemoryBlobs(), MemoryBreakers(ledger.now)
+    """Wire a stack for this process. Nothing is contacted or started before the first job."""
     components = build_components(
         settings,
         ledger,
-        blobs=blobs,
-        breakers=breakers,
+        blobs=blob_store(settings, ledger.calls),
+        breakers=redis_breakers(settings, ledger),
         publish=lambda _: None,  # the pool brings its own, and its leases
         holding=lambda _lease, _deadline: nullcontext(),
         local_paths=True,

@@ -8,19 +8,18 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from support.ledger_stage import Stage, StageMaker, succeeds, until
+from support.ledger_stage import Stage, StageMaker, fake_ledger, succeeds, until
 
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Lease
 from mulligan.workers.celery.leases import LeaseKeeper
-from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 
 NEVER = 3600.0
 
 
 @pytest.fixture
-def play(memory_stage: StageMaker) -> Stage:
-    return memory_stage(hard_limit=1e9)
+def play(fake_stage: StageMaker) -> Stage:
+    return fake_stage(hard_limit=1e9)
 
 
 def quiet_keeper(play: Stage, **options: float) -> LeaseKeeper:
@@ -157,4 +156,4 @@ def test_what_is_claimed_during_a_shutdown_is_given_back_too(play: Stage) -> Non
 
 def test_a_ledger_in_memory_runs_on_the_computer_s_clock(play: Stage) -> None:
     before = time.time()
-    assert before <= MemoryLedger(play.settings).now() <= time.time()
+    assert before <= fake_ledger(play.settings).now() <= time.time()

@@ -35,7 +35,7 @@ def shell(redis_url: str) -> Iterator[Shell]:
 
 @pytest.fixture
 def stage(ledger: RedisLedger, settings: Callable[..., Settings]) -> Stage:
-    return Stage(ledger, settings(), lambda _: None)
+    return Stage(ledger, settings())
 
 
 def escalate(stage: Stage, count: int = 1, about: str | None = ALIKE, **fields: Any) -> list[str]:
@@ -103,7 +103,7 @@ def test_forty_jobs_alike_are_queued_again_with_other_words_and_succeed(fleet: F
 
 
 def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
-    stage = Stage(fleet.ledger, fleet.services.settings, lambda _: None)
+    stage = Stage(fleet.ledger, fleet.services.settings)
     jobs = [stage.submit(runner={"kind": "scripted", "answers": ["{}"]}) for _ in range(60)]
     for job_id in jobs:
         claim = stage.take(job_id)

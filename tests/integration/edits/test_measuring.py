@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ledger_stage import SettingsMaker, until
+from support.ledger_stage import SettingsMaker, fake_blobs, until
 
 from mulligan.policies.edits.gate import KeepEdit, RejectEdit, compare
 from mulligan.policies.edits.suite import WHOLE, Suite, SuiteRuns, SuiteScores, TaskScore
@@ -23,7 +23,6 @@ from mulligan.workers.edits.sessions.suite_measurer import (
     suite_measurer,
 )
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs
 from mulligan.workers.local.local_stack import LocalStack, local_stack
 
 
@@ -44,7 +43,7 @@ def suite_of(*tasks: dict[str, Any], **fields: Any) -> Suite:
 
 
 def here(store: ScoreStore | None = None, **fields: Any) -> SuiteMeasurer:
-    return SuiteMeasurer(blobs=MemoryBlobs(), store=store or MemoryScores(), **fields)
+    return SuiteMeasurer(blobs=fake_blobs(), store=store or MemoryScores(), **fields)
 
 
 def measured(
@@ -352,7 +351,7 @@ def test_a_job_that_the_tree_no_longer_makes_scores_0(root: Path, stack: LocalSt
 
 def test_a_job_that_was_cancelled_is_asked_once_more(root: Path, stack: LocalStack) -> None:
     suite = suite_of(job(), python("pass"))
-    measurer = SuiteMeasurer(blobs=MemoryBlobs(), store=MemoryScores(), intake=stack.intake)
+    measurer = SuiteMeasurer(blobs=fake_blobs(), store=MemoryScores(), intake=stack.intake)
     stack.ledger.pause("task_type:benchmark")
     runs = measurer.start(suite, measurer.snapshot(root), session="s", repeat=0)
     assert measurer.poll(suite, runs) is None  # never waits for a job
@@ -394,7 +393,7 @@ def test_problems_are_told_before_anything_runs(root: Path, stack: LocalStack) -
         job("e", prompt_file="gone.md"),
         python("pass"),
     )
-    own = SuiteMeasurer(blobs=MemoryBlobs(), store=MemoryScores(), intake=stack.intake)
+    own = SuiteMeasurer(blobs=fake_blobs(), store=MemoryScores(), intake=stack.intake)
     assert own.problems(suite, root) == [
         "tasks[0].command: there is no program 'no-such-program' on this host",
         "tasks[1].command: ./value.txt is not there, or may not be executed",

@@ -42,7 +42,7 @@ def api(context: ConsoleContext) -> TestClient:
 def escalate(
     context: ConsoleContext, count: int = 1, about: str | None = ALIKE, **fields: Any
 ) -> list[str]:
-    stage = Stage(context.ledger, context.settings, lambda _: None)
+    stage = Stage(context.ledger, context.settings)
     ids = []
     for _ in range(count):
         job_id = stage.submit(**fields)
@@ -107,9 +107,7 @@ def test_forty_alike_are_one_row_and_are_queued_again_by_one_request(
     ended = {(e["state"], e["ended_by"], e["note"]) for e in detail["escalations"]}
     assert ended == {("requeued", "loopback", "new words")}
     assert all(e["ended_at"] >= e["at"] for e in detail["escalations"])
-    claim = Stage(context.ledger, context.settings, lambda _: None).take(
-        ids[0].partition(":")[0], 2
-    )
+    claim = Stage(context.ledger, context.settings).take(ids[0].partition(":")[0], 2)
     assert claim.plan.prompt == "As JSON, please."
 
     again = post(api, f"{GROUP}/requeue")
@@ -146,7 +144,7 @@ def test_one_escalation_is_ended_by_its_id(context: ConsoleContext, api: TestCli
     assert post(api, f"{path}/requeue")["total"] == 0, "the same again is harmless"
     refused = post(api, f"{path}/resolve", 409, note="no")
     assert refused["error"]["message"] == "it was requeued already, by loopback"
-    claim = Stage(context.ledger, context.settings, lambda _: None).take(one.partition(":")[0], 2)
+    claim = Stage(context.ledger, context.settings).take(one.partition(":")[0], 2)
     assert claim.plan.decoding.model_dump() == strategy
     assert get(api, GROUP, state="open")["escalations"][0]["id"] == other
 
@@ -262,7 +260,7 @@ def test_jobs_that_escalate_again_meanwhile_are_not_met_twice(
         token="one",
         go_on=lambda: False,
     )
-    stage = Stage(context.ledger, context.settings, lambda _: None)
+    stage = Stage(context.ledger, context.settings)
     for escalation_id in ids[:BATCH]:
         claim = stage.take(escalation_id.partition(":")[0], 2)
         stage.settle(claim, escalates(claim, about=ALIKE))

@@ -41,7 +41,7 @@ def api(context: ConsoleContext) -> TestClient:
 @pytest.fixture
 def play(context: ConsoleContext) -> Stage:
     """The site's ledger, to tell stories on in real time."""
-    return Stage(context.ledger, context.settings, lambda _: None)
+    return Stage(context.ledger, context.settings)
 
 
 def ok(api: TestClient, path: str, **params: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pytest
 from mulligan.policies.jobs.breaker import BreakerPolicy
 from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.ports.errors import TransportFault
-from mulligan.workers.ledger import breakers as breakers_module
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores import breakers as breakers_module
 from mulligan.workers.ledger.stores.breakers import RedisBreakers
 
 POLICY = BreakerPolicy(threshold=3, window=60, open_seconds=10, open_cap=300, probe_seconds=100)

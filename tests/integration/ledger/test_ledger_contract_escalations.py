@@ -159,10 +159,10 @@ def test_cycles_that_end_with_their_job_are_not_told_twice(play: Stage) -> None:
 @pytest.mark.parametrize("size", [100, 167, 499, 500, 501, 10_000])
 @pytest.mark.parametrize("letter", ["a", "é", "字", "😀"])
 def test_a_long_detail_is_cut_between_characters(
-    redis_stage: StageMaker, memory_stage: StageMaker, size: int, letter: str
+    redis_stage: StageMaker, fake_stage: StageMaker, size: int, letter: str
 ) -> None:
     told = set()
-    for play in (redis_stage(), memory_stage()):
+    for play in (redis_stage(), fake_stage()):
         claim = play.take(play.submit())
         play.ledger.requeue(
             claim.lease, delay=0, detail="x" + letter * size, counter="n", limit=1, reason="why"

@@ -33,8 +33,6 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
 )
 from mulligan.workers.ledger import job_ids, keys, rows
-from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 
 #: How long a subject may keep what it claimed, and how long a delayed verification waits.
 HELD = 1800.0
@@ -71,15 +69,6 @@ def repaired(play: Stage, **fields: Any) -> tuple[str, Entry]:
     play.ledger.store_output(claim.lease, answer("went"))
     play.settle(claim, verified_in_lane(succeeds(claim)))
     return job_id, Entry("cycle", job_id, 1, 1)
-
-
-def recorded(play: Stage, cycle_id: str) -> dict[str, str]:
-    """What is kept of a cycle, as reports read it."""
-    if isinstance(play.ledger, MemoryLedger):
-        return play.ledger._book.rows.get(f"cycle:{cycle_id}")
-    assert isinstance(play.ledger, RedisLedger)
-    prefix = f"mulligan:{{{keys.partition_of(cycle_id)}}}:"
-    return play.ledger.calls.hashes([f"{prefix}cycle:{cycle_id}"])[0]
 
 
 # -- waiting in a lane -----------------------------------------------------------------------------
@@ -365,7 +354,7 @@ def test_one_that_does_not_count_is_counted_and_may_be_done_again(play: Stage) -
     taken = play.take_recheck(entry)
     for reason in ("missing_prompt_context", "duplicate_task_family", "missing_prompt_context"):
         assert play.ledger.refuse_verification(taken.lease, reason=reason)
-    kept = recorded(play, entry.cycle_id)
+    kept = play.cycle_row(entry.cycle_id)
     assert json.loads(kept["delayed_invalid"]) == {
         "missing_prompt_context": 2,
         "duplicate_task_family": 1,
@@ -374,7 +363,7 @@ def test_one_that_does_not_count_is_counted_and_may_be_done_again(play: Stage) -
     assert not play.ledger.refuse_verification(Lease(entry, "0123"), reason="x")
     assert isinstance(play.ledger.hold(taken.lease), CycleClaim)
     assert play.ledger.settle_cycle(taken.lease, status="completed", score=90, reason="")
-    assert recorded(play, entry.cycle_id)["delayed_valid"] == "1"
+    assert play.cycle_row(entry.cycle_id)["delayed_valid"] == "1"
 
 
 def test_one_that_nobody_comes_for_is_stale(play: Stage) -> None:

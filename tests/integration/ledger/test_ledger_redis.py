@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -37,7 +38,8 @@ from mulligan.tasks.ports.ledger import (
     Submission,
 )
 from mulligan.workers.ledger import job_ids, keys
-from mulligan.workers.ledger.calls import SOCKET_TIMEOUT, connect
+from mulligan.workers.ledger.calls import SCRIPTS, SOCKET_TIMEOUT, connect
+from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.ledger.stores.breakers import RedisBreakers
@@ -173,6 +175,52 @@ def test_a_ledger_that_hangs_without_dying_is_away_too(
     assert isinstance(told, Accepted)
     assert [row.id for row in ledger.jobs()] == [new.id]
     assert connect(own_redis.url).get_connection_kwargs()["socket_timeout"] == SOCKET_TIMEOUT
+
+
+# -- the time -----------------------------------------------------------------------------------
+
+
+def scripts_sent(client: redis.Redis, work: Callable[[], None]) -> dict[str, str]:
+    """The scripts that the server is asked to run meanwhile, by name, each with a request."""
+    names = {script.sha: name for name, script in SCRIPTS.items()}
+    end = "the end of the work"
+    found: dict[str, str] = {}
+    watched: Any = client  # redis-py does not type MONITOR
+    with watched.monitor() as monitor:
+        work()
+        client.echo(end)
+        while end not in (command := monitor.next_command()["command"]):
+            if command.startswith("EVALSHA"):
+                found[names[command.split()[1]]] = command
+    return found
+
+
+def every_step(play: Stage) -> None:
+    play.sweep()
+    play.repaired()
+    play.ledger.renew([play.take(play.submit()).lease])
+    play.ledger.requeue(play.take(play.submit()).lease, delay=5, detail="busy")
+    play.hand_over(checked := play.submit(), [0])
+    play.ledger.store_result(play.take_check(checked, 0).lease, passed(), elapsed=0)
+    play.ledger.stamp([Entry("attempt", play.submit(), 1)])
+    play.ledger.cancel(play.submit())
+    play.end(f"{play.escalated()}:1", "resolved")
+    play.submit_elsewhere()
+    play.waiting()
+    play.view(checked)
+
+
+def test_a_ledger_in_production_never_sends_a_time(
+    redis_client: redis.Redis, redis_stage: StageMaker, settings: SettingsMaker
+) -> None:
+    """Scripts take the time from Redis. Only the ledger of a test overrides it."""
+    ledger = open_ledger(settings(), patience=5)
+    every_step(Stage(ledger, settings()))  # so that the server knows the scripts
+    sent = scripts_sent(redis_client, lambda: every_step(Stage(ledger, settings())))
+    assert len(sent) > 12
+    assert [name for name, command in sent.items() if "now_ms" in command] == []
+    sent = scripts_sent(redis_client, lambda: every_step(redis_stage()))
+    assert [name for name, command in sent.items() if "now_ms" not in command] == []
 
 
 # -- many at once -------------------------------------------------------------------------------

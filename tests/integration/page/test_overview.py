@@ -155,7 +155,7 @@ def test_what_works_well_can_be_paused_on_the_page_too(settings: SettingsMaker) 
 
 
 def test_a_broken_provider_says_how_many_wait_for_it(context: ConsoleContext) -> None:
-    stage = Stage(context.ledger, context.settings, lambda _: None)
+    stage = Stage(context.ledger, context.settings)
     for waiting_for in ("breaker", "breaker", "delay"):
         claim = stage.take(stage.submit())
         context.ledger.requeue(claim.lease, delay=600, detail="away", waiting_for=waiting_for)

@@ -39,7 +39,7 @@ def context(settings: SettingsMaker) -> Iterator[ConsoleContext]:
 
 @pytest.fixture
 def stage(context: ConsoleContext) -> Stage:
-    return Stage(context.ledger, context.settings, lambda _: None)
+    return Stage(context.ledger, context.settings)
 
 
 def repaired(stage: Stage, **fields: Any) -> str:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ledger_stage import fake_blobs
 
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output, VerifierSpec, Workspace
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.testing import InMemoryStack, assert_repaired
-from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs
 from mulligan.workers.sandbox.workspace import pack
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def judge(root: Path) -> Judge:
     """``judge(text, max_edits=3)``: what the verifier says of an answer."""
-    blobs = MemoryBlobs()
+    blobs = fake_blobs()
     workspace = Workspace(snapshot=blobs.put(pack(root, max_bytes=1_000_000)))
 
     def verify(answer: str, **options: Any) -> VerificationResult:

@@ -83,8 +83,8 @@ STATUSES: dict[CycleStatus, Callable[[Stage], str]] = {
 
 
 @pytest.mark.parametrize("status", CycleStatus)
-def test_every_status_of_a_cycle_is_reached(memory_stage: StageMaker, status: CycleStatus) -> None:
-    play = memory_stage()
+def test_every_status_of_a_cycle_is_reached(fake_stage: StageMaker, status: CycleStatus) -> None:
+    play = fake_stage()
     job_id = STATUSES[status](play)
     cycle = play.cycle(job_id)
     assert cycle.status is status
@@ -105,9 +105,9 @@ def test_every_status_of_a_cycle_is_reached(memory_stage: StageMaker, status: Cy
     ],
 )
 def test_an_escalation_is_told_with_kind_place_and_count(
-    memory_stage: StageMaker, answers: list[str], reason: str, count: str
+    fake_stage: StageMaker, answers: list[str], reason: str, count: str
 ) -> None:
-    play = memory_stage()
+    play = fake_stage()
     job_id = submit(play)
     context = bench_of(play, FakeRunner(answers))
     entries = [Entry("attempt", job_id, number) for number in (1, 2, 3, 4)]
@@ -168,8 +168,8 @@ def _breaker(play: Stage) -> str:
     [("delay", _transport_fault), ("budget", _quota), ("pause", _paused), ("breaker", _breaker)],
 )
 def test_everything_a_job_can_wait_for(
-    memory_stage: StageMaker, waiting_for: str, story: Callable[[Stage], str]
+    fake_stage: StageMaker, waiting_for: str, story: Callable[[Stage], str]
 ) -> None:
-    play = memory_stage(quotas={"acme": {"concurrency": 1}})
+    play = fake_stage(quotas={"acme": {"concurrency": 1}})
     view = play.view(story(play))
     assert (view.state, view.waiting_for) == ("waiting", waiting_for)

@@ -16,8 +16,8 @@ from mulligan.console.reports.run_figures import RunFigures
 from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
 
 
-def test_a_job_that_waits_is_unfinished_and_not_lost(memory_stage: StageMaker) -> None:
-    play = memory_stage()
+def test_a_job_that_waits_is_unfinished_and_not_lost(fake_stage: StageMaker) -> None:
+    play = fake_stage()
     figures = RunFigures.of([play.view(play.submit())], accepted=1)
     assert (figures.lost, figures.unfinished) == (0, 1)
     assert summary_lines(figures)[1] == "cycles 0 · lost 0 · unfinished 1"
@@ -74,10 +74,10 @@ def test_a_ledger_that_says_no_is_not_waited_for() -> None:
 
 
 def test_silence_is_asked_about_until_the_job_ends(
-    memory_stage: StageMaker, monkeypatch: pytest.MonkeyPatch
+    fake_stage: StageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "_QUIET", 0.0)
-    play = memory_stage()
+    play = fake_stage()
     job_id = play.submit()
     asked: list[None] = []
 

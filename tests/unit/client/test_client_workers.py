@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import redis
-from support.ledger_stage import make_job, until
+from support.ledger_stage import fake_ledger, make_job, until
 
 from mulligan.policies.jobs.job import TERMINAL, Job, Output
 from mulligan.tasks.jobs.context import ResolvedRunner
 from mulligan.tasks.jobs.submit import submit_jobs
-from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Ledger, Publication
+from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Publication
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.ledger import job_ids
+from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.local.local_stack import LocalStack, local_stack
 from mulligan.workers.local.local_workers import LocalWorkers
 from mulligan.workers.settings.model import Settings
@@ -34,16 +34,16 @@ QUICK: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=["memory", "redis"])
-def ledger(request: pytest.FixtureRequest) -> Ledger:
-    if request.param == "memory":
-        return MemoryLedger(Settings(**QUICK))
+@pytest.fixture(params=["fakeredis", "redis"])
+def ledger(request: pytest.FixtureRequest) -> RedisLedger:
+    if request.param == "fakeredis":
+        return fake_ledger(Settings(**QUICK))
     client: redis.Redis = request.getfixturevalue("redis_client")
     return RedisLedger(client, Settings(**QUICK), patience=5.0)
 
 
 @pytest.fixture
-def stack(ledger: Ledger, redis_url: str) -> Iterator[LocalStack]:
+def stack(ledger: RedisLedger, redis_url: str) -> Iterator[LocalStack]:
     with local_stack(Settings(broker_url=redis_url, **QUICK), ledger, slots=2, grace=3) as stack:
         yield stack
 
@@ -97,7 +97,7 @@ def test_repair_goes_before_verify_before_attempt_then_priority_then_order() -> 
     taken: list[Entry] = []
     busy, go = threading.Event(), threading.Event()
 
-    class Watched(MemoryLedger):
+    class Watched(RedisLedger):
         def claim(self, entry: Entry, **terms: Any) -> Any:
             taken.append(entry)
             busy.set()
@@ -105,7 +105,7 @@ def test_repair_goes_before_verify_before_attempt_then_priority_then_order() -> 
             return super().claim(entry, **terms)
 
     settings = Settings(**{**QUICK, "sweep_interval": 60})
-    with local_stack(settings, Watched(settings), slots=1) as stack:
+    with local_stack(settings, Watched(fake_client(), settings, patience=5.0), slots=1) as stack:
 
         def offer(job_id: str, queue: str, priority: int) -> Publication:
             return Publication(Entry("attempt", job_id, 1), queue, priority)

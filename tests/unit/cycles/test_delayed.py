@@ -137,9 +137,9 @@ LONG = " ".join(f"word{n}" for n in range(2000))
     ],
 )
 def test_what_could_never_count_is_refused_before_it_is_accepted(
-    memory_stage: StageMaker, task: str, delayed: dict[str, Any], line: str | None
+    fake_stage: StageMaker, task: str, delayed: dict[str, Any], line: str | None
 ) -> None:
-    play = memory_stage()
+    play = fake_stage()
     job = reformulating(task, **delayed)
     if line is None:
         assert problems(intake_of(play), job) == []
@@ -200,7 +200,7 @@ def test_what_contradicts_itself_is_no_job(fields: dict[str, Any], line: str) ->
     ],
 )  # fmt: skip
 def test_a_score_that_is_given_elsewhere_has_its_conditions(
-    memory_stage: StageMaker, fields: dict[str, Any], line: str
+    fake_stage: StageMaker, fields: dict[str, Any], line: str
 ) -> None:
-    found = problems(intake_of(memory_stage()), read_job({**RAW, **fields}))
+    found = problems(intake_of(fake_stage()), read_job({**RAW, **fields}))
     assert found[0].startswith(line)

@@ -24,8 +24,8 @@ AFTER = 601
 
 
 @pytest.fixture
-def play(memory_stage: StageMaker) -> Stage:
-    return memory_stage()
+def play(fake_stage: StageMaker) -> Stage:
+    return fake_stage()
 
 
 def repaired(play: Stage, mode: str, **delayed: Any) -> Entry:

@@ -96,8 +96,8 @@ def test_a_filter_finds_open_ones_the_oldest_first(stage: StageMaker) -> None:
     assert set(ids(reason="max_attempts")) == {first, other, second}
 
 
-def test_age_is_by_the_ledger_s_own_clock(memory_stage: StageMaker) -> None:
-    play = memory_stage()
+def test_age_is_by_the_ledger_s_own_clock(fake_stage: StageMaker) -> None:
+    play = fake_stage()
     first = escalate(play)
     play.advance(100)
     second = escalate(play)

@@ -29,7 +29,6 @@ from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Lease
-from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 
 PROMPT = "Write one sentence about yesterday with the past tense of 'to go'."
 OTHER = "Yesterday, how did you travel to school? Answer in a full sentence."
@@ -82,8 +81,8 @@ class School:
 
 
 @pytest.fixture
-def school(memory_stage: StageMaker) -> School:
-    play = memory_stage(stale_after=50_000, retention=100_000)
+def school(fake_stage: StageMaker) -> School:
+    play = fake_stage(stale_after=50_000, retention=100_000)
     return School(play, bench_of(play))
 
 
@@ -334,9 +333,8 @@ def test_what_does_not_count_is_counted_and_may_be_done_again(school: School) ->
             school.report(task, 100, **fields)
         assert caught.value.reason == reason
     assert school.play.cycle(job_id).status is CycleStatus.PENDING_DELAYED_VERIFICATION
-    assert isinstance(school.play.ledger, MemoryLedger)
-    row = school.play.ledger._book.rows.get(f"cycle:{task.cycle_id}")
-    counted = json.loads(row["delayed_invalid"])
+    assert task.cycle_id is not None
+    counted = json.loads(school.play.cycle_row(task.cycle_id)["delayed_invalid"])
     assert counted == {
         "missing_task_family_context": 1,
         "missing_prompt_context": 2,
@@ -462,8 +460,8 @@ def tired(play: Stage, **changes: Any) -> JobView:
     return play.view(told.id)
 
 
-def test_queue_jobs_have_no_guardrails_unless_they_are_set(memory_stage: StageMaker) -> None:
-    play = memory_stage()
+def test_queue_jobs_have_no_guardrails_unless_they_are_set(fake_stage: StageMaker) -> None:
+    play = fake_stage()
     off = tired(play, guardrail=Guardrail(loops=1))
     assert off.reason not in (LOOP_CAP, TIME_SHARE_CAP)
     assert len(off.cycles) > 1
@@ -473,8 +471,8 @@ def test_queue_jobs_have_no_guardrails_unless_they_are_set(memory_stage: StageMa
     assert on.cycles[-1].reason == LOOP_CAP
 
 
-def test_a_requeued_job_has_its_loops_again(memory_stage: StageMaker) -> None:
-    play = memory_stage()
+def test_a_requeued_job_has_its_loops_again(fake_stage: StageMaker) -> None:
+    play = fake_stage()
     view = tired(play, guard_jobs=True, guardrail=Guardrail(loops=1))
     number = len(view.attempts)
     play.end(f"{view.id}:{number}", "requeued")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from support.ledger_stage import make_job
+from support.ledger_stage import fake_ledger, make_job
 
 from mulligan.policies.failures.failure import FailureKind
 from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
@@ -22,8 +22,6 @@ from mulligan.tasks.ports.errors import BadInput, RunnerError, TransportFault, V
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Publication, Submission
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.ledger.job_ids import job_id as new_id
-from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
-from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 Answer = str | Output | Exception
@@ -65,7 +63,7 @@ class Shop:
     """One worker's bench over an in-memory ledger."""
 
     def __init__(self, *answers: Answer, **changes: Any) -> None:
-        self.ledger = MemoryLedger(Settings())
+        self.ledger = fake_ledger()
         self.runner = FakeRunner(answers)
         self.breakers = FakeBreakers()
         self.published: list[Publication] = []
@@ -226,7 +224,7 @@ def test_a_verifier_without_a_verdict_is_run_again_on_the_same_answer() -> None:
 
 
 def intake(**changes: Any) -> Intake:
-    ledger = MemoryLedger(Settings())
+    ledger = fake_ledger()
     fields: dict[str, Any] = {
         "ledger": ledger,
         "publish": lambda _: None,

@@ -6,16 +6,15 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from support.ledger_stage import make_job
+from support.ledger_stage import fake_ledger, make_job
 
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.admission.intake import check_job
-from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
-from mulligan.workers.ledger.twin.memory_stores import MemoryBlobs, MemoryBreakers
+from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.runners.runner_registry import RunnerRegistry
-from mulligan.workers.services import build_components
+from mulligan.workers.services import build_components, redis_breakers
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -108,11 +107,12 @@ def test_a_delayed_verification_does_it_all_within_one_claim() -> None:
 
 
 def bench_of(given: Settings) -> AttemptContext:
+    ledger = fake_ledger(given)
     return build_components(
         given,
-        MemoryLedger(given),
-        blobs=MemoryBlobs(),
-        breakers=MemoryBreakers(),
+        ledger,
+        blobs=blob_store(given, ledger.calls),
+        breakers=redis_breakers(given, ledger),
         publish=lambda _: None,
         holding=lambda _lease, _deadline: nullcontext(),
         local_paths=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import date
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from support.ledger_stage import make_job
+from support.ledger_stage import MovableClock, fake_ledger, make_job
 
 from mulligan.console.cli.commands.observe import observe_report
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
@@ -38,7 +37,6 @@ from mulligan.tasks.user_tasks.user_task import (
     value_of,
 )
 from mulligan.workers.ledger.job_ids import own_job_id
-from mulligan.workers.ledger.twin.memory_ledger import MemoryLedger
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.user_tasks.verifier_specs import (
     CallableVerifier,
@@ -76,9 +74,9 @@ class Bench:
     """A worker of a user's app over an in-memory ledger, whose clock a story moves."""
 
     def __init__(self, **fields: Any) -> None:
-        self.shift = 0.0
+        self.clock = MovableClock()
         self.settings = Settings()
-        self.ledger = MemoryLedger(self.settings, clock=lambda: time.time() + self.shift)
+        self.ledger = fake_ledger(self.settings, clock=self.clock)
         self.published: list[Publication] = []
         self.calls: list[PreviousAttempt | None] = []
         self.registry = VerifierRegistry()
@@ -121,7 +119,7 @@ class Bench:
         claim = self.ledger.claim(Entry("attempt", self.job_id, 1), worker="lost")
         assert isinstance(claim, Claim)
         self.ledger.store_output(claim.lease, output, given=given)
-        self.shift += self.settings.lease + 1
+        self.clock.shift += self.settings.lease + 1
         self.ledger.sweep(empty_queues=())
 
 
@@ -351,7 +349,7 @@ def test_a_signal_that_names_a_time_is_not_overtaken_by_the_sweep() -> None:
         context.deliver(raises(Signal()), again=lambda _signal: 30.0)
     assert context.ledger.sweep(empty_queues=()) == []
     assert context.deliver(answers("{}")).outcome == ClaimRefused("early")
-    context.shift += 31
+    context.clock.shift += 31
     assert [str(p.entry) for p in context.ledger.sweep(empty_queues=())] == [
         f"a:{context.job_id}/1"
     ]
@@ -362,7 +360,7 @@ def test_a_signal_whose_message_never_comes_again_ends_the_job() -> None:
     with pytest.raises(Signal):
         context.deliver(raises(Signal()), again=lambda _signal: None)
     assert context.view.state == "cancelled"
-    context.shift += 3600
+    context.clock.shift += 3600
     assert context.ledger.sweep(empty_queues=("attempt", "repair")) == []
 
 

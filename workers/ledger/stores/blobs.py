@@ -33,10 +33,10 @@ class RedisBlobs:
         return address
 
     def get(self, address: str) -> bytes:
-        data = self._calls.run("GETEX", keys.blob(self._fleet, address), "EX", self._ttl)
+        data = self._calls.read_bytes("GETEX", keys.blob(self._fleet, address), "EX", self._ttl)
         if data is None:
             raise MissingBlob(f"{address} is no longer stored")
-        return bytes(data)
+        return data
 
 
 class DirectoryBlobs:
@@ -73,16 +73,11 @@ class DirectoryBlobs:
         return self._root / name[:2] / name
 
 
-def blob_store(settings: Settings) -> BlobStore:
-    """The store of these settings."""
+def blob_store(settings: Settings, calls: RedisCalls | None = None) -> BlobStore:
+    """The store of these settings; ``calls`` is the ledger's connection, if it is open already."""
     if settings.blob_url is None:
-        if settings.ledger is None:
-            raise BadInput("no ledger: set MULLIGAN_LEDGER_URL or MULLIGAN_BROKER_URL")
-        calls = RedisCalls(
-            connect(settings.ledger, text=False), patience=settings.worker_patience, limits={}
-        )
         return RedisBlobs(
-            calls,
+            calls or _ledger_calls(settings),
             prefix=settings.key_prefix,
             cap=settings.workspace_cap,
             retention=settings.retention,
@@ -91,3 +86,9 @@ def blob_store(settings: Settings) -> BlobStore:
     if url.scheme != "file":
         raise BadInput(f"blob_url: {url.scheme}:// is not supported; use file:///shared/directory")
     return DirectoryBlobs(Path(url.path), cap=settings.workspace_cap)
+
+
+def _ledger_calls(settings: Settings) -> RedisCalls:
+    if settings.ledger is None:
+        raise BadInput("no ledger: set MULLIGAN_LEDGER_URL or MULLIGAN_BROKER_URL")
+    return RedisCalls(connect(settings.ledger), patience=settings.worker_patience, limits={})

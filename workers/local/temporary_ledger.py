@@ -1,0 +1,44 @@
+"""A ledger for one test: empty at first, gone afterwards, and seen by this process alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import redis
+
+from mulligan.workers.ledger.calls import connect
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.local.embedded_redis import EmbeddedRedis
+from mulligan.workers.settings.model import Settings
+
+_PATIENCE = 5.0
+
+
+@contextmanager
+def temporary_ledger(settings: Settings) -> Iterator[RedisLedger]:
+    """On fakeredis; on an embedded Redis where fakeredis is not installed."""
+    with _temporary_redis() as client:
+        yield RedisLedger(client, settings, patience=_PATIENCE)
+
+
+@contextmanager
+def _temporary_redis() -> Iterator[redis.Redis]:
+    if find_spec("fakeredis") is not None and find_spec("lupa") is not None:
+        from mulligan.workers.ledger.fake_redis import fake_client
+
+        with fake_client() as client:
+            yield client
+        return
+    # A short path: the kernel allows 108 bytes for the path of a socket.
+    with TemporaryDirectory(prefix="mulligan-") as folder:
+        server = EmbeddedRedis(Path(folder))
+        server.start()
+        try:
+            with connect(f"unix://{server.socket}") as client:
+                yield client
+        finally:
+            server.stop()
