@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
-from mulligan.tasks.ports.ledger import Event, JobView, Ledger
+from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
 
 T = TypeVar("T")
 #: How long one look at the stream waits for news.
@@ -151,7 +151,7 @@ class LedgerRetry:
 
 
 def follow(
-    ledger: Ledger,
+    ledger: LedgerReader,
     following: FollowedJobs,
     *,
     after: str,
@@ -180,11 +180,11 @@ def follow(
     return True
 
 
-def _news(ledger: Ledger, after: str) -> list[Event]:
+def _news(ledger: LedgerReader, after: str) -> list[Event]:
     return list(ledger.events(after=after, block=_BLOCK))
 
 
-def look_again(ledger: Ledger, following: FollowedJobs) -> None:
+def look_again(ledger: LedgerReader, following: FollowedJobs) -> None:
     """Ask the ledger about the jobs that are still waited for."""
     for job in following.unfinished:
         view = ledger.job(job.id)
@@ -192,6 +192,6 @@ def look_again(ledger: Ledger, following: FollowedJobs) -> None:
             following.look(view)
 
 
-def latest_event_id(ledger: Ledger) -> str:
+def latest_event_id(ledger: LedgerReader) -> str:
     """The id of an event that would happen now: what comes later is news."""
     return f"{int(ledger.now() * 1000)}-0"

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import BadInput, MulliganError
-from mulligan.tasks.ports.ledger import Event, Ledger
+from mulligan.tasks.ports.ledger import Event, LedgerReader
 
 #: How long one look at what happens waits for news.
 BLOCK = 0.25
@@ -44,7 +44,7 @@ class JobReader(Protocol):
 class LedgerFeed:
     """The events of a ledger."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: LedgerReader) -> None:
         self._ledger = ledger
         self._after = f"{int(ledger.now() * 1000) - 1}-0"
 
@@ -158,7 +158,7 @@ class CompletionWatcher:
             self._settle(job_id, error=error)
 
 
-def events_of(ledger: Ledger, job_id: str) -> Iterator[Event | None]:
+def events_of(ledger: LedgerReader, job_id: str) -> Iterator[Event | None]:
     """A job's events from its beginning to its end; None now and then while nothing happens."""
     view = ledger.job(job_id)
     if view is None:

@@ -22,7 +22,7 @@ from mulligan.tasks.ports.ledger import (
     Escalation,
     EscalationEnd,
     EscalationGroup,
-    Ledger,
+    EscalationLedger,
     Publication,
 )
 
@@ -156,7 +156,9 @@ class BulkActions(Protocol):
 # -- which -----------------------------------------------------------------------------------------
 
 
-def select(ledger: Ledger, which: EscalationFilter, *, limit: int = MOST) -> list[Escalation]:
+def select(
+    ledger: EscalationLedger, which: EscalationFilter, *, limit: int = MOST
+) -> list[Escalation]:
     """The open ones that fit, the oldest first. BadInput names each id that nobody knows."""
     if which.is_everything:
         raise BadInput(
@@ -168,7 +170,7 @@ def select(ledger: Ledger, which: EscalationFilter, *, limit: int = MOST) -> lis
     return sorted(open_ones, key=lambda each: (each.at, each.id))[:limit]
 
 
-def _by_id(ledger: Ledger, which: EscalationFilter) -> list[Escalation]:
+def _by_id(ledger: EscalationLedger, which: EscalationFilter) -> list[Escalation]:
     """An id of another tenant is an id that nobody knows."""
     found, unknown = [], []
     for escalation_id in dict.fromkeys(which.ids):
@@ -182,7 +184,7 @@ def _by_id(ledger: Ledger, which: EscalationFilter) -> list[Escalation]:
     return found
 
 
-def _by_group(ledger: Ledger, which: EscalationFilter, limit: int) -> list[Escalation]:
+def _by_group(ledger: EscalationLedger, which: EscalationFilter, limit: int) -> list[Escalation]:
     if which.signature is not None:
         signatures = [which.signature]
     else:
@@ -198,7 +200,7 @@ def _by_group(ledger: Ledger, which: EscalationFilter, limit: int) -> list[Escal
 
 
 def list_groups(
-    ledger: Ledger, *, only_open: bool = True, tenant: str | None = None, limit: int = 100
+    ledger: EscalationLedger, *, only_open: bool = True, tenant: str | None = None, limit: int = 100
 ) -> list[EscalationGroup]:
     """Groups, the newest first. With a tenant, nothing in them is another's."""
     if tenant is None:
@@ -216,7 +218,7 @@ def list_groups(
 
 
 def find_group(
-    ledger: Ledger, signature: str, *, tenant: str | None = None
+    ledger: EscalationLedger, signature: str, *, tenant: str | None = None
 ) -> EscalationGroup | None:
     """A group, if there is one; with a tenant, if it has any of that tenant's."""
     group = ledger.group(signature)
@@ -227,7 +229,7 @@ def find_group(
 
 
 def _of_tenant(
-    ledger: Ledger, group: EscalationGroup, tenant: str, rows: Sequence[Escalation]
+    ledger: EscalationLedger, group: EscalationGroup, tenant: str, rows: Sequence[Escalation]
 ) -> EscalationGroup | None:
     mine = [row for row in rows if row.signature == group.signature]
     if not mine:  # older than all that were looked at
@@ -255,7 +257,7 @@ def _of_tenant(
 
 
 def work(
-    ledger: Ledger,
+    ledger: EscalationLedger,
     bulks: BulkActions,
     publish: Publish,
     bulk_id: str,
@@ -280,7 +282,9 @@ def work(
             return 0.0
 
 
-def end_all(ledger: Ledger, publish: Publish, ids: Sequence[str], action: EndAction) -> EndedCounts:
+def end_all(
+    ledger: EscalationLedger, publish: Publish, ids: Sequence[str], action: EndAction
+) -> EndedCounts:
     """End each of a batch, and publish what is queued again."""
     done, skipped, problems = 0, 0, []
     publications: list[Publication] = []
@@ -298,7 +302,7 @@ def end_all(ledger: Ledger, publish: Publish, ids: Sequence[str], action: EndAct
     return EndedCounts(done=done, skipped=skipped, problems=tuple(problems))
 
 
-def _end(ledger: Ledger, escalation_id: str, action: EndAction) -> Ended | ClaimRefused:
+def _end(ledger: EscalationLedger, escalation_id: str, action: EndAction) -> Ended | ClaimRefused:
     try:
         return ledger.end_escalation(
             escalation_id,
@@ -313,7 +317,7 @@ def _end(ledger: Ledger, escalation_id: str, action: EndAction) -> Ended | Claim
         return ClaimRefused("lost", "the job on record cannot be read by this version")
 
 
-def _ended_by(ledger: Ledger, escalation_id: str, action: EndAction) -> bool:
+def _ended_by(ledger: EscalationLedger, escalation_id: str, action: EndAction) -> bool:
     """Whether this very action ended it: by somebody who died before the batch was committed."""
     found = ledger.escalation(escalation_id)
     return (

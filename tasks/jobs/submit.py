@@ -12,7 +12,14 @@ from mulligan.policies.cycles.delayed import reformulation_problem
 from mulligan.policies.jobs.job import GIVEN_SCORE, Job, Workspace
 from mulligan.tasks.jobs.validation_errors import explain, without_echoes
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import Accepted, KeyConflict, Ledger, Publication, Submission
+from mulligan.tasks.ports.ledger import (
+    Accepted,
+    JobLedger,
+    KeyConflict,
+    Ledger,
+    Publication,
+    Submission,
+)
 
 __all__ = ["Intake", "JobRules", "explain", "problems", "read_job", "submit_jobs"]
 
@@ -123,7 +130,7 @@ def store_jobs(
     return answers
 
 
-def _taken(ledger: Ledger, submissions: Sequence[Submission]) -> list[int]:
+def _taken(ledger: JobLedger, submissions: Sequence[Submission]) -> list[int]:
     """The places of those whose key is another job's. One alone is refused when it is written."""
     keyed = [each for each in submissions if each.job.idempotency_key is not None]
     if not keyed or len(submissions) == 1:

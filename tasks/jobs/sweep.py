@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mulligan.tasks.ports.ledger import Ledger, Publication
+from mulligan.tasks.ports.ledger import Publication, QueueLedger
 
 
 def run_sweep(
-    ledger: Ledger,
+    ledger: QueueLedger,
     *,
     empty_queues: Callable[[], Sequence[str]],
     publish: Callable[[Sequence[Publication]], None],

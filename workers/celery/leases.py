@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from mulligan.tasks.ports.errors import LedgerUnavailable
-from mulligan.tasks.ports.ledger import Entry, Lease, Ledger
+from mulligan.tasks.ports.ledger import AttemptLedger, Entry, Lease
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: AttemptLedger,
         *,
         interval: float,
         on_stuck: Callable[[Entry], None] = _replace_process,

@@ -12,7 +12,7 @@ from mulligan.tasks.ports.ledger import (
     CycleClaim,
     Entry,
     Lease,
-    ParkedCounts,
+    NextEntry,
     SessionNote,
 )
 from mulligan.workers.ledger import job_ids, keys, rows
@@ -22,7 +22,7 @@ from mulligan.workers.ledger.partitions import Partitioned
 class ExternalSteps(Partitioned):
     """See tasks.ledger.Ledger for what each method promises."""
 
-    def next_of(self, subject: str, *, tenant: str | None = None) -> ParkedCounts | None:
+    def next_of(self, subject: str, *, tenant: str | None = None) -> NextEntry | None:
         lane = rows.lane(subject, tenant)
         answer = self.calls.one(
             "next_of_lane", self._lane_prefix(lane), lane=lane, **self._quotas()
@@ -31,8 +31,8 @@ class ExternalSteps(Partitioned):
             return None
         entry = Entry.parse(answer[1])
         if answer[0] == "next":
-            return ParkedCounts(entry=entry)
-        return ParkedCounts(entry=entry, token=answer[2], expires_at=float(answer[3]) / 1000)
+            return NextEntry(entry=entry)
+        return NextEntry(entry=entry, token=answer[2], expires_at=float(answer[3]) / 1000)
 
     def hold(self, lease: Lease) -> Claim | CycleClaim | ClaimRefused:
         entry = lease.entry

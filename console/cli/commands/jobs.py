@@ -22,7 +22,7 @@ from mulligan.console.cli.output.live_progress import told
 from mulligan.console.reports.job_document import job_document, job_summary
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import Event, JobView, Ledger
+from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
 from mulligan.workers.settings.model import load_settings
 
 State = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
@@ -98,7 +98,7 @@ def watch(
         _follow(ledger, only=view.id if view else None, json=json)
 
 
-def _follow(ledger: Ledger, *, only: str | None, json: bool) -> None:
+def _follow(ledger: LedgerReader, *, only: str | None, json: bool) -> None:
     after = latest_event_id(ledger)
     seen = FollowedJobs({})
     while True:
@@ -115,7 +115,7 @@ def _follow(ledger: Ledger, *, only: str | None, json: bool) -> None:
                 return
 
 
-def _label(ledger: Ledger, job_id: str) -> str:
+def _label(ledger: LedgerReader, job_id: str) -> str:
     view = ledger.job(job_id)
     return view.job.label if view else job_id
 

@@ -28,7 +28,7 @@ from mulligan.tasks.ports.ledger import (
     CycleClaim,
     Entry,
     Lease,
-    ParkedCounts,
+    NextEntry,
     SessionNote,
     Settlement,
 )
@@ -149,7 +149,7 @@ def test_what_is_held_is_offered_again_with_its_token_until_it_expires(play: Sta
     play.advance(30)
     assert play.waiting() is None
     play.sweep()
-    assert play.ledger.next_of("mia") == ParkedCounts(entry=first.lease.entry)
+    assert play.ledger.next_of("mia") == NextEntry(entry=first.lease.entry)
     assert play.ledger.hold(first.lease) == ClaimRefused("lost")
     assert take(play, job_id, 2).lease.token != first.lease.token
 
@@ -333,7 +333,7 @@ def test_a_delayed_verification_waits_for_its_subject(play: Stage) -> None:
     assert play.refused_recheck(entry) == ClaimRefused("early")
     play.advance(AFTER + 1)
     assert play.swept("verify", "attempt") == set()
-    assert play.ledger.next_of("mia") == ParkedCounts(entry=entry)
+    assert play.ledger.next_of("mia") == NextEntry(entry=entry)
     taken = play.ledger.claim_cycle(entry, worker="external", lease=HELD)
     assert isinstance(taken, CycleClaim)
     assert (taken.cycle_id, taken.claim.output) == (entry.cycle_id, answer("went"))
@@ -388,7 +388,7 @@ def test_a_lease_on_one_that_is_lost_brings_it_back_to_the_lane(play: Stage) -> 
     first = play.take_recheck(entry)
     play.expire_leases()
     assert play.ledger.hold(first.lease) == ClaimRefused("lost")
-    assert play.ledger.next_of("mia") == ParkedCounts(entry=entry)
+    assert play.ledger.next_of("mia") == NextEntry(entry=entry)
 
 
 def test_an_answer_in_other_words_is_kept_and_its_tokens_count(play: Stage) -> None:

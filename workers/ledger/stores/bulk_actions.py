@@ -18,7 +18,7 @@ from mulligan.tasks.escalations.end_escalations import (
     Publish,
     work,
 )
-from mulligan.tasks.ports.ledger import Ledger
+from mulligan.tasks.ports.ledger import EscalationLedger
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 
@@ -112,7 +112,7 @@ class RedisBulkActions:
 
 
 def run_bulks(
-    ledger: Ledger,
+    ledger: EscalationLedger,
     bulks: RedisBulkActions,
     publish: Publish,
     *,

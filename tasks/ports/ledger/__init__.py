@@ -1,0 +1,93 @@
+"""The ledger: the truth about every job. Messages are hints; what counts is written here.
+
+There is one implementation, `workers/ledger/redis_ledger.py`, and each of its methods is one round
+trip. Writing needs the token of a lease; whoever has lost the lease is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mulligan.tasks.ports.ledger.attempt_ledger import (
+    AttemptLedger,
+    Claim,
+    CyclePlan,
+    Finish,
+    NextAttempt,
+    Remedy,
+    SessionNote,
+    Settlement,
+    VerificationLedger,
+)
+from mulligan.tasks.ports.ledger.cycle_ledger import CycleClaim, CycleLedger
+from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, EntryKind, Lease, Publication
+from mulligan.tasks.ports.ledger.escalation_ledger import (
+    Ended,
+    Escalation,
+    EscalationEnd,
+    EscalationGroup,
+    EscalationLedger,
+    EscalationState,
+)
+from mulligan.tasks.ports.ledger.external_ledger import ExternalLedger, NextEntry
+from mulligan.tasks.ports.ledger.job_ledger import Accepted, JobLedger, KeyConflict, Submission
+from mulligan.tasks.ports.ledger.ledger_reader import (
+    AttemptView,
+    Event,
+    JobView,
+    LedgerClock,
+    LedgerReader,
+)
+from mulligan.tasks.ports.ledger.queue_ledger import QueueLedger
+
+__all__ = [
+    "Accepted",
+    "AttemptLedger",
+    "AttemptView",
+    "Claim",
+    "ClaimRefused",
+    "CycleClaim",
+    "CycleLedger",
+    "CyclePlan",
+    "Ended",
+    "Entry",
+    "EntryKind",
+    "Escalation",
+    "EscalationEnd",
+    "EscalationGroup",
+    "EscalationLedger",
+    "EscalationState",
+    "Event",
+    "ExternalLedger",
+    "Finish",
+    "JobLedger",
+    "JobView",
+    "KeyConflict",
+    "Lease",
+    "Ledger",
+    "LedgerClock",
+    "LedgerReader",
+    "NextAttempt",
+    "NextEntry",
+    "Publication",
+    "QueueLedger",
+    "Remedy",
+    "SessionNote",
+    "Settlement",
+    "Submission",
+    "VerificationLedger",
+]
+
+
+class Ledger(
+    JobLedger,
+    AttemptLedger,
+    VerificationLedger,
+    CycleLedger,
+    ExternalLedger,
+    EscalationLedger,
+    QueueLedger,
+    LedgerReader,
+    Protocol,
+):
+    """Everything that the ledger does. A function asks for the part that it needs."""

@@ -1,0 +1,172 @@
+"""Attempts: claimed, run, verified and settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.failures.memory import RetryMemory
+from mulligan.policies.jobs.job import AttemptPlan, Job, Output
+from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, Lease, Publication
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """An attempt in hand: what is needed to run it, verify it and settle it."""
+
+    lease: Lease
+    job: Job
+    plan: AttemptPlan
+    output: Output | None = None
+    #: Results of slow verifications that are already stored, by the verifier's place.
+    results: Mapping[int, VerificationResult] = field(default_factory=dict)
+    memory: RetryMemory = field(default_factory=RetryMemory)
+    tokens_used: int = 0
+    seconds_used: float = 0.0
+    #: How many cycles this job has opened.
+    loops: int = 0
+    #: Transport faults of this attempt so far.
+    faults: int = 0
+    #: Running time of the attempts that were repairs.
+    repair_seconds: float = 0.0
+
+    @property
+    def job_id(self) -> str:
+        return self.lease.entry.job_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class CyclePlan:
+    """A cycle to be opened by a settlement."""
+
+    id: str
+    loop_index: int
+    status: Literal["pending_immediate_retry", "escalated"]
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextAttempt:
+    plan: AttemptPlan
+    queue: str
+    priority: int
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    #: ``cancelled`` ends a job that was only observed.
+    state: Literal["succeeded", "escalated", "cancelled"]
+    reason: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """Whether a technique cured a coarse signature: what the fleet learns."""
+
+    coarse: str
+    technique: str
+    worked: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionNote:
+    """One settled attempt of a subject, kept for the length of its session."""
+
+    entry: str
+    task_type: str
+    mode: str
+    seconds: float
+    #: Whether it opened a repair loop.
+    loop: bool
+    #: How long a session lasts.
+    window: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settlement:
+    """Everything that follows from one attempt; recorded whole or not at all."""
+
+    #: The verdict, JSON-ready: results, score, success, failure, instruction, decision.
+    verdict: Mapping[str, Any]
+    score: float | None
+    success: bool
+    kind: str | None = None
+    signatures: tuple[str, ...] = ()
+    then: NextAttempt | Finish
+    #: The cycle whose mandatory retry this attempt was.
+    cycle_done: str | None = None
+    verify_after: float = 600.0
+    #: Where its delayed verification runs: a queue, or ``lane`` for work done elsewhere.
+    verify_on: str = "verify"
+    cycle: CyclePlan | None = None
+    remedy: Remedy | None = None
+    #: What figures are made of, told with the event. Never text of a prompt or an answer.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    #: The coarse signature that escalations alike are grouped by.
+    about: str | None = None
+    #: A line in the session of the subject: work done elsewhere has guardrails by it.
+    session: SessionNote | None = None
+
+
+class AttemptLedger(Protocol):
+    """Taking an attempt and recording what became of it."""
+
+    def claim(
+        self, entry: Entry, *, worker: str, lease: float | None = None, made: bool = False
+    ) -> Claim | ClaimRefused:
+        """Take an attempt. ``lease`` is for whoever does not renew it.
+
+        ``made`` is for one that was made already: no pause and no quota is in its way.
+        """
+
+    def renew(self, leases: Sequence[Lease]) -> set[Entry]:
+        """Renew leases; answers with the ones that are lost."""
+
+    def store_output(
+        self,
+        lease: Lease,
+        output: Output,
+        *,
+        verifications: Sequence[int] = (),
+        given: Sequence[VerificationResult] = (),
+        priority: int = 5,
+    ) -> list[Publication] | ClaimRefused:
+        """Keep an answer; hand slow verifications over, which ends the lease.
+
+        ``given`` is what was found already, by whoever made the answer.
+        """
+
+    def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:
+        """Record a verdict with all that follows from it; what is to be published now."""
+
+    def requeue(
+        self,
+        lease: Lease,
+        *,
+        delay: float,
+        detail: str,
+        waiting_for: str = "delay",
+        counter: str | None = None,
+        limit: int | None = None,
+        reason: str = "",
+    ) -> Publication | ClaimRefused | None:
+        """Give an entry back to be tried again; past ``limit`` of ``counter``, escalate."""
+
+    def remedies(self, job_id: str, coarse: str) -> Mapping[str, tuple[int, int]]:
+        """What was tried against a coarse signature: technique to (worked, tried)."""
+
+
+class VerificationLedger(Protocol):
+    """Slow verifications, which are claimed one by one."""
+
+    def claim_verification(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
+        """Take one slow verification of an attempt."""
+
+    def store_result(
+        self, lease: Lease, result: VerificationResult, *, elapsed: float
+    ) -> Claim | ClaimRefused:
+        """Keep a slow verification's result; the last one is given the attempt to settle."""

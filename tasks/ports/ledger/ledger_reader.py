@@ -1,0 +1,73 @@
+"""Jobs as people see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mulligan.policies.cycles.cycle import SelfRepairCycle
+from mulligan.policies.jobs.job import AttemptPlan, Job, Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptView:
+    """One attempt as people see it."""
+
+    plan: AttemptPlan
+    state: str
+    output: Output | None
+    verdict: Mapping[str, Any]
+    queued_at: float | None
+    started_at: float | None
+    settled_at: float | None
+    worker: str | None
+    claims: int
+    faults: int
+    last_fault: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """One job as people see it."""
+
+    id: str
+    job: Job
+    state: str
+    waiting_for: str | None
+    reason: str | None
+    detail: str | None
+    created_at: float
+    finished_at: float | None
+    best_attempt: int | None
+    #: What its attempts used, as far as it was told; None while nobody told any usage.
+    tokens: int | None
+    seconds: float
+    tenant: str | None = None
+    attempts: tuple[AttemptView, ...] = ()
+    cycles: tuple[SelfRepairCycle, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    id: str
+    type: str
+    job_id: str
+    data: Mapping[str, Any]
+
+
+class LedgerClock(Protocol):
+    def now(self) -> float:
+        """The ledger's own time, by which every stamp and lease is measured."""
+
+
+class LedgerReader(LedgerClock, Protocol):
+    """Looking at jobs, and at what happens to them."""
+
+    def job(self, job_id: str) -> JobView | None: ...
+
+    def jobs(self, *, state: str | None = None, limit: int = 50) -> list[JobView]:
+        """The newest jobs first, without their attempts."""
+
+    def events(self, *, after: str = "0", block: float | None = None) -> Iterator[Event]:
+        """Events after an id, waiting up to ``block`` seconds for the first."""
