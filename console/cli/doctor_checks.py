@@ -22,7 +22,8 @@ from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import find_server
 from mulligan.workers.runners.local_state import model_path
 from mulligan.workers.runners.runner_registry import RunnerRegistry
-from mulligan.workers.settings.model import OTHER_VARIABLES, Settings, config_path
+from mulligan.workers.settings.config_file import OTHER_VARIABLES, config_path
+from mulligan.workers.settings.model import Settings
 
 _OLDEST_REDIS = (6, 2)
 _LOW_DISK = 1_000_000_000

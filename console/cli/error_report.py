@@ -6,7 +6,8 @@ from mulligan.console.cli.commands.config import origins
 from mulligan.console.cli.exit_codes import ExitCode, NoBroker
 from mulligan.console.cli.output import screen
 from mulligan.tasks.ports import errors
-from mulligan.workers.settings.model import config_path, load_settings
+from mulligan.workers.settings.config_file import config_path
+from mulligan.workers.settings.model import load_settings
 
 
 def report(error: Exception) -> ExitCode:

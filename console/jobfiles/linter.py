@@ -32,7 +32,8 @@ from mulligan.workers.admission.intake import check_job, workspace_path
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.workspace import pack
-from mulligan.workers.settings.model import Settings, config_path, load_settings
+from mulligan.workers.settings.config_file import config_path
+from mulligan.workers.settings.model import Settings, load_settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 _PLACED = re.compile(r":(\d+): (?:((?:jobs|defaults)[\w.\[\]]*|\w+): )?(.*)", re.DOTALL)

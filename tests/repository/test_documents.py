@@ -15,6 +15,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
+from pydantic_settings import BaseSettings
 from ruamel.yaml import YAML
 from support.deploy_files import compose
 from typer.core import TyperGroup
@@ -40,7 +41,8 @@ from mulligan.workers.runners.local import LocalOptions
 from mulligan.workers.runners.openai import OpenAIOptions
 from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
 from mulligan.workers.runners.scripted import ScriptedAnswer, ScriptedOptions
-from mulligan.workers.settings.model import OTHER_VARIABLES, Settings, load_settings
+from mulligan.workers.settings.config_file import OTHER_VARIABLES
+from mulligan.workers.settings.model import Settings, load_settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,6 +110,13 @@ def settings_rows() -> dict[str, list[str]]:
 
 def test_every_setting_is_documented_and_no_other() -> None:
     assert settings_rows().keys() == Settings.model_fields.keys()
+
+
+def test_a_group_of_settings_is_a_section_of_the_document() -> None:
+    sections = re.split(r"^## ", text_of("docs/configuration.md"), flags=re.MULTILINE)
+    tables = [{row[0].strip("`") for row in rows(part) if len(row) == 4} for part in sections]
+    groups = [base for base in Settings.__bases__ if base is not BaseSettings]
+    assert [base.__name__ for base in groups if set(base.model_fields) not in tables] == []
 
 
 @pytest.mark.parametrize("name", sorted(Settings.model_fields))

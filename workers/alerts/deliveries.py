@@ -12,7 +12,7 @@ from mulligan.policies.cycles.report import BUDGET_REASONS
 from mulligan.policies.escalations.alerts import Alert, hook_name
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
-from mulligan.workers.settings.model import WebhookSettings
+from mulligan.workers.settings.alert_settings import WebhookSettings
 
 #: Deliveries that may wait, and dead ones that are kept, in one partition.
 CAP = 10_000

@@ -30,8 +30,9 @@ from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.alerts.deliveries import WebhookDeliveries, WebhookDelivery
 from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.settings.alert_settings import WebhookSettings
 from mulligan.workers.settings.live_settings import LiveSettings
-from mulligan.workers.settings.model import Settings, WebhookSettings
+from mulligan.workers.settings.model import Settings
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from mulligan.tasks.ports.errors import BadInput
 
 if TYPE_CHECKING:
-    from mulligan.workers.settings.model import Settings
+    from mulligan.workers.settings.pool_settings import PoolSettings
 
 REPAIR_QUEUE = "repair"
 VERIFY_QUEUE = "verify"
@@ -115,17 +115,17 @@ class Pool:
         return argv
 
 
-def pools(settings: Settings) -> list[Pool]:
+def pools(settings: PoolSettings) -> list[Pool]:
     """The pools of one host, in the sizes that the settings give them."""
     return [_sized(spec, settings) for spec in POOLS]
 
 
-def run_pools(settings: Settings) -> list[Pool]:
+def run_pools(settings: PoolSettings) -> list[Pool]:
     """The pools of `mulligan run`."""
     return [_sized(spec, settings) for spec in RUN_POOLS]
 
 
-def _sized(spec: PoolSpec, settings: Settings) -> Pool:
+def _sized(spec: PoolSpec, settings: PoolSettings) -> Pool:
     slots = sum(getattr(settings, name) for name in spec.slots) or 1
     most = getattr(settings, f"{spec.name}_slots_max") if spec.scalable else None
     if most is not None and most < slots:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Container
 from typing import Any
 
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.settings.model import Settings, config_place, load_settings
+from mulligan.workers.settings.config_file import config_place
+from mulligan.workers.settings.model import Settings, load_settings
 
 log = logging.getLogger(__name__)
 

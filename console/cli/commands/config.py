@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
+from mulligan.workers.settings.config_file import config_path, read_file
 from mulligan.workers.settings.live_settings import LIVE
-from mulligan.workers.settings.model import Settings, config_path, load_settings, read_file
+from mulligan.workers.settings.model import Settings, load_settings
 
 _MASK = "***"
 #: `api_key_env` names a variable and is no secret itself.

@@ -16,8 +16,9 @@ from mulligan.policies.escalations.alerts import hook_name
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.alerts.webhooks import Webhooks, try_out
 from mulligan.workers.ledger.open_ledger import open_ledger
+from mulligan.workers.settings.alert_settings import WebhookSettings
 from mulligan.workers.settings.live_settings import LiveSettings
-from mulligan.workers.settings.model import WebhookSettings, load_settings
+from mulligan.workers.settings.model import load_settings
 
 _Id = Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of a delivery.")]
 

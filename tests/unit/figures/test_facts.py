@@ -23,7 +23,7 @@ from mulligan.policies.figures.facts import (
     parse,
 )
 from mulligan.policies.figures.failure_ranking import RankingFilter, TechniqueTrial, rank
-from mulligan.workers.settings.model import ModelPrice
+from mulligan.workers.settings.tenant_settings import ModelPrice
 
 SETTLED: dict[str, Any] = {
     "type": "attempt", "job": "p00-a", "attempt": 1, "state": "settled", "mode": "initial",

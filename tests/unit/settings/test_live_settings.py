@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mulligan.workers.settings.live_settings import LIVE, LiveExemptTypes, LiveSettings
-from mulligan.workers.settings.model import ModelPrice, Settings, TenantQuota, load_settings
+from mulligan.workers.settings.model import Settings, load_settings
+from mulligan.workers.settings.tenant_settings import ModelPrice, TenantQuota
 
 FILE = Path("mulligan.toml")
 

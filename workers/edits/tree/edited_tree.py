@@ -39,7 +39,7 @@ from mulligan.workers.edits.tree.journal import (
 from mulligan.workers.edits.tree.operator import OperationRunner, RecoveredOperation
 from mulligan.workers.edits.tree.shadow_repository import ShadowRepository, blob_id
 from mulligan.workers.edits.tree.tree_lock import HeldLock, LockLost, TreeLock
-from mulligan.workers.settings.model import config_place
+from mulligan.workers.settings.config_file import config_place
 
 log = logging.getLogger(__name__)
 

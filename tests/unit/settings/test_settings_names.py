@@ -1,0 +1,121 @@
+"""Names of settings are promises: to mulligan.toml, to the environment and to `Settings(...)`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from mulligan.workers.settings.model import Settings
+
+#: Every setting with its default, as JSON writes it. A name here never changes its meaning; a new
+#: setting is added, an old one needs a note in CHANGELOG.md.
+DEFAULTS: dict[str, Any] = {
+    "broker_url": None,
+    "ledger_url": None,
+    "home": ".mulligan",
+    "key_prefix": "mulligan",
+    "partitions": 1,
+    "lease": 30.0,
+    "hard_limit": 3600.0,
+    "max_claims": 3,
+    "verifier_tries": 3,
+    "outbox_grace": 1.0,
+    "republish_after": 60.0,
+    "sweep_interval": 1.0,
+    "sweep_limit": 500,
+    "stale_after": 259200.0,
+    "retention": 604800.0,
+    "cycle_retention": 34560000.0,
+    "cycles_cap": 200000,
+    "events_cap": 100000,
+    "memory_cap": 1000,
+    "prompt_cap": 1000000,
+    "answer_cap": 4000000,
+    "workspace_cap": 20000000,
+    "blob_url": None,
+    "exempt_task_types": ["benchmark", "read_aloud"],
+    "allow_inline": False,
+    "runners": {},
+    "commands": {},
+    "workspaces": {},
+    "default_runner": None,
+    "model_modules": [],
+    "runner_timeout": 300.0,
+    "submit_patience": 5.0,
+    "worker_patience": 600.0,
+    "backoff_base": 1.0,
+    "backoff_cap": 60.0,
+    "attempt_slots": 16,
+    "repair_slots": 4,
+    "verify_slots": max(1, os.cpu_count() or 1),
+    "attempt_slots_max": None,
+    "repair_slots_max": None,
+    "verify_slots_max": None,
+    "scale_quiet": 60.0,
+    "task_events": True,
+    "flower_port": 5555,
+    "console_host": "127.0.0.1",
+    "console_port": 8700,
+    "console_url": None,
+    "request_cap": 5000000,
+    "rate_limit": 1200,
+    "listeners_cap": 200,
+    "flower_url": None,
+    "runbook_url": None,
+    "tenant_label": "tenant",
+    "quotas": {},
+    "prices": {},
+    "report_labels": [],
+    "stats_retention": 5184000.0,
+    "webhooks": [],
+    "alert_window": 900.0,
+    "webhook_tries": 8,
+    "escalations_cap": 100000,
+    "edit_tiers": {},
+    "formatters": {},
+    "external_lease": 1800.0,
+    "guard_window": 5400.0,
+    "guard_loops": 2,
+    "guard_share": 0.25,
+    "guard_jobs": False,
+}
+#: Values that differ from the defaults, as the environment spells them.
+OTHERS: dict[str, tuple[str, Any]] = {
+    "broker_url": ("redis://elsewhere/1", "redis://elsewhere/1"),
+    "lease": ("45s", 45.0),
+    "attempt_slots": ("3", 3),
+    "guard_share": ("0.5", 0.5),
+    "runners": ('{"small": {"kind": "local"}}', {"small": {"kind": "local"}}),
+    "report_labels": ('["team"]', frozenset({"team"})),
+}
+
+
+def test_every_name_and_default_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("MULLIGAN_")]:
+        monkeypatch.delenv(name)
+    found = Settings().model_dump(mode="json")
+    assert {name: _plain(value) for name, value in found.items()} == DEFAULTS
+
+
+def _plain(value: Any) -> Any:
+    """Sets have no order."""
+    return sorted(value) if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_setting_is_read_by_its_name_from_code_and_from_the_environment(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, value = OTHERS[name]
+    monkeypatch.setenv(f"MULLIGAN_{name.upper()}", text)
+    assert getattr(Settings(), name) == value
+    monkeypatch.delenv(f"MULLIGAN_{name.upper()}")
+    assert getattr(Settings(**{name: value}), name) == value
+
+
+def test_every_setting_is_read_from_the_environment_by_its_own_name() -> None:
+    source = Settings.model_config
+    assert (source["env_prefix"], source.get("alias_generator")) == ("MULLIGAN_", None)
+    assert all(field.validation_alias is None for field in Settings.model_fields.values())

@@ -1,0 +1,31 @@
+"""Settings of alerts: webhooks, and how many escalations are kept."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mulligan.policies.jobs.job import Seconds
+
+WebhookEvent = Literal["escalated", "breaker_opened", "budget_exhausted", "job_finished"]
+
+
+class WebhookSettings(BaseModel):
+    """One receiver of alerts. The secret itself stays in the environment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str = Field(pattern=r"^https?://\S+$")
+    secret_env: str | None = None
+    events: frozenset[WebhookEvent] = frozenset({"escalated", "breaker_opened", "budget_exhausted"})
+
+
+class AlertSettings(BaseModel):
+    webhooks: tuple[WebhookSettings, ...] = ()
+    #: At most one alert per signature within this time.
+    alert_window: Seconds = Field(default=900.0, gt=0)
+    #: How often a delivery is tried before it is put aside as dead.
+    webhook_tries: int = Field(default=8, ge=1)
+    #: The maximum number of escalations on record; the oldest ended ones go first.
+    escalations_cap: int = Field(default=100_000, ge=100)

@@ -1,0 +1,65 @@
+"""Settings of the ledger and the broker: where they are, leases, retention and size limits."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from mulligan.policies.jobs.job import Seconds
+from mulligan.workers.settings.addresses import check_broker, check_ledger
+
+
+class ConnectionSettings(BaseModel):
+    #: Where messages go. None: `run` and `up` start an embedded Redis.
+    broker_url: Annotated[str, AfterValidator(check_broker)] | None = None
+    #: Where the truth is kept; the broker's Redis if it is one.
+    ledger_url: Annotated[str, AfterValidator(check_ledger)] | None = None
+    #: Where the embedded stack keeps its data.
+    home: Path = Path(".mulligan")
+    key_prefix: str = Field(default="mulligan", pattern=r"^[\w.-]+$")
+    partitions: int = Field(default=1, ge=1, le=100)
+
+    @cached_property
+    def ledger(self) -> str | None:
+        """The ledger's URL, as redis-py spells it."""
+        url = self.ledger_url or self.broker_url
+        return url.replace("redis+socket://", "unix://") if url else None
+
+
+class LeaseSettings(BaseModel):
+    #: A worker that renews nothing for this long has lost its attempt.
+    lease: Seconds = Field(default=30.0, gt=0)
+    #: The longest any claim may last, renewals included; a job that cannot fit is refused.
+    hard_limit: Seconds = Field(default=3600.0, gt=0)
+    #: After this many lost workers an attempt is escalated.
+    max_claims: int = Field(default=3, ge=1)
+    #: How often a verifier that reaches no verdict is run before the job is escalated.
+    verifier_tries: int = Field(default=3, ge=1)
+    #: How long the process that wrote an outbox entry has to publish it itself.
+    outbox_grace: Seconds = 1.0
+    #: An entry overtaken by one published this much later is published again.
+    republish_after: Seconds = Field(default=60.0, gt=0)
+    sweep_interval: Seconds = Field(default=1.0, gt=0)
+    sweep_limit: int = Field(default=500, ge=1)
+    #: A delayed verification that is this late is escalated as stale.
+    stale_after: Seconds = 72 * 3600.0
+
+
+class RetentionSettings(BaseModel):
+    retention: Seconds = 7 * 86400.0
+    cycle_retention: Seconds = 400 * 86400.0
+    cycles_cap: int = Field(default=200_000, ge=1)
+    events_cap: int = Field(default=100_000, ge=100)
+    #: The maximum number of signatures in a memory that jobs share (`memory_scope`).
+    memory_cap: int = Field(default=1000, ge=10)
+
+
+class SizeSettings(BaseModel):
+    prompt_cap: int = Field(default=1_000_000, ge=1)
+    answer_cap: int = Field(default=4_000_000, ge=1)
+    workspace_cap: int = Field(default=20_000_000, ge=1)
+    #: Where snapshots and diffs are kept: the ledger, or a shared directory as file:///path.
+    blob_url: str | None = None
