@@ -7,7 +7,7 @@ JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))
 # Trust what this machine trusts: uv's own list knows no company's proxy.
 export UV_SYSTEM_CERTS := 1
 
-.PHONY: setup demo test check browser bench chaos clean
+.PHONY: setup demo picture test check browser bench chaos clean
 
 setup: .venv/ready
 
@@ -24,6 +24,10 @@ setup: .venv/ready
 
 demo: setup
 	@$(BIN)/mulligan run examples/demo/jobs.yaml --show-repair --wait-cycles --always-zero
+
+# The README's picture of the demo, light and dark.
+picture: setup
+	@$(BIN)/python -m benchmarks.demo_picture
 
 # Fleets of real processes share the processors here. What fails in the crowd is said, and must
 # pass alone: a defect fails twice, a computer that was busy for a moment does not.

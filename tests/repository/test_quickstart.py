@@ -35,7 +35,7 @@ def test_the_quickstart_works(
     first, result, failed, _own, many, coroutines = said
     assert first == "name='Alice' age=31\n"
     assert result.startswith("True succeeded 100.0\n2 None\nPerson  succeeded")
-    assert "nobody is that old: read the text again" in result
+    assert "must be at most 130: read the text again" in result
     assert "was escalated: max_attempts" in failed
     assert many == "name='Alice' age=31\n" * 3
     assert coroutines == "['succeeded', 'succeeded', 'succeeded']\n"
