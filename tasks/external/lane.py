@@ -18,7 +18,7 @@ from mulligan.policies.repair.retry import PASSING_SCORE
 from mulligan.tasks.jobs.attempt import presentable
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, VerificationPending
-from mulligan.tasks.jobs.recheck import end_cycle, judge_again
+from mulligan.tasks.jobs.recheck import end_cycle, judge_again, low_score
 from mulligan.tasks.jobs.settle import settle_answer
 from mulligan.tasks.jobs.submit import Intake, read_job, submit_jobs
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, slow_verifiers
@@ -155,7 +155,9 @@ def record_attempt(
     report.result()  # before anything is stored
     (accepted,) = submit_jobs(intake, [job])
     first = Entry("attempt", accepted.id, 1)
-    claim = context.ledger.claim(first, worker=EXTERNAL, lease=context.external_lease, made=True)
+    claim = context.ledger.claim(
+        first, worker=EXTERNAL, lease=context.external_lease, already_run=True
+    )
     if isinstance(claim, ClaimRefused):
         return accepted.id, claim
     return accepted.id, _settle(context, claim, report)
@@ -222,9 +224,7 @@ def _verify_later(context: AttemptContext, taken: CycleClaim, report: ReportedAt
         return judge_again(context, taken, presentable(report.output, context.answer_cap))
     score = report.result().score or 0.0
     low = score < PASSING_SCORE
-    return end_cycle(
-        context, taken.lease, score, f"delayed verification scored {score:g}" if low else ""
-    )
+    return end_cycle(context, taken.lease, score, low_score(score) if low else None)
 
 
 def _scored_elsewhere(job: Job) -> bool:

@@ -15,7 +15,7 @@ from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome, Rechecked, Requeued
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, verification_time
 from mulligan.tasks.ports.errors import BadInput, TransportFault, VerifierError
-from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, Entry, Lease
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, CycleFailure, Entry, Lease
 from mulligan.tasks.ports.verifiers import Verifier
 
 
@@ -37,7 +37,7 @@ def run_recheck(context: AttemptContext, entry: Entry) -> Outcome:
         if taken.claim.job.delayed_verification.mode == "reformulate":
             return _ask_again(context, taken)
         if taken.claim.output is None:
-            return end_cycle(context, taken.lease, None, "no_answer")
+            return end_cycle(context, taken.lease, None, CycleFailure(reason="no_answer"))
         return judge_again(context, taken, taken.claim.output)
 
 
@@ -62,8 +62,12 @@ def judge_again(context: AttemptContext, taken: CycleClaim, output: Output) -> O
         return no_verdict(context, claim, error)
     total = scoring.score(claim.job.verifiers, results)
     passed = scoring.succeeded(claim.job.verifiers, results, total)
-    reason = "" if passed else f"delayed verification scored {total or 0:g}"
-    return end_cycle(context, taken.lease, total, reason)
+    failure = None if passed else low_score(total or 0)
+    return end_cycle(context, taken.lease, total, failure)
+
+
+def low_score(score: float) -> CycleFailure:
+    return CycleFailure(detail=f"delayed verification scored {score:g}")
 
 
 def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
@@ -91,9 +95,8 @@ def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
         )
         return _later(context, taken.claim, delay, str(fault))
     except Exception as error:  # no answer is no proof: the cycle says so
-        return end_cycle(
-            context, taken.lease, None, f"delayed verification: {said_by(error)}"[:200]
-        )
+        detail = f"delayed verification: {said_by(error)}"[:200]
+        return end_cycle(context, taken.lease, None, CycleFailure(detail=detail))
     context.breakers.success(provider)
     if not context.ledger.store_cycle_output(taken.lease, output):
         return ClaimRefused("lost")
@@ -113,9 +116,11 @@ def _later(context: AttemptContext, claim: Claim, delay: float, detail: str) -> 
     return Requeued(entry=claim.lease.entry, delay=delay, reason=detail)
 
 
-def end_cycle(context: AttemptContext, lease: Lease, total: float | None, reason: str) -> Outcome:
-    status = CycleStatus.ESCALATED if reason else CycleStatus.COMPLETED
-    ended = context.ledger.settle_cycle(lease, status=status.value, score=total, reason=reason)
+def end_cycle(
+    context: AttemptContext, lease: Lease, total: float | None, failure: CycleFailure | None
+) -> Outcome:
+    status = CycleStatus.ESCALATED if failure else CycleStatus.COMPLETED
+    ended = context.ledger.settle_cycle(lease, status=status.value, score=total, failure=failure)
     return (
         Rechecked(entry=lease.entry, score=total, status=status.value)
         if ended

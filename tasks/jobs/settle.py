@@ -189,7 +189,7 @@ def _settlement(
         cycle=cycle,
         remedy=remedy,
         facts=_facts(context, claim, verdict, output),
-        about=verdict.failure.coarse_signature if verdict.failure else None,
+        group_signature=verdict.failure.coarse_signature if verdict.failure else None,
         session=_session_note(context, claim, output, cycle),
     )
 

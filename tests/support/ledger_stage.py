@@ -282,12 +282,12 @@ class Stage:
         return str(found.entry) if found else None
 
     def escalated(
-        self, *, reason: str = "max_attempts", about: str | None = None, **fields: Any
+        self, *, reason: str = "max_attempts", group_signature: str | None = None, **fields: Any
     ) -> str:
         """A job that ended as an escalation at its first attempt."""
         job_id = self.submit(**fields)
         claim = self.take(job_id)
-        self.settle(claim, escalates(claim, reason, about=about))
+        self.settle(claim, escalates(claim, reason, group_signature=group_signature))
         return job_id
 
     def end(self, escalation_id: str, how: EscalationEnd, **more: Any) -> Ended:

@@ -24,7 +24,7 @@ _CHUNK = 500
 
 
 class EscalationSteps(Partitioned):
-    """See tasks.ledger.Ledger for what each method promises."""
+    """See tasks.ports.ledger for what each method promises."""
 
     def groups(
         self, *, only_open: bool = True, tenant: str | None = None, limit: int = 100

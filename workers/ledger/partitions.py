@@ -44,6 +44,9 @@ class Partitioned:
             },
         )
 
+    def now(self) -> float:
+        return self.calls.now()
+
     def _prefix(self, job_id: str) -> str:
         return keys.prefix_of(self._settings.key_prefix, job_id)
 

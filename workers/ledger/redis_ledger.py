@@ -7,14 +7,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger import (
     Accepted,
     Claim,
     ClaimRefused,
-    CycleClaim,
     Entry,
     Event,
     JobView,
@@ -26,12 +24,13 @@ from mulligan.tasks.ports.ledger import (
     Submission,
 )
 from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger.cycle_steps import CycleSteps
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
-from mulligan.workers.ledger.external_steps import ExternalSteps, cycle_claim
+from mulligan.workers.ledger.external_steps import ExternalSteps
 
 
-class RedisLedger(ExternalSteps, EscalationSteps):
-    """See tasks.ledger.Ledger for what each method promises."""
+class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps):
+    """See tasks.ports.ledger for what each method promises."""
 
     # -- accept ---------------------------------------------------------------------------------
 
@@ -82,9 +81,9 @@ class RedisLedger(ExternalSteps, EscalationSteps):
     # -- claims ---------------------------------------------------------------------------------
 
     def claim(
-        self, entry: Entry, *, worker: str, lease: float | None = None, made: bool = False
+        self, entry: Entry, *, worker: str, lease: float | None = None, already_run: bool = False
     ) -> Claim | ClaimRefused:
-        terms = {**self._lease_terms(lease), **self._quotas(), "made": made}
+        terms = {**self._lease_terms(lease), **self._quotas(), "already_run": already_run}
         return self._claim("claim", entry, worker, id=entry.job_id, n=entry.attempt, **terms)
 
     def claim_verification(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
@@ -203,7 +202,7 @@ class RedisLedger(ExternalSteps, EscalationSteps):
         counter: str | None = None,
         limit: int | None = None,
         reason: str = "",
-    ) -> Publication | ClaimRefused | None:
+    ) -> ClaimRefused | None:
         answer = self.calls.one(
             "requeue",
             self._prefix(lease.entry.job_id),
@@ -219,41 +218,6 @@ class RedisLedger(ExternalSteps, EscalationSteps):
         if answer[0] != "requeued":
             return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
         return None
-
-    # -- cycles ---------------------------------------------------------------------------------
-
-    def claim_cycle(
-        self, entry: Entry, *, worker: str, lease: float | None = None
-    ) -> CycleClaim | ClaimRefused:
-        token = secrets.token_hex(8)
-        answer = self.calls.one(
-            "claim_cycle",
-            self._prefix(entry.job_id),
-            **self._lease_terms(lease),
-            cycle=entry.cycle_id,
-            token=token,
-            worker=worker,
-            postpone_ms=max(1.0, self._settings.lease) * 1000,
-        )
-        if answer[0] != "claimed":
-            return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
-        held = Lease(entry, token)
-        return cycle_claim(answer, held, rows.read_claim(answer, held))
-
-    def settle_cycle(
-        self, lease: Lease, *, status: str, score: float | None, reason: str, valid: bool = True
-    ) -> bool:
-        answer = self.calls.one(
-            "settle_cycle",
-            self._prefix(lease.entry.job_id),
-            cycle=lease.entry.cycle_id,
-            token=lease.token,
-            status=status,
-            score=score,
-            reason=reason,
-            valid=valid,
-        )
-        return bool(answer[0] == "settled")
 
     # -- outbox, pauses, cancelling ---------------------------------------------------------------
 
@@ -314,16 +278,6 @@ class RedisLedger(ExternalSteps, EscalationSteps):
         hashes = self.calls.hashes([keys.job(self._prefix(i), i) for i in found])
         read = [rows.read_job(i, row, (), ()) for i, row in zip(found, hashes, strict=True) if row]
         return sorted(read, key=lambda view: view.created_at, reverse=True)[:limit]
-
-    def cycles(self, *, since: float, limit: int) -> list[SelfRepairCycle]:
-        found: list[str] = []
-        for prefix in self._prefixes():
-            found += self.calls.run(
-                "ZREVRANGEBYSCORE", keys.cycles(prefix), "+inf", since * 1000, "LIMIT", 0, limit
-            )
-        hashes = self.calls.hashes([keys.cycle(self._prefix(i), i) for i in found])
-        read = [rows.read_cycle(i, row) for i, row in zip(found, hashes, strict=True) if row]
-        return sorted(read, key=lambda cycle: cycle.created_at, reverse=True)[:limit]
 
     def events(self, *, after: str = "0", block: float | None = None) -> Iterator[Event]:
         """Events of every partition. ``after`` is an event id, or ``$`` for the next ones."""

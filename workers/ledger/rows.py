@@ -17,6 +17,7 @@ from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
 from mulligan.tasks.ports.ledger import (
     AttemptView,
     Claim,
+    CycleClaim,
     Entry,
     Escalation,
     EscalationGroup,
@@ -110,7 +111,7 @@ def settlement_request(settlement: Settlement) -> dict[str, Any]:
         "verify_after_ms": settlement.verify_after * 1000,
         "verify_on": settlement.verify_on,
         "facts": dict(settlement.facts) or None,
-        "about": settlement.about,
+        "group_signature": settlement.group_signature,
     }
     if settlement.session is not None:
         note = asdict(settlement.session)
@@ -253,6 +254,17 @@ def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:
         loops=int(loops),
         faults=int(faults),
         repair_seconds=float(repairs),
+    )
+
+
+def read_cycle_claim(answer: list[Any], lease: Lease, claim: Claim) -> CycleClaim:
+    """The same for a delayed verification, with the answer that is stored for it."""
+    stored = answer[11] if len(answer) > 11 else ""
+    return CycleClaim(
+        lease=lease,
+        cycle_id=lease.entry.cycle_id,
+        claim=claim,
+        output=Output.model_validate_json(stored) if stored else None,
     )
 
 

@@ -19,7 +19,7 @@ from mulligan.tasks.ports.ledger.attempt_ledger import (
     Settlement,
     VerificationLedger,
 )
-from mulligan.tasks.ports.ledger.cycle_ledger import CycleClaim, CycleLedger
+from mulligan.tasks.ports.ledger.cycle_ledger import CycleClaim, CycleFailure, CycleLedger
 from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, EntryKind, Lease, Publication
 from mulligan.tasks.ports.ledger.escalation_ledger import (
     Ended,
@@ -47,6 +47,7 @@ __all__ = [
     "Claim",
     "ClaimRefused",
     "CycleClaim",
+    "CycleFailure",
     "CycleLedger",
     "CyclePlan",
     "Ended",

@@ -14,7 +14,7 @@ from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, Lease, Publ
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """An attempt in hand: what is needed to run it, verify it and settle it."""
+    """A claimed attempt: what is needed to run, verify and settle it."""
 
     lease: Lease
     job: Job
@@ -100,15 +100,15 @@ class Settlement:
     #: The cycle whose mandatory retry this attempt was.
     cycle_done: str | None = None
     verify_after: float = 600.0
-    #: Where its delayed verification runs: a queue, or ``lane`` for work done elsewhere.
+    #: Where its delayed verification runs: a queue, or ``lane`` for external work.
     verify_on: str = "verify"
     cycle: CyclePlan | None = None
     remedy: Remedy | None = None
-    #: What figures are made of, told with the event. Never text of a prompt or an answer.
+    #: What figures are counted from; part of the event. Never text of a prompt or an answer.
     facts: Mapping[str, Any] = field(default_factory=dict)
-    #: The coarse signature that escalations alike are grouped by.
-    about: str | None = None
-    #: A line in the session of the subject: work done elsewhere has guardrails by it.
+    #: The coarse signature by which escalations are grouped.
+    group_signature: str | None = None
+    #: A line in the session of the subject, which the guardrails of external work read.
     session: SessionNote | None = None
 
 
@@ -116,15 +116,15 @@ class AttemptLedger(Protocol):
     """Taking an attempt and recording what became of it."""
 
     def claim(
-        self, entry: Entry, *, worker: str, lease: float | None = None, made: bool = False
+        self, entry: Entry, *, worker: str, lease: float | None = None, already_run: bool = False
     ) -> Claim | ClaimRefused:
-        """Take an attempt. ``lease`` is for whoever does not renew it.
+        """Take an attempt. A caller that does not renew its lease gives the seconds of it.
 
-        ``made`` is for one that was made already: no pause and no quota is in its way.
+        ``already_run``: the attempt was made elsewhere, so neither a pause nor a quota stops it.
         """
 
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
-        """Renew leases; answers with the ones that are lost."""
+        """Renew leases. Returns the entries whose lease is lost."""
 
     def store_output(
         self,
@@ -135,13 +135,13 @@ class AttemptLedger(Protocol):
         given: Sequence[VerificationResult] = (),
         priority: int = 5,
     ) -> list[Publication] | ClaimRefused:
-        """Keep an answer; hand slow verifications over, which ends the lease.
+        """Store an answer and hand over its slow verifications, which ends the lease.
 
-        ``given`` is what was found already, by whoever made the answer.
+        ``given``: results that came with the answer.
         """
 
     def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:
-        """Record a verdict with all that follows from it; what is to be published now."""
+        """Record a verdict with all that follows from it. Returns what to publish now."""
 
     def requeue(
         self,
@@ -153,7 +153,7 @@ class AttemptLedger(Protocol):
         counter: str | None = None,
         limit: int | None = None,
         reason: str = "",
-    ) -> Publication | ClaimRefused | None:
+    ) -> ClaimRefused | None:
         """Give an entry back to be tried again; past ``limit`` of ``counter``, escalate."""
 
     def remedies(self, job_id: str, coarse: str) -> Mapping[str, tuple[int, int]]:
@@ -169,4 +169,4 @@ class VerificationLedger(Protocol):
     def store_result(
         self, lease: Lease, result: VerificationResult, *, elapsed: float
     ) -> Claim | ClaimRefused:
-        """Keep a slow verification's result; the last one is given the attempt to settle."""
+        """Store the result of a slow verification. The last one claims the attempt to settle."""

@@ -22,6 +22,16 @@ class CycleClaim:
     output: Output | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CycleFailure:
+    """Why a delayed verification escalates its cycle."""
+
+    #: Escalations are grouped by it.
+    reason: str = "delayed_verification"
+    #: What people read instead, if there is more to say: the score, for example.
+    detail: str = ""
+
+
 class CycleLedger(Protocol):
     """Taking delayed verifications and ending cycles."""
 
@@ -37,9 +47,14 @@ class CycleLedger(Protocol):
         """Note that a delayed verification does not count; it may be done again."""
 
     def settle_cycle(
-        self, lease: Lease, *, status: str, score: float | None, reason: str, valid: bool = True
+        self,
+        lease: Lease,
+        *,
+        status: str,
+        score: float | None,
+        failure: CycleFailure | None = None,
     ) -> bool:
-        """End a cycle by its delayed verification."""
+        """End a cycle by its delayed verification. Returns whether the lease held."""
 
     def cycles(self, *, since: float, limit: int) -> list[SelfRepairCycle]:
         """The newest cycles of a window first."""

@@ -38,12 +38,14 @@ def stage(ledger: RedisLedger, settings: Callable[..., Settings]) -> Stage:
     return Stage(ledger, settings())
 
 
-def escalate(stage: Stage, count: int = 1, about: str | None = ALIKE, **fields: Any) -> list[str]:
+def escalate(
+    stage: Stage, count: int = 1, group_signature: str | None = ALIKE, **fields: Any
+) -> list[str]:
     ids = []
     for _ in range(count):
         job_id = stage.submit(**fields)
         claim = stage.take(job_id)
-        stage.settle(claim, escalates(claim, about=about))
+        stage.settle(claim, escalates(claim, group_signature=group_signature))
         ids.append(f"{job_id}:1")
     return ids
 
@@ -107,7 +109,7 @@ def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
     jobs = [stage.submit(runner={"kind": "scripted", "answers": ["{}"]}) for _ in range(60)]
     for job_id in jobs:
         claim = stage.take(job_id)
-        stage.settle(claim, escalates(claim, about=ALIKE))
+        stage.settle(claim, escalates(claim, group_signature=ALIKE))
     bulks = RedisBulkActions(fleet.ledger.calls, prefix="mulligan")
     action, which = EndAction(how="requeued", by="ann"), EscalationFilter(signature=ALIKE)
     ids = [f"{job_id}:1" for job_id in jobs]
@@ -140,7 +142,7 @@ def test_with_no_worker_it_does_the_work_itself_and_publishes(
 def test_the_list_is_short_and_says_what_to_do_next(shell: Shell, stage: Stage) -> None:
     assert "nothing is escalated" in shell.look("escalations", "list").stdout
     escalate(stage, 3)
-    escalate(stage, 1, about=None, task_type="translate")
+    escalate(stage, 1, group_signature=None, task_type="translate")
     lines = shell.look("escalations", "list").stdout.splitlines()
     assert [line.rpartition(", ")[0].split() for line in lines[:4:2]] == [
         ["1", "open", "reason:max_attempts", "max_attempts"],

@@ -262,7 +262,7 @@ def test_a_cycle_is_read_again_until_it_has_ended(redis_stage: StageMaker) -> No
     play.advance(601)
     play.sweep()
     lease = play.take_recheck(entry).lease
-    play.ledger.settle_cycle(lease, status="completed", score=100, reason="")
+    play.ledger.settle_cycle(lease, status="completed", score=100)
     (row,) = cycles.since(0, limit=50)
     assert row.status == CycleStatus.COMPLETED
     trips = cycles._calls.round_trips

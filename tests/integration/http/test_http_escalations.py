@@ -40,14 +40,14 @@ def api(context: ConsoleContext) -> TestClient:
 
 
 def escalate(
-    context: ConsoleContext, count: int = 1, about: str | None = ALIKE, **fields: Any
+    context: ConsoleContext, count: int = 1, group_signature: str | None = ALIKE, **fields: Any
 ) -> list[str]:
     stage = Stage(context.ledger, context.settings)
     ids = []
     for _ in range(count):
         job_id = stage.submit(**fields)
         claim = stage.take(job_id)
-        stage.settle(claim, escalates(claim, about=about))
+        stage.settle(claim, escalates(claim, group_signature=group_signature))
         ids.append(f"{job_id}:1")
     return ids
 
@@ -127,7 +127,7 @@ def test_some_of_a_group_by_id_by_filter_and_across_groups(
 ) -> None:
     ids = escalate(context, 3)
     escalate(context, 2, task_type="translate")
-    escalate(context, 1, about="v1:ff", task_type="translate")
+    escalate(context, 1, group_signature="v1:ff", task_type="translate")
     assert post(api, f"{GROUP}/resolve", ids=ids[:1])["done"] == 1
     assert post(api, f"{GROUP}/resolve", older_than="1h")["total"] == 0
     assert post(api, f"{GROUP}/resolve", task_type="translate", dry_run=True)["total"] == 2
@@ -263,7 +263,7 @@ def test_jobs_that_escalate_again_meanwhile_are_not_met_twice(
     stage = Stage(context.ledger, context.settings)
     for escalation_id in ids[:BATCH]:
         claim = stage.take(escalation_id.partition(":")[0], 2)
-        stage.settle(claim, escalates(claim, about=ALIKE))
+        stage.settle(claim, escalates(claim, group_signature=ALIKE))
     control(context)
     assert get(api, f"/api/bulk/{bulk_id}")["done"] == 30
     assert len(select(context.ledger, EscalationFilter(signature=ALIKE))) == BATCH
@@ -287,7 +287,7 @@ def test_the_record_of_a_bulk_action_ends_after_a_week(
 def test_a_tenant_s_caller_sees_and_ends_its_own_alone(context: ConsoleContext) -> None:
     (mine,) = escalate(context, 1, labels={"tenant": "acme"})
     (theirs,) = escalate(context, 1, labels={"tenant": "globex"}, task_type="secret_project")
-    escalate(context, 1, about="v1:theirs", labels={"tenant": "globex"})
+    escalate(context, 1, group_signature="v1:theirs", labels={"tenant": "globex"})
     token = new_token(context, role="ops", tenant="acme", name="acme-ops")
     admin = ask(context, new_token(context, role="admin", name="root"))
     api = ask(context, token)
@@ -382,8 +382,8 @@ def test_what_is_not_there_is_404(api: TestClient, path: str) -> None:
 
 def test_names_with_colons_pass_a_real_server(settings: Callable[..., Settings]) -> None:
     with served(settings()) as console, console.client() as client:
-        (one,) = escalate(console.context, 1, about=None)
-        escalate(console.context, 1, about="v1:schema|$.a b")
+        (one,) = escalate(console.context, 1, group_signature=None)
+        escalate(console.context, 1, group_signature="v1:schema|$.a b")
         for signature in ("reason:max_attempts", "v1:schema|$.a b"):
             for name in (quote(signature, safe=""), quote(signature, safe=":|$")):
                 found = client.get(f"/api/escalations/{name}")

@@ -211,7 +211,7 @@ def test_a_completed_cycle_counts_as_verified(context: ConsoleContext, play: Sta
     play.ledger.store_output(second.lease, answer())
     play.settle(second, succeeds(second, verify_after=0))
     taken = play.take_recheck(Entry("cycle", first.job_id, 1, 1))
-    play.ledger.settle_cycle(taken.lease, status="completed", score=100, reason="")
+    play.ledger.settle_cycle(taken.lease, status="completed", score=100)
     assert ok(ask(context), DELAYED)["validCount"] == 1
     assert ok(ask(context), LOOP)["completedCount"] == 1
 

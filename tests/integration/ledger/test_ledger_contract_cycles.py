@@ -14,7 +14,7 @@ from support.ledger_stage import (
 )
 
 from mulligan.policies.cycles.cycle import CycleStatus
-from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Publication
+from mulligan.tasks.ports.ledger import ClaimRefused, CycleFailure, Entry, Publication
 
 #: Seconds from the mandatory retry to its delayed verification.
 AFTER = 600
@@ -65,25 +65,25 @@ def test_a_delayed_verification_brings_the_best_answer(play: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "score", "reason"),
-    [("completed", 100.0, ""), ("escalated", 40.0, "delayed verification scored 40")],
+    ("status", "score", "failure"),
+    [("completed", 100.0, None), ("escalated", 40.0, CycleFailure(detail="it scored 40"))],
 )
 def test_its_score_ends_the_cycle_and_never_changes_the_job(
-    play: Stage, status: str, score: float, reason: str
+    play: Stage, status: str, score: float, failure: CycleFailure | None
 ) -> None:
     job_id, entry = due(play)
     lease = play.take_recheck(entry).lease
-    assert play.ledger.settle_cycle(lease, status=status, score=score, reason=reason)
+    assert play.ledger.settle_cycle(lease, status=status, score=score, failure=failure)
     cycle = play.cycle(job_id)
-    assert (cycle.status.value, cycle.reason or "") == (status, reason)
+    assert (cycle.status.value, cycle.reason) == (status, failure.detail if failure else "")
     assert cycle.ended_at is not None
     assert play.view(job_id).state == "succeeded"
     assert play.refused_recheck(entry) == ClaimRefused("finished")
     assert cycle.score == score
     # A repeat changes nothing.
-    assert play.ledger.settle_cycle(lease, status=status, score=1, reason="")
+    assert play.ledger.settle_cycle(lease, status=status, score=1)
     assert play.cycle(job_id) == cycle
-    assert not play.ledger.settle_cycle(lease, status="cancelled", score=None, reason="")
+    assert not play.ledger.settle_cycle(lease, status="cancelled", score=None)
     assert play.cycle(job_id).status.value == status
 
 
@@ -126,7 +126,7 @@ def test_one_that_loses_every_worker_is_escalated_as_worker_lost(play: Stage) ->
         assert play.expire_leases() == {str(entry)}
     assert play.refused_recheck(entry) == ClaimRefused("escalated", "worker_lost")
     assert play.cycle(job_id).reason == "worker_lost"
-    assert not play.ledger.settle_cycle(zombie.lease, status="completed", score=100, reason="")
+    assert not play.ledger.settle_cycle(zombie.lease, status="completed", score=100)
     assert play.cycle(job_id).status is CycleStatus.ESCALATED
 
 
@@ -136,8 +136,10 @@ def test_a_zombie_cannot_end_a_cycle_that_another_worker_has_in_hand(play: Stage
     play.advance(play.settings.lease + 1)
     heir = play.take_recheck(entry)
     assert play.ledger.renew([zombie.lease, heir.lease]) == {entry}
-    assert not play.ledger.settle_cycle(zombie.lease, status="escalated", score=0, reason="?")
-    assert play.ledger.settle_cycle(heir.lease, status="completed", score=100, reason="")
+    assert not play.ledger.settle_cycle(
+        zombie.lease, status="escalated", score=0, failure=CycleFailure()
+    )
+    assert play.ledger.settle_cycle(heir.lease, status="completed", score=100)
 
 
 def test_one_repeated_with_its_own_token_is_claimed_once(
@@ -223,7 +225,7 @@ def test_no_more_cycles_are_kept_than_the_cap(stage: StageMaker) -> None:
         job_id, entry = play.repaired()
         play.advance(AFTER + 1)
         lease = play.take_recheck(entry).lease
-        play.ledger.settle_cycle(lease, status="completed", score=100, reason="")
+        play.ledger.settle_cycle(lease, status="completed", score=100)
         jobs.append(job_id)
     play.sweep()
     assert [cycle.job_id for cycle in play.ledger.cycles(since=0, limit=10)] == jobs[:0:-1]

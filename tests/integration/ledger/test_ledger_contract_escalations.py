@@ -21,7 +21,14 @@ from support.ledger_stage import (
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.jobs.job import Decoding, PolicySpec
 from mulligan.policies.repair.retry import RetryPolicy
-from mulligan.tasks.ports.ledger import ClaimRefused, Ended, Entry, Escalation, Publication
+from mulligan.tasks.ports.ledger import (
+    ClaimRefused,
+    CycleFailure,
+    Ended,
+    Entry,
+    Escalation,
+    Publication,
+)
 
 SIGNATURE = "v1:json_invalid|$"
 LONG = 1000.0
@@ -42,7 +49,7 @@ def shown(play: Stage, escalation_id: str) -> Escalation:
 
 
 def test_an_escalated_job_is_on_record(play: Stage) -> None:
-    job_id = play.escalated(about=SIGNATURE, labels={"tenant": "acme"})
+    job_id = play.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
     found = shown(play, f"{job_id}:1")
     assert found == Escalation(
         id=f"{job_id}:1",
@@ -127,23 +134,26 @@ def test_other_ends_are_no_escalations(play: Stage, state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "alike"),
+    ("failure", "detail"),
     [
-        ("delayed verification scored 40", "delayed_verification"),
-        ("delayed verification scored 12", "delayed_verification"),
-        ("no_answer", "no_answer"),
+        (CycleFailure(detail="it scored 40"), "it scored 40"),
+        (CycleFailure(detail="it scored 12"), "it scored 12"),
+        (CycleFailure(reason="no_answer"), "no_answer"),
     ],
 )
-def test_a_cycle_that_fails_later_is_one_by_itself(play: Stage, reason: str, alike: str) -> None:
-    """The job succeeded and stays so; the score is told and is no part of what is alike."""
+def test_a_cycle_that_fails_later_is_one_by_itself(
+    play: Stage, failure: CycleFailure, detail: str
+) -> None:
+    """The job succeeded and stays so. Escalations are grouped by the reason, not by the detail."""
     job_id, entry = play.repaired()
     play.advance(601)
     lease = play.take_recheck(entry).lease
-    play.ledger.settle_cycle(lease, status="escalated", score=40, reason=reason)
+    play.ledger.settle_cycle(lease, status="escalated", score=40, failure=failure)
     (found,) = play.ledger.escalations()
     assert (found.id, found.cycle_id, found.attempt) == (entry.cycle_id, entry.cycle_id, 1)
-    assert (found.reason, found.signature) == (alike, f"reason:{alike}")
-    assert found.detail == reason
+    assert (found.reason, found.signature) == (failure.reason, f"reason:{failure.reason}")
+    assert found.detail == detail
+    assert play.cycle(job_id).reason == detail
     assert play.view(job_id).state == "succeeded"
 
 
@@ -180,11 +190,11 @@ def test_a_long_detail_is_cut_between_characters(
 
 
 def test_escalations_alike_are_one_group(play: Stage) -> None:
-    first = play.escalated(about=SIGNATURE, labels={"tenant": "acme"})
+    first = play.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
     play.advance(10)
-    play.escalated(about=SIGNATURE, task_type="summarise", labels={"tenant": "acme"})
-    last = play.escalated(about=SIGNATURE)
-    other = play.escalated(about="v1:other")
+    play.escalated(group_signature=SIGNATURE, task_type="summarise", labels={"tenant": "acme"})
+    last = play.escalated(group_signature=SIGNATURE)
+    other = play.escalated(group_signature="v1:other")
     groups = {group.signature: group for group in play.ledger.groups()}
     assert groups.keys() == {SIGNATURE, "v1:other"}
     group = groups[SIGNATURE]
@@ -204,9 +214,9 @@ def test_escalations_alike_are_one_group(play: Stage) -> None:
 
 def test_groups_and_escalations_are_listed_newest_first(play: Stage) -> None:
     for name in "abc":
-        play.escalated(about=f"v1:{name}")
+        play.escalated(group_signature=f"v1:{name}")
         play.advance(1)
-    play.escalated(about="v1:a")
+    play.escalated(group_signature="v1:a")
     assert [group.signature for group in play.ledger.groups()] == ["v1:a", "v1:c", "v1:b"]
     assert [group.signature for group in play.ledger.groups(limit=1)] == ["v1:a"]
     assert [each.signature for each in play.ledger.escalations()] == [
@@ -215,22 +225,22 @@ def test_groups_and_escalations_are_listed_newest_first(play: Stage) -> None:
 
 
 def test_a_tenant_sees_the_groups_it_has_open_ones_in(play: Stage) -> None:
-    play.escalated(about="v1:a", labels={"tenant": "acme"})
-    play.escalated(about="v1:b", labels={"tenant": "other"})
-    play.escalated(about="v1:c")
+    play.escalated(group_signature="v1:a", labels={"tenant": "acme"})
+    play.escalated(group_signature="v1:b", labels={"tenant": "other"})
+    play.escalated(group_signature="v1:c")
     assert [group.signature for group in play.ledger.groups(tenant="acme")] == ["v1:a"]
     assert play.ledger.groups(tenant="nobody") == []
 
 
 def test_a_group_is_muted_and_unmuted(play: Stage) -> None:
     assert not play.ledger.mute(SIGNATURE, until=5.0)
-    play.escalated(about=SIGNATURE)
+    play.escalated(group_signature=SIGNATURE)
     until = play.ledger.now() + 100
     assert play.ledger.mute(SIGNATURE, until=until)
     group = play.ledger.group(SIGNATURE)
     assert group is not None
     assert group.muted_until == pytest.approx(until)
-    play.escalated(about=SIGNATURE)
+    play.escalated(group_signature=SIGNATURE)
     assert play.ledger.mute(SIGNATURE, until=None)
     group = play.ledger.group(SIGNATURE)
     assert group is not None
@@ -239,7 +249,9 @@ def test_a_group_is_muted_and_unmuted(play: Stage) -> None:
 
 def test_partitions_know_one_group_together(redis_stage: StageMaker) -> None:
     play = redis_stage(partitions=3)
-    jobs = [play.escalated(about=SIGNATURE, labels={"tenant": f"t{n % 2}"}) for n in range(20)]
+    jobs = [
+        play.escalated(group_signature=SIGNATURE, labels={"tenant": f"t{n % 2}"}) for n in range(20)
+    ]
     assert {job_id[:3] for job_id in jobs} == {"p00", "p01", "p02"}
     (group,) = play.ledger.groups()
     assert (group.open, group.total, group.example) == (20, 20, jobs[-1])
@@ -258,7 +270,7 @@ def test_partitions_know_one_group_together(redis_stage: StageMaker) -> None:
 
 
 def test_who_ended_it_and_why_stays_on_record(play: Stage) -> None:
-    job_id = play.escalated(about=SIGNATURE, labels={"tenant": "acme"})
+    job_id = play.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
     told = play.ledger.end_escalation(f"{job_id}:1", how="resolved", by="ada", note="known")
     assert told == Ended(state="resolved")
     found = shown(play, f"{job_id}:1")
@@ -316,7 +328,9 @@ def test_cancelling_a_cycle_s_leaves_a_job_that_succeeded(play: Stage) -> None:
     job_id, entry = play.repaired()
     play.advance(601)
     lease = play.take_recheck(entry).lease
-    play.ledger.settle_cycle(lease, status="escalated", score=1, reason="no_answer")
+    play.ledger.settle_cycle(
+        lease, status="escalated", score=1, failure=CycleFailure(reason="no_answer")
+    )
     play.end(entry.cycle_id, "cancelled")
     assert play.view(job_id).state == "succeeded"
 
@@ -332,7 +346,7 @@ def worn_out(play: Stage, **fields: Any) -> str:
     play.settle(claim, retries_at_once(claim, score=60.0))
     claim = play.take(job_id, 2)
     play.ledger.store_output(claim.lease, answer("second"))
-    play.settle(claim, escalates(claim, score=30.0, about=SIGNATURE))
+    play.settle(claim, escalates(claim, score=30.0, group_signature=SIGNATURE))
     return job_id
 
 
@@ -446,7 +460,9 @@ def test_a_job_that_runs_again_cannot_be_requeued_by_another_of_its_escalations(
     cycles = [Entry("cycle", job_id, 1, 1), Entry("cycle", job_id, 3, 2)]
     for entry in cycles:
         lease = play.take_recheck(entry).lease
-        play.ledger.settle_cycle(lease, status="escalated", score=1, reason="no_answer")
+        play.ledger.settle_cycle(
+            lease, status="escalated", score=1, failure=CycleFailure(reason="no_answer")
+        )
     first, second = (entry.cycle_id for entry in cycles)
     play.end(first, "requeued")
     assert play.ledger.end_escalation(second, how="requeued", by="ada") == ClaimRefused("held")
@@ -480,14 +496,16 @@ def test_a_requeued_job_with_a_cycle_still_to_be_verified(play: Stage) -> None:
     play.advance(601)
     first, second = Entry("cycle", job_id, 1, 1), Entry("cycle", job_id, 3, 2)
     lease = play.take_recheck(first).lease
-    play.ledger.settle_cycle(lease, status="escalated", score=1, reason="no_answer")
+    play.ledger.settle_cycle(
+        lease, status="escalated", score=1, failure=CycleFailure(reason="no_answer")
+    )
     play.end(first.cycle_id, "requeued")
     assert play.refused_recheck(second) == ClaimRefused("early")
     claim = play.take(job_id, 5)
     play.settle(claim, succeeds(claim))
     play.advance(play.settings.lease + 1)
     lease = play.take_recheck(second).lease
-    assert play.ledger.settle_cycle(lease, status="completed", score=90, reason="")
+    assert play.ledger.settle_cycle(lease, status="completed", score=90)
     statuses = [cycle.status for cycle in play.view(job_id).cycles]
     assert statuses == [CycleStatus.ESCALATED, CycleStatus.COMPLETED]
 
@@ -503,7 +521,10 @@ def test_a_requeued_job_tells_so(play: Stage) -> None:
 
 
 def test_open_ones_stay_and_ended_ones_go_after_their_retention(play: Stage) -> None:
-    kept, gone = play.escalated(about="v1:kept"), play.escalated(about="v1:gone")
+    kept, gone = (
+        play.escalated(group_signature="v1:kept"),
+        play.escalated(group_signature="v1:gone"),
+    )
     play.end(f"{gone}:1", "resolved")
     play.advance(play.settings.cycle_retention + 1)
     play.sweep()
@@ -513,10 +534,10 @@ def test_open_ones_stay_and_ended_ones_go_after_their_retention(play: Stage) -> 
 
 
 def test_a_group_that_comes_again_is_kept_with_its_history(play: Stage) -> None:
-    job_id = play.escalated(about=SIGNATURE)
+    job_id = play.escalated(group_signature=SIGNATURE)
     play.end(f"{job_id}:1", "resolved")
     play.advance(play.settings.cycle_retention - 100)
-    play.escalated(about=SIGNATURE)
+    play.escalated(group_signature=SIGNATURE)
     play.advance(200)
     play.sweep()
     group = play.ledger.group(SIGNATURE)
@@ -529,7 +550,7 @@ def test_over_the_cap_the_oldest_ended_ones_go_first_then_the_oldest(stage: Stag
     jobs = []
     for n in range(105):
         play.advance(0.01)
-        jobs.append(play.escalated(about=SIGNATURE, labels={"tenant": f"t{n % 3}"}))
+        jobs.append(play.escalated(group_signature=SIGNATURE, labels={"tenant": f"t{n % 3}"}))
     for job_id in (jobs[50], jobs[60]):
         play.end(f"{job_id}:1", "resolved")
     for _ in range(2):  # ended ones first, in a sweep of their own
@@ -547,7 +568,7 @@ def test_an_ended_escalation_leaves_nothing_without_an_end(
 ) -> None:
     play = redis_stage()
     for how in ("resolved", "cancelled"):
-        play.end(f"{play.escalated(about=f'v1:{how}')}:1", how)
+        play.end(f"{play.escalated(group_signature=f'v1:{how}')}:1", how)
     endless = {
         name.rpartition("}:")[2]
         for name in redis_client.scan_iter(count=1000)

@@ -26,6 +26,7 @@ from mulligan.tasks.ports.ledger import (
     Claim,
     ClaimRefused,
     CycleClaim,
+    CycleFailure,
     Entry,
     Lease,
     NextEntry,
@@ -98,7 +99,7 @@ def test_the_mandatory_retry_comes_first_then_what_is_due(play: Stage) -> None:
     play.settle(done, succeeds(done, cycle_done=None))
     assert play.waiting() == str(check)
     taken = play.take_recheck(check)
-    assert play.ledger.settle_cycle(taken.lease, status="completed", score=90, reason="")
+    assert play.ledger.settle_cycle(taken.lease, status="completed", score=90)
     assert play.waiting() == f"a:{again}/2"
     done = take(play, again, 2)
     play.settle(done, succeeds(done))
@@ -341,7 +342,7 @@ def test_a_delayed_verification_waits_for_its_subject(play: Stage) -> None:
     assert again is not None
     assert again.token == taken.lease.token
     assert play.ledger.hold(taken.lease) == taken
-    assert play.ledger.settle_cycle(taken.lease, status="completed", score=90, reason="")
+    assert play.ledger.settle_cycle(taken.lease, status="completed", score=90)
     assert play.cycle(job_id).status is CycleStatus.COMPLETED
     assert play.waiting() is None
     assert play.ledger.hold(taken.lease) == ClaimRefused("stored")
@@ -362,7 +363,7 @@ def test_one_that_does_not_count_is_counted_and_may_be_done_again(play: Stage) -
     assert "delayed_valid" not in kept
     assert not play.ledger.refuse_verification(Lease(entry, "0123"), reason="x")
     assert isinstance(play.ledger.hold(taken.lease), CycleClaim)
-    assert play.ledger.settle_cycle(taken.lease, status="completed", score=90, reason="")
+    assert play.ledger.settle_cycle(taken.lease, status="completed", score=90)
     assert play.cycle_row(entry.cycle_id)["delayed_valid"] == "1"
 
 
@@ -503,7 +504,7 @@ def test_nothing_of_a_job_lane_session_or_tenant_is_left_behind(
         play.settle(claim, cut_short(claim, session=note(str(claim.lease.entry))))
         play.advance(AFTER + 1)
         taken = play.take_recheck(entry)
-        play.ledger.settle_cycle(taken.lease, status="escalated", score=1, reason="x")
+        play.ledger.settle_cycle(taken.lease, status="escalated", score=1, failure=CycleFailure())
         queued: dict[str, Any] = {"labels": {"tenant": f"q{n}"}, "memory_scope": "task_type"}
         first, second = play.submit(**queued), play.submit(**queued)
         play.take(first)

@@ -235,7 +235,7 @@ def test_retention_does_not_start_before_the_delayed_verification_has_ended(
     play.sweep()
     taken = play.take_recheck(entry)
     assert taken.claim.output == answer("repaired")
-    play.ledger.settle_cycle(taken.lease, status="completed", score=100, reason="")
+    play.ledger.settle_cycle(taken.lease, status="completed", score=100)
     play.advance(99)
     assert len(play.view(job_id).attempts) == 2
     play.advance(2)
@@ -255,7 +255,7 @@ def test_a_retention_that_is_no_whole_number_of_milliseconds_ends_jobs_whole(
     job_id, entry = play.repaired()
     play.advance(601)
     lease = play.take_recheck(entry).lease
-    assert play.ledger.settle_cycle(lease, status="completed", score=100, reason="")
+    assert play.ledger.settle_cycle(lease, status="completed", score=100)
     play.advance(17)
     assert play.ledger.job(job_id) is None
 
@@ -287,7 +287,7 @@ def test_events_tell_the_life_of_a_job_in_order(play: Stage) -> None:
     job_id, entry = play.repaired(name="Alice")
     play.advance(601)
     lease = play.take_recheck(entry).lease
-    play.ledger.settle_cycle(lease, status="completed", score=100, reason="")
+    play.ledger.settle_cycle(lease, status="completed", score=100)
     told = [
         (event.type, event.data.get("attempt"), event.data.get("state") or event.data["status"])
         for event in play.ledger.events()

@@ -277,7 +277,7 @@ def whole_life(play: Stage) -> None:
     play.advance(601)
     play.sweep()
     lease = play.take_recheck(entry).lease
-    play.ledger.settle_cycle(lease, status="completed", score=100, reason="")
+    play.ledger.settle_cycle(lease, status="completed", score=100)
     lost = play.submit(memory_scope="task_type")
     play.ledger.stamp([Entry("attempt", lost, 1)])
     claim = play.take(lost)

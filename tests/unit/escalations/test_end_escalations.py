@@ -18,17 +18,17 @@ from mulligan.tasks.escalations.end_escalations import (
     select,
 )
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import Entry, Escalation, Publication
+from mulligan.tasks.ports.ledger import CycleFailure, Entry, Escalation, Publication
 
 ALIKE = "v1:a1b2c3"
 NOW = 1000.0
 
 
-def escalate(stage: Stage, about: str | None = ALIKE, **fields: Any) -> str:
+def escalate(stage: Stage, group_signature: str | None = ALIKE, **fields: Any) -> str:
     """A job that was escalated; the id of its escalation."""
     job_id = stage.submit(**fields)
     claim = stage.take(job_id)
-    stage.settle(claim, escalates(claim, about=about))
+    stage.settle(claim, escalates(claim, group_signature=group_signature))
     return f"{job_id}:1"
 
 
@@ -80,8 +80,8 @@ def test_a_filter_finds_open_ones_the_oldest_first(stage: StageMaker) -> None:
     play = stage()
     first = escalate(play)
     play.advance(100)
-    other = escalate(play, about="v1:dd", task_type="translate")
-    lost = escalate(play, about=None)
+    other = escalate(play, group_signature="v1:dd", task_type="translate")
+    lost = escalate(play, group_signature=None)
     second = escalate(play)
     play.ledger.end_escalation(lost, how="resolved", by="ann")
 
@@ -192,7 +192,7 @@ def test_a_job_that_is_under_way_again_is_not_started_twice(stage: StageMaker) -
     play.advance(601)
     for entry in (Entry("cycle", job_id, 1, 1), Entry("cycle", job_id, 2, 2)):
         lease = play.take_recheck(entry).lease
-        play.ledger.settle_cycle(lease, status="escalated", score=9, reason="delayed verification")
+        play.ledger.settle_cycle(lease, status="escalated", score=9, failure=CycleFailure())
     both = [f"{job_id}:1:1", f"{job_id}:2:2"]
     tally, published = end(play, both, requeue())
     assert (tally.done, len(published)) == (1, 1)
@@ -217,7 +217,7 @@ def test_a_tenant_s_group_has_nothing_of_another_s(stage: StageMaker) -> None:
     play.advance(10)
     escalate(play, labels={"tenant": "globex"}, task_type="secret_project")
     play.advance(10)
-    escalate(play, about="v1:theirs", labels={"tenant": "globex"})
+    escalate(play, group_signature="v1:theirs", labels={"tenant": "globex"})
     (group,) = list_groups(play.ledger, tenant="acme")
     assert (group.signature, group.open, group.total) == (ALIKE, 2, 2)
     assert (group.task_types, group.tenants) == ({"extract": 2}, {"acme": 2})

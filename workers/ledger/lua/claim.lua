@@ -16,7 +16,7 @@ if attempt[2] and attempt[2] ~= '' then
 end
 -- Before the pause: an entry that waits for its time keeps waiting for it in the outbox.
 if attempt[4] and tonumber(attempt[4]) > NOW then return { 'early' } end
-if not R.made then
+if not R.already_run then
   local why, behind = held_back(attempt[5], job[3], job[4])
   if why then
     local since = why == 'budget' and tonumber(attempt[6]) or nil

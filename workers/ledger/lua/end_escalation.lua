@@ -12,7 +12,8 @@ if R.how == 'requeued' then
   if not TERMINAL[job[1]] then return { 'held' } end
   if tonumber(job[2]) ~= R.plan_number - 1 then return { 'stored' } end -- somebody was faster
   local n = R.plan_number
-  if string.sub(job[3], 1, 11) == 'memory:job:' then redis.call('DEL', P .. job[3]) end
+  -- The job's own memory starts anew; one that it shares with other jobs does not.
+  if job[3] == 'memory:job:' .. id then redis.call('DEL', P .. job[3]) end
   redis.call('HSET', job_key(id), 'attempt', n, 'spent_tokens', job[4] or 0, 'spent_seconds', job[5],
     'repair_seconds', 0, 'loop', 0, 'past_loops', math.max(job[10], job[11] or 0), 'reason', '', 'detail', '', 'finished_at', '',
     'deadline_at', stamp(NOW + R.deadline_ms))

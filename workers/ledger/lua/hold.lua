@@ -1,8 +1,8 @@
 -- What a subject holds, to write about it: only with the token that came with it.
-local kind, id, n = string.match(R.entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
+local kind, id, n = parse_entry(R.entry)
 local lease = redis.call('ZSCORE', P .. 'leases', R.entry)
 if kind == 'c' then
-  local key = cycle_key(string.sub(R.entry, 3))
+  local key = cycle_key(cycle_of(R.entry))
   local cycle = redis.call('HMGET', key, 'token', 'status', 'output', 'settled_by')
   if not cycle[2] then return { 'gone' } end
   if cycle[2] ~= 'pending_delayed_verification' then

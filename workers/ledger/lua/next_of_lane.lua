@@ -1,12 +1,9 @@
 -- What a subject is to do next: what it holds already, with its token, or the first that is due
 -- and that neither a pause nor a quota holds back.
 local lane = P .. 'lane:' .. R.lane
-local function parts(entry)
-  return string.match(entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
-end
 local function token_of(entry)
-  local kind, id, n = parts(entry)
-  if kind == 'c' then return redis.call('HGET', cycle_key(string.sub(entry, 3)), 'token') end
+  local kind, id, n = parse_entry(entry)
+  if kind == 'c' then return redis.call('HGET', cycle_key(cycle_of(entry)), 'token') end
   return redis.call('HGET', attempt_key(id, n), 'token')
 end
 local held = redis.call('HGET', P .. 'holding', R.lane)
@@ -19,7 +16,7 @@ if held then
 end
 -- Whether an entry can be claimed; what a pause or a quota holds back stays, and says so.
 local function free(entry)
-  local kind, id, n = parts(entry)
+  local kind, id, n = parse_entry(entry)
   if kind == 'c' then return 'free' end
   local job = redis.call('HMGET', job_key(id), 'state', 'task_type', 'tenant', 'waiting_for')
   local attempt = redis.call('HMGET', attempt_key(id, n), 'state', 'mode')

@@ -13,6 +13,12 @@ local function attempt_key(id, n) return P .. 'job:' .. id .. ':' .. string.form
 local function cycle_key(id) return P .. 'cycle:' .. id end
 local function attempt_entry(id, n) return 'a:' .. id .. '/' .. string.format('%d', n) end
 
+-- The kind of an entry (a, v, c, d), its job, its attempt, and the place of a verification.
+local function parse_entry(entry)
+  return string.match(entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
+end
+local function cycle_of(entry) return string.sub(entry, 3) end
+
 local TERMINAL = { succeeded = true, escalated = true, cancelled = true }
 
 local function event(kind, id, data)
@@ -141,7 +147,8 @@ end
 -- Answers with the tenant who has a slot more now, if it was a tenant's.
 local function drop_lease(entry)
   redis.call('ZREM', P .. 'leases', entry)
-  local lane = redis.call('HGET', job_key(string.match(entry, '^%a:([^/:]+)')), 'lane')
+  local _, id = parse_entry(entry)
+  local lane = redis.call('HGET', job_key(id), 'lane')
   if lane then let_go(lane, entry) end
   local tenant = redis.call('HGET', P .. 'leased_for', entry)
   if not tenant then return nil end
@@ -221,11 +228,11 @@ end
 
 -- Something a person must look at, on record until somebody ends it and long after. Alike ones,
 -- by their signature, are one group.
-local function escalate(eid, id, n, cycle, reason, detail, about)
+local function escalate(eid, id, n, cycle, reason, detail, failure)
   local key = P .. 'escalation:' .. eid
   if redis.call('EXISTS', key) == 1 then return end
-  local signature = about and about.signature or 'reason:' .. reason
-  local kind = about and about.kind or ''
+  local signature = failure and failure.signature or 'reason:' .. reason
+  local kind = failure and failure.kind or ''
   local job = redis.call('HMGET', job_key(id), 'task_type', 'tenant')
   local task_type, tenant = job[1] or '', job[2] or ''
   redis.call('HSET', key, 'job_id', id, 'attempt', n, 'cycle_id', cycle or '', 'reason', reason,
@@ -257,14 +264,14 @@ local function end_cycle(id, cycle, status, reason)
   event('cycle', id, { cycle = cycle, status = status, reason = reason })
 end
 
--- A cycle that ends by itself, not with its job.
-local function close_cycle(id, cycle, status, reason)
-  end_cycle(id, cycle, status, reason)
+-- A cycle that ends by itself, not with its job. Escalations are grouped by `reason`; `detail`, if
+-- there is one, is what people read.
+local function close_cycle(id, cycle, status, reason, detail)
+  local text = detail or reason
+  end_cycle(id, cycle, status, text)
   if status == 'escalated' then
     local n = redis.call('HGET', cycle_key(cycle), 'source_attempt')
-    -- The score is told, and is no part of what is alike.
-    local alike = string.match(reason, '^delayed verification') and 'delayed_verification' or reason
-    escalate(cycle, id, n, cycle, alike, reason, nil)
+    escalate(cycle, id, n, cycle, reason, text, nil)
   end
   if redis.call('EXISTS', job_key(id)) == 0 then return end
   local left = {}
@@ -276,7 +283,7 @@ local function close_cycle(id, cycle, status, reason)
 end
 
 -- The end of a job. Its open cycles end with it, unless it succeeded: those wait to be re-checked.
-local function finish(id, old, state, reason, detail, about)
+local function finish(id, old, state, reason, detail, failure)
   set_state(id, old, state)
   local key = job_key(id)
   redis.call('HSET', key, 'reason', reason or '', 'detail', detail or '',
@@ -292,7 +299,7 @@ local function finish(id, old, state, reason, detail, about)
   end
   if state == 'escalated' then
     told.escalation = id .. ':' .. job[1]
-    told.signature = escalate(told.escalation, id, job[1], nil, reason, detail, about)
+    told.signature = escalate(told.escalation, id, job[1], nil, reason, detail, failure)
   end
   if state ~= 'succeeded' then
     for _, cycle in ipairs(open_cycles(id)) do end_cycle(id, cycle, state, reason or state) end

@@ -1,7 +1,7 @@
 -- Give an entry back: after a transport fault, a verifier that reached no verdict, or a shutdown.
 -- The same attempt is tried again; the claim is not held against it.
-local kind, id, n, index = string.match(R.entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
-local key = kind == 'c' and cycle_key(string.sub(R.entry, 3)) or attempt_key(id, n)
+local kind, id, n, index = parse_entry(R.entry)
+local key = kind == 'c' and cycle_key(cycle_of(R.entry)) or attempt_key(id, n)
 local suffix = kind == 'v' and ':' .. index or ''
 local v = kind == 'v' and 'v' or ''
 local token = redis.call('HGET', key, v .. 'token' .. suffix)
@@ -16,7 +16,7 @@ if given(R.counter) then
   redis.call('HSET', key, R.counter .. '_last' .. suffix, R.detail)
   if given(R.max) and count >= R.max then
     if kind == 'c' then
-      close_cycle(id, string.sub(R.entry, 3), 'escalated', R.reason)
+      close_cycle(id, cycle_of(R.entry), 'escalated', R.reason)
     else
       finish(id, job[1], 'escalated', R.reason, R.detail)
     end
@@ -41,7 +41,7 @@ local when = kind == 'c' and 'due_at' or v .. 'not_before' .. suffix
 if kind == 'c' then redis.call('HSETNX', key, 'first_due_at', redis.call('HGET', key, 'due_at')) end
 redis.call('HSET', key, when, stamp(NOW + R.delay_ms))
 if kind == 'c' then
-  await_verification(id, string.sub(R.entry, 3), job[5] or 'verify', job[4], NOW + R.delay_ms)
+  await_verification(id, cycle_of(R.entry), job[5] or 'verify', job[4], NOW + R.delay_ms)
 elseif kind == 'a' and job[4] and redis.call('HEXISTS', key, 'output') == 0 then
   offer(job[4], R.entry, redis.call('HGET', key, 'mode'), NOW + R.delay_ms)
 else

@@ -105,6 +105,6 @@ if given(R.next) then
   end
 else
   finish(R.id, job[1], R.finish.state, R.finish.reason, R.finish.detail,
-    given(R.about) and { signature = R.about, kind = given(R.kind) and R.kind or '' } or nil)
+    given(R.group_signature) and { signature = R.group_signature, kind = given(R.kind) and R.kind or '' } or nil)
 end
 return settled()

@@ -6,7 +6,6 @@ if cycle[4] == R.token and cycle[1] == R.status then return { 'settled' } end
 if cycle[2] ~= R.token then return { 'lost' } end
 if cycle[1] ~= 'pending_delayed_verification' then return { 'finished' } end
 redis.call('HSET', key, 'score', given(R.score) and R.score or '', 'token', '',
-  'settled_by', R.token)
-if R.valid then redis.call('HSET', key, 'delayed_valid', '1') end
-close_cycle(cycle[3], R.cycle, R.status, R.reason)
+  'settled_by', R.token, 'delayed_valid', '1')
+close_cycle(cycle[3], R.cycle, R.status, R.reason, given(R.detail) and R.detail or nil)
 return { 'settled' }

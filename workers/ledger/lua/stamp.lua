@@ -3,7 +3,7 @@
 -- that was claimed and given back meanwhile waits for its own time, and is not stamped.
 for _, entry in ipairs(R.entries) do
   local e = read_entry(entry)
-  if string.sub(entry, 1, 2) == 'd:' then
+  if parse_entry(entry) == 'd' then
     drop_entry(entry) -- nobody claims an outcome: it is told once it is published
   elseif e and e.published >= 0 then
     e.published = NOW

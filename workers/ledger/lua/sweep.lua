@@ -4,12 +4,12 @@ local empty = {}
 for _, queue in ipairs(R.empty) do empty[queue] = true end
 
 for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, 'LIMIT', 0, R.limit)) do
-  local kind, id, n, index = string.match(entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
+  local kind, id, n, index = parse_entry(entry)
   drop_lease(entry)
   local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on')
   local state, lane = job[1], job[2]
   if kind == 'c' then
-    local cycle = string.sub(entry, 3)
+    local cycle = cycle_of(entry)
     redis.call('HSET', cycle_key(cycle), 'token', '')
     await_verification(id, cycle, job[3] or 'verify', lane, NOW)
   elseif state then

@@ -1,0 +1,86 @@
+"""Self-repair cycles on Redis: their delayed verification, and how they end."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from mulligan.policies.cycles.cycle import SelfRepairCycle
+from mulligan.policies.jobs.job import Output
+from mulligan.tasks.ports.ledger import ClaimRefused, CycleClaim, CycleFailure, Entry, Lease
+from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger.partitions import Partitioned
+
+
+class CycleSteps(Partitioned):
+    """See tasks.ports.ledger for what each method promises."""
+
+    def claim_cycle(
+        self, entry: Entry, *, worker: str, lease: float | None = None
+    ) -> CycleClaim | ClaimRefused:
+        token = secrets.token_hex(8)
+        answer = self.calls.one(
+            "claim_cycle",
+            self._prefix(entry.job_id),
+            **self._lease_terms(lease),
+            cycle=entry.cycle_id,
+            token=token,
+            worker=worker,
+            postpone_ms=max(1.0, self._settings.lease) * 1000,
+        )
+        if answer[0] != "claimed":
+            return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
+        held = Lease(entry, token)
+        return rows.read_cycle_claim(answer, held, rows.read_claim(answer, held))
+
+    def store_cycle_output(self, lease: Lease, output: Output) -> bool:
+        return self._cycle_step(
+            "store_cycle_output",
+            lease,
+            output=output.model_dump_json(exclude_defaults=True),
+            tokens=output.usage.total_tokens,
+        )
+
+    def refuse_verification(self, lease: Lease, *, reason: str) -> bool:
+        return self._cycle_step("refuse_verification", lease, reason=reason)
+
+    def settle_cycle(
+        self,
+        lease: Lease,
+        *,
+        status: str,
+        score: float | None,
+        failure: CycleFailure | None = None,
+    ) -> bool:
+        answer = self.calls.one(
+            "settle_cycle",
+            self._prefix(lease.entry.job_id),
+            cycle=lease.entry.cycle_id,
+            token=lease.token,
+            status=status,
+            score=score,
+            reason=failure.reason if failure else "",
+            detail=(failure.detail if failure else "") or None,
+        )
+        return bool(answer[0] == "settled")
+
+    def cycles(self, *, since: float, limit: int) -> list[SelfRepairCycle]:
+        found: list[str] = []
+        for prefix in self._prefixes():
+            found += self.calls.run(
+                "ZREVRANGEBYSCORE", keys.cycles(prefix), "+inf", since * 1000, "LIMIT", 0, limit
+            )
+        hashes = self.calls.hashes([keys.cycle(self._prefix(i), i) for i in found])
+        read = [rows.read_cycle(i, row) for i, row in zip(found, hashes, strict=True) if row]
+        return sorted(read, key=lambda cycle: cycle.created_at, reverse=True)[:limit]
+
+    def _cycle_step(self, script: str, lease: Lease, **request: Any) -> bool:
+        entry = lease.entry
+        answer = self.calls.one(
+            script,
+            self._prefix(entry.job_id),
+            cycle=entry.cycle_id,
+            token=lease.token,
+            **request,
+        )
+        return bool(answer[0] != "lost")
