@@ -1,8 +1,7 @@
-"""Where a command's jobs are run: a stack of its own, or the broker and workers that exist."""
+"""Where the jobs of a command run: see `mulligan.workers.backends.placement` for the choice."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -11,40 +10,39 @@ from pathlib import Path
 from celery import Celery
 
 from mulligan.console.cli.exit_codes import NoBroker
-from mulligan.console.cli.home import SupervisedRedis, embedded_redis, is_up
+from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.output import screen
-from mulligan.console.cli.stopping import stop, unhurried
 from mulligan.console.jobfiles.job_file import FoundJob, check_jobs
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import problems
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.backends.local_model import LocalModel
+from mulligan.workers.backends.placement import BESIDE_UP, Placement, place_jobs
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.heartbeat import fleet
 from mulligan.workers.celery.publisher import Publisher
 from mulligan.workers.celery.queues import ATTEMPT_QUEUE, run_pools
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.local.embedded_redis import EmbeddedRedis
+from mulligan.workers.local.home import SupervisedRedis, embedded_redis
+from mulligan.workers.local.stopping import stop_stack
 from mulligan.workers.local.supervisor import Stack, child_environment
 from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings, load_settings
 
-#: Where `run` keeps its own stack while `mulligan up` has the home directory.
-_APART = "run"
-
 
 @dataclass(frozen=True, kw_only=True)
 class CliBackend:
-    """A place that takes jobs, as one command sees it."""
+    """A broker with its ledger and workers, as one command sees them."""
 
     settings: Settings
     services: Services
-    #: The Celery app, for what only the broker and the workers can tell.
+    #: The Celery app, for questions that only the broker and the workers can answer.
     app: Celery
-    #: How long jobs under way are followed while the ledger is away, in seconds.
+    #: How long the jobs are followed while the ledger is away, in seconds.
     patience: float
-    #: The children of this command; None if the workers are somebody else's.
+    #: The worker processes that this command started; None if others run the jobs.
     stack: Stack | None = None
-    #: The embedded Redis of this command.
+    #: The embedded Redis that this command started.
     redis: SupervisedRedis | None = None
 
     @property
@@ -52,19 +50,19 @@ class CliBackend:
         return self.services.ledger
 
     @property
-    def home_to_name(self) -> Path | None:
-        """Where to look for the jobs afterwards, if it is not where everybody looks."""
-        return self.stack.home if self.stack and self.stack.home.name == _APART else None
+    def unusual_home(self) -> Path | None:
+        """The home directory to look for the jobs in, if it is not the configured one."""
+        return self.stack.home if self.stack and self.stack.home.name == BESIDE_UP else None
 
-    def watch(self) -> None:
-        """Start again what died of this command's own; call it now and then."""
+    def restart_dead(self) -> None:
+        """Restart the processes of this command that died; call it often."""
         if self.redis is not None:
-            self.redis.look()
+            self.redis.restart_if_gone()
         if self.stack is not None:
             self.stack.watch()
 
-    def who_is_missing(self) -> str | None:
-        """Why nobody will run a job that waits, and what to do; None if somebody will."""
+    def missing_worker(self) -> str | None:
+        """Why no worker will run a waiting job, and what to do; None if one will."""
         if self.stack is not None:
             return None
         beats = fleet(self.ledger.calls, self.settings.key_prefix, self.ledger.now())
@@ -78,15 +76,15 @@ class CliBackend:
         return problems(self.services.intake, job)
 
 
-def reach(settings: Settings) -> CliBackend:
+def connect(settings: Settings) -> CliBackend:
     """The broker and ledger of these settings. Nothing is contacted yet."""
-    # A person waits: for seconds, not for as long as a worker would.
+    # A person waits for seconds, not for as long as a worker would.
     hasty = settings.model_copy(update={"worker_patience": settings.submit_patience})
     app = create_app(hasty)
     _check_transport(app)
     services = build_services(hasty, app, patience=hasty.submit_patience, local_paths=True)
 
-    publisher = Publisher(app, services.ledger, on_away=_tell_away)
+    publisher = Publisher(app, services.ledger, on_away=_note_broker_away)
     intake = replace(services.intake, publish=publisher.publish)
     return CliBackend(
         settings=hasty,
@@ -96,18 +94,25 @@ def reach(settings: Settings) -> CliBackend:
     )
 
 
+@contextmanager
+def open_ledger_backend() -> Iterator[CliBackend]:
+    """The broker and ledger there are, to look into and to act on. NoBroker if there are none."""
+    with locate_ledger(load_settings()) as settings:
+        yield connect(settings)
+
+
 def _check_transport(app: Celery) -> None:
     """BadInput if the broker's client is not installed: before a job is accepted, not after."""
     try:
         _ = app.connection_for_write().transport
-    except Exception as error:  # each transport says in its own way what it lacks
+    except Exception as error:  # each transport raises an error of its own
         raise BadInput(
             f"broker_url: the client of this broker cannot be loaded ({error}); install it, or use"
             " redis://… or amqp://…"
         ) from None
 
 
-def _tell_away(error: Exception) -> None:
+def _note_broker_away(error: Exception) -> None:
     screen.note(
         f"accepted, but the broker is away ({error}): the sweep publishes it later",
         style="yellow",
@@ -115,7 +120,7 @@ def _tell_away(error: Exception) -> None:
 
 
 def broker_errors() -> tuple[type[Exception], ...]:
-    """What a broker that is away raises, whatever its kind."""
+    """The exceptions of a broker that is away, whatever its kind."""
     from kombu.exceptions import OperationalError
     from redis.exceptions import RedisError
 
@@ -123,28 +128,25 @@ def broker_errors() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def existing(settings: Settings) -> Iterator[CliBackend]:
-    """The configured broker, or the `mulligan up` of this home directory; else NoBroker."""
-    if settings.broker_url is not None:
-        yield reach(settings)
-        return
-    if not is_up(settings.home):
+def open_running_backend(settings: Settings) -> Iterator[CliBackend]:
+    """The configured broker, or the `mulligan up` of the home directory; else NoBroker."""
+    placement = place_jobs(settings, private=False)
+    if placement.workers == "own":
         raise NoBroker("no broker: start it with `mulligan up`, or set MULLIGAN_BROKER_URL")
-    with embedded_redis(settings.home) as redis:
-        yield reach(load_settings(broker_url=redis.url))
+    with placement.opened(settings) as found:
+        yield connect(found)
 
 
 @contextmanager
-def working(settings: Settings, found: Sequence[FoundJob]) -> Iterator[CliBackend]:
-    """A station with workers for these jobs: the configured ones, or a stack of our own."""
-    if settings.broker_url is not None:
-        yield reach(settings)
-    elif is_up(settings.home) and not _needs_inline(settings, found):
-        with existing(settings) as backend:
+def open_backend_for(settings: Settings, found: Sequence[FoundJob]) -> Iterator[CliBackend]:
+    """A backend with workers for these jobs: running ones, or worker processes of this command."""
+    placement = place_jobs(settings, private=_needs_inline(settings, found))
+    if placement.workers == "own":
+        with _start_stack(placement, settings, found) as backend:
             yield backend
     else:
-        with _own_stack(settings, found) as backend:
-            yield backend
+        with placement.opened(settings) as reachable:
+            yield connect(reachable)
 
 
 def _needs_inline(settings: Settings, found: Sequence[FoundJob]) -> bool:
@@ -155,67 +157,50 @@ def _needs_inline(settings: Settings, found: Sequence[FoundJob]) -> bool:
 
 
 @contextmanager
-def _own_stack(settings: Settings, found: Sequence[FoundJob]) -> Iterator[CliBackend]:
-    home = settings.home / _APART if is_up(settings.home) else settings.home
-    url = EmbeddedRedis(home).url
-    own = load_settings(broker_url=url, home=home, allow_inline=True)
-    backend = reach(own)
-    # Before anything is started: a person waits, and would rather mend than watch it back off.
+def _start_stack(
+    placement: Placement, settings: Settings, found: Sequence[FoundJob]
+) -> Iterator[CliBackend]:
+    own = placement.adapt(settings)
+    backend = connect(own)
+    # Before anything is started: a person would rather correct a file than watch workers back off.
     check_jobs(found, backend.check)
     check_jobs(found, lambda job: _unreachable(backend, job))
-    with ExitStack() as leaving:
-        if any(_is_local(settings, each.job) for each in found):
-            leaving.enter_context(_local_model())
-        server = leaving.enter_context(embedded_redis(home))
+    with ExitStack() as resources:
+        model = LocalModel()
+        resources.callback(model.stop)
+        for each in found:
+            model.start_for(each.job, settings)
+        server = resources.enter_context(embedded_redis(own.home))
         environment = child_environment(
-            own, broker_url=url, MULLIGAN_ALLOW_INLINE="true", MULLIGAN_TASK_EVENTS="false"
+            own, broker_url=server.url, MULLIGAN_ALLOW_INLINE="true", MULLIGAN_TASK_EVENTS="false"
         )
-        stack = Stack(home, environment, on_death=_mourn(home))
-        leaving.callback(stop, stack)
+        stack = Stack(own.home, environment, on_death=_note_death(own.home))
+        resources.callback(stop_stack, stack)
         for pool in run_pools(own):
             stack.add(pool.name, pool.argv())
-        kept = SupervisedRedis(server, say=lambda told: screen.note(told, style="yellow"))
-        yield replace(backend, stack=stack, redis=kept)
+        redis = SupervisedRedis(server, say=lambda text: screen.note(text, style="yellow"))
+        yield replace(backend, stack=stack, redis=redis)
 
 
 def _unreachable(backend: CliBackend, job: Job) -> list[str]:
-    """Why a job's runner could not answer now, if it can tell."""
+    """Why a job's runner could not answer now, if the runner has a probe."""
     runner = backend.services.runners.resolve(job.runner, allow_inline=True)
     probe: Callable[[], str | None] = getattr(runner, "probe", lambda: None)
     problem = probe()
     return [f"runner.{problem}"] if problem else []
 
 
-def _mourn(home: Path) -> Callable[[str, int, float], None]:
-    def tell(name: str, code: int, delay: float) -> None:
+def _note_death(home: Path) -> Callable[[str, int, float], None]:
+    def note(name: str, code: int, delay: float) -> None:
         log = home / "logs" / f"{name}.log"
         screen.note(
-            f"the worker {name} {how_it_ended(code)}; restarting it in {delay:g} s (log: {log})",
+            f"the worker {name} {describe_exit(code)}; restarting it in {delay:g} s (log: {log})",
             style="yellow",
         )
 
-    return tell
+    return note
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """An exit code in words."""
     return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-
-
-def _is_local(settings: Settings, job: Job) -> bool:
-    profile = settings.runners.get(job.runner.profile or "", {})
-    return "local" in (job.runner.kind, profile.get("kind"))
-
-
-@contextmanager
-def _local_model() -> Iterator[None]:
-    """The bundled model's server, for as long as the block lasts."""
-    from mulligan.workers.runners.local import ensure_local_server, stop_local_server
-
-    owner = os.getpid()
-    try:
-        ensure_local_server(owner_pid=owner)
-        yield
-    finally:
-        with unhurried():
-            stop_local_server(owner_pid=owner)

@@ -18,9 +18,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
-from mulligan.console.cli.backend import CliBackend, reach
+from mulligan.console.cli.backend import CliBackend, open_ledger_backend
 from mulligan.console.cli.exit_codes import ExitCode
-from mulligan.console.cli.open_ledgers import located
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.escalation_document import SHOWN, bulk_document, dry_run_document
 from mulligan.tasks.escalations.end_escalations import (
@@ -33,7 +32,6 @@ from mulligan.tasks.escalations.end_escalations import (
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Escalation
 from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
-from mulligan.workers.settings.model import load_settings
 
 _VERBS = {"resolved": "resolve", "requeued": "requeue", "cancelled": "cancel"}
 #: How often progress is looked at while others do the work, in seconds.
@@ -66,8 +64,8 @@ def who() -> str:
 
 
 def end(request: EndRequest) -> None:
-    """Do as wished, here and with any control worker there is; exit 1 if some could not be."""
-    with _station() as backend:
+    """End the escalations, together with any control worker; exit 1 if some could not be ended."""
+    with open_ledger_backend() as backend:
         chosen = select(backend.ledger, request.which)
         if request.dry_run:
             _tell_dry_run(request, chosen)
@@ -81,12 +79,6 @@ def end(request: EndRequest) -> None:
     _tell(request, bulk)
     if bulk.failed:
         raise typer.Exit(int(ExitCode.SOME_FAILED))
-
-
-@contextmanager
-def _station() -> Iterator[CliBackend]:
-    with located(load_settings()) as settings:
-        yield reach(settings)
 
 
 # -- before ----------------------------------------------------------------------------------------

@@ -1,29 +1,25 @@
-"""Following jobs by the ledger's events: what is known of each, until all have ended."""
+"""Following the jobs of one command by their events, until all have ended."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
 from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
+from mulligan.workers.backends.follow import EventFeed, look_at
 
 T = TypeVar("T")
-#: How long one look at the stream waits for news.
-_BLOCK = 0.25
-#: After so much silence the jobs themselves are asked: an event may have been trimmed away.
-_SILENCE = 15.0
-#: After so much silence it is worth a question whether anybody is there to run them.
-_QUIET = 5.0
+#: Seconds between two tries to read a ledger that is away.
+_PAUSE = 0.25
 
 
 @dataclass
 class FollowedJob:
-    """What the events have said of one job."""
+    """What is known of one job from its events."""
 
     id: str
     label: str
@@ -42,7 +38,7 @@ class FollowedJob:
 
 @dataclass
 class FollowedJobs:
-    """Some jobs on their way."""
+    """Some jobs and what is known of each."""
 
     jobs: dict[str, FollowedJob]
     wait_cycles: bool = False
@@ -57,29 +53,26 @@ class FollowedJobs:
 
     @property
     def unfinished(self) -> list[FollowedJob]:
-        """Those still waited for."""
+        """The jobs that are still waited for."""
         return [
             job
             for job in self.jobs.values()
             if not job.ended or (self.wait_cycles and job.open_cycles)
         ]
 
-    def feed(self, event: Event) -> FollowedJob | None:
-        """Take note of an event; the job it is about, if it is one of ours."""
-        job = self.jobs.get(event.job_id)
-        if job is None:
-            return None
+    def note(self, event: Event) -> FollowedJob:
+        """Take note of an event of one of these jobs; the job it is about."""
+        job = self.jobs[event.job_id]
         {"job": _job, "attempt": _attempt, "cycle": _cycle}.get(event.type, _other)(job, event.data)
         return job
 
-    def meet(self, event: Event, label: Callable[[str], str]) -> FollowedJob:
-        """Take note of an event of any job, getting to know the job if it is new."""
+    def note_any(self, event: Event, label: Callable[[str], str]) -> FollowedJob:
+        """Take note of an event of any job; a new job is added."""
         if event.job_id not in self.jobs:
             self.jobs[event.job_id] = FollowedJob(event.job_id, label(event.job_id))
-        self.feed(event)
-        return self.jobs[event.job_id]
+        return self.note(event)
 
-    def look(self, view: JobView) -> None:
+    def note_view(self, view: JobView) -> None:
         """Take over what the ledger itself says of a job."""
         job = self.jobs[view.id]
         job.state, job.reason = view.state, view.reason or ""
@@ -112,25 +105,25 @@ def _cycle(job: FollowedJob, data: Mapping[str, Any]) -> None:
 
 
 def _other(_job: FollowedJob, _data: Mapping[str, Any]) -> None:
-    """Events of kinds that are not about the state of a job."""
+    """Other events say nothing about the state of a job."""
 
 
 @dataclass(kw_only=True)
 class LedgerRetry:
-    """Repeats what reads the ledger while it is away, and has it looked after meanwhile."""
+    """Repeats a read of the ledger while the ledger is away."""
 
-    #: How long it may be away, in seconds, and the end of all waiting (monotonic).
+    #: How long the ledger may be away, in seconds, and when all waiting ends (monotonic).
     seconds: float = 0.0
     deadline: float | None = None
-    #: Starts again what died; called now and then.
-    watch: Callable[[], None] = lambda: None
-    #: Told once each time the ledger goes away.
+    #: Restarts what died; called between two tries.
+    restart_dead: Callable[[], None] = lambda: None
+    #: Called once each time the ledger goes away.
     on_away: Callable[[Exception], None] = lambda _: None
 
     def __call__(self, read: Callable[[], T]) -> T:
-        """What ``read`` returns; LedgerUnavailable if the ledger stayed away too long."""
+        """The result of ``read``; LedgerUnavailable if the ledger stayed away too long."""
         began = time.monotonic()
-        told = False
+        is_away = False
         while True:
             try:
                 return read()
@@ -139,59 +132,58 @@ class LedgerRetry:
             except LedgerUnavailable as error:
                 if self.is_over or time.monotonic() - began >= self.seconds:
                     raise
-                if not told:
+                if not is_away:
                     self.on_away(error)
-                told = True
-            time.sleep(_BLOCK)
-            self.watch()
+                is_away = True
+            time.sleep(_PAUSE)
+            self.restart_dead()
 
     @property
     def is_over(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
 
+@dataclass(frozen=True)
+class RetryingFeed:
+    """A feed that outlasts a ledger that is away."""
+
+    feed: EventFeed
+    retry: LedgerRetry
+
+    def take(self) -> Sequence[Event] | None:
+        return self.retry(self.feed.take)
+
+    def close(self) -> None:
+        self.feed.close()
+
+
 def follow(
     ledger: LedgerReader,
-    following: FollowedJobs,
+    jobs: FollowedJobs,
+    feed: EventFeed,
     *,
-    after: str,
-    patience: LedgerRetry,
+    retry: LedgerRetry,
     show: Callable[[FollowedJob, Event], None] = lambda *_: None,
     on_silence: Callable[[], None] = lambda: None,
 ) -> bool:
     """Follow until all have ended; False if the deadline came first."""
-    heard = asked = time.monotonic()
-    while following.unfinished:
-        for event in patience(partial(_news, ledger, after)):
-            after = event.id
-            job = following.feed(event)
-            if job is not None:
-                heard = asked = time.monotonic()
-                show(job, event)
-        patience.watch()
-        if patience.is_over:
-            return not following.unfinished
-        if time.monotonic() - asked > _QUIET:
-            asked = time.monotonic()
-            patience(on_silence)
-        if time.monotonic() - heard > _SILENCE:
-            heard = time.monotonic()
-            patience(lambda: look_again(ledger, following))
+    looks = look_at(RetryingFeed(feed, retry), follows=jobs.jobs.__contains__)
+    while jobs.unfinished:
+        look = next(looks)
+        for event in look.events:
+            show(jobs.note(event), event)
+        retry.restart_dead()
+        if retry.is_over:
+            return not jobs.unfinished
+        if look.silent:
+            retry(on_silence)
+            retry(lambda: read_again(ledger, jobs))
     return True
 
 
-def _news(ledger: LedgerReader, after: str) -> list[Event]:
-    return list(ledger.events(after=after, block=_BLOCK))
-
-
-def look_again(ledger: LedgerReader, following: FollowedJobs) -> None:
-    """Ask the ledger about the jobs that are still waited for."""
-    for job in following.unfinished:
+def read_again(ledger: LedgerReader, jobs: FollowedJobs) -> None:
+    """Read the jobs that are still waited for: some of their events may be missing."""
+    for job in jobs.unfinished:
         view = ledger.job(job.id)
         if view is not None:
-            following.look(view)
-
-
-def latest_event_id(ledger: LedgerReader) -> str:
-    """The id of an event that would happen now: what comes later is news."""
-    return f"{int(ledger.now() * 1000)}-0"
+            jobs.note_view(view)

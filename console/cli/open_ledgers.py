@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mulligan.console.cli.exit_codes import NoBroker
-from mulligan.console.cli.home import embedded_redis, has_ledger
-from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.ledger.calls import connect
+from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.settings.model import Settings, load_settings
+from mulligan.workers.local.home import embedded_redis, has_ledger
+from mulligan.workers.settings.model import Settings
 
 
 @contextmanager
-def located(settings: Settings) -> Iterator[Settings]:
-    """The settings with a broker in them: a home directory's own is started if need be."""
+def locate_ledger(settings: Settings) -> Iterator[Settings]:
+    """The settings with a ledger in them; that of the home directory is started if need be."""
     if settings.ledger is not None:
         yield settings
         return
@@ -25,18 +24,11 @@ def located(settings: Settings) -> Iterator[Settings]:
             " or set MULLIGAN_BROKER_URL"
         )
     with embedded_redis(settings.home) as redis:
-        yield load_settings(broker_url=redis.url)
+        yield settings.model_copy(update={"broker_url": redis.url})
 
 
 @contextmanager
-def reading(settings: Settings) -> Iterator[RedisLedger]:
-    """The ledger, to look into."""
-    with located(settings) as found:
-        yield _open(found)
-
-
-def _open(settings: Settings) -> RedisLedger:
-    url = settings.ledger or ""
-    if not url.startswith(("redis://", "rediss://", "unix://")):
-        raise BadInput("ledger_url: a broker that is no Redis needs a ledger: set a Redis URL")
-    return RedisLedger(connect(url), settings, patience=settings.submit_patience)
+def open_located_ledger(settings: Settings) -> Iterator[RedisLedger]:
+    """The ledger there is; NoBroker if there is none."""
+    with locate_ledger(settings) as found:
+        yield open_ledger(found, patience=found.submit_patience)

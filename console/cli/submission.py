@@ -10,13 +10,7 @@ from typing import Any
 
 from mulligan.console.cli.backend import CliBackend
 from mulligan.console.cli.exit_codes import ExitCode
-from mulligan.console.cli.follow_jobs import (
-    FollowedJobs,
-    LedgerRetry,
-    follow,
-    latest_event_id,
-    look_again,
-)
+from mulligan.console.cli.follow_jobs import FollowedJobs, LedgerRetry, follow, read_again
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.live_progress import progress
 from mulligan.console.jobfiles.job_file import FoundJob, check_jobs
@@ -26,12 +20,13 @@ from mulligan.policies.cycles.report import immediate_loop_report
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.tasks.ports.ledger import Accepted, JobView
+from mulligan.workers.backends.follow import LedgerFeed
 
 _NUMBERED = re.compile(r"jobs\[(\d+)\]\.(.*)", re.DOTALL)
 
 
-def hand_in(backend: CliBackend, found: Sequence[FoundJob]) -> list[Accepted]:
-    """Submit all or none; every problem is told with its file and line."""
+def submit_found(backend: CliBackend, found: Sequence[FoundJob]) -> list[Accepted]:
+    """Submit all or none; BadInput names every problem with its file and line."""
     check_jobs(found, backend.check)
     try:
         return submit_jobs(backend.services.intake, [each.job for each in found])
@@ -47,14 +42,14 @@ def _placed(line: str, found: Sequence[FoundJob]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What became of the jobs of one command."""
+class RunResult:
+    """The results of the jobs of one command."""
 
-    #: The jobs as the ledger has them in the end.
+    #: The jobs as they are in the ledger at the end.
     views: list[JobView]
     #: How many were accepted.
     accepted: int
-    #: Whether all was done before the deadline.
+    #: Whether all ended before the deadline.
     in_time: bool
 
     @property
@@ -63,90 +58,89 @@ class Outcome:
         return ExitCode.OK if succeeded == self.accepted else ExitCode.SOME_FAILED
 
 
-def hand_in_and_wait(
+def submit_and_wait(
     backend: CliBackend,
     found: Sequence[FoundJob],
     *,
     quiet: bool,
     wait_cycles: bool = False,
     deadline: float | None = None,
-) -> Outcome:
+) -> RunResult:
     """Submit, show progress and wait."""
-    after = latest_event_id(backend.ledger)
-    accepted = hand_in(backend, found)
+    feed = LedgerFeed(backend.ledger)
+    accepted = submit_found(backend, found)
     labels = {answer.id: each.job.label for answer, each in zip(accepted, found, strict=True)}
-    following = FollowedJobs.of(labels, wait_cycles=wait_cycles)
-    patience = LedgerRetry(
+    jobs = FollowedJobs.of(labels, wait_cycles=wait_cycles)
+    retry = LedgerRetry(
         seconds=backend.patience,
         deadline=deadline,
-        watch=backend.watch,
-        on_away=lambda error: _tell_away(backend, error),
+        restart_dead=backend.restart_dead,
+        on_away=lambda error: _note_ledger_away(backend, error),
     )
-    with _telling_what_is_left(backend, following):
+    with _note_unfinished(backend, jobs):
         if any(answer.status == "seen" for answer in accepted):
-            # Its events may be long past.
-            patience(lambda: look_again(backend.ledger, following))
-        with progress(following, quiet=quiet) as show:
+            retry(lambda: read_again(backend.ledger, jobs))  # its events may be long past
+        with progress(jobs, quiet=quiet) as show:
             in_time = follow(
                 backend.ledger,
-                following,
-                after=after,
-                patience=patience,
+                jobs,
+                feed,
+                retry=retry,
                 show=show,
-                on_silence=_telling_once(backend.who_is_missing),
+                on_silence=_note_once(backend.missing_worker),
             )
-        found_again = patience(lambda: [backend.ledger.job(job_id) for job_id in following.jobs])
-    views = [view for view in found_again if view is not None]
-    return Outcome(views=views, accepted=len(following.jobs), in_time=in_time)
+        views = retry(lambda: [backend.ledger.job(job_id) for job_id in jobs.jobs])
+    known = [view for view in views if view is not None]
+    return RunResult(views=known, accepted=len(jobs.jobs), in_time=in_time)
 
 
-def _tell_away(backend: CliBackend, error: Exception) -> None:
+def _note_ledger_away(backend: CliBackend, error: Exception) -> None:
     screen.note(
         f"{error}; waiting for it, up to {backend.patience:g} s (worker_patience)", style="yellow"
     )
 
 
-def _telling_once(ask: Callable[[], str | None]) -> Callable[[], None]:
-    """Asks until there is something to tell, and tells it."""
-    told: list[str] = []
+def _note_once(find_problem: Callable[[], str | None]) -> Callable[[], None]:
+    """Looks for a problem until there is one, and shows it."""
+    shown: list[str] = []
 
-    def tell() -> None:
-        answer = None if told else ask()
-        if answer is not None:
-            told.append(answer)
-            screen.note(answer, style="yellow")
+    def look() -> None:
+        problem = None if shown else find_problem()
+        if problem is not None:
+            shown.append(problem)
+            screen.note(problem, style="yellow")
 
-    return tell
+    return look
 
 
 @contextmanager
-def _telling_what_is_left(backend: CliBackend, following: FollowedJobs) -> Iterator[None]:
-    """Whoever stops waiting, and why ever, is told where the jobs are."""
+def _note_unfinished(backend: CliBackend, jobs: FollowedJobs) -> Iterator[None]:
+    """Whoever stops waiting, for whatever reason, learns where the jobs are."""
     try:
         yield
     except KeyboardInterrupt:
-        screen.note(f"stopping (Ctrl-C again hurries it); {_left(backend, following)}")
+        screen.note(f"stopping (Ctrl-C again hurries it); {_unfinished(backend, jobs)}")
         raise
     except LedgerUnavailable:
-        screen.note(f"giving up; {_left(backend, following)}")
+        screen.note(f"giving up; {_unfinished(backend, jobs)}")
         raise
 
 
-def _left(backend: CliBackend, following: FollowedJobs) -> str:
-    count = len(following.jobs) - len(following.ended)
+def _unfinished(backend: CliBackend, jobs: FollowedJobs) -> str:
+    count = len(jobs.jobs) - len(jobs.ended)
     if not count:
         return "all jobs have ended"
-    jobs = "1 unfinished job stays" if count == 1 else f"{count} unfinished jobs stay"
+    stay = "1 unfinished job stays" if count == 1 else f"{count} unfinished jobs stay"
     if backend.stack is None:
-        return f"{jobs} in the queue; see `mulligan jobs list`"
-    return f"{jobs} in the ledger, and the next `mulligan run` here goes on with them"
+        return f"{stay} in the queue; see `mulligan jobs list`"
+    return f"{stay} in the ledger, and the next `mulligan run` here goes on with them"
 
 
-def run_document(backend: CliBackend, outcome: Outcome) -> dict[str, Any]:
+def run_document(backend: CliBackend, result: RunResult) -> dict[str, Any]:
     """The one document of `--json`: the jobs, and the loop report over their own cycles."""
-    cycles = [cycle for view in outcome.views for cycle in view.cycles]
+    cycles = [cycle for view in result.views for cycle in view.cycles]
     return {
-        "jobs": [job_document(view) for view in outcome.views],
+        "jobs": [job_document(view) for view in result.views],
         "report": immediate_loop_report(cycles, now=backend.ledger.now(), window_days=30),
-        "figures": RunFigures.of(outcome.views, accepted=outcome.accepted).as_dict(),
+        "figures": RunFigures.of(result.views, accepted=result.accepted).as_dict(),
     }

@@ -138,7 +138,7 @@ class AsyncClient:
         from mulligan.client.progress_bar import bar
 
         handles, single = handles_of(jobs)
-        ended = await self._call(partial(self._client.ends_of, handles))
+        ended = await self._call(partial(self._client.completion_futures, handles))
         waiting = [asyncio.wrap_future(future) for future in ended]
         for each in waiting:  # results_of raises what went wrong; asyncio need not log it as well
             each.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,4 +1,4 @@
-"""Where a client hands its jobs in: a fleet behind a broker or a console, or a stack of its own."""
+"""Where a client submits its jobs: to a fleet behind a broker, or to threads of its own process."""
 
 from __future__ import annotations
 
@@ -6,80 +6,85 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mulligan.client.build_jobs import contract_by_reference
-from mulligan.client.completion import EventFeed, LedgerFeed, events_of
-from mulligan.policies.jobs.job import Job
+from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.tasks.jobs.submit import Intake, key_problems, store_jobs
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Accepted, Event, JobView, KeyConflict, Ledger
+from mulligan.workers.backends.follow import EventFeed, LedgerFeed, job_events, position_before
 from mulligan.workers.contract_models import CONTRACT, ContractModels
 from mulligan.workers.settings.model import Settings, load_settings
 
 if TYPE_CHECKING:
-    from mulligan.workers.local.embedded_redis import EmbeddedRedis
+    from mulligan.workers.backends.placement import Placement
     from mulligan.workers.local.local_stack import LocalStack
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitResult:
-    """What became of jobs that were handed in."""
+    """The result of submitting jobs."""
 
-    #: Those that are stored, by their places.
+    #: The stored jobs, by their index.
     accepted: Mapping[int, Accepted]
-    #: What is wrong with others, if it showed only when some were stored.
+    #: What is wrong with the others, if it showed only after some were stored.
     problems: Sequence[str] = ()
 
 
 class Backend(Protocol):
-    """Takes jobs and knows what became of them."""
+    """Takes jobs and tells their states and results."""
 
-    #: Who answers a job that does not say; None if it must.
+    #: The runner of a job that names none; None if each must name one.
     runner: Any
 
     def contract(self, returns: Any) -> dict[str, Any]:
         """The verifier spec that makes an answer what the caller wants back."""
 
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
-        """Hand jobs in. BadInput names every problem, and then none of them is stored.
+        """Store jobs, or none of them and raise BadInput with every problem.
 
-        ``stored`` is told how many more are.
+        ``stored`` is called with the number of jobs in each batch that was stored.
         """
 
     def job(self, job_id: str) -> JobView | None: ...
 
     def states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
-        """What state each job is in; one that there is not is left out."""
+        """The state of each job; unknown jobs are left out."""
 
     def cancel(self, job_id: str) -> str:
-        """The state that the job is then in, or ``gone``."""
+        """The job's state afterwards, or ``gone``."""
 
     def feed(self) -> EventFeed:
-        """What happens to all jobs from now on."""
+        """The events of all jobs from now on."""
 
     def events_of(self, job_id: str) -> Iterator[Event | None]:
         """One job's events to its end; None now and then while nothing happens."""
 
     def start(self) -> None:
-        """See to it that waiting work is done."""
+        """Start the workers, if they are this process's own."""
 
     def close(self) -> None: ...
 
 
 def open_backend(overrides: Mapping[str, Any], *, slots: int) -> Backend:
-    """The configured broker, or else a stack of this process in its home directory."""
+    """The configured broker, or else threads of this process and a ledger in its home directory."""
+    from mulligan.workers.backends.placement import place_jobs
+
     settings = load_settings(**overrides)
-    if settings.broker_url is not None:
+    # The program may change its working directory later.
+    settings = settings.model_copy(update={"home": settings.home.resolve()})
+    # Python models, which answers may be checked with, exist in this process alone.
+    placement = place_jobs(settings, private=True)
+    if placement.workers == "fleet":
         return BrokerBackend(settings)
-    if settings.ledger_url is not None:
-        raise BadInput("broker_url: a ledger without a broker: set MULLIGAN_BROKER_URL too")
-    return EmbeddedBackend.shared(settings, overrides, slots=slots)
+    return EmbeddedBackend.shared(settings, placement, slots=slots)
 
 
 class LedgerBackend:
-    """What every desk does that has a ledger and an intake at hand."""
+    """What every backend does that reaches the ledger directly."""
 
     def __init__(self, ledger: Ledger, intake: Intake) -> None:
         self._ledger = ledger
@@ -109,11 +114,21 @@ class LedgerBackend:
         return LedgerFeed(self._ledger)
 
     def events_of(self, job_id: str) -> Iterator[Event | None]:
-        return events_of(self._ledger, job_id)
+        view = self._ledger.job(job_id)
+        if view is None:
+            raise BadInput(f"there is no job {job_id}")
+        feed = LedgerFeed(self._ledger, after=position_before(view.created_at))
+        return job_events(feed, job_id, ended_at=lambda: self._ended_at(job_id))
+
+    def _ended_at(self, job_id: str) -> float | None:
+        view = self._ledger.job(job_id)
+        if view is None:
+            return 0.0
+        return view.finished_at if view.state in TERMINAL else None
 
 
 class BrokerBackend(LedgerBackend):
-    """A fleet. Jobs are written to its ledger, and its workers are told through its broker."""
+    """A fleet: jobs are written to its ledger, and its broker passes the hints to its workers."""
 
     def __init__(self, settings: Settings) -> None:
         from mulligan.workers.celery.producer import producer_intake
@@ -129,14 +144,14 @@ class BrokerBackend(LedgerBackend):
         return contract_by_reference(returns, self._models)
 
     def start(self) -> None:
-        """The fleet's own affair."""
+        """The workers of a fleet run already."""
 
     def close(self) -> None:
         """Nothing was started."""
 
 
 class LocalBackend(LedgerBackend):
-    """Threads of this process do the work. Whoever made the stack closes it."""
+    """Threads of this process do the work. The stack belongs to the caller, who closes it."""
 
     def __init__(self, stack: LocalStack) -> None:
         check = stack.intake.check
@@ -146,7 +161,7 @@ class LocalBackend(LedgerBackend):
         self.runner: Any = stack.settings.default_runner
 
     def contract(self, returns: Any) -> dict[str, Any]:
-        """The schema, and by which key the workers of this process know the model itself."""
+        """The schema, and the key under which the workers of this process find the model."""
         if isinstance(returns, Mapping):
             return {"id": CONTRACT, "schema": dict(returns)}
         return self._stack.models.contract(returns)
@@ -165,48 +180,37 @@ class EmbeddedBackend(LocalBackend):
     closed, and at the latest with the process.
     """
 
-    def __init__(self, stack: LocalStack, redis: EmbeddedRedis) -> None:
-        super().__init__(stack)
-        self._redis = redis
-        self._lock = threading.Lock()
-        self._has_model = False
+    def __init__(self, settings: Settings, placement: Placement, *, slots: int) -> None:
+        from mulligan.workers.backends.local_model import LocalModel
+        from mulligan.workers.ledger.open_ledger import open_ledger
+        from mulligan.workers.local.local_stack import local_stack
+
+        self._model = LocalModel()
+        with ExitStack() as resources:
+            own = resources.enter_context(placement.opened(settings))
+            resources.callback(self._model.stop)
+            ledger = open_ledger(own, patience=own.submit_patience)
+            super().__init__(resources.enter_context(local_stack(own, ledger, slots=slots)))
+            self._resources = resources.pop_all()
         self.users = 0
         self.runner = self.runner or {"kind": "local"}
 
     @classmethod
-    def shared(
-        cls, settings: Settings, overrides: Mapping[str, Any], *, slots: int
-    ) -> EmbeddedBackend:
-        key = (os.getpid(), f"{settings.home.resolve()}|{slots}|{settings.model_dump_json()}")
+    def shared(cls, settings: Settings, placement: Placement, *, slots: int) -> EmbeddedBackend:
+        key = (os.getpid(), f"{slots}|{settings.model_dump_json()}")
         with _LOCK:
             if key not in _OPEN:
-                _OPEN[key] = _open_embedded(settings, overrides, slots=slots)
+                _OPEN[key] = cls(settings, placement, slots=slots)
             _OPEN[key].users += 1
             return _OPEN[key]
 
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         for job in jobs:
-            self._expect(job)
+            self._model.start_for(job, self._stack.settings)
         return super().submit(jobs, stored=stored)
 
-    def _expect(self, job: Job) -> None:
-        """Have the bundled model's server ready if the job is for it, and keep it for us."""
-        profile = self._stack.settings.runners.get(job.runner.profile or "", {})
-        if "local" not in (job.runner.kind, profile.get("kind")):
-            return
-        from mulligan.workers.runners.blocking import blocked
-        from mulligan.workers.runners.local_state import ensure_local_server
-
-        if blocked("local"):
-            return
-
-        with self._lock:
-            if not self._has_model:
-                ensure_local_server(owner_pid=os.getpid())
-                self._has_model = True
-
     def close(self) -> None:
-        """Leave; whoever leaves last stops the work and gives back what is unfinished."""
+        """Leave; the last one to leave stops the work and gives back what is unfinished."""
         with _LOCK:
             self.users -= 1
             if self.users > 0:
@@ -216,12 +220,7 @@ class EmbeddedBackend(LocalBackend):
         self.shut_down()
 
     def shut_down(self) -> None:
-        self._stack.close()
-        if self._has_model:
-            from mulligan.workers.runners.local_state import stop_local_server
-
-            stop_local_server(owner_pid=os.getpid())
-        self._redis.stop()
+        self._resources.close()
 
 
 def _undeliverable(job: Job) -> list[str]:
@@ -232,25 +231,6 @@ def _undeliverable(job: Job) -> list[str]:
 
 _LOCK = threading.Lock()
 _OPEN: dict[tuple[int, str], EmbeddedBackend] = {}
-
-
-def _open_embedded(
-    settings: Settings, overrides: Mapping[str, Any], *, slots: int
-) -> EmbeddedBackend:
-    from mulligan.console.cli.home import is_up
-    from mulligan.workers.ledger.open_ledger import open_ledger
-    from mulligan.workers.local.embedded_redis import EmbeddedRedis
-    from mulligan.workers.local.local_stack import local_stack
-
-    # The workers of `mulligan up` would refuse what our jobs define themselves: keep apart.
-    home = settings.home / "run" if is_up(settings.home) else settings.home
-    redis = EmbeddedRedis(home)
-    redis.start()
-    own = load_settings(
-        **{**overrides, "broker_url": redis.url, "home": home.resolve(), "allow_inline": True}
-    )
-    ledger = open_ledger(own, patience=own.submit_patience)
-    return EmbeddedBackend(local_stack(own, ledger, slots=slots), redis)
 
 
 @atexit.register

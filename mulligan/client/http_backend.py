@@ -1,9 +1,8 @@
-"""A fleet behind a console: jobs are handed in and followed over HTTP."""
+"""A fleet behind a console: jobs are submitted and followed over HTTP."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,33 +12,31 @@ from weakref import WeakSet
 
 from mulligan.client.backends import SubmitResult
 from mulligan.client.build_jobs import contract_by_reference, placed
-from mulligan.client.completion import SILENCE, EventFeed, before, ends
 from mulligan.client.http_events import ConsoleEvents
 from mulligan.client.http_requests import TOKEN_VARIABLE, ConsoleConnection
 from mulligan.client.http_rows import view_of
 from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Accepted, Event, JobView
+from mulligan.workers.backends.follow import EventFeed, job_events, position_before
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.settings.model import Settings, load_settings
 
 #: Jobs, and bytes of them, per request: the console has caps.
 _JOBS, _BYTES = 1000, 4_000_000
-#: Jobs that one question may be about.
+#: Jobs that one request may ask about.
 _NAMED = 100
-#: What a job's last events may take to arrive after it has ended.
-_LAST_WORDS = 1.0
 
 
 def open_console(url: str, token: str | None, overrides: Mapping[str, Any]) -> HttpBackend:
-    """The desk of a console. Nothing is contacted yet."""
+    """The backend of a console. Nothing is contacted yet."""
     settings = load_settings(**overrides)
     token = token or os.environ.get(TOKEN_VARIABLE) or None
     return HttpBackend(ConsoleConnection(url, token, patience=settings.submit_patience), settings)
 
 
 class HttpBackend:
-    """A console's. Jobs are checked, stored and worked on where it is."""
+    """A console: the jobs are checked, stored and run where it is."""
 
     def __init__(self, console: ConsoleConnection, settings: Settings) -> None:
         self._console = console
@@ -107,33 +104,20 @@ class HttpBackend:
         return stream
 
     def events_of(self, job_id: str) -> Iterator[Event | None]:
-        """A job's events from its beginning to its end; None now and then while nothing happens."""
         found = next(self._summaries([job_id]), None)
         if found is None:
             raise BadInput(f"there is no job {job_id}")
-        stream = self._listen(f"{_path(job_id)}/events", before(found["created_at"]))
-        heard, ended = time.monotonic(), found["state"] in TERMINAL
-        try:
-            while True:
-                for event in (news := stream.take()) or ():
-                    yield event
-                    if ends(event):
-                        return
-                if news:
-                    heard = time.monotonic()
-                    continue
-                yield None
-                if time.monotonic() - heard < (_LAST_WORDS if ended else SILENCE):
-                    continue
-                if ended:
-                    return  # its last events were trimmed away
-                state = self.states([job_id]).get(job_id)
-                heard, ended = time.monotonic(), state is None or state in TERMINAL
-        finally:
-            stream.close()
+        feed = self._listen(f"{_path(job_id)}/events", position_before(found["created_at"]))
+        return job_events(feed, job_id, ended_at=lambda: self._ended_at(job_id))
+
+    def _ended_at(self, job_id: str) -> float | None:
+        found = next(self._summaries([job_id]), None)
+        if found is None:
+            return 0.0
+        return float(found["finished_at"]) if found["state"] in TERMINAL else None
 
     def start(self) -> None:
-        """The fleet's own affair."""
+        """The workers of a fleet run already."""
 
     def close(self) -> None:
         for stream in list(self._streams):

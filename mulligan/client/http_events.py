@@ -11,9 +11,9 @@ from queue import Empty, SimpleQueue
 
 import httpx2
 
-from mulligan.client.completion import BLOCK
 from mulligan.client.http_requests import PAUSES, ConsoleConnection
 from mulligan.tasks.ports.ledger import Event
+from mulligan.workers.backends.follow import BLOCK
 
 
 class ConsoleEvents:

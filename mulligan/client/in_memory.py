@@ -1,4 +1,4 @@
-"""What a test's in-memory stack is made of: a desk with a script, and a shop for own tasks."""
+"""The parts of a test's in-memory stack: a backend with a script, and services for user tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client: hand in prompts, get back values that were verified.
+"""The client: submit prompts, get back values that were verified.
 
 ``Client()`` talks to the broker that is configured; without one it runs the work itself, on threads
 of this process, with a durable ledger in the home directory. ``Client("http://…")`` talks to a
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from mulligan.client.backends import Backend
     from mulligan.client.build_jobs import Ask, JobOptions, RequestDefaults
-    from mulligan.client.completion import CompletionWatcher
     from mulligan.client.result import Handle, Result
     from mulligan.policies.jobs.job import Job
     from mulligan.tasks.ports.ledger import Accepted, Event
+    from mulligan.workers.backends.completion import CompletionWatcher
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -66,14 +66,14 @@ class Client:
 
     @classmethod
     def at(cls, backend: Backend) -> Client:
-        """A client of a desk that is open already."""
-        from mulligan.client.completion import CompletionWatcher
+        """A client of a backend that is open already."""
+        from mulligan.workers.backends.completion import CompletionWatcher
 
         client = cls()
         client._open = (backend, CompletionWatcher(backend))
         return client
 
-    # -- handing in -----------------------------------------------------------------------------
+    # -- submitting -----------------------------------------------------------------------------
 
     @overload
     def submit(self, ask: Ask, *, returns: type[M], **options: Unpack[JobOptions]) -> Handle[M]: ...
@@ -88,7 +88,7 @@ class Client:
     ) -> Handle[Any]: ...
 
     def submit(self, ask: Ask, *, returns: Any = None, **options: Any) -> Handle[Any]:
-        """Hand one job in: a prompt, a Job or its fields. It is in the ledger when this returns.
+        """Submit one job: a prompt, a Job or its fields. It is in the ledger when this returns.
 
         ``returns`` is a pydantic model or another type that pydantic reads, such as list[Person]
         (its schema is the contract, and its validators are verifiers), or a JSON Schema. BadInput
@@ -96,7 +96,9 @@ class Client:
         """
         from mulligan.client.build_jobs import build_jobs
 
-        return self._submit(build_jobs([(ask, options)], self._asked(returns)), returns)[0]
+        return self._submit(build_jobs([(ask, options)], self._request_defaults(returns)), returns)[
+            0
+        ]
 
     @overload
     def submit_many(
@@ -121,7 +123,7 @@ class Client:
     def submit_many(
         self, asks: Iterable[Ask], *, returns: Any = None, progress: bool = True, **options: Any
     ) -> list[Handle[Any]]:
-        """Hand many jobs in. Nothing is stored if one has a problem.
+        """Submit many jobs. Nothing is stored if one has a problem.
 
         An ``idempotency_key`` is the beginning of each one's own: ``key-0``, ``key-1``… One that
         belongs to another job is a problem, too. NotAllStored has the handles of those that are
@@ -137,9 +139,9 @@ class Client:
             raise BadInput("asks: a list of prompts or jobs; for a single one there is submit()")
         key = options.pop("idempotency_key", None)
         own = ({"idempotency_key": f"{key}-{i}"} if key else {} for i in count())
-        asked = self._asked(returns)
+        defaults = self._request_defaults(returns)
         try:
-            jobs = build_jobs([(ask, {**options, **next(own)}) for ask in asks], asked)
+            jobs = build_jobs([(ask, {**options, **next(own)}) for ask in asks], defaults)
             with bar("submitting", len(jobs), wanted=progress) as advance:
                 return self._submit(jobs, returns, advance)
         except NotAllStored as error:
@@ -200,7 +202,7 @@ class Client:
         from mulligan.client.progress_bar import bar
 
         handles, single = handles_of(jobs)
-        waited = self.ends_of(handles)
+        waited = self.completion_futures(handles)
         with bar("waiting", len(handles), wanted=progress) as advance:
             for future in waited:
                 future.add_done_callback(lambda _: advance(1))
@@ -222,13 +224,13 @@ class Client:
         from mulligan.tasks.ports.errors import BadInput
 
         (handle,), _ = handles_of(job)
-        state = self._desk.cancel(handle.id)
+        state = self._backend.cancel(handle.id)
         if state == "gone":
             raise BadInput(f"there is no job {handle.id}")
         return state
 
     def handle(self, job_id: str, *, returns: type[M] | None = None) -> Handle[M]:
-        """A handle for a job that another process handed in."""
+        """A handle for a job that another process submitted."""
         from mulligan.client.result import Handle
 
         if returns is not None:
@@ -241,8 +243,8 @@ class Client:
             self._closed = True
             opened, self._open = self._open, None
         if opened is not None:
-            backend, ends = opened
-            ends.close()
+            backend, watcher = opened
+            watcher.close()
             backend.close()
 
     def __enter__(self) -> Client:
@@ -259,17 +261,17 @@ class Client:
     # -- inside ---------------------------------------------------------------------------------
 
     def _opened(self) -> tuple[Backend, CompletionWatcher]:
-        from mulligan.client.completion import CompletionWatcher
+        from mulligan.workers.backends.completion import CompletionWatcher
 
         with self._lock:
             if self._closed:
                 raise RuntimeError("this client is closed")
             if self._open is None:
-                backend = self._new_desk()
+                backend = self._open_backend()
                 self._open = (backend, CompletionWatcher(backend))
             return self._open
 
-    def _new_desk(self) -> Backend:
+    def _open_backend(self) -> Backend:
         if self._console is not None:
             from mulligan.client.http_backend import open_console
 
@@ -279,20 +281,22 @@ class Client:
         return open_backend(self._settings, slots=self._slots)
 
     @property
-    def _desk(self) -> Backend:
+    def _backend(self) -> Backend:
         return self._opened()[0]
 
-    def _asked(self, returns: Any) -> RequestDefaults:
+    def _request_defaults(self, returns: Any) -> RequestDefaults:
         from mulligan.client.build_jobs import RequestDefaults, title_of
 
         contract = self._contract(returns) if returns is not None else None
-        return RequestDefaults(contract=contract, title=title_of(returns), runner=self._desk.runner)
+        return RequestDefaults(
+            contract=contract, title=title_of(returns), runner=self._backend.runner
+        )
 
     def _contract(self, returns: Any) -> dict[str, Any]:
         from mulligan.client.build_jobs import check_returns
 
         check_returns(returns)
-        return self._desk.contract(returns)
+        return self._backend.contract(returns)
 
     def _submit(
         self,
@@ -306,7 +310,7 @@ class Client:
             label, seen = jobs[place].label, answer.status == "seen"
             return Handle(id=answer.id, label=label, seen=seen, returns=returns)
 
-        backend = self._desk
+        backend = self._backend
         taken = backend.submit(jobs, stored=stored)
         backend.start()
         handles = {place: handle(place, answer) for place, answer in taken.accepted.items()}
@@ -316,11 +320,11 @@ class Client:
 
     # What the async client is made of, too.
 
-    def ends_of(self, handles: Sequence[Handle[Any]]) -> list[Future[None]]:
+    def completion_futures(self, handles: Sequence[Handle[Any]]) -> list[Future[None]]:
         """Futures that are done when the jobs have ended."""
-        backend, ends = self._opened()
+        backend, watcher = self._opened()
         backend.start()
-        return ends.of([handle.id for handle in handles])
+        return watcher.futures([handle.id for handle in handles])
 
     def results_of(
         self, handles: Sequence[Handle[Any]], ended: Sequence[Future[None]]
@@ -332,7 +336,7 @@ class Client:
         results = []
         for handle, future in zip(handles, ended, strict=True):
             future.result()
-            view = self._desk.job(handle.id)
+            view = self._backend.job(handle.id)
             if view is None:
                 raise BadInput(f"there is no job {handle.id}")
             results.append(Result(view=view, returns=handle.returns))
@@ -341,7 +345,7 @@ class Client:
     def events_of(self, job: Handle[Any] | str) -> Iterator[Event | None]:
         """As ``watch``, with None now and then while nothing happens."""
         (handle,), _ = handles_of(job)
-        backend = self._desk
+        backend = self._backend
         backend.start()
         return backend.events_of(handle.id)
 

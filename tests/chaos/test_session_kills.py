@@ -74,7 +74,7 @@ def begun(engine: EditEngine, root: Path, name: str) -> EditSession:
 
 
 def drive(engine: EditEngine, name: str) -> EditSession:
-    return engine.drive(name, watch=lambda: None)
+    return engine.drive(name)
 
 
 def killed_at(moment: int, engine: MakeEngine, name: str) -> int:

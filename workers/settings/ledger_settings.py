@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +21,7 @@ class ConnectionSettings(BaseModel):
     key_prefix: str = Field(default="mulligan", pattern=r"^[\w.-]+$")
     partitions: int = Field(default=1, ge=1, le=100)
 
-    @cached_property
+    @property
     def ledger(self) -> str | None:
         """The ledger's URL, as redis-py spells it."""
         url = self.ledger_url or self.broker_url

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mulligan.console.cli.open_ledgers import located
+from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.output import screen
 from mulligan.console.http.access import LOOPBACK
 from mulligan.console.http.context import open_context
@@ -26,9 +26,8 @@ def console(
     """Serve the HTTP API and the page until Ctrl-C."""
     given: dict[str, Any] = {"console_host": host, "console_port": port}
     overrides = {name: value for name, value in given.items() if value is not None}
-    with located(load_settings(**overrides)) as found:
-        # A home directory's own Redis is known only now.
-        _serve(load_settings(**overrides, broker_url=found.broker_url))
+    with locate_ledger(load_settings(**overrides)) as settings:
+        _serve(settings)
 
 
 def _serve(settings: Settings) -> None:

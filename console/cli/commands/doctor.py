@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import typer
 
-from mulligan.console.cli.backend import broker_errors, reach
+from mulligan.console.cli.backend import broker_errors, connect
 from mulligan.console.cli.commands.up import without_password
 from mulligan.console.cli.doctor_checks import (
     Check,
@@ -18,11 +18,11 @@ from mulligan.console.cli.doctor_checks import (
 )
 from mulligan.console.cli.error_report import advice
 from mulligan.console.cli.exit_codes import ExitCode, NoBroker
-from mulligan.console.cli.home import is_up
-from mulligan.console.cli.open_ledgers import located
+from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
+from mulligan.workers.local.home import is_up
 from mulligan.workers.settings.model import Settings, load_settings
 
 _MEND = "mend it in mulligan.toml or in the environment"
@@ -64,8 +64,8 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
     """The broker, the ledger and the workers, as far as there are any."""
     expected = settings.broker_url is not None or is_up(settings.home)
     try:
-        with located(settings) as found:
-            backend = reach(found)
+        with locate_ledger(settings) as found:
+            backend = connect(found)
             backend.ledger.now()
             yield ok("ledger", without_password(found.ledger or ""))
             yield from check_ledger(backend.ledger, found, expected=expected)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mulligan.console.cli.end_escalations import EndRequest, end, shares, who
-from mulligan.console.cli.open_ledgers import reading
+from mulligan.console.cli.open_ledgers import open_located_ledger
 from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.escalation_document import escalation_document, group_document
@@ -66,7 +66,7 @@ def list_escalations(
 ) -> None:
     """List escalations, grouped by signature, newest first."""
     settings = load_settings()
-    with reading(settings) as ledger:
+    with open_located_ledger(settings) as ledger:
         groups = list_groups(ledger, only_open=not all_, tenant=tenant, limit=limit)
         now = ledger.now()
     if json:
@@ -105,7 +105,7 @@ def show(
 ) -> None:
     """Show a group and its newest escalations."""
     settings = load_settings()
-    with reading(settings) as ledger:
+    with open_located_ledger(settings) as ledger:
         group = find_group(ledger, signature, tenant=tenant)
         if group is None:
             raise _unknown(signature)
@@ -331,7 +331,7 @@ def mute(
     The group is still counted and listed.
     """
     seconds = _age("--for", for_) or 0.0
-    with reading(load_settings()) as ledger:
+    with open_located_ledger(load_settings()) as ledger:
         until = None if off else ledger.now() + seconds
         if not ledger.mute(signature, until=until):
             raise _unknown(signature)

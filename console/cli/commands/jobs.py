@@ -13,16 +13,17 @@ from rich.text import Text
 
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.find_job import find_job
-from mulligan.console.cli.follow_jobs import FollowedJobs, latest_event_id
-from mulligan.console.cli.open_ledgers import reading
+from mulligan.console.cli.follow_jobs import FollowedJobs
+from mulligan.console.cli.open_ledgers import open_located_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.job_story import STATE_STYLES, clock, print_story
-from mulligan.console.cli.output.live_progress import told
+from mulligan.console.cli.output.live_progress import describe_event
 from mulligan.console.reports.job_document import job_document, job_summary
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
+from mulligan.workers.backends.follow import LedgerFeed, look_at
 from mulligan.workers.settings.model import load_settings
 
 State = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
@@ -38,7 +39,7 @@ def list_jobs(
     json: Json = False,
 ) -> None:
     """List the newest jobs."""
-    with reading(load_settings()) as ledger:
+    with open_located_ledger(load_settings()) as ledger:
         views = ledger.jobs(state=state, limit=limit)
     if json:
         screen.emit({"jobs": [job_summary(view) for view in views]})
@@ -74,7 +75,7 @@ def show(
 ) -> None:
     """Show what happened to a job."""
     settings = load_settings()
-    with reading(settings) as ledger:
+    with open_located_ledger(settings) as ledger:
         view = find_job(ledger, ref, partitions=settings.partitions)
     if attempt is not None and attempt > len(view.attempts):
         raise BadInput(f"--attempt: the job has {len(view.attempts)} attempts")
@@ -90,7 +91,7 @@ def watch(
 ) -> None:
     """Follow events until Ctrl-C, or until the job has ended."""
     settings = load_settings()
-    with reading(settings) as ledger:
+    with open_located_ledger(settings) as ledger:
         view = find_job(ledger, ref, partitions=settings.partitions) if ref else None
         if view is not None and view.state in TERMINAL:
             screen.note(f"{view.job.label} has ended: {view.state}")
@@ -99,17 +100,13 @@ def watch(
 
 
 def _follow(ledger: LedgerReader, *, only: str | None, json: bool) -> None:
-    after = latest_event_id(ledger)
     seen = FollowedJobs({})
-    while True:
-        for event in ledger.events(after=after, block=1.0):
-            after = event.id
-            if only not in (None, event.job_id):
-                continue
-            job = seen.meet(event, lambda job_id: _label(ledger, job_id))
+    for look in look_at(LedgerFeed(ledger), follows=lambda job_id: only in (None, job_id)):
+        for event in look.events:
+            job = seen.note_any(event, lambda job_id: _label(ledger, job_id))
             if json:
                 _print_event(event)
-            elif line := told(job, event):
+            elif line := describe_event(job, event):
                 screen.say(line)
             if only and job.ended:
                 return
@@ -129,7 +126,7 @@ def _print_event(event: Event) -> None:
 def cancel(ref: Ref, json: Json = False) -> None:
     """Cancel a job that has not ended."""
     settings = load_settings()
-    with reading(settings) as ledger:
+    with open_located_ledger(settings) as ledger:
         view = find_job(ledger, ref, partitions=settings.partitions)
         state = ledger.cancel(view.id, detail="by a person, from the command line")
     if json:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mulligan.console.cli.open_ledgers import reading
+from mulligan.console.cli.open_ledgers import open_located_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.tasks.ports.ledger import JobView
@@ -45,7 +45,7 @@ def observe(
 
     Observed tasks are those that run with mode="observe".
     """
-    with reading(load_settings()) as ledger:
+    with open_located_ledger(load_settings()) as ledger:
         now = ledger.now()
         newest = ledger.jobs(limit=limit)
         since = now - window_days * 86400

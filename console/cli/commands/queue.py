@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
-from mulligan.console.cli.backend import CliBackend, reach
-from mulligan.console.cli.open_ledgers import located
+from mulligan.console.cli.backend import CliBackend, open_ledger_backend
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES
-from mulligan.workers.settings.model import load_settings
 
 What = Annotated[
     str,
@@ -28,7 +24,7 @@ What = Annotated[
 
 def list_queues(json: Json = False) -> None:
     """List the queues with their lengths, and what is paused."""
-    with _station() as backend:
+    with open_ledger_backend() as backend:
         paused = backend.ledger.paused()
         waiting = depths(backend.app, QUEUES)
     if json:
@@ -45,7 +41,7 @@ def list_queues(json: Json = False) -> None:
 def pause(what: What, json: Json = False) -> None:
     """Pause a queue, a task type or a provider."""
     name = _known(what)
-    with _station() as backend:
+    with open_ledger_backend() as backend:
         backend.ledger.pause(name)
         _tell(f"{name} is paused; `mulligan queue resume {name}` lets it go on", backend, json)
 
@@ -53,16 +49,10 @@ def pause(what: What, json: Json = False) -> None:
 def resume(what: What, json: Json = False) -> None:
     """Resume what was paused."""
     name = _known(what)
-    with _station() as backend:
+    with open_ledger_backend() as backend:
         was = name in backend.ledger.paused()
         backend.ledger.resume(name)
         _tell(f"{name} {'goes on' if was else 'was not paused'}", backend, json)
-
-
-@contextmanager
-def _station() -> Iterator[CliBackend]:
-    with located(load_settings()) as settings:
-        yield reach(settings)
 
 
 def _known(what: str) -> str:

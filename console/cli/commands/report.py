@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mulligan.console.cli.open_ledgers import reading
+from mulligan.console.cli.open_ledgers import open_located_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.cost_report import cost_report
@@ -207,7 +207,7 @@ def _folded(ledger: RedisLedger, settings: Settings) -> FigureReader:
 @contextmanager
 def _opened() -> Iterator[tuple[Settings, RedisLedger]]:
     settings = load_settings()
-    with reading(settings) as ledger:
+    with open_located_ledger(settings) as ledger:
         yield settings, ledger
 
 

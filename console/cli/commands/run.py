@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.backend import working
+from mulligan.console.cli.backend import open_backend_for
 from mulligan.console.cli.exit_codes import ExitCode, stop_on_signals
 from mulligan.console.cli.options import Files, Json, Timeout
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.summary import print_summary
-from mulligan.console.cli.submission import hand_in_and_wait, run_document
+from mulligan.console.cli.submission import run_document, submit_and_wait
 from mulligan.console.jobfiles.job_file import find_jobs
 from mulligan.workers.settings.model import load_settings
 
@@ -39,21 +39,21 @@ def run(
     found = find_jobs(files)
     settings = load_settings()
     deadline = None if timeout is None else time.monotonic() + timeout
-    with working(settings, found) as backend:
-        outcome = hand_in_and_wait(
+    with open_backend_for(settings, found) as backend:
+        result = submit_and_wait(
             backend, found, quiet=json, wait_cycles=wait_cycles, deadline=deadline
         )
-        document = run_document(backend, outcome) if json else None
+        document = run_document(backend, result) if json else None
     if document is not None:
         screen.emit(document)
     else:
         print_summary(
-            outcome.views,
-            accepted=outcome.accepted,
+            result.views,
+            accepted=result.accepted,
             show_repair=show_repair,
-            home=backend.home_to_name,
+            home=backend.unusual_home,
         )
-    if not outcome.in_time:
+    if not result.in_time:
         screen.complain(f"not all was done within {timeout:g} s; what is left stays in the ledger")
-    code = ExitCode.OK if always_zero and outcome.in_time else outcome.exit_code
+    code = ExitCode.OK if always_zero and result.in_time else result.exit_code
     raise typer.Exit(int(code))

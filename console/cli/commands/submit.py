@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.backend import CliBackend, existing
+from mulligan.console.cli.backend import CliBackend, open_running_backend
 from mulligan.console.cli.options import Files, Json, Timeout
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.summary import print_summary
-from mulligan.console.cli.submission import hand_in, hand_in_and_wait, run_document
+from mulligan.console.cli.submission import run_document, submit_and_wait, submit_found
 from mulligan.console.jobfiles.job_file import FoundJob, find_jobs
 from mulligan.workers.settings.model import load_settings
 
@@ -25,15 +25,15 @@ def submit(
 ) -> None:
     """Submit jobs to the queue and print their ids."""
     found = find_jobs(files)
-    with existing(load_settings()) as backend:
+    with open_running_backend(load_settings()) as backend:
         if wait:
             _wait(backend, found, json=json, timeout=timeout)
         else:
-            _hand_in(backend, found, json=json)
+            _submit(backend, found, json=json)
 
 
-def _hand_in(backend: CliBackend, found: Sequence[FoundJob], *, json: bool) -> None:
-    accepted = hand_in(backend, found)
+def _submit(backend: CliBackend, found: Sequence[FoundJob], *, json: bool) -> None:
+    accepted = submit_found(backend, found)
     named = [(answer, each.job.label) for answer, each in zip(accepted, found, strict=True)]
     if json:
         rows = [{"id": a.id, "name": label, "status": a.status} for a, label in named]
@@ -49,11 +49,11 @@ def _wait(
     backend: CliBackend, found: Sequence[FoundJob], *, json: bool, timeout: float | None
 ) -> None:
     deadline = None if timeout is None else time.monotonic() + timeout
-    outcome = hand_in_and_wait(backend, found, quiet=json, deadline=deadline)
+    result = submit_and_wait(backend, found, quiet=json, deadline=deadline)
     if json:
-        screen.emit(run_document(backend, outcome))
+        screen.emit(run_document(backend, result))
     else:
-        print_summary(outcome.views, accepted=outcome.accepted, show_repair=False)
-    if not outcome.in_time:
+        print_summary(result.views, accepted=result.accepted, show_repair=False)
+    if not result.in_time:
         screen.complain(f"not all was done within {timeout:g} s; the jobs stay in the queue")
-    raise typer.Exit(int(outcome.exit_code))
+    raise typer.Exit(int(result.exit_code))

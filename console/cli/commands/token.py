@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mulligan.console.cli.open_ledgers import located
+from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.job_story import clock
@@ -84,7 +84,7 @@ def revoke(
 
 @contextmanager
 def _store() -> Iterator[Tokens]:
-    with located(load_settings()) as settings:
+    with locate_ledger(load_settings()) as settings:
         ledger = open_ledger(settings, patience=settings.submit_patience)
         yield Tokens(ledger.calls, prefix=settings.key_prefix)
 

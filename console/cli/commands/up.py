@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from mulligan.console.cli.backend import how_it_ended, reach
+from mulligan.console.cli.backend import connect, describe_exit
 from mulligan.console.cli.exit_codes import stop_on_signals
-from mulligan.console.cli.home import SupervisedRedis, embedded_redis, held_by_up
 from mulligan.console.cli.local_services import (
     Service,
     console_service,
@@ -22,7 +21,8 @@ from mulligan.console.cli.local_services import (
     worker_services,
 )
 from mulligan.console.cli.output import screen
-from mulligan.console.cli.stopping import stop
+from mulligan.workers.local.home import SupervisedRedis, embedded_redis, lock_home
+from mulligan.workers.local.stopping import stop_stack
 from mulligan.workers.local.supervisor import Stack, child_environment
 from mulligan.workers.settings.model import Settings, load_settings
 
@@ -43,7 +43,7 @@ def up(
     """
     stop_on_signals()
     settings = load_settings()
-    with held_by_up(settings.home), ExitStack() as leaving:
+    with lock_home(settings.home), ExitStack() as leaving:
         try:
             _serve(settings, leaving, flower=flower, console=console)
         except KeyboardInterrupt:
@@ -57,8 +57,8 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
     if settings.broker_url is None:
         server = leaving.enter_context(embedded_redis(settings.home))
         redis = SupervisedRedis(server, say=lambda told: screen.say(told, style="yellow"))
-        settings = load_settings(broker_url=server.url)
-    backend = reach(settings)
+        settings = settings.model_copy(update={"broker_url": server.url})
+    backend = connect(settings)
     backend.ledger.now()  # a ledger that is away is told before anything is started
     services = worker_services(settings, backend.app)
     if console:
@@ -67,7 +67,7 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
         services.append(flower_service(settings))
     environment = child_environment(settings, broker_url=settings.broker_url or "")
     stack = Stack(settings.home, environment)
-    leaving.callback(stop, stack)
+    leaving.callback(stop_stack, stack)
     watch = ServiceWatch(stack, redis)
     stack.on_death = watch.died
     for service in services:
@@ -92,13 +92,13 @@ class ServiceWatch:
         self._down.add(name)
         log = self.stack.home / "logs" / f"{name}.log"
         screen.say(
-            f"{name} {how_it_ended(code)}; restarting it in {delay:g} s (log: {log})",
+            f"{name} {describe_exit(code)}; restarting it in {delay:g} s (log: {log})",
             style="yellow",
         )
 
     def look(self) -> None:
         if self.redis is not None:
-            self.redis.look()
+            self.redis.restart_if_gone()
         self.stack.watch()
         now = time.monotonic()
         for child in self.stack.children:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mulligan.console.cli.exit_codes import ExitCode
-from mulligan.console.cli.open_ledgers import located
+from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.policies.escalations.alerts import hook_name
@@ -93,7 +93,7 @@ def drop(
 
 @contextmanager
 def _office() -> Iterator[tuple[Webhooks, tuple[WebhookSettings, ...]]]:
-    with located(load_settings()) as settings:
+    with locate_ledger(load_settings()) as settings:
         ledger = open_ledger(settings, patience=settings.submit_patience)
         live = LiveSettings(settings)
         office = Webhooks(ledger.calls, settings.key_prefix, live, job=ledger.job)

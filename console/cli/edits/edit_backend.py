@@ -1,34 +1,33 @@
-"""Where `mulligan edits` works: an engine over the ledger, with somebody to run a suite's jobs."""
+"""What `mulligan edits` works with: an engine over the ledger, and workers for a suite's jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from mulligan.console.cli.backend import reach
+from mulligan.console.cli.backend import connect
 from mulligan.console.cli.exit_codes import NoBroker
-from mulligan.console.cli.home import embedded_redis, is_up
-from mulligan.console.cli.open_ledgers import located
+from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.output import screen
 from mulligan.policies.edits.session import EditSession
 from mulligan.policies.edits.suite import Suite
 from mulligan.tasks.jobs.submit import Intake
+from mulligan.workers.backends.placement import Placement, place_jobs
 from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.local_stack import local_stack
-from mulligan.workers.settings.model import Settings, load_settings
+from mulligan.workers.settings.model import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class EditBackend:
-    """What one command works at."""
+    """The engine of one command, with its ledger."""
 
     settings: Settings
+    ledger: RedisLedger
     engine: EditEngine
-    #: To be called now and then while something is waited for.
-    watch: Callable[[], None] = lambda: None
 
 
 def has_jobs(suite: Suite | None) -> bool:
@@ -36,38 +35,40 @@ def has_jobs(suite: Suite | None) -> bool:
 
 
 @contextmanager
-def looking(settings: Settings) -> Iterator[EditBackend]:
-    """The sessions there are; nothing can be measured. NoBroker if nothing was ever run here."""
-    with located(settings) as found:
-        yield _desk(found, open_ledger(found, patience=found.submit_patience), None)
+def open_sessions(settings: Settings) -> Iterator[EditBackend]:
+    """The sessions on record; nothing can be measured. NoBroker if nothing was ever run here."""
+    with locate_ledger(settings) as found:
+        yield _build(found, open_ledger(found, patience=found.submit_patience), None)
 
 
 @contextmanager
-def working(
+def open_edit_backend(
     settings: Settings, suite: Suite | None, *, queued: bool = False
 ) -> Iterator[EditBackend]:
-    """An engine that can measure this suite: by the workers there are, or by its own. ``queued``:
-    others will do the work, and what they refuse is refused at once.
-    """
-    with ExitStack() as leaving:
-        up = is_up(settings.home)
-        own = settings.ledger is None and not up
-        if own and queued:
-            raise NoBroker(
-                "there is no edit worker: start it with `mulligan up`, set MULLIGAN_BROKER_URL,"
-                " or leave out --queue"
-            )
-        if settings.ledger is None:
-            redis = leaving.enter_context(embedded_redis(settings.home))
-            # What a person runs here may define its own runners; workers of `up` decide themselves.
-            inline = {"allow_inline": True} if own else {}
-            settings = load_settings(broker_url=redis.url, **inline)
+    """An engine that can measure this suite: with running workers, or with its own. ``queued``:
+    an edit worker will do the work, and what it would refuse is refused at once."""
+    placement = _place(settings, suite)
+    if placement.workers == "own" and queued:
+        raise NoBroker(
+            "there is no edit worker: start it with `mulligan up`, set MULLIGAN_BROKER_URL,"
+            " or leave out --queue"
+        )
+    with ExitStack() as resources:
+        settings = resources.enter_context(placement.opened(settings))
         ledger = open_ledger(settings, patience=settings.submit_patience)
         intake = None
         if has_jobs(suite):
-            intake = _own_workers(settings, ledger, leaving) if own else _their_workers(settings)
+            own = placement.workers == "own"
+            intake = _own_workers(settings, ledger, resources) if own else _their_workers(settings)
         commands = settings.allow_inline or not queued
-        yield _desk(settings, ledger, intake, commands=commands)
+        yield _build(settings, ledger, intake, commands=commands)
+
+
+def _place(settings: Settings, suite: Suite | None) -> Placement:
+    """Without jobs to run, a configured ledger is enough."""
+    if settings.ledger is not None and not has_jobs(suite):
+        return Placement(workers="fleet")
+    return place_jobs(settings, private=False)
 
 
 def corrected(backend: EditBackend, session: EditSession) -> EditSession:
@@ -81,16 +82,16 @@ def corrected(backend: EditBackend, session: EditSession) -> EditSession:
     return asked
 
 
-def _own_workers(settings: Settings, ledger: RedisLedger, leaving: ExitStack) -> Intake:
-    return leaving.enter_context(local_stack(settings, ledger)).intake
+def _own_workers(settings: Settings, ledger: RedisLedger, resources: ExitStack) -> Intake:
+    return resources.enter_context(local_stack(settings, ledger)).intake
 
 
 def _their_workers(settings: Settings) -> Intake:
-    return reach(settings).services.intake
+    return connect(settings).services.intake
 
 
-def _desk(
+def _build(
     settings: Settings, ledger: RedisLedger, intake: Intake | None, *, commands: bool = True
 ) -> EditBackend:
     engine = build_edit_engine(settings, ledger, intake, commands=commands)
-    return EditBackend(settings=settings, engine=engine)
+    return EditBackend(settings=settings, ledger=ledger, engine=engine)

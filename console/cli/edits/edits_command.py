@@ -9,7 +9,12 @@ from typing import Annotated
 import typer
 
 from mulligan.console.cli.edits.checkpoints import journal_rollback
-from mulligan.console.cli.edits.edit_backend import EditBackend, corrected, looking, working
+from mulligan.console.cli.edits.edit_backend import (
+    EditBackend,
+    corrected,
+    open_edit_backend,
+    open_sessions,
+)
 from mulligan.console.cli.edits.edit_screen import Progress, document, rejected, show_end
 from mulligan.console.cli.edits.effect_history import find_deltas, page, show_deltas, show_plot
 from mulligan.console.cli.edits.find_edit import applied
@@ -21,6 +26,7 @@ from mulligan.console.jobfiles.plan_file import PlanFile, read_plan
 from mulligan.policies.edits.edit import AutonomyMode
 from mulligan.policies.edits.session import EditSession
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.backends.follow import LedgerFeed
 from mulligan.workers.settings.model import load_settings
 
 Root = Annotated[Path, typer.Option("--root", metavar="DIR", help="Tree to edit.")]
@@ -52,7 +58,7 @@ def run(
     found = read_plan(plan)
     for typo in found.typos():
         screen.note(typo, style="yellow")
-    with working(load_settings(), found.suite, queued=queue) as backend:
+    with open_edit_backend(load_settings(), found.suite, queued=queue) as backend:
         session = _begun(backend, found, root, mode, config, inline=not queue, by=by or who())
         if session.phase == "done":
             again = "to run it again, give the plan another `session`, or none"
@@ -87,8 +93,10 @@ def _begun(
 
 def work_on(backend: EditBackend, session: EditSession, *, quiet: bool) -> EditSession:
     """Drive a session to its end from here, telling of each edit."""
-    told = Progress(session, quiet=quiet)
-    return corrected(backend, backend.engine.drive(session.id, told=told, watch=backend.watch))
+    progress = Progress(session, quiet=quiet)
+    feed = LedgerFeed(backend.ledger)
+    ended = backend.engine.drive(session.id, on_progress=progress, wait=feed.take)
+    return corrected(backend, ended)
 
 
 def _tell(session: EditSession, *, json: bool, queued: bool = False) -> None:
@@ -118,9 +126,9 @@ def with_session(
 ) -> EditSession:
     """Do something about a session, with somebody who can measure its suite."""
     settings = load_settings()
-    with looking(settings) as backend:
+    with open_sessions(settings) as backend:
         found = backend.engine.sessions.get(session_id).session
-        with working(settings, found.suite) as backend:
+        with open_edit_backend(settings, found.suite) as backend:
             return act(backend, found)
 
 
@@ -159,7 +167,7 @@ def rollback(
 
 
 def _roll_back(name: str, *, note: str | None, by: str | None, json: bool) -> None:
-    with looking(load_settings()) as backend:
+    with open_sessions(load_settings()) as backend:
         session_id, edit_id = applied(backend.engine.sessions, name)
         session, text = backend.engine.roll_back(session_id, edit_id, by=by or who(), note=note)
     if json:

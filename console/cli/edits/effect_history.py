@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from mulligan.console.cli.edits.edit_backend import looking
+from mulligan.console.cli.edits.edit_backend import open_sessions
 from mulligan.console.cli.output import screen
 from mulligan.policies.edits.session import EditDelta
 from mulligan.workers.settings.model import load_settings
@@ -30,7 +30,7 @@ line { stroke: var(--line); }
 
 def find_deltas(*, session: str | None, cluster: str | None, limit: int) -> list[EditDelta]:
     """The newest first."""
-    with looking(load_settings()) as backend:
+    with open_sessions(load_settings()) as backend:
         found = backend.engine.sessions.deltas(limit=10_000)
     return [
         delta

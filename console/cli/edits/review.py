@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.edits.edit_backend import EditBackend, corrected, looking
+from mulligan.console.cli.edits.edit_backend import EditBackend, corrected, open_sessions
 from mulligan.console.cli.edits.edit_screen import document, rejected, review_document, show_line
 from mulligan.console.cli.edits.edits_command import with_session, work_on
 from mulligan.console.cli.edits.find_edit import any_edit, waiting
@@ -27,7 +27,7 @@ def list_edits(
     json: Json = False,
 ) -> None:
     """List the edits that wait for review, newest session first."""
-    with looking(load_settings()) as backend:
+    with open_sessions(load_settings()) as backend:
         known = backend.engine.sessions
         sessions = [known.get(session).session] if session else known.recent(limit=limit)
     shown = [(s, [r for r in s.records if all_ or r.reviewable]) for s in sessions]
@@ -45,7 +45,7 @@ def list_edits(
 
 def show(edit: Name, json: Json = False) -> None:
     """Show an edit: its reason, diff, effect and decision."""
-    with looking(load_settings()) as backend:
+    with open_sessions(load_settings()) as backend:
         session_id, edit_id = any_edit(backend.engine.sessions, edit)
         session = backend.engine.sessions.get(session_id).session
     record = session.records[session.index(edit_id) or 0]
@@ -113,7 +113,7 @@ def reject(
 ) -> None:
     """Reject an edit."""
     session_id, edit_id = _waiting(edit)
-    with looking(load_settings()) as backend:
+    with open_sessions(load_settings()) as backend:
         rejected = backend.engine.reject(session_id, edit_id, by=by or who(), note=note)
         session = corrected(backend, rejected)
     if json:
@@ -123,5 +123,5 @@ def reject(
 
 
 def _waiting(name: str) -> tuple[str, str]:
-    with looking(load_settings()) as backend:
+    with open_sessions(load_settings()) as backend:
         return waiting(backend.engine.sessions, name)

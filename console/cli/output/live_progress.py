@@ -26,7 +26,7 @@ _STYLES = {"succeeded": "green", "escalated": "yellow", "cancelled": "dim"}
 
 @contextmanager
 def progress(following: FollowedJobs, *, quiet: bool = False) -> Iterator[Show]:
-    """What to tell about each event. ``quiet``: stdout is for data, and only a terminal is told."""
+    """A function that shows an event. ``quiet``: stdout is for data, so only terminals show it."""
     if quiet and not sys.stderr.isatty():
         yield lambda *_: None
     elif (sys.stderr if quiet else sys.stdout).isatty():
@@ -46,7 +46,9 @@ def _live(following: FollowedJobs, *, quiet: bool) -> Iterator[Show]:
             if event.type == "job" and job.ended:
                 live.refresh()
                 # As a styled text: a style of print would colour the live part, too.
-                live.console.print(Text(told(job, event), style=_STYLES.get(job.state, "")))
+                live.console.print(
+                    Text(describe_event(job, event), style=_STYLES.get(job.state, ""))
+                )
 
         yield show
 
@@ -75,12 +77,12 @@ def _picture(following: FollowedJobs) -> RenderableType:
 
 
 def _line(job: FollowedJob, event: Event, width: int) -> None:
-    if line := told(job, event, width):
+    if line := describe_event(job, event, width):
         screen.say(line)
 
 
-def told(job: FollowedJob, event: Event, width: int = 0) -> str:
-    """One line about an event that people care for, or nothing."""
+def describe_event(job: FollowedJob, event: Event, width: int = 0) -> str:
+    """One line about an event that matters to people; empty for any other."""
     name = job.label.ljust(width)
     data = event.data
     match event.type, data.get("state") or data.get("status"):

@@ -23,7 +23,7 @@ from support.fleet import GOOD, SCHEMA, WRONG_TYPE, Fleet, running_fleet
 from support.web import Served, new_token, served
 
 from mulligan import AsyncClient, BadValue, Client, Job, JobFailed, NotAllStored, WaitTimeout
-from mulligan.client import http_backend as http_desk
+from mulligan.client import http_backend
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings
@@ -411,7 +411,7 @@ def test_a_key_that_is_taken_meanwhile_leaves_the_handles_of_the_others(
 def test_what_earlier_requests_stored_is_told_over_http(
     console: Served, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_desk, "_JOBS", 2)
+    monkeypatch.setattr(http_backend, "_JOBS", 2)
     token = new_token(console.context, role="producer")
     with Client(console.url, token=token) as client:
         fields = {"runner": scripted(GOOD), **CHECKED}

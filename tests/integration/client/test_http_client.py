@@ -18,7 +18,7 @@ from support.fleet import GOOD, wait_for
 from support.web import Served, new_token, served
 
 from mulligan import AsyncClient, Client
-from mulligan.client import http_backend as http_desk
+from mulligan.client import http_backend
 from mulligan.client.build_jobs import placed
 from mulligan.client.http_backend import open_console
 from mulligan.client.http_requests import ConsoleConnection
@@ -167,8 +167,7 @@ def client(line: Line) -> Iterator[Client]:
 @pytest.fixture
 def never_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not told is not found out by asking either."""
-    monkeypatch.setattr("mulligan.client.completion.SILENCE", 1e9)
-    monkeypatch.setattr(http_desk, "SILENCE", 1e9)
+    monkeypatch.setattr("mulligan.workers.backends.follow.SILENCE", 1e9)
 
 
 # -- broken lines ----------------------------------------------------------------------------------
@@ -195,7 +194,7 @@ def test_a_job_that_ends_while_the_line_is_down_is_not_waited_for_in_vain(
 ) -> None:
     """Given a listener that has heard nothing yet: the stream's first words are its place."""
     handle = client.submit("x", **JOB)
-    (ended,) = client.ends_of([handle])
+    (ended,) = client.completion_futures([handle])
     wait_for(lambda: console.context.broadcast.count == 1, "the client to listen")
     line.is_down = True
     line.cut()
@@ -211,11 +210,11 @@ def test_a_listener_resumes_where_it_was(
 ) -> None:
     """Given one that has heard something, when the line breaks, then it asks about no job."""
     first, second = client.submit_many(["a", "b"], **JOB)
-    one, two = client.ends_of([first, second])
+    one, two = client.completion_futures([first, second])
     console.context.ledger.cancel(first.id)
     one.result(timeout=30)
     asked: list[Sequence[str]] = []
-    monkeypatch.setattr(client._desk, "states", asked.append)
+    monkeypatch.setattr(client._backend, "states", asked.append)
     line.is_down = True
     line.cut()
     console.context.ledger.cancel(second.id)
@@ -239,7 +238,7 @@ def test_watching_goes_on_after_a_cut_and_tells_nothing_twice(
 def test_watching_ends_if_the_events_are_gone(
     client: Client, console: Served, redis_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_desk, "_LAST_WORDS", 0.0)
+    monkeypatch.setattr("mulligan.workers.backends.follow.LAST_EVENTS", 0.0)
     handle = client.submit("x", **JOB)
     console.context.ledger.cancel(handle.id)
     (stream,) = redis_client.keys("*events")
@@ -250,7 +249,7 @@ def test_watching_ends_if_the_events_are_gone(
 def test_a_closed_client_leaves_no_listener_and_no_thread(client: Client, console: Served) -> None:
     others = set(threading.enumerate())  # of tests that ran before in this process
     handle = client.submit("x", **JOB)
-    (ended,) = client.ends_of([handle])
+    (ended,) = client.completion_futures([handle])
     events = client.watch(handle)
     next(events)
     wait_for(lambda: console.context.broadcast.count == 2, "both to listen")
@@ -273,7 +272,7 @@ def test_many_are_asked_about_at_once(client: Client, line: Line, console: Serve
     """Two hundred and fifty unfinished jobs take three questions, and not one for each."""
     handles = client.submit_many(["x"] * 250, **JOB)
     console.context.ledger.cancel(handles[7].id)
-    backend = client._desk
+    backend = client._backend
     seen: list[str] = []
     plain = backend._console.ask  # type: ignore[attr-defined] # an HttpDesk's
 
@@ -282,7 +281,7 @@ def test_many_are_asked_about_at_once(client: Client, line: Line, console: Serve
         return plain(method, path, *rest, **also)
 
     backend._console.ask = noting  # type: ignore[attr-defined] # an HttpDesk's
-    ended = client.ends_of([*handles, handles[7]])
+    ended = client.completion_futures([*handles, handles[7]])
     assert seen == ["/api/jobs"] * 3
     assert [future.done() for future in ended].count(True) == 2
     for future in ended:
@@ -526,7 +525,7 @@ def test_a_problem_is_told_by_its_place_among_all(
     console: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many requests they take: here one for each job or two."""
-    monkeypatch.setattr(http_desk, "_BYTES", 500)
+    monkeypatch.setattr(http_backend, "_BYTES", 500)
     asks: list[Any] = [{"prompt": f"{i}"} for i in range(10)]
     asks[7]["policy"] = {"max_attempts": 1}
     with Client(console.url) as client:
@@ -546,9 +545,9 @@ def test_a_problem_is_told_by_its_place_among_all(
 def test_as_few_requests_as_the_caps_allow(
     lengths: Sequence[int], parts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_desk, "_BYTES", 100)
-    monkeypatch.setattr(http_desk, "_JOBS", 3)
-    made = list(http_desk._parts(["x" * length for length in lengths]))
+    monkeypatch.setattr(http_backend, "_BYTES", 100)
+    monkeypatch.setattr(http_backend, "_JOBS", 3)
+    made = list(http_backend._parts(["x" * length for length in lengths]))
     assert [len(part) for part in made] == parts
 
 

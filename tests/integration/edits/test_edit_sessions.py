@@ -84,7 +84,7 @@ def said(session: EditSession) -> list[tuple[str, str]]:
 
 
 def drive(engine: EditEngine, session: EditSession) -> EditSession:
-    return engine.drive(session.id, watch=lambda: None)
+    return engine.drive(session.id)
 
 
 # -- a session on a tree ---------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_a_decision_during_a_step_is_not_lost(engine: Maker, root: Path) -> None
         if moved.phase == "measuring" and moved.at == 1 and not told:
             told.append(backend.reject("s1", "e1", by="ada", note="no").phase)
 
-    done = backend.drive(session.id, told=meanwhile, watch=lambda: None)
+    done = backend.drive(session.id, on_progress=meanwhile)
     assert told == ["measuring"]
     assert said(done) == [("rejected_by_user", "rejected"), ("applied", "kept")]
 

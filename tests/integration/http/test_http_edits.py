@@ -166,7 +166,7 @@ def test_a_session_that_a_command_left_is_handed_to_the_worker(
     engine = edit_engine(context)
     made = EditPlan.model_validate(only_approval())
     begun = engine.begin(made, tree, AutonomyMode.TIERED, suite=None, inline=True)
-    engine.drive(begun.id, watch=lambda: None)
+    engine.drive(begun.id)
     post(api, f"/api/edits/{begun.id}/m5/approve", 202)
     session = engine.sessions.get(begun.id).session
     assert (session.inline, session.phase) == (False, "ready")
@@ -189,7 +189,7 @@ def test_what_only_a_command_may_measure_is_approved_by_a_command(
     begun = engine.begin(
         made, tree, AutonomyMode.TIERED, suite=Suite.model_validate(suite()), inline=True
     )
-    waits = engine.drive(begun.id, watch=lambda: None)
+    waits = engine.drive(begun.id)
     assert waits.outcomes[0].benchmark_delta is not None
     refused = post(ask(strict), f"/api/edits/{begun.id}/m5/approve", 409)["error"]
     told = f"approve it with `mulligan edits review approve {begun.id}/m5`"

@@ -7,13 +7,15 @@ from collections.abc import Callable
 import pytest
 from support.ledger_stage import StageMaker, succeeds
 
-from mulligan.console.cli import follow_jobs as following
+from mulligan.console.cli import follow_jobs
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.follow_jobs import FollowedJobs, LedgerRetry, follow
 from mulligan.console.cli.output.summary import summary_lines
-from mulligan.console.cli.submission import Outcome
+from mulligan.console.cli.submission import RunResult
 from mulligan.console.reports.run_figures import RunFigures
 from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
+from mulligan.workers.backends import follow as feeds
+from mulligan.workers.backends.follow import LedgerFeed
 
 
 def test_a_job_that_waits_is_unfinished_and_not_lost(fake_stage: StageMaker) -> None:
@@ -26,7 +28,7 @@ def test_a_job_that_waits_is_unfinished_and_not_lost(fake_stage: StageMaker) -> 
 def test_a_job_that_the_ledger_no_longer_has_is_lost() -> None:
     figures = RunFigures.of([], accepted=1)
     assert (figures.jobs, figures.lost, figures.unfinished) == (1, 1, 0)
-    assert Outcome(views=[], accepted=1, in_time=True).exit_code == ExitCode.SOME_FAILED
+    assert RunResult(views=[], accepted=1, in_time=True).exit_code == ExitCode.SOME_FAILED
 
 
 # -- a ledger that is away -------------------------------------------------------------------------
@@ -34,7 +36,8 @@ def test_a_job_that_the_ledger_no_longer_has_is_lost() -> None:
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_BLOCK", 0.001)
+    monkeypatch.setattr(follow_jobs, "_PAUSE", 0.001)
+    monkeypatch.setattr(feeds, "BLOCK", 0.001)
 
 
 def failing(times: int, error: type[LedgerUnavailable] = LedgerUnavailable) -> Callable[[], str]:
@@ -53,7 +56,9 @@ def failing(times: int, error: type[LedgerUnavailable] = LedgerUnavailable) -> C
 def test_a_ledger_that_is_away_is_looked_after_and_told_once() -> None:
     watched: list[None] = []
     told: list[Exception] = []
-    patience = LedgerRetry(seconds=600, watch=lambda: watched.append(None), on_away=told.append)
+    patience = LedgerRetry(
+        seconds=600, restart_dead=lambda: watched.append(None), on_away=told.append
+    )
     assert patience(failing(3)) == "news"
     assert len(watched) == 3
     assert [str(error) for error in told] == ["the ledger is away"]
@@ -76,7 +81,7 @@ def test_a_ledger_that_says_no_is_not_waited_for() -> None:
 def test_silence_is_asked_about_until_the_job_ends(
     fake_stage: StageMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_QUIET", 0.0)
+    monkeypatch.setattr(feeds, "SILENCE", 0.0)
     play = fake_stage()
     job_id = play.submit()
     asked: list[None] = []
@@ -88,5 +93,6 @@ def test_silence_is_asked_about_until_the_job_ends(
             play.settle(claim, succeeds(claim))
 
     jobs = FollowedJobs.of({job_id: "a job"})
-    assert follow(play.ledger, jobs, after="0", patience=LedgerRetry(), on_silence=somebody_comes)
+    feed = LedgerFeed(play.ledger)
+    assert follow(play.ledger, jobs, feed, retry=LedgerRetry(), on_silence=somebody_comes)
     assert len(asked) >= 3

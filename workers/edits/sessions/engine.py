@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _POLL = 0.05
 
-Told = Callable[[EditSession], None]
+OnProgress = Callable[[EditSession], None]
 
 
 def utc_now() -> datetime:
@@ -130,7 +130,11 @@ class EditEngine:
     # -- working ---------------------------------------------------------------------------------
 
     def work(
-        self, session_id: str, *, tree: EditedTree | None = None, told: Told | None = None
+        self,
+        session_id: str,
+        *,
+        tree: EditedTree | None = None,
+        on_progress: OnProgress | None = None,
     ) -> EditSession:
         """Steps until the session is done, or waits for what is measured. NotNow if the session
         or its tree is somebody else's at the moment. ``tree``: one that the caller holds."""
@@ -148,25 +152,28 @@ class EditEngine:
                 lease.check()
                 # Before it is saved: nobody looks at a session again that is done.
                 found = self._saved(found, self._corrected(moved))
-                if told is not None:
-                    told(found.session)
+                if on_progress is not None:
+                    on_progress(found.session)
             self.sessions.let_go(found.session)
             return found.session
 
     def drive(
-        self, session_id: str, *, told: Told | None = None, watch: Callable[[], None]
+        self,
+        session_id: str,
+        *,
+        on_progress: OnProgress | None = None,
+        wait: Callable[[], object] = lambda: time.sleep(_POLL),
     ) -> EditSession:
-        """Work on a session until it is done, and keep the tree for it all the while. ``watch`` is
-        called between looks at what is measured."""
+        """Work on a session until it is done, and keep the tree for it all the while. ``wait``
+        returns when it is worth looking again at what is measured."""
         session = self.sessions.get(session_id).session
         tree = self._tree(session)
         with retry_when_busy(), tree.held(session_id):
             while True:
-                session = self.work(session_id, tree=tree, told=told)
+                session = self.work(session_id, tree=tree, on_progress=on_progress)
                 if session.phase == "done":
                     return session
-                watch()
-                time.sleep(_POLL)
+                wait()
 
     def _saved(self, found: StoredSession, moved: EditSession) -> StoredSession:
         """The session after a step; as somebody else changed it meanwhile, if so: then the step

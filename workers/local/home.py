@@ -1,4 +1,4 @@
-"""The home directory: whether `mulligan up` runs there, and the embedded Redis in it."""
+"""A home directory: whether `mulligan up` runs there, and its embedded Redis."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mulligan.console.cli.stopping import unhurried
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
+from mulligan.workers.local.stopping import uninterrupted
 
 _LOCK = "up.lock"
-#: Seconds between two looks at the embedded Redis.
-_LOOK = 2.0
+#: Seconds between two checks of the embedded Redis.
+_CHECK_SECONDS = 2.0
 
 
 def is_up(home: Path) -> bool:
@@ -36,8 +36,8 @@ def has_ledger(home: Path) -> bool:
 
 
 @contextmanager
-def held_by_up(home: Path) -> Iterator[None]:
-    """Be the one `mulligan up` of this directory."""
+def lock_home(home: Path) -> Iterator[None]:
+    """Be the only `mulligan up` of this directory while the block lasts."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / _LOCK).open("w") as file:
         try:
@@ -58,24 +58,24 @@ def embedded_redis(home: Path) -> Iterator[EmbeddedRedis]:
     try:
         yield server
     finally:
-        with unhurried():
+        with uninterrupted():
             server.stop()
 
 
 @dataclass
 class SupervisedRedis:
-    """An embedded Redis that is started again. It is nobody's child: it outlives its starter."""
+    """An embedded Redis that is restarted when it dies. It outlives the process that started it."""
 
     server: EmbeddedRedis
-    #: Told before it is started again.
+    #: Called with a sentence for people before each restart.
     say: Callable[[str], None]
-    _looked: float = 0.0
+    _checked_at: float = 0.0
 
-    def look(self) -> None:
-        """Start it again if it is gone; call it now and then."""
-        if time.monotonic() - self._looked < _LOOK:
+    def restart_if_gone(self) -> None:
+        """Call it often: it checks every two seconds."""
+        if time.monotonic() - self._checked_at < _CHECK_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         if not self.server.answers():
             self.say("the embedded Redis is gone; starting it again")
             self.server.start()

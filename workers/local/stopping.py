@@ -1,4 +1,4 @@
-"""Stopping cleanly: once Ctrl-C was pressed, the second one hurries and does not break off."""
+"""Stopping cleanly: after the first Ctrl-C a second one speeds the stop up, but never aborts it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from mulligan.workers.local.supervisor import Stack
-from mulligan.workers.sandbox.private import remove_abandoned
+if TYPE_CHECKING:
+    from mulligan.workers.local.supervisor import Stack
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def answering(handler: Callable[[], None]) -> Iterator[None]:
+def handle_signals(handler: Callable[[], None]) -> Iterator[None]:
     """Within the block Ctrl-C and SIGTERM call ``handler`` and interrupt nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -28,17 +29,16 @@ def answering(handler: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def unhurried() -> contextlib.AbstractContextManager[None]:
-    """A few moments in which nothing may be broken off."""
-    return answering(lambda: None)
+def uninterrupted() -> contextlib.AbstractContextManager[None]:
+    """Within the block Ctrl-C and SIGTERM do nothing."""
+    return handle_signals(lambda: None)
 
 
-def stop(stack: Stack) -> None:
-    """Stop every child, gently; Ctrl-C meanwhile ends the gentleness. None is left.
+def stop_stack(stack: Stack) -> None:
+    """Stop every child gently and remove their private copies; Ctrl-C meanwhile kills them."""
+    from mulligan.workers.sandbox.private import remove_abandoned
 
-    Nor are the private copies of those that had to be killed.
-    """
-    with answering(lambda: _kill(stack)):
+    with handle_signals(lambda: _kill(stack)):
         stack.stop()
         remove_abandoned()
 
