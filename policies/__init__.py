@@ -61,7 +61,13 @@ if TYPE_CHECKING:
         Retry,
         RetryPolicy,
     )
-    from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
+    from mulligan.policies.repair.verdict import (
+        Verdict,
+        judge,
+        judge_error,
+        verdict_from_dict,
+        verdict_to_dict,
+    )
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -90,7 +96,9 @@ else:
             "mulligan.policies.repair.retry": (
                 "ChangeStrategy Decision Escalate PASSING_SCORE Retry RetryPolicy"
             ),
-            "mulligan.policies.repair.verdict": "Verdict judge judge_error verdict_to_dict",
+            "mulligan.policies.repair.verdict": (
+                "Verdict judge judge_error verdict_from_dict verdict_to_dict"
+            ),
         },
     )
 
@@ -141,5 +149,6 @@ __all__ = [
     "reduce_failure_to_repair",
     "repair_instruction_from_dict",
     "repair_instruction_to_dict",
+    "verdict_from_dict",
     "verdict_to_dict",
 ]

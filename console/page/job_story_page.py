@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,8 +13,12 @@ from ruamel.yaml.scalarstring import LiteralScalarString
 from mulligan.console.cli.output.prompt_diff import diff_lines
 from mulligan.console.page import format as shown
 from mulligan.console.reports import words
-from mulligan.console.reports.job_document import asked, best_attempt
+from mulligan.console.reports.job_document import asked
+from mulligan.policies.failures.failure import FailureRecord, Finding, VerificationResult
+from mulligan.policies.failures.redaction import is_name
 from mulligan.policies.jobs.job import TERMINAL, Decoding, Job
+from mulligan.policies.repair.instruction import RepairInstruction
+from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
@@ -30,6 +34,27 @@ class DiffLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckError:
+    """One verified error: its place and its message, or its class for a reader without texts."""
+
+    path: str | None
+    text: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSection:
+    """What one verifier found."""
+
+    status: str
+    verifier: str
+    summary: str
+    score: float | None
+    errors: Sequence[CheckError]
+    #: How many errors are not listed.
+    more: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttemptSection:
     """One attempt. Texts are None for a reader who may not have them."""
 
@@ -40,11 +65,11 @@ class AttemptSection:
     tone: str
     task: str
     score: str
-    results: Sequence[Mapping[str, Any]]
+    results: Sequence[CheckSection]
     coercions: Sequence[str]
-    failure: Mapping[str, Any] | None
+    failure: FailureRecord | None
     failure_words: str
-    instruction: Mapping[str, Any] | None
+    instruction: RepairInstruction | None
     then: str
     technique: str
     decoding: str
@@ -62,21 +87,21 @@ def attempt_sections(view: JobView, *, texts: bool) -> list[AttemptSection]:
 
 
 def _chapter(view: JobView, attempt: AttemptView, *, texts: bool) -> AttemptSection:
-    verdict, plan = attempt.verdict, attempt.plan
-    failure = verdict.get("failure")
+    verdict, plan = attempt.verdict or Verdict(), attempt.plan
+    failure = verdict.failure
     return AttemptSection(
         number=plan.number,
         mode=plan.mode,
         state=attempt.state,
         tone=_tone(attempt),
         task=f"{view.id}-{plan.number}",
-        score=shown.score(verdict.get("score")),
-        results=[_result(result, texts=texts) for result in verdict.get("results", [])],
-        coercions=verdict.get("coercions") or [],
+        score=shown.score(verdict.score),
+        results=[_check(result, texts=texts) for result in verdict.results],
+        coercions=verdict.coercions,
         failure=failure,
         failure_words=words.failure_in_words(failure, texts=texts) if failure else "",
-        instruction=verdict.get("instruction") if texts else None,
-        then=_then(verdict.get("decision") or {}),
+        instruction=verdict.instruction if texts else None,
+        then=words.next_step(verdict.decision).replace("_", " "),
         technique=words.technique(view, attempt) if plan.technique else "",
         decoding=_decoding(plan.decoding),
         prompt=asked(view, attempt) if texts else None,
@@ -107,38 +132,29 @@ def _last_fault(attempt: AttemptView, *, texts: bool) -> str | None:
 def _tone(attempt: AttemptView) -> str:
     if attempt.state != "settled":
         return "busy"
-    return "good" if attempt.verdict.get("success") else "bad"
+    return "good" if attempt.verdict and attempt.verdict.success else "bad"
 
 
-def _result(result: Mapping[str, Any], *, texts: bool) -> dict[str, Any]:
-    """A verifier's verdict. Its words may quote the answer: a reader without texts gets places."""
-    errors = list(result.get("errors") or [])
-    summary = str(result.get("summary") or "")
-    if len(errors) == 1 and str(errors[0].get("message")) in summary:
-        errors = []
-    return {
-        "status": str(result["status"]),
-        "verifier": str(result["verifier_id"]),
-        "summary": summary if texts else "",
-        "score": result.get("score"),
-        "errors": [
-            {"path": error.get("path"), "text": error["message"]}
-            if texts
-            else words.finding_without_texts(error, result["verifier_id"])
-            for error in errors[:_MOST_ERRORS]
-        ],
-        "more": max(0, len(errors) - _MOST_ERRORS),
-    }
+def _check(result: VerificationResult, *, texts: bool) -> CheckSection:
+    """Its words may quote the answer: a reader without texts gets places."""
+    errors = words.errors_beyond_summary(result)
+    return CheckSection(
+        status=result.status.value,
+        verifier=result.verifier_id,
+        summary=result.summary if texts else "",
+        score=result.score,
+        errors=[_error(each, result, texts=texts) for each in errors[:_MOST_ERRORS]],
+        more=max(0, len(errors) - _MOST_ERRORS),
+    )
 
 
-def _then(decision: Mapping[str, Any]) -> str:
-    action = decision.get("action")
-    if action == "escalate":
-        return f"escalate: {shown.words(decision['reason'])}"
-    if action in ("retry", "change_strategy"):
-        how = " with another strategy" if action == "change_strategy" else ""
-        return f"{shown.words(decision['mode'])}{how}: {shown.words(decision['reason'])}"
-    return ""
+def _error(finding: Finding, result: VerificationResult, *, texts: bool) -> CheckError:
+    if texts:
+        return CheckError(path=finding.path, text=finding.message)
+    return CheckError(
+        path=words.place_without_texts(finding, result.verifier_id),
+        text=finding.code if is_name(finding.code) else None,
+    )
 
 
 def _diff(view: JobView, attempt: AttemptView) -> list[DiffLine]:
@@ -169,7 +185,7 @@ def _facts(attempt: AttemptView) -> list[str]:
 
 def answer_of(view: JobView, *, texts: bool) -> str | None:
     """The best answer there is."""
-    best = best_attempt(view)
+    best = view.best
     return best.output.text if texts and best and best.output else None
 
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mulligan.console.reports.words import failure_in_words
-from mulligan.policies.failures.failure import failure_record_from_dict
+from mulligan.policies.failures.failure import FailureRecord
 from mulligan.policies.failures.redaction import redacted_parts
-from mulligan.policies.failures.signature import SignatureExplanation, explain_signature
+from mulligan.policies.failures.signature import explain_signature
 from mulligan.policies.figures.failure_ranking import RankedFailure, RankingFilter, rank
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.figures.windows import Bucket, FigureReader, Window, parse_window
@@ -73,14 +73,14 @@ def example_of(window: Window, signature: str, tenant: str | None) -> str | None
     return every[-1] if every else None
 
 
-def place_of(failure: Mapping[str, Any] | None, *, texts: bool = False) -> str:
+def place_of(failure: FailureRecord | None, *, texts: bool = False) -> str:
     """Where in the answer it failed: ``$.total``, ``2/5 passed``; empty if nobody knows.
 
     Keys that are the answer's own are told only to those who may read texts.
     """
     if failure is None:
         return ""
-    return failure_in_words(failure, texts=texts).removeprefix(str(failure["kind"])).strip()
+    return failure_in_words(failure, texts=texts).removeprefix(failure.kind.value).strip()
 
 
 def _head(found: Window, window: str, now: float) -> dict[str, Any]:
@@ -157,11 +157,11 @@ def _unseen(signature: str, group: EscalationGroup | None, length: int) -> Ranke
     )
 
 
-def _explanation(failure: Mapping[str, Any] | None, *, texts: bool) -> dict[str, Any] | None:
+def _explanation(failure: FailureRecord | None, *, texts: bool) -> dict[str, Any] | None:
     """What made the signature. Parts that may quote an answer are for those who may read it."""
     if failure is None:
         return None
-    explained: SignatureExplanation = explain_signature(failure_record_from_dict(dict(failure)))
+    explained = explain_signature(failure)
     told = explained.as_dict()
     if not texts:
         told |= {"strict_parts": {}, "coarse_parts": redacted_parts(explained)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mulligan.policies.repair.verdict import Verdict, verdict_to_dict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 
@@ -29,7 +30,7 @@ def job_summary(view: JobView) -> dict[str, Any]:
 
 def job_document(view: JobView) -> dict[str, Any]:
     """A job with all that happened to it."""
-    best = best_attempt(view)
+    best = view.best
     return {
         **job_summary(view),
         "answer": best.output.text if best and best.output else None,
@@ -38,28 +39,25 @@ def job_document(view: JobView) -> dict[str, Any]:
     }
 
 
-def best_attempt(view: JobView) -> AttemptView | None:
-    return next((a for a in view.attempts if a.plan.number == view.best_attempt), None)
-
-
 def asked(view: JobView, attempt: AttemptView) -> str:
     """What an attempt asked."""
     return attempt.plan.prompt if attempt.plan.prompt is not None else view.job.task_text
 
 
+def _verdict(verdict: Verdict | None) -> dict[str, Any]:
+    """The verdict's own fields; null or empty while there is none."""
+    if verdict is None:
+        return {**verdict_to_dict(Verdict()), "success": None, "decision": None}
+    return verdict_to_dict(verdict)
+
+
 def _attempt(view: JobView, attempt: AttemptView) -> dict[str, Any]:
-    verdict, output = attempt.verdict, attempt.output
+    output = attempt.output
     return {
         "number": attempt.plan.number,
         "mode": attempt.plan.mode,
         "state": attempt.state,
-        "score": verdict.get("score"),
-        "success": verdict.get("success"),
-        "results": verdict.get("results", []),
-        "coercions": verdict.get("coercions", []),
-        "failure": verdict.get("failure"),
-        "instruction": verdict.get("instruction"),
-        "decision": verdict.get("decision"),
+        **_verdict(attempt.verdict),
         "technique": attempt.plan.technique,
         "decoding": attempt.plan.decoding.model_dump(mode="json", exclude_defaults=True),
         "usage": output.usage.model_dump(mode="json") if output else None,

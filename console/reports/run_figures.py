@@ -53,7 +53,8 @@ class RunFigures:
 
 def first_try(view: JobView) -> bool:
     """Whether the first attempt already succeeded."""
-    return bool(view.attempts and view.attempts[0].verdict.get("success"))
+    verdict = view.attempts[0].verdict if view.attempts else None
+    return verdict is not None and verdict.success
 
 
 def retry_latencies(view: JobView) -> Iterator[float]:

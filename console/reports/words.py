@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from mulligan.console.reports.job_document import best_attempt
 from mulligan.console.reports.run_figures import first_try
-from mulligan.policies.failures.redaction import is_name, redacted_place
+from mulligan.policies.failures.failure import FailureRecord, Finding, VerificationResult
+from mulligan.policies.failures.redaction import redacted_place
+from mulligan.policies.repair.retry import ChangeStrategy, Decision, Escalate, Retry
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 NOTHING = "–"
@@ -22,9 +20,8 @@ def score_path(view: JobView) -> str:
     """``40 → 100``: from the first attempt to the best."""
     if not view.attempts:
         return NOTHING
-    first = view.attempts[0].verdict.get("score")
-    best = best_attempt(view)
-    last = best.verdict.get("score") if best else None
+    first, best = view.attempts[0].score, view.best
+    last = best.score if best else None
     if len(view.attempts) == 1 or (best and best.plan.number == 1):
         return f"{number(first):>3}"
     return f"{number(first):>3} → {number(last)}"
@@ -32,50 +29,59 @@ def score_path(view: JobView) -> str:
 
 def failed_with(view: JobView) -> str:
     """What went wrong: at first for a repaired job, at last for an escalated one."""
-    failed = [a for a in view.attempts if a.verdict.get("failure")]
-    if not failed:
-        coercions = view.attempts[0].verdict.get("coercions") if view.attempts else None
-        return ", ".join(coercions) if coercions else (view.reason or NOTHING)
-    shown = failed[-1] if view.state == "escalated" else failed[0]
-    return failure_in_words(shown.verdict["failure"])
+    verdicts = [attempt.verdict for attempt in view.attempts if attempt.verdict is not None]
+    failures = [verdict.failure for verdict in verdicts if verdict.failure is not None]
+    if not failures:
+        coercions = verdicts[0].coercions if verdicts else ()
+        return ", ".join(coercions) or view.reason or NOTHING
+    return failure_in_words(failures[-1] if view.state == "escalated" else failures[0])
 
 
-def failure_in_words(failure: Mapping[str, Any], *, texts: bool = True) -> str:
+def failure_in_words(failure: FailureRecord, *, texts: bool = True) -> str:
     """Kind and place: ``schema_invalid $.age``. Without texts, no key or word of an answer's."""
-    if failure.get("cause") == "truncated":
+    if failure.cause == "truncated":
         return "truncated"
-    evidence = failure.get("evidence") or {}
+    kind, evidence = failure.kind.value, failure.evidence
     passed, collected = evidence.get("passed"), evidence.get("collected")
-    kind = str(failure["kind"])
     if isinstance(passed, int) and isinstance(collected, int) and collected:
         return f"{kind} {passed}/{collected} passed"
-    findings = failure.get("findings") or ()
-    verifier = failure.get("verifier_id")
-    paths = [f.get("path") if texts else place_without_texts(f, verifier) for f in findings]
+    verifier = failure.verifier_id
+    paths = [f.path if texts else place_without_texts(f, verifier) for f in failure.findings]
     if places := [path for path in paths if path not in (None, "", "$")]:
         return f"{kind} {places[0]}"
     if evidence.get("exit_code") is not None:
         return f"{kind} exit {evidence['exit_code']}"
-    return f"{kind} {failure.get('cause') or ''}".strip()
+    return f"{kind} {failure.cause or ''}".strip()
 
 
-def place_without_texts(finding: Mapping[str, Any], verifier_id: str | None) -> str:
+def place_without_texts(finding: Finding, verifier_id: str | None) -> str:
     """Where a finding is, for those who may not read the answer; empty if that would quote it."""
     return redacted_place(
-        finding.get("path"),
+        finding.path,
         verifier_id=verifier_id,
-        code=finding.get("code"),
-        schema_path=finding.get("schema_path"),
+        code=finding.code,
+        schema_path=finding.schema_path,
     )
 
 
-def finding_without_texts(finding: Mapping[str, Any], verifier_id: str | None) -> dict[str, Any]:
-    """A place and a class of errors, for those who may not read the answer."""
-    code = finding.get("code")
-    return {
-        "path": place_without_texts(finding, verifier_id),
-        "text": code if is_name(code) else None,
-    }
+def errors_beyond_summary(result: VerificationResult) -> tuple[Finding, ...]:
+    """The errors of a result; none if its summary already says the only one."""
+    if len(result.errors) == 1 and result.errors[0].message in result.summary:
+        return ()
+    return result.errors
+
+
+def next_step(decision: Decision | None) -> str:
+    """What follows an attempt: ``escalate: max_attempts``; empty after a success."""
+    match decision:
+        case None:
+            return ""
+        case Escalate(reason=reason):
+            return f"escalate: {reason}"
+        case ChangeStrategy(reason=reason, mode=mode):
+            return f"{mode.replace('_', ' ')} with another strategy: {reason}"
+        case Retry(reason=reason, mode=mode):
+            return f"{mode.replace('_', ' ')}: {reason}"
 
 
 def repaired_by(view: JobView) -> str:
@@ -84,9 +90,9 @@ def repaired_by(view: JobView) -> str:
     if view.state != "succeeded":
         return view.state.upper()
     if first_try(view):
-        return "free repair" if view.attempts[0].verdict.get("coercions") else NOTHING
-    best = best_attempt(view)
-    return technique(view, best) if best else NOTHING
+        verdict = view.attempts[0].verdict
+        return "free repair" if verdict and verdict.coercions else NOTHING
+    return technique(view, view.best) if view.best else NOTHING
 
 
 def technique(view: JobView, attempt: AttemptView) -> str:
@@ -105,9 +111,9 @@ def _part(part: str, view: JobView, attempt: AttemptView, before: AttemptView | 
         old = asked or view.job.runner.options.get("max_tokens")
         new = attempt.plan.decoding.max_tokens
         return f"token cap {old} → {new}" if old else f"token cap {new}"
-    if part == "fix_type" and before is not None:
-        findings = (before.verdict.get("failure") or {}).get("findings") or [{}]
-        expected = findings[0].get("expected")
+    failure = before.verdict.failure if before and before.verdict else None
+    if part == "fix_type" and failure and failure.findings:
+        expected = failure.findings[0].expected
         if isinstance(expected, str):
             return f'"{expected}"'
     return part.replace("_", " ")

@@ -7,6 +7,7 @@ from typing import Any
 
 from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.jobs.job import AttemptPlan, Job, Output
+from mulligan.policies.repair.verdict import verdict_from_dict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 _SAME = ("id", "state", "waiting_for", "reason", "detail", "best_attempt", "tokens", "seconds",
@@ -15,8 +16,6 @@ _PLAN = ("number", "mode", "decoding", "technique", "cures", "cycle_id", "since"
 _OUTPUT = ("finish_reason", "usage", "model", "elapsed_seconds", "diff")
 _ATTEMPT = ("state", "queued_at", "started_at", "settled_at", "worker", "claims", "faults",
             "last_fault")  # fmt: skip
-_VERDICT = ("results", "score", "success", "coercions", "failure", "signatures", "decision",
-            "instruction")  # fmt: skip
 
 
 def view_of(document: Mapping[str, Any]) -> JobView:
@@ -42,7 +41,7 @@ def _attempt(job: Job, found: Mapping[str, Any]) -> AttemptView:
         plan=AttemptPlan(prompt=asked, **_taken(found, _PLAN)),
         output=output,
         # There is a verdict as soon as it is known whether the attempt was a success.
-        verdict=_taken(found, _VERDICT) if found["success"] is not None else {},
+        verdict=verdict_from_dict(found) if found["success"] is not None else None,
         **_taken(found, _ATTEMPT),
     )
 

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mulligan.console.reports.words import failure_in_words, number, technique
+from mulligan.console.reports.words import (
+    errors_beyond_summary,
+    failure_in_words,
+    next_step,
+    number,
+    technique,
+)
+from mulligan.policies.failures.failure import VerificationStatus
+from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
-_MARKS = {"pass": "✓", "fail": "✗", "warn": "!", "skipped": "–"}
+_MARKS = {
+    VerificationStatus.PASS: "✓",
+    VerificationStatus.FAIL: "✗",
+    VerificationStatus.WARN: "!",
+    VerificationStatus.SKIPPED: "–",
+}
 _ANSWER = 300
 _MOST_ERRORS = 10
 
@@ -31,9 +44,8 @@ def _lines(view: JobView) -> Iterator[str]:
 
 def _attempt(view: JobView, attempt: AttemptView) -> Iterator[str]:
     verdict, plan = attempt.verdict, attempt.plan
-    score = f"score {number(verdict.get('score'))}" if verdict else attempt.state
-    failure = verdict.get("failure")
-    said = f"  {failure_in_words(failure)}" if failure else ""
+    score = f"score {number(verdict.score)}" if verdict else attempt.state
+    said = f"  {failure_in_words(verdict.failure)}" if verdict and verdict.failure else ""
     yield f"attempt {plan.number}  {plan.mode.replace('_', ' ')}  {score}{said}"
     if plan.technique:
         yield f"  changed: {technique(view, attempt)}"
@@ -42,14 +54,15 @@ def _attempt(view: JobView, attempt: AttemptView) -> Iterator[str]:
     if attempt.output is not None:
         text = " ".join(attempt.output.text.split())
         yield f"  answered: {text if len(text) <= _ANSWER else text[:_ANSWER] + '…'}"
-    for result in verdict.get("results", []):
-        mark = _MARKS.get(str(result["status"]), "?")
-        yield f"  {mark} {result['verifier_id']}  {result.get('summary', '')}".rstrip()
-        errors = result.get("errors") or []
-        for error in errors[:_MOST_ERRORS] if len(errors) > 1 else ():
-            place = f"{error['path']}: " if error.get("path") else ""
-            yield f"      {place}{error['message']}"
-    decision = verdict.get("decision") or {}
-    if decision.get("reason"):
-        mode = str(decision.get("mode") or decision.get("action")).replace("_", " ")
-        yield f"  then: {mode}: {decision['reason']}"
+    if verdict is not None:
+        yield from _verdict(verdict)
+
+
+def _verdict(verdict: Verdict) -> Iterator[str]:
+    for result in verdict.results:
+        yield f"  {_MARKS[result.status]} {result.verifier_id}  {result.summary}".rstrip()
+        for error in errors_beyond_summary(result)[:_MOST_ERRORS]:
+            place = f"{error.path}: " if error.path else ""
+            yield f"      {place}{error.message}"
+    if then := next_step(verdict.decision):
+        yield f"  then: {then}"

@@ -103,8 +103,7 @@ class Result(Generic[T]):
     @property
     def best(self) -> AttemptView | None:
         """The attempt whose answer is the job's: the best one, good enough or not."""
-        number = self.view.best_attempt
-        return next((a for a in self.view.attempts if a.plan.number == number), None)
+        return self.view.best
 
     @property
     def text(self) -> str | None:
@@ -114,8 +113,7 @@ class Result(Generic[T]):
     @property
     def score(self) -> float | None:
         """The best attempt's score, 0 to 100; None if nothing was verified."""
-        score = self.best.verdict.get("score") if self.best else None
-        return float(score) if score is not None else None
+        return self.best.score if self.best else None
 
     @property
     def tokens(self) -> int | None:

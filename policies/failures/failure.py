@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -124,11 +125,19 @@ class FailureRecord(Value):
     findings: tuple[Finding, ...] = ()
     evidence: dict[str, Json] = Field(default_factory=dict)
 
+    @property
+    def label(self) -> str:
+        """``kind.cause``, or the kind alone: what reports group by."""
+        return f"{self.kind.value}.{self.cause}" if self.cause else self.kind.value
+
 
 def failure_record_to_dict(record: FailureRecord) -> dict[str, Any]:
     """JSON-friendly form of a record; ``failure_record_from_dict`` reads it back."""
     return record.model_dump(mode="json")
 
 
-def failure_record_from_dict(data: dict[str, Any]) -> FailureRecord:
-    return FailureRecord.model_validate(data)
+def failure_record_from_dict(data: Mapping[str, Any]) -> FailureRecord:
+    """A stored record. What a newer version added is ignored; a kind it added is ``unknown``."""
+    kind = data.get("kind")
+    known = kind if kind in list(FailureKind) else FailureKind.UNKNOWN
+    return FailureRecord.model_validate({**data, "kind": known}, extra="ignore")

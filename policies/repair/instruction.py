@@ -57,8 +57,9 @@ def repair_instruction_to_dict(instruction: RepairInstruction) -> dict[str, Any]
     return instruction.model_dump(mode="json")
 
 
-def repair_instruction_from_dict(data: dict[str, Any]) -> RepairInstruction:
-    return RepairInstruction.model_validate(data)
+def repair_instruction_from_dict(data: Mapping[str, Any]) -> RepairInstruction:
+    """A stored instruction. Fields of another version are ignored."""
+    return RepairInstruction.model_validate(data, extra="ignore")
 
 
 def one_line(text: str, limit: int = MAX_MESSAGE) -> str:

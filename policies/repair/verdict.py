@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mulligan.policies.failures.classify import classify_failure
 from mulligan.policies.failures.failure import (
     FailureRecord,
     VerificationResult,
+    failure_record_from_dict,
     failure_record_to_dict,
 )
 from mulligan.policies.failures.memory import RetryMemory
@@ -18,6 +19,7 @@ from mulligan.policies.repair import score as scoring
 from mulligan.policies.repair.instruction import (
     RepairInstruction,
     reduce_failure_to_repair,
+    repair_instruction_from_dict,
     repair_instruction_to_dict,
 )
 from mulligan.policies.repair.retry import (
@@ -33,27 +35,20 @@ from mulligan.policies.value import Json
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is known and decided about one attempt."""
+    """What is known and decided about one attempt. This is what the ledger stores of it."""
 
     results: tuple[VerificationResult, ...] = ()
     score: float | None = None
     success: bool = False
-    #: The failure that decides comes first; each distinct signature is counted once.
-    failures: tuple[FailureRecord, ...] = ()
+    #: The free repairs that the verifiers made.
+    coercions: tuple[str, ...] = ()
+    #: The failure that decides: the first failed required verifier's, or else the first's.
+    failure: FailureRecord | None = None
+    #: The strict signatures of every failure of this attempt, each of which counts once.
+    signatures: tuple[str, ...] = ()
+    #: What follows; None after a success.
     decision: Decision | None = None
     instruction: RepairInstruction | None = None
-
-    @property
-    def failure(self) -> FailureRecord | None:
-        return self.failures[0] if self.failures else None
-
-    @property
-    def signatures(self) -> tuple[str, ...]:
-        return tuple(sorted({record.classification_signature for record in self.failures}))
-
-    @property
-    def coercions(self) -> tuple[str, ...]:
-        return scoring.coercions(self.results)
 
 
 def judge(
@@ -68,21 +63,16 @@ def judge(
 ) -> Verdict:
     """The verdict on an answer whose verifiers have all reported, in the job's order."""
     total = scoring.score(job.verifiers, results)
+    found = Verdict(results=tuple(results), score=total, coercions=scoring.coercions(results))
     if total is None:
-        return Verdict(results=tuple(results), decision=Escalate(reason="not_verified"))
+        return replace(found, decision=Escalate(reason="not_verified"))
     if scoring.succeeded(job.verifiers, results, total):
-        return Verdict(results=tuple(results), score=total, success=True)
+        return replace(found, success=True)
     failures = _classify(job, plan, results, total, truncated)
-    return _decided(
-        job,
-        plan,
-        failures,
-        memory,
-        results=tuple(results),
-        score=total,
-        exempt=exempt,
-        exhausted=exhausted,
+    decision = _decide(
+        job, plan, failures[0], memory, score=total, exempt=exempt, exhausted=exhausted
     )
+    return _failed(found, failures, decision)
 
 
 def judge_error(
@@ -97,9 +87,13 @@ def judge_error(
     """The verdict on an attempt that has no answer. A final error is not asked again."""
     record = classify_failure(error, source="task", attempt=plan.number)
     if final:
-        decision = Escalate(reason=record.kind.value)
-        return Verdict(failures=(record,), decision=decision)
-    return _decided(job, plan, (record,), memory, exhausted=exhausted)
+        return Verdict(
+            failure=record,
+            signatures=(record.classification_signature,),
+            decision=Escalate(reason=record.kind.value),
+        )
+    decision = _decide(job, plan, record, memory, exhausted=exhausted)
+    return _failed(Verdict(), (record,), decision)
 
 
 def _classify(
@@ -124,43 +118,63 @@ def _classify(
     )
 
 
-def _decided(
+def _decide(
     job: Job,
     plan: AttemptPlan,
-    failures: tuple[FailureRecord, ...],
+    failure: FailureRecord,
     memory: RetryMemory,
     *,
-    results: tuple[VerificationResult, ...] = (),
     score: float | None = None,
     exempt: bool = False,
     exhausted: str | None = None,
-) -> Verdict:
-    decision = RetryPolicy.from_spec(job.policy, since=plan.since).decide(
-        failures[0], memory, mode=plan.mode, score=score, exempt=exempt, exhausted=exhausted
+) -> Decision:
+    return RetryPolicy.from_spec(job.policy, since=plan.since).decide(
+        failure, memory, mode=plan.mode, score=score, exempt=exempt, exhausted=exhausted
     )
-    return Verdict(
-        results=results,
-        score=score,
-        failures=failures,
+
+
+def _failed(verdict: Verdict, failures: Sequence[FailureRecord], decision: Decision) -> Verdict:
+    """The verdict with its failures, the one that decides first."""
+    return replace(
+        verdict,
+        failure=failures[0],
+        signatures=tuple(sorted({record.classification_signature for record in failures})),
         decision=decision,
         instruction=reduce_failure_to_repair(failures[0]),
     )
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
-    """JSON-friendly form: what the ledger keeps and people read."""
+    """JSON-friendly form: what the ledger stores and the API answers with."""
+    failure, instruction = verdict.failure, verdict.instruction
     return {
         "results": [r.model_dump(mode="json", exclude_defaults=True) for r in verdict.results],
         "score": verdict.score,
         "success": verdict.success,
         "coercions": list(verdict.coercions),
-        "failure": failure_record_to_dict(verdict.failure) if verdict.failure else None,
+        "failure": failure_record_to_dict(failure) if failure else None,
         "signatures": list(verdict.signatures),
         "decision": _decision_to_dict(verdict.decision),
-        "instruction": (
-            repair_instruction_to_dict(verdict.instruction) if verdict.instruction else None
-        ),
+        "instruction": repair_instruction_to_dict(instruction) if instruction else None,
     }
+
+
+def verdict_from_dict(data: Mapping[str, Any]) -> Verdict:
+    """A stored verdict. Fields of another version are ignored; a missing one is empty."""
+    failure, instruction = data.get("failure"), data.get("instruction")
+    return Verdict(
+        results=tuple(
+            VerificationResult.model_validate(result, extra="ignore")
+            for result in data.get("results") or ()
+        ),
+        score=data.get("score"),
+        success=bool(data.get("success")),
+        coercions=tuple(data.get("coercions") or ()),
+        failure=failure_record_from_dict(failure) if failure else None,
+        signatures=tuple(data.get("signatures") or ()),
+        decision=_decision_from_dict(data.get("decision") or {}),
+        instruction=repair_instruction_from_dict(instruction) if instruction else None,
+    )
 
 
 def _decision_to_dict(decision: Decision | None) -> dict[str, Any]:
@@ -173,3 +187,15 @@ def _decision_to_dict(decision: Decision | None) -> dict[str, Any]:
             return {"action": "change_strategy", "reason": reason, "mode": mode}
         case Retry(reason=reason, mode=mode):
             return {"action": "retry", "reason": reason, "mode": mode}
+
+
+def _decision_from_dict(data: Mapping[str, Any]) -> Decision | None:
+    match data.get("action"):
+        case "escalate":
+            return Escalate(reason=data["reason"])
+        case "change_strategy":
+            return ChangeStrategy(reason=data["reason"], mode=data["mode"])
+        case "retry":
+            return Retry(reason=data["reason"], mode=data["mode"])
+        case _:
+            return None

@@ -13,7 +13,7 @@ from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
 from mulligan.policies.repair import score as scoring
 from mulligan.policies.repair.retry import PASSING_SCORE, Escalate, Retry
 from mulligan.policies.repair.strategy import best_techniques, plan_next
-from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
+from mulligan.policies.repair.verdict import Verdict, judge, judge_error
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.ports.errors import RunnerError
 from mulligan.tasks.ports.ledger import (
@@ -177,10 +177,7 @@ def _settlement(
     if plan.cures and plan.technique:
         remedy = Remedy(coarse=plan.cures, technique=plan.technique, worked=verdict.success)
     return Settlement(
-        verdict=verdict_to_dict(verdict),
-        score=verdict.score,
-        success=verdict.success,
-        kind=verdict.failure.kind.value if verdict.failure else None,
+        verdict=verdict,
         signatures=verdict.signatures,
         then=_then(context, claim, verdict, output, asked_with, cycle),
         cycle_done=plan.cycle_id if plan.mode == "immediate_retry" else None,
@@ -257,8 +254,7 @@ def _then(
             detail = verdict.failure.message if verdict.failure else "no verifier reached a verdict"
             return Finish(state="escalated", reason=reason, detail=detail)
         case Retry() as decision:
-            coarse = verdict.failures[0].coarse_signature
-            known = best_techniques(context.ledger.remedies(claim.job_id, coarse))
+            known = _techniques(context, claim, verdict)
             plan = plan_next(
                 claim.job,
                 claim.plan,
@@ -277,6 +273,13 @@ def _then(
             )
 
 
+def _techniques(context: AttemptContext, claim: Claim, verdict: Verdict) -> list[str]:
+    """What cured this failure before."""
+    if verdict.failure is None:
+        return []
+    return best_techniques(context.ledger.remedies(claim.job_id, verdict.failure.coarse_signature))
+
+
 def _cycle(context: AttemptContext, claim: Claim, verdict: Verdict) -> CyclePlan | None:
     """The cycle that this failure opens: pending for a mandatory retry, or born escalated."""
     decision, failure = verdict.decision, verdict.failure
@@ -286,7 +289,6 @@ def _cycle(context: AttemptContext, claim: Claim, verdict: Verdict) -> CyclePlan
     if not mandatory and not _cut_short(context, claim, verdict):
         return None
     loop = claim.loops + 1
-    label = failure.kind.value + (f".{failure.cause}" if failure.cause else "")
     return CyclePlan(
         id=cycle_id(claim.job_id, claim.plan.number, loop),
         loop_index=loop,
@@ -295,7 +297,7 @@ def _cycle(context: AttemptContext, claim: Claim, verdict: Verdict) -> CyclePlan
             "taskType": claim.job.task_type,
             "prompt": claim.job.task_text[:_CYCLE_PROMPT],
             "targetNodes": sorted({f.path for f in failure.findings if f.path})[:20],
-            "causeLabel": label,
+            "causeLabel": failure.label,
         },
     )
 

@@ -14,12 +14,12 @@ from pydantic_core import to_jsonable_python
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec
 from mulligan.policies.repair.free_repair import extract_json
-from mulligan.policies.repair.instruction import RepairInstruction, repair_instruction_from_dict
+from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.policies.repair.prompt import build_corrected_prompt
 from mulligan.policies.repair.retry import Escalate
 from mulligan.policies.repair.score import coercions
 from mulligan.policies.repair.strategy import contract_of
-from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
+from mulligan.policies.repair.verdict import Verdict, judge, judge_error
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.settle import Settled, settle_answer, settle_error
@@ -201,7 +201,7 @@ def _verify(
         if delivery.enforce:
             return DeliveryResult(no_verdict(context, claim, error), value)
         verdict = Verdict(decision=Escalate(reason="tool_error"))
-        return DeliveryResult(_observed(context, claim, verdict_to_dict(verdict), None), value)
+        return DeliveryResult(_observed(context, claim, verdict), value)
     return _settle(context, claim, delivery, output, results, value)
 
 
@@ -240,7 +240,7 @@ def _settle(
         return DeliveryResult(settled, answer_of(output, results) if success else value)
     exempt = claim.job.task_type in context.exempt_task_types
     verdict = judge(claim.job, claim.plan, results, claim.memory, exempt=exempt)
-    return DeliveryResult(_observed(context, claim, verdict_to_dict(verdict), verdict.score), value)
+    return DeliveryResult(_observed(context, claim, verdict), value)
 
 
 def _failed(
@@ -249,22 +249,15 @@ def _failed(
     if delivery.enforce:
         return DeliveryResult(settle_error(context, claim, error, Decoding()), error=error)
     verdict = judge_error(claim.job, claim.plan, error, claim.memory)
-    return DeliveryResult(_observed(context, claim, verdict_to_dict(verdict), None), error=error)
+    return DeliveryResult(_observed(context, claim, verdict), error=error)
 
 
-def _observed(
-    context: AttemptContext, claim: Claim, verdict: dict[str, Any], score: float | None
-) -> Outcome:
+def _observed(context: AttemptContext, claim: Claim, verdict: Verdict) -> Outcome:
     """Record what would have been done, and do nothing: the job ends here."""
-    success = bool(verdict["success"])
-    then = Finish(state="succeeded") if success else Finish(state="cancelled", reason="observed")
-    failure = verdict["failure"] or {}
-    published = context.ledger.settle(
-        claim.lease,
-        Settlement(
-            verdict=verdict, score=score, success=success, kind=failure.get("kind"), then=then
-        ),
-    )
+    then = Finish(state="cancelled", reason="observed")
+    if verdict.success:
+        then = Finish(state="succeeded")
+    published = context.ledger.settle(claim.lease, Settlement(verdict=verdict, then=then))
     if not isinstance(published, ClaimRefused):
         context.publish(published)
     return OBSERVED
@@ -280,14 +273,14 @@ def _before(context: AttemptContext, claim: Claim) -> PreviousAttempt | None:
 
 def read_previous_attempt(view: JobView, number: int) -> PreviousAttempt | None:
     attempt = view.attempts[number - 1]
-    instruction = attempt.verdict.get("instruction")
-    if instruction is None:
+    verdict = attempt.verdict
+    if verdict is None or verdict.instruction is None:
         return None
     return PreviousAttempt(
-        instruction=repair_instruction_from_dict(instruction),
-        results=tuple(VerificationResult.model_validate(r) for r in attempt.verdict["results"]),
+        instruction=verdict.instruction,
+        results=verdict.results,
         answer=attempt.output.text if attempt.output is not None else None,
-        coercions=tuple(attempt.verdict.get("coercions", ())),
+        coercions=verdict.coercions,
     )
 
 

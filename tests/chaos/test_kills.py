@@ -21,8 +21,9 @@ from support.fleet import (
     scripted,
     wait_for,
 )
+from support.ledger_stage import verdict_of
 
-from mulligan.policies.repair.retry import PASSING_SCORE
+from mulligan.policies.repair.retry import PASSING_SCORE, Escalate
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.queues import Pool
 from mulligan.workers.crash_points import STEPS
@@ -143,13 +144,13 @@ def check_one_retry_per_low_score(views: list[JobView]) -> None:
             a.plan.number
             for a in view.attempts
             if a.plan.mode != "immediate_retry"
-            and a.verdict["score"] < PASSING_SCORE
-            and a.verdict["decision"]["action"] != "escalate"
+            and (a.score or 0) < PASSING_SCORE
+            and not isinstance(verdict_of(a).decision, Escalate)
         ]
         retries = [a.plan.number for a in view.attempts if a.plan.mode == "immediate_retry"]
         assert retries == [n + 1 for n in low], view.job.name
         assert [cycle.source_attempt for cycle in view.cycles] == low
-        assert low[:1] == ([] if view.attempts[0].verdict["success"] else [1])
+        assert low[:1] == ([] if verdict_of(view.attempts[0]).success else [1])
         assert [a.plan.number for a in view.attempts] == list(range(1, len(view.attempts) + 1))
 
 
@@ -173,6 +174,6 @@ def check_failures_counted_once(fleet: Fleet, views: list[JobView]) -> None:
     """Invariant 4: the memory holds each attempt's failure once."""
     client = fleet.server.client()
     for view in views:
-        expected = Counter(s for a in view.attempts for s in a.verdict["signatures"])
+        expected = Counter(s for a in view.attempts for s in verdict_of(a).signatures)
         memory: Any = client.hgetall(f"mulligan:{{p00}}:memory:job:{view.id}")
         assert {key: int(count) for key, count in memory.items()} == dict(expected)

@@ -12,8 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mulligan.policies.cycles.cycle import SelfRepairCycle, cycle_id
-from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.policies.failures.failure import (
+    FailureKind,
+    FailureRecord,
+    VerificationResult,
+    VerificationStatus,
+)
 from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Mode, Output, Usage
+from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.blobs import BlobStore
@@ -122,17 +128,47 @@ def _next(
     return NextAttempt(plan=plan, queue=queue, priority=0, delay=delay)
 
 
-def _settlement(claim: Claim, then: NextAttempt | Finish, **more: Any) -> Settlement:
+def _settlement(
+    claim: Claim,
+    then: NextAttempt | Finish,
+    *,
+    score: float = 40.0,
+    success: bool = False,
+    verdict: Verdict | None = None,
+    **more: Any,
+) -> Settlement:
     mandatory = claim.plan.mode == "immediate_retry"
+    known = verdict or make_verdict(score=score, success=success)
     fields: dict[str, Any] = {
-        "verdict": {"score": more.get("score", 40.0)},
-        "score": 40.0,
-        "success": False,
-        "kind": None if more.get("success") else "json_invalid",
-        "signatures": () if more.get("success") else ("json_invalid|$",),
+        "signatures": known.signatures,
         "cycle_done": claim.plan.cycle_id if mandatory else None,
     }
-    return Settlement(then=then, **{**fields, **more})
+    return Settlement(then=then, verdict=known, **{**fields, **more})
+
+
+def make_verdict(*, score: float = 40.0, success: bool = False) -> Verdict:
+    """The verdict on a success, or on an answer that is no JSON."""
+    if success:
+        return Verdict(score=score, success=True)
+    failure = FailureRecord(
+        kind=FailureKind.JSON_INVALID,
+        classification_signature="json_invalid|$",
+        coarse_signature="json_invalid|$",
+        message="it went wrong",
+        source="verify",
+    )
+    return Verdict(score=score, failure=failure, signatures=(failure.classification_signature,))
+
+
+def verdict_of(attempt: AttemptView) -> Verdict:
+    assert attempt.verdict is not None
+    return attempt.verdict
+
+
+def failure_of(attempt: AttemptView) -> FailureRecord:
+    failure = verdict_of(attempt).failure
+    assert failure is not None
+    return failure
 
 
 def fake_ledger(

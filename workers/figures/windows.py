@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
+from mulligan.policies.failures.failure import FailureRecord
 from mulligan.policies.figures.facts import HOUR, MINUTE, Figure, parse
 from mulligan.policies.jobs.job import parse_duration
+from mulligan.policies.repair.verdict import verdict_from_dict
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.figures.fold import MINUTES_KEPT, START
@@ -102,17 +103,18 @@ class FigureReader:
                 found[group.signature] = rows.merged(known, group) if known else group
         return found
 
-    def failure(self, example: str) -> dict[str, Any] | None:
+    def failure(self, example: str) -> FailureRecord | None:
         """The classified failure of `<job>/<attempt>`, if the ledger still has it."""
         return self.failures([example])[0]
 
-    def failures(self, examples: Sequence[str]) -> list[dict[str, Any] | None]:
+    def failures(self, examples: Sequence[str]) -> list[FailureRecord | None]:
         """The classified failures of several, in one round trip."""
         names = []
         for example in examples:
             job_id, _, number = example.partition("/")
             names.append(keys.attempt(keys.prefix_of(self._key_prefix, job_id), job_id, number))
-        return [_failure(text) for text in self._calls.fields(names, "verdict")]
+        stored = self._calls.fields(names, "verdict")
+        return [verdict_from_dict(json.loads(text)).failure if text else None for text in stored]
 
     def totals(self) -> Counter[Figure]:
         return _added(self._calls.hashes([keys.figures_total(p) for p in self._prefixes]))
@@ -127,11 +129,6 @@ class FigureReader:
         if not found:
             return 0.0
         return max(0.0, now - int(found[0][0].partition("-")[0]) / 1000)
-
-
-def _failure(verdict: str | None) -> dict[str, Any] | None:
-    failure = json.loads(verdict).get("failure") if verdict else None
-    return failure if isinstance(failure, dict) else None
 
 
 def _by(raw_rows: Sequence[Mapping[str, str]], size: int) -> Iterable[Sequence[Mapping[str, str]]]:

@@ -14,6 +14,7 @@ from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
+from mulligan.policies.repair.verdict import verdict_from_dict, verdict_to_dict
 from mulligan.tasks.ports.ledger import (
     AttemptView,
     Claim,
@@ -100,12 +101,12 @@ def memory_key(job_id: str, job: Job) -> str:
 
 def settlement_request(settlement: Settlement) -> dict[str, Any]:
     """A settlement as the script reads it."""
-    then = settlement.then
+    then, verdict = settlement.then, settlement.verdict
     request: dict[str, Any] = {
-        "verdict": json.dumps(settlement.verdict, separators=(",", ":")),
-        "score": settlement.score,
-        "success": settlement.success,
-        "kind": settlement.kind,
+        "verdict": json.dumps(verdict_to_dict(verdict), separators=(",", ":")),
+        "score": verdict.score,
+        "success": verdict.success,
+        "kind": verdict.failure.kind.value if verdict.failure else None,
         "signatures": list(settlement.signatures),
         "cycle_done": settlement.cycle_done,
         "verify_after_ms": settlement.verify_after * 1000,
@@ -170,7 +171,7 @@ def read_attempt(number: int, raw: Mapping[str, str]) -> AttemptView:
         plan=AttemptPlan.model_validate_json(plan) if plan else AttemptPlan(number=number),
         state=raw["state"],
         output=Output.model_validate_json(output) if output else None,
-        verdict=json.loads(verdict) if verdict else {},
+        verdict=verdict_from_dict(json.loads(verdict)) if verdict else None,
         queued_at=_seconds(raw, "queued_at"),
         started_at=_seconds(raw, "started_at"),
         settled_at=_seconds(raw, "settled_at"),
@@ -351,14 +352,14 @@ def requeue_request(
 
 def outcome(view: JobView) -> dict[str, Any]:
     """How a job ended, as `on_done` tells it: plain JSON."""
-    best = view.attempts[view.best_attempt - 1] if view.best_attempt else None
+    best = view.best
     return {
         "job_id": view.id,
         "task_type": view.job.task_type,
         "state": view.state,
         "reason": view.reason,
         "detail": view.detail,
-        "score": best.verdict.get("score") if best else None,
+        "score": best.score if best else None,
         "answer": best.output.text if best and best.output else None,
         "attempts": len(view.attempts),
         "tokens": view.tokens,

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
 
-from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Job, PolicySpec, VerifierSpec
 from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.tasks.jobs.context import AttemptContext
@@ -186,11 +185,10 @@ class RepairingTask(StateTask):
             error = Escalated(f"{view.reason}: {view.detail}")
             self._tell_the_first(entry, error)
             raise error
-        output = view.attempts[-1].output
-        if output is None or view.state != "succeeded":
+        output, verdict = view.attempts[-1].output, view.attempts[-1].verdict
+        if output is None or verdict is None or view.state != "succeeded":
             raise Ignore
-        results = view.attempts[-1].verdict.get("results", ())
-        value = answer_of(output, [VerificationResult.model_validate(each) for each in results])
+        value = answer_of(output, verdict.results)
         self._tell_the_first(entry, value)
         return value
 

@@ -11,6 +11,8 @@ import typer
 from mulligan.console.cli.open_ledgers import open_located_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
+from mulligan.policies.repair.retry import Escalate
+from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.settings.model import load_settings
 
@@ -64,8 +66,8 @@ def _observed(view: JobView, since: float) -> bool:
 
 def observe_report(views: Sequence[JobView]) -> dict[str, Any]:
     """Aggregate observed jobs by what enforcing would have done, by task type and by cause."""
-    ended = [(view, view.attempts[-1].verdict) for view in views if _has_verdict(view)]
-    rows = [(view, would(verdict), _cause(verdict)) for view, verdict in ended]
+    last = [(view, view.attempts[-1].verdict) for view in views if view.attempts]
+    rows = [(view, would(verdict), _cause(verdict)) for view, verdict in last if verdict]
     counts = Counter(what for _, what, _ in rows)
     types = {view.job.task_type for view, _, _ in rows}
     causes = Counter(cause for _, _, cause in rows if cause)
@@ -88,28 +90,21 @@ def observe_report(views: Sequence[JobView]) -> dict[str, Any]:
     }
 
 
-def would(verdict: Mapping[str, Any]) -> str:
+def would(verdict: Verdict) -> str:
     """What enforcing would have done, from the decision that was stored instead."""
-    decision = verdict["decision"]
-    match decision["action"]:
-        case "succeed":
+    match verdict.decision:
+        case None:
             return PASSED
-        case "escalate":
+        case Escalate():
             return ESCALATED
-        case _:
-            return MANDATORY if decision["mode"] == "immediate_retry" else POLICY
+        case retry:
+            return MANDATORY if retry.mode == "immediate_retry" else POLICY
 
 
-def _cause(verdict: Mapping[str, Any]) -> str | None:
-    failure = verdict["failure"]
-    if failure is None:
-        reason = verdict["decision"].get("reason")
-        return str(reason) if reason else None
-    return str(failure["kind"]) + (f".{failure['cause']}" if failure["cause"] else "")
-
-
-def _has_verdict(view: JobView) -> bool:
-    return bool(view.attempts) and bool(view.attempts[-1].verdict)
+def _cause(verdict: Verdict) -> str | None:
+    if verdict.failure is not None:
+        return verdict.failure.label
+    return verdict.decision.reason if verdict.decision else None
 
 
 def _counted(whats: Iterable[str]) -> dict[str, int]:

@@ -67,19 +67,16 @@ def _document(job: Job, verdict: Verdict, following: AttemptPlan | None) -> dict
 
 
 def _print(job: Job, verdict: Verdict, following: AttemptPlan | None, *, next_prompt: bool) -> None:
-    told = verdict_to_dict(verdict)
     screen.say(f"{job.label}  score {words.number(verdict.score)}", style="bold")
-    print_results(told["results"])
+    print_results(verdict.results)
     if verdict.coercions:
         screen.say(f"  free repairs: {', '.join(verdict.coercions)}")
     if verdict.success:
         screen.say("a success", style="green")
-    elif following is None:
-        screen.say(f"would be escalated: {told['decision']['reason']}", style="yellow")
     else:
-        decision = told["decision"]
-        screen.say(f"next: {decision['mode'].replace('_', ' ')}, because {decision['reason']}")
-        if verdict.instruction is not None:
+        then = words.next_step(verdict.decision)
+        screen.say(f"next: {then}", style="yellow" if following is None else None)
+        if following is not None and verdict.instruction is not None:
             screen.say(f"instruction: {verdict.instruction.prompt_suffix}")
     if next_prompt and following is not None and following.prompt is not None:
         screen.say()

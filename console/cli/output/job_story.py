@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.prompt_diff import print_diff
 from mulligan.console.reports import words
-from mulligan.console.reports.job_document import asked, best_attempt
+from mulligan.console.reports.job_document import asked
+from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.policies.repair.retry import Escalate
+from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 _MARKS = {
-    "pass": ("✓", "green"),
-    "fail": ("✗", "red"),
-    "warn": ("!", "yellow"),
-    "skipped": ("–", "dim"),
+    VerificationStatus.PASS: ("✓", "green"),
+    VerificationStatus.FAIL: ("✗", "red"),
+    VerificationStatus.WARN: ("!", "yellow"),
+    VerificationStatus.SKIPPED: ("–", "dim"),
 }
 STATE_STYLES = {
     "succeeded": "green",
@@ -64,10 +66,10 @@ def clock(at: float) -> str:
 
 def print_attempt(view: JobView, attempt: AttemptView, *, diff: bool, whole: bool) -> None:
     verdict = attempt.verdict
-    failure = verdict.get("failure")
+    failure = verdict.failure if verdict else None
     console = screen.out()
     screen.say()
-    score = f"score {words.number(verdict.get('score'))}" if verdict else attempt.state
+    score = f"score {words.number(verdict.score)}" if verdict else attempt.state
     console.print(f"attempt {attempt.plan.number}", style="bold", end="")
     said = f"  {words.failure_in_words(failure)}" if failure else ""
     console.print(f"  {attempt.plan.mode.replace('_', ' ')}  {score}{said}")
@@ -79,10 +81,11 @@ def print_attempt(view: JobView, attempt: AttemptView, *, diff: bool, whole: boo
         _block("asked", asked(view, attempt))
     if diff and attempt.plan.number > 1:
         _diff(view, attempt)
-    if attempt.output is not None and (whole or not verdict.get("success")):
+    if attempt.output is not None and (whole or not (verdict and verdict.success)):
         _block("answered", attempt.output.text, most=None if whole else _ANSWER_LINES)
-    print_results(verdict.get("results", []))
-    _decision(verdict)
+    if verdict is not None:
+        print_results(verdict.results)
+        _decision(verdict)
 
 
 def _diff(view: JobView, attempt: AttemptView) -> None:
@@ -102,39 +105,28 @@ def _block(title: str, text: str, most: int | None = None) -> None:
         screen.say(f"    … {len(lines) - most} more lines", style="dim")
 
 
-def print_results(results: list[Mapping[str, Any]]) -> None:
+def print_results(results: Sequence[VerificationResult]) -> None:
     """One line per check, and its errors below it."""
     console = screen.out()
     for result in results:
-        mark, style = _MARKS.get(str(result["status"]), ("?", None))
+        mark, style = _MARKS[result.status]
         console.print(f"  {mark} ", style=style, end="")
-        points = f"  ({result['score']:g}/100)" if result.get("score") is not None else ""
-        screen.say(f"{result['verifier_id']}  {result.get('summary', '')}{points}")
-        errors = _beyond_summary(result)
+        points = f"  ({result.score:g}/100)" if result.score is not None else ""
+        screen.say(f"{result.verifier_id}  {result.summary}{points}")
+        errors = words.errors_beyond_summary(result)
         for error in errors[:_MOST_ERRORS]:
-            place = f"{error['path']}: " if error.get("path") else ""
-            screen.say(f"      {place}{error['message']}")
+            place = f"{error.path}: " if error.path else ""
+            screen.say(f"      {place}{error.message}")
         if len(errors) > _MOST_ERRORS:
             screen.say(f"      … {len(errors) - _MOST_ERRORS} more")
 
 
-def _beyond_summary(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The errors, unless the summary has said the only one already."""
-    errors = list(result.get("errors") or [])
-    said = str(result.get("summary", ""))
-    return [] if len(errors) == 1 and str(errors[0]["message"]) in said else errors
-
-
-def _decision(verdict: Mapping[str, Any]) -> None:
-    instruction, decision = verdict.get("instruction"), verdict.get("decision") or {}
-    action = decision.get("action")
-    if instruction and action != "escalate":
-        screen.say(f"  instruction: {instruction['prompt_suffix']}")
-    if action == "escalate":
-        screen.say(f"  then: escalate, {decision['reason']}", style="yellow")
-    elif action in ("retry", "change_strategy"):
-        how = " with another strategy" if action == "change_strategy" else ""
-        screen.say(f"  then: {decision['mode'].replace('_', ' ')}{how}: {decision['reason']}")
+def _decision(verdict: Verdict) -> None:
+    escalated = isinstance(verdict.decision, Escalate)
+    if verdict.instruction and not escalated:
+        screen.say(f"  instruction: {verdict.instruction.prompt_suffix}")
+    if then := words.next_step(verdict.decision):
+        screen.say(f"  then: {then}", style="yellow" if escalated else None)
 
 
 def _cycles(view: JobView) -> None:
@@ -150,7 +142,7 @@ def _cycles(view: JobView) -> None:
 
 
 def _answer(view: JobView) -> None:
-    best = best_attempt(view)
+    best = view.best
     if best is None or best.output is None:
         return
     screen.say()

@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from mulligan.console.reports.job_document import job_document
-from mulligan.console.reports.words import place_without_texts
-from mulligan.policies.failures.redaction import is_name
+from mulligan.policies.failures.redaction import is_name, redacted_place
 from mulligan.policies.jobs.job import OpenModel, RunnerSpec, VerifierSpec
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 from mulligan.workers.ledger.job_pages import JobRow
@@ -150,7 +149,6 @@ def _more(attempt: AttemptView) -> dict[str, Any]:
         "cures": plan.cures,
         "cycle_id": plan.cycle_id,
         "since": plan.since,
-        "signatures": attempt.verdict.get("signatures", []),
         "diff": output.diff if output else None,
         "elapsed_seconds": output.elapsed_seconds if output else None,
     }
@@ -230,7 +228,13 @@ def _findings(thing: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _finding(finding: Mapping[str, Any], verifier_id: str | None) -> dict[str, Any]:
     found, code = _masked(finding, _QUOTES), finding.get("code")
     if finding.get("path") is not None:
-        found["path"] = place_without_texts(finding, verifier_id) or REDACTED
+        place = redacted_place(
+            finding["path"],
+            verifier_id=verifier_id,
+            code=code,
+            schema_path=finding.get("schema_path"),
+        )
+        found["path"] = place or REDACTED
     if code is not None and not is_name(code):
         found["code"] = REDACTED
     return found

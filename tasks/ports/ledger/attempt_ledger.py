@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import AttemptPlan, Job, Output
+from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, Lease, Publication
 
 
@@ -90,11 +91,8 @@ class SessionNote:
 class Settlement:
     """Everything that follows from one attempt; recorded whole or not at all."""
 
-    #: The verdict, JSON-ready: results, score, success, failure, instruction, decision.
-    verdict: Mapping[str, Any]
-    score: float | None
-    success: bool
-    kind: str | None = None
+    verdict: Verdict
+    #: The failures that the memory counts. An observed task has none that count.
     signatures: tuple[str, ...] = ()
     then: NextAttempt | Finish
     #: The cycle whose mandatory retry this attempt was.

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.jobs.job import AttemptPlan, Job, Output
+from mulligan.policies.repair.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +18,8 @@ class AttemptView:
     plan: AttemptPlan
     state: str
     output: Output | None
-    verdict: Mapping[str, Any]
+    #: None until the attempt is settled.
+    verdict: Verdict | None
     queued_at: float | None
     started_at: float | None
     settled_at: float | None
@@ -25,6 +27,11 @@ class AttemptView:
     claims: int
     faults: int
     last_fault: str | None
+
+    @property
+    def score(self) -> float | None:
+        """0 to 100; None while it is not settled, and if nothing was verified."""
+        return self.verdict.score if self.verdict is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +53,12 @@ class JobView:
     tenant: str | None = None
     attempts: tuple[AttemptView, ...] = ()
     cycles: tuple[SelfRepairCycle, ...] = ()
+
+    @property
+    def best(self) -> AttemptView | None:
+        """The attempt whose answer is the job's: the best one, good enough or not."""
+        number = self.best_attempt
+        return next((each for each in self.attempts if each.plan.number == number), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from celery import Celery
 from support.fleet import GOOD, MISSING, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
+from support.ledger_stage import failure_of, verdict_of
+
+from mulligan.policies import ChangeStrategy, Escalate, Retry
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +23,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def test_a_good_answer_needs_one_attempt(fleet: Fleet) -> None:
     view = fleet.one(scripted(GOOD))
     assert (view.state, len(view.attempts), view.cycles) == ("succeeded", 1, ())
-    assert view.attempts[0].verdict["score"] == 100
+    assert view.attempts[0].score == 100
 
 
 def test_a_fence_is_repaired_for_free_and_costs_points(fleet: Fleet) -> None:
     view = fleet.one(scripted(f"```json\n{GOOD}\n```"))
     assert (view.state, len(view.attempts)) == ("succeeded", 1)
-    assert view.attempts[0].verdict["score"] == 95
-    assert view.attempts[0].verdict["coercions"] == ["fence"]
+    assert view.attempts[0].score == 95
+    assert verdict_of(view.attempts[0]).coercions == ("fence",)
 
 
 def test_a_low_score_is_repaired_by_the_mandatory_retry(fleet: Fleet) -> None:
@@ -45,9 +48,9 @@ def test_the_same_failure_again_changes_the_strategy_and_then_stops(fleet: Fleet
     view = fleet.one(scripted(WRONG_TYPE))
     assert view.state == "escalated"
     assert view.reason == "repeated_failure"
-    actions = [attempt.verdict["decision"]["action"] for attempt in view.attempts]
+    decisions = [type(verdict_of(attempt).decision) for attempt in view.attempts]
     # n = 0: mandatory; n = 1: another strategy; n = 2: stop
-    assert actions == ["retry", "change_strategy", "escalate"]
+    assert decisions == [Retry, ChangeStrategy, Escalate]
     assert {cycle.status.value for cycle in view.cycles} == {"escalated"}
 
 
@@ -69,9 +72,9 @@ def test_slow_verifiers_run_as_tasks_of_their_own_and_fan_in(fleet: Fleet) -> No
     job = scripted(GOOD, verifiers=["json.object", slow, broken, slow])
     view = fleet.one(job)
     assert view.state == "succeeded"
-    results = view.attempts[0].verdict["results"]
-    assert [r["status"] for r in results] == ["pass", "pass", "fail", "pass"]
-    assert view.attempts[0].verdict["score"] == 75
+    results = verdict_of(view.attempts[0]).results
+    assert [r.status for r in results] == ["pass", "pass", "fail", "pass"]
+    assert view.attempts[0].score == 75
 
 
 def test_a_missing_program_never_blames_the_answer(fleet: Fleet) -> None:
@@ -187,7 +190,7 @@ def test_workspaces_travel_with_the_job(fleet: Fleet, tmp_path: Path) -> None:
     )
     view = fleet.one(job)
     assert view.state == "succeeded", view.detail
-    assert view.attempts[0].verdict["failure"]["kind"] == "test_failed"
+    assert failure_of(view.attempts[0]).kind == "test_failed"
     assert "test_double" in (view.attempts[1].plan.prompt or "")
 
 

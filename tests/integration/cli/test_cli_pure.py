@@ -265,7 +265,7 @@ def test_verify_a_bad_answer_and_see_the_next_prompt() -> None:
     argv = ("verify", write("job.json", job()), "--answer", "-", "--next-prompt")
     shown = mulligan(*argv, stdin='{"age": "31"}', code=1).stdout
     assert "✗ contract.schema" in shown
-    assert "next: immediate retry, because score 50 is below 70" in shown
+    assert "next: immediate retry: score 50 is below 70" in shown
     assert "--- first prompt\n+++ corrected prompt" in shown
     assert "+$.age has the wrong type." in shown
     told = json.loads(mulligan(*argv, "--json", stdin='{"age": "31"}', code=1).stdout)

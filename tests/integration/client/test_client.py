@@ -20,6 +20,7 @@ from pydantic import BaseModel, field_validator
 from support.cli_process import Shell, new_shell
 from support.client_models import Person
 from support.fleet import GOOD, SCHEMA, WRONG_TYPE, Fleet, running_fleet
+from support.ledger_stage import failure_of
 from support.web import Served, new_token, served
 
 from mulligan import AsyncClient, BadValue, Client, Job, JobFailed, NotAllStored, WaitTimeout
@@ -93,9 +94,9 @@ def test_a_value_is_the_model_and_its_validators_reach_the_corrected_prompt(
     assert result.value == Person(name="ALICE", age=31)
     assert (result.ok, result.state, result.score, result.reason) == (True, "succeeded", 100, None)
     first, second = result.attempts
-    assert first.verdict["failure"]["kind"] == "schema_invalid"
-    (finding,) = first.verdict["failure"]["findings"]
-    assert (finding["path"], finding["code"]) == ("$.name", "value_error")
+    assert failure_of(first).kind == "schema_invalid"
+    (finding,) = failure_of(first).findings
+    assert (finding.path, finding.code) == ("$.name", "value_error")
     assert "$.name: write the name in capital letters" in (second.plan.prompt or "")
     assert second.plan.decoding.constrained
     story = result.story()

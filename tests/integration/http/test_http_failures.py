@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 from support.figure_stories import jobs_ran
 from support.fleet import GOOD, WRONG_TYPE, scripted
-from support.ledger_stage import SettingsMaker
+from support.ledger_stage import SettingsMaker, failure_of
 from support.web import ask, new_token
 
 from mulligan.console.http.broadcast import EventFilter
@@ -53,7 +53,7 @@ def failures(api: TestClient, **params: Any) -> list[dict[str, Any]]:
 
 
 def signature_of(view: JobView) -> str:
-    return str(view.attempts[0].verdict["failure"]["coarse_signature"])
+    return str(failure_of(view.attempts[0]).coarse_signature)
 
 
 def test_failures_are_ranked_with_what_repaired_them(

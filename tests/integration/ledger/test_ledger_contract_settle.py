@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic_core import PydanticSerializationError
 from support.ledger_stage import (
     Stage,
     StageMaker,
     answer,
     escalates,
+    make_verdict,
+    passed,
     retries_at_once,
     retries_by_policy,
     succeeds,
@@ -17,6 +20,7 @@ from support.ledger_stage import (
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.jobs.job import AttemptPlan
+from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import ClaimRefused, CyclePlan, Entry, Publication, Remedy
 
 
@@ -42,8 +46,8 @@ def test_a_memory_that_jobs_share_forgets_what_it_saw_least_often(stage: StageMa
 def test_success_ends_the_job(play: Stage) -> None:
     job_id = play.submit()
     claim = play.take(job_id)
-    verdict = {"score": 92.5, "results": [{"status": "pass"}], "failure": None}
-    assert play.settle(claim, succeeds(claim, score=92.5, verdict=verdict)) is None
+    verdict = Verdict(score=92.5, success=True, results=(passed(),), coercions=("fence",))
+    assert play.settle(claim, succeeds(claim, verdict=verdict)) is None
     view, attempt = play.view(job_id), play.attempt(job_id)
     assert (view.state, view.best_attempt) == ("succeeded", 1)
     assert view.finished_at is not None
@@ -55,8 +59,9 @@ def test_success_ends_the_job(play: Stage) -> None:
 def test_a_verdict_that_cannot_be_serialised_changes_nothing(play: Stage) -> None:
     job_id = play.submit()
     claim = play.take(job_id)
-    with pytest.raises(TypeError):
-        play.ledger.settle(claim.lease, succeeds(claim, verdict={"score": object()}))
+    result = passed().model_copy(update={"evidence": {"found": object()}})
+    with pytest.raises(PydanticSerializationError):
+        play.ledger.settle(claim.lease, succeeds(claim, verdict=Verdict(results=(result,))))
     assert play.view(job_id).state == "running"
     play.settle(claim, succeeds(claim))
 
@@ -159,7 +164,7 @@ def test_a_job_cancelled_meanwhile_keeps_the_verdict_and_goes_nowhere(play: Stag
         assert play.settle(claim, retries_at_once(claim)) is None
     view = play.view(job_id)
     assert (view.state, len(view.attempts), view.cycles) == ("cancelled", 1, ())
-    assert view.attempts[0].verdict == {"score": 40.0}
+    assert view.attempts[0].verdict == make_verdict(score=40.0)
     play.advance(play.settings.outbox_grace + 1)
     assert play.swept("attempt", "repair") == set()
 

@@ -21,6 +21,15 @@ from support.ledger_stage import (
 from support.web import ask, new_token
 
 from mulligan.console.http.context import ConsoleContext, open_context
+from mulligan.policies import (
+    FailureKind,
+    FailureRecord,
+    Finding,
+    RepairInstruction,
+    Verdict,
+    VerificationResult,
+    VerificationStatus,
+)
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger import ClaimRefused, Submission
 from mulligan.workers.ledger import job_ids
@@ -48,25 +57,29 @@ def repaired(stage: Stage, **fields: Any) -> str:
     first = stage.take(job_id)
     kept = stage.ledger.store_output(first.lease, Output(text=f"first {SECRET}"))
     assert not isinstance(kept, ClaimRefused)
-    failure = {
-        "kind": "schema_invalid",
-        "coarse_signature": "v1:abc",
-        "message": f"quotes {SECRET}",
-        "findings": [{"message": SECRET, "path": "$.age", "code": "type"}],
-    }
-    verdict = {
-        "score": 40.0,
-        "failure": failure,
-        "instruction": {"prompt_suffix": SECRET},
-        "results": [
-            {
-                "status": "fail",
-                "verifier_id": "contract.schema",
-                "summary": SECRET,
-                "errors": [{"message": SECRET, "path": "$.age", "code": "type"}] * 2,
-            }
-        ],
-    }
+    finding = Finding(message=SECRET, path="$.age", code="type")
+    verdict = Verdict(
+        score=40.0,
+        failure=FailureRecord(
+            kind=FailureKind.SCHEMA_INVALID,
+            classification_signature="v1:abcd",
+            coarse_signature="v1:abc",
+            message=f"quotes {SECRET}",
+            source="verify",
+            findings=(finding,),
+        ),
+        instruction=RepairInstruction(
+            action="fix_type", prompt_suffix=SECRET, minimal_next_step=SECRET
+        ),
+        results=(
+            VerificationResult(
+                status=VerificationStatus.FAIL,
+                verifier_id="contract.schema",
+                summary=SECRET,
+                errors=(finding, finding),
+            ),
+        ),
+    )
     stage.settle(first, retries_at_once(first, verdict=verdict))
     second = stage.take(job_id, 2)
     stage.ledger.store_output(second.lease, Output(text=SECRET))

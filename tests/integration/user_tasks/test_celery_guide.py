@@ -177,7 +177,7 @@ def test_by_hand_and_scored(guide: Guide, model: Model, ledger: RedisLedger) -> 
     result = tasks["scored"].apply(args=("rapid",))
     assert result.get() == "fast, quick, swift"
     assert "and not 3" in model.prompts[3]
-    scores = [attempt.verdict["score"] for attempt in view_of(ledger, result.id).attempts]
+    scores = [attempt.score for attempt in view_of(ledger, result.id).attempts]
     assert scores == [33.4, 100]
 
 

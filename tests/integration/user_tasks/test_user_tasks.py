@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from celery import Celery
 from support.fleet import Server, wait_for
+from support.ledger_stage import failure_of, verdict_of
 
+from mulligan.policies import Retry
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.calls import connect
@@ -157,7 +159,7 @@ def test_a_task_may_ask_for_a_repair_by_hand(mine: Mine) -> None:
     result = mine.send("by_hand", "tea")
     assert "say please" in result.get(timeout=60)
     view = mine.ended(result.id)
-    assert view.attempts[0].verdict["score"] == 40
+    assert view.attempts[0].score == 40
 
 
 def test_the_same_failure_again_is_escalated(mine: Mine) -> None:
@@ -170,14 +172,14 @@ def test_the_same_failure_again_is_escalated(mine: Mine) -> None:
 def test_a_plain_function_is_a_verifier(mine: Mine) -> None:
     view = mine.ended(mine.send("shorten", "fifteen letters").id)
     assert view.state == "escalated"
-    assert "longer than ten" in view.attempts[0].verdict["failure"]["message"]
+    assert "longer than ten" in failure_of(view.attempts[0]).message
     assert mine.ended(mine.send("shorten", "x" * 30).id).state == "succeeded"
 
 
 def test_an_ordinary_exception_is_classified(mine: Mine) -> None:
     view = mine.ended(mine.send("crashes").id)
     assert view.state == "escalated"
-    assert view.attempts[0].verdict["failure"]["kind"] == "missing_context"
+    assert failure_of(view.attempts[0]).kind == "missing_context"
 
 
 def test_observing_records_and_retries_nothing(mine: Mine) -> None:
@@ -185,7 +187,7 @@ def test_observing_records_and_retries_nothing(mine: Mine) -> None:
     assert result.get(timeout=60).startswith("not JSON")
     view = mine.ended(result.id)
     assert (view.state, view.reason, len(view.attempts)) == ("cancelled", "observed", 1)
-    assert view.attempts[0].verdict["decision"]["action"] == "retry"
+    assert type(verdict_of(view.attempts[0]).decision) is Retry
 
 
 def test_other_tasks_are_left_alone(mine: Mine) -> None:

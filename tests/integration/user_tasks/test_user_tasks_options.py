@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 from celery.exceptions import MaxRetriesExceededError, Retry
 from pydantic import BaseModel
+from support.ledger_stage import failure_of
 
 from mulligan import RepairingTask, Scored, install
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
@@ -105,7 +106,7 @@ def test_a_retry_of_the_tasks_own_is_the_failure_of_the_attempt(
     assert ran == [0, 0, 0]
     view = view_of(ledger, result.id)
     assert (view.state, len(view.attempts), len(ledger.jobs())) == ("escalated", 3, 1)
-    message = view.attempts[0].verdict["failure"]["message"]
+    message = failure_of(view.attempts[0]).message
     assert message == (str(exc) if exc else "the task asked to be run again")
 
 
@@ -119,8 +120,8 @@ def test_a_retry_without_exc_is_classified_by_what_is_being_handled(
             raise self.retry(countdown=0) from None
 
     result = app.task(base=RepairingTask, shared=False)(asking).apply()
-    failure = view_of(ledger, result.id).attempts[0].verdict["failure"]
-    assert failure["kind"] == "missing_context"
+    failure = failure_of(view_of(ledger, result.id).attempts[0])
+    assert failure.kind == "missing_context"
 
 
 def test_a_retry_of_the_tasks_own_passes_the_tasks_own_handlers(
@@ -136,7 +137,7 @@ def test_a_retry_of_the_tasks_own_passes_the_tasks_own_handlers(
         return "went on"
 
     result = app.task(base=RepairingTask, shared=False)(asking).apply()
-    assert view_of(ledger, result.id).attempts[0].verdict["failure"]["message"] == "wrong"
+    assert failure_of(view_of(ledger, result.id).attempts[0]).message == "wrong"
 
 
 def test_a_retry_of_the_tasks_own_publishes_nothing_but_the_repair(app: Celery) -> None:

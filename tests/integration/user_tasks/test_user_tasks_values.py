@@ -14,6 +14,7 @@ from celery import Celery
 from celery.exceptions import Retry
 from kombu import entity
 from pydantic import BaseModel
+from support.ledger_stage import verdict_of
 
 from mulligan import Repair, RepairingTask, install
 from mulligan.tasks.ports.errors import BadInput
@@ -92,7 +93,7 @@ def test_a_deploy_that_adds_a_verifier_leaves_jobs_on_their_way_as_they_are(
     told = task.delay()
     assert told.get() == "{}"
     view = view_of(ledger, told.id)
-    assert [len(attempt.verdict["results"]) for attempt in view.attempts] == [1, 1]
+    assert [len(verdict_of(attempt).results) for attempt in view.attempts] == [1, 1]
 
 
 # -- arguments -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ledger_stage import fake_blobs
+from support.ledger_stage import failure_of, fake_blobs
 
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output, VerifierSpec, Workspace
@@ -125,5 +125,5 @@ def test_the_author_gets_a_corrected_prompt_and_the_second_plan_is_taken(
     result = mulligan_stack.run(job, answers=[wrong, right])
     assert_repaired(result, attempts=2)
     first, second = result.attempts
-    assert first.verdict["failure"]["kind"] == "missing_context"
+    assert failure_of(first).kind == "missing_context"
     assert "Nearest lines: 3: 'three'" in str(second.plan.prompt)

@@ -276,7 +276,7 @@ def test_slow_verifiers_run_where_they_always_do(school: School) -> None:
     assert school.report(task, None) == ClaimRefused("verifying")
     assert school.nothing()
     run_verification(school.context, Entry("verification", job_id, 1, 0))
-    assert school.view(job_id).attempts[0].verdict["score"] == 100
+    assert school.view(job_id).attempts[0].score == 100
 
 
 # -- delayed verification --------------------------------------------------------------------------

@@ -130,7 +130,8 @@ def test_an_odd_error_of_a_runner_is_a_failure_like_any_other() -> None:
     assert isinstance(odd, Exception)
     verdict = judge_error(job, AttemptPlan(), odd, RetryMemory())
     assert isinstance(verdict.decision, Retry)
-    assert verdict.failures[0].evidence["exit_code"] == "E42"
+    assert verdict.failure is not None
+    assert verdict.failure.evidence["exit_code"] == "E42"
 
 
 def test_a_number_that_python_does_not_print_is_left_out() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from support.ledger_stage import fake_ledger, make_job
+from support.ledger_stage import failure_of, fake_ledger, make_job
 
 from mulligan.policies.failures.failure import FailureKind
 from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
@@ -103,7 +103,7 @@ def test_an_answer_over_the_cap_is_cut_and_counts_as_truncated() -> None:
     output = view.attempts[0].output
     assert output is not None
     assert len(output.text) == 20
-    assert view.attempts[0].verdict["failure"]["cause"] == "truncated"
+    assert failure_of(view.attempts[0]).cause == "truncated"
 
 
 def test_text_that_is_no_text_is_replaced_not_fatal() -> None:
@@ -134,7 +134,7 @@ def test_a_transport_fault_is_no_failure_of_the_answer() -> None:
     assert isinstance(outcome, Requeued)
     assert outcome.delay == 3.5  # what it asked for, and half of the first back-off of 1 s
     assert (view.state, view.waiting_for) == ("waiting", "delay")
-    assert view.attempts[0].verdict == {}
+    assert view.attempts[0].verdict is None
     assert view.attempts[0].faults == 1
 
 
@@ -159,7 +159,7 @@ def test_a_runner_that_fails(error: Exception, state: str, reason: str | None) -
     outcome, view = Shop(error).run(make_job())
     assert isinstance(outcome, Settled)
     assert (view.state, view.reason) == (state, reason)
-    assert view.attempts[0].verdict["score"] is None
+    assert view.attempts[0].score is None
     assert view.cycles == ()
 
 
@@ -220,7 +220,7 @@ def test_a_verifier_without_a_verdict_is_run_again_on_the_same_answer() -> None:
     outcome, view = services.run(make_job())
     assert isinstance(outcome, Requeued)
     assert view.attempts[0].output is not None
-    assert view.attempts[0].verdict == {}
+    assert view.attempts[0].verdict is None
 
 
 def intake(**changes: Any) -> Intake:

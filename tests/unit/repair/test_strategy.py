@@ -78,7 +78,8 @@ def test_a_low_score_is_corrected_at_once() -> None:
     assert plan.decoding.temperature < 0.8
     assert plan.technique is not None
     assert plan.technique.endswith("+constrained")
-    assert plan.cures == verdict.failures[0].coarse_signature
+    assert verdict.failure is not None
+    assert plan.cures == verdict.failure.coarse_signature
 
 
 def test_a_truncated_answer_gets_a_larger_cap_and_is_not_shown_again() -> None:
@@ -92,7 +93,8 @@ def test_a_truncated_answer_gets_a_larger_cap_and_is_not_shown_again() -> None:
 
 def test_a_changed_strategy_starts_afresh_with_the_next_model() -> None:
     first = judge(job(), AttemptPlan(), [WRONG_TYPE], RetryMemory())
-    memory = RetryMemory().record(first.failures[0])
+    assert first.failure is not None
+    memory = RetryMemory().record(first.failure)
     plan = AttemptPlan(number=2, mode="immediate_retry")
     verdict = judge(job(), plan, [WRONG_TYPE], memory)
     assert isinstance(verdict.decision, ChangeStrategy)
@@ -119,7 +121,8 @@ def test_the_failed_required_verifier_listed_first_decides() -> None:
         ]
     )
     verdict = judge(of, AttemptPlan(), [TRUNCATED, WRONG_TYPE], RetryMemory())
-    assert [record.verifier_id for record in verdict.failures] == ["contract.schema", "json.object"]
+    assert verdict.failure is not None
+    assert verdict.failure.verifier_id == "contract.schema"
     assert len(verdict.signatures) == 2
 
 
@@ -219,7 +222,8 @@ def test_an_answer_that_should_be_json_is_constrained(
 def test_a_changed_strategy_constrains_without_a_schema_too() -> None:
     of = job(verifiers=["json.object"])
     first = judge(of, AttemptPlan(), [TRUNCATED], RetryMemory())
-    memory = RetryMemory().record(first.failures[0])
+    assert first.failure is not None
+    memory = RetryMemory().record(first.failure)
     plan = AttemptPlan(number=2, mode="immediate_retry")
     after = next_plan(judge(of, plan, [TRUNCATED], memory), of=of)
     assert (after.decoding.fallback, after.decoding.constrained) == (1, True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from support.ledger_stage import MovableClock, fake_ledger, make_job
+from support.ledger_stage import MovableClock, failure_of, fake_ledger, make_job, verdict_of
 
 from mulligan.console.cli.commands.observe import observe_report
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
@@ -188,7 +188,7 @@ def test_a_scored_answer_of_a_lost_worker_keeps_its_score() -> None:
     context.stored_by_a_lost_worker(Output(text="{}"), given=found)
     context.deliver(raises(AssertionError("asked again")))
     assert context.calls == []
-    assert context.view.attempts[0].verdict["score"] == 10
+    assert context.view.attempts[0].score == 10
 
 
 # -- what a task may say ---------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_scored_is_taken_instead_of_the_verifiers() -> None:
     ran = context.deliver(answers(Scored("no JSON", check(VerificationStatus.PASS, 90))))
     assert ran.value == "no JSON"
     assert context.view.state == "succeeded"
-    assert context.view.attempts[0].verdict["score"] == 90
+    assert context.view.attempts[0].score == 90
 
 
 def test_scored_below_70_is_retried() -> None:
@@ -220,8 +220,8 @@ def test_repair_says_what_is_wrong_and_where() -> None:
     ran = context.deliver(raises(Repair("say please", score=40, path="$.manners")))
     assert isinstance(ran.error, Repair)
     attempt = context.view.attempts[0]
-    assert attempt.verdict["score"] == 40
-    assert attempt.verdict["results"][0]["verifier_id"] == BY_HAND
+    assert attempt.score == 40
+    assert verdict_of(attempt).results[0].verifier_id == BY_HAND
     assert attempt.output is None
     before = bench_before(context)
     assert before.results[0].errors[0].path == "$.manners"
@@ -231,7 +231,7 @@ def test_repair_says_what_is_wrong_and_where() -> None:
 def test_an_exception_is_classified_and_the_next_attempt_is_told() -> None:
     context = Bench()
     context.deliver(raises(KeyError("age")))
-    assert context.view.attempts[0].verdict["failure"]["kind"] == "missing_context"
+    assert failure_of(context.view.attempts[0]).kind == "missing_context"
     context.deliver(answers("{}"), number=2)
     first, second = context.calls
     assert first is None
@@ -248,7 +248,7 @@ def test_a_verifier_that_fails_itself_does_not_blame_the_answer() -> None:
     context.checks["own.broken"] = CallableVerifier(broken)
     context.deliver(answers("{}"))
     assert (context.view.state, context.view.waiting_for) == ("waiting", "delay")
-    assert context.view.attempts[0].verdict == {}
+    assert context.view.attempts[0].verdict is None
 
 
 def test_a_verifier_that_the_task_no_longer_has_does_not_blame_the_answer() -> None:
@@ -307,7 +307,7 @@ def test_a_free_repair_is_in_what_the_caller_gets(text: str) -> None:
     attempt = context.view.attempts[0]
     assert attempt.output is not None
     assert attempt.output.text == text
-    results = [VerificationResult.model_validate(r) for r in attempt.verdict["results"]]
+    results = verdict_of(attempt).results
     assert answer_of(attempt.output, results) == '{"name": "Alice"}'
     assert Bench().deliver(answers(text), enforce=False).value == text
 

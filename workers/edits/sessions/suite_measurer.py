@@ -249,12 +249,10 @@ class SuiteMeasurer:
         view = self._intake.ledger.job(job_id)
         if view is None:
             return _score(task, 0.0, f"job {job_id} is no longer known", verdict=False)
-        first = view.attempts[0] if view.attempts else None
-        settled = first is not None and first.settled_at is not None
-        score = first.verdict.get("score") if first is not None and settled else None
-        if score is not None:
+        verdict = view.attempts[0].verdict if view.attempts else None
+        if verdict is not None and verdict.score is not None:
             self._close(view)
-            return _score(task, min(1.0, max(0.0, float(score) / 100)))
+            return _score(task, min(1.0, max(0.0, verdict.score / 100)))
         if view.state not in TERMINAL:
             return None
         why = f"job {job_id} was {view.state}: {view.detail or view.reason or 'no score'}"
