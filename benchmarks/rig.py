@@ -17,7 +17,7 @@ import redis
 
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.local.embedded_redis import find_server
-from mulligan.workers.services import Services, build_services
+from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings
 
 _QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
@@ -60,7 +60,7 @@ class Rig:
 
     def services(self) -> Services:
         settings = Settings(broker_url=self.broker, allow_inline=True, task_events=False)
-        return build_services(settings, create_app(settings), local_paths=True)
+        return app_services(settings, create_app(settings), local_paths=True)
 
     def cpu(self) -> tuple[float, float]:
         """CPU seconds used so far by the workers and by Redis."""

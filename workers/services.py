@@ -1,4 +1,4 @@
-"""The composition root: settings in, a workbench out. Celery is imported by its users alone."""
+"""The composition root: puts the parts of one process together. Celery is imported lazily."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import os
 import random
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.job import Decoding, RunnerSpec, VerifierSpec
-from mulligan.tasks.jobs.context import AttemptContext, Breakers, ResolvedRunner
+from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import Lease, Ledger, Publication
+from mulligan.tasks.ports.ledger import Publication
 from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.workers.admission.claim_time import answer_time, verifier_problem
 from mulligan.workers.admission.intake import build_intake, check_job, resolve_command
@@ -39,45 +38,44 @@ from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 if TYPE_CHECKING:
     from celery import Celery
 
-    from mulligan.workers.celery.publisher import Publisher
-
 Publish = Callable[[Sequence[Publication]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """One process's own set of everything."""
+    """What one process has: a Celery worker, the console, a command, or threads of a client."""
 
     settings: Settings
+    #: The settings in force now: some are read again.
+    live: LiveSettings
     ledger: RedisLedger
     blobs: BlobStore
+    breakers: RedisBreakers
     runners: RunnerRegistry
     verifiers: VerifierRegistry
-    publisher: Publisher
+    #: Sends entries of the outbox to whoever runs them.
+    publish: Publish
     leases: LeaseKeeper
+    #: What running an attempt needs, and what accepting a job needs.
     context: AttemptContext
     intake: Intake
-    #: The settings that are read again, and who is told what happens.
-    live: LiveSettings
     webhooks: Webhooks
     #: When the configuration changed.
-    configured: ConfigChanges
+    config_changes: ConfigChanges
 
 
-@dataclass(frozen=True, kw_only=True)
-class Components:
-    """What every process has, whoever brings it its messages."""
-
-    runners: RunnerRegistry
-    verifiers: VerifierRegistry
-    context: AttemptContext
-    intake: Intake
-
-
-def build_services(
-    settings: Settings, app: Celery, *, patience: float | None = None, local_paths: bool = False
+def app_services(
+    settings: Settings,
+    app: Celery,
+    *,
+    patience: float | None = None,
+    local_paths: bool = False,
+    **publisher: Any,
 ) -> Services:
-    """Wire everything for one process. Nothing is contacted yet."""
+    """The services of a process that publishes through a Celery app. Nothing is contacted yet.
+
+    ``publisher`` are further options of the Publisher.
+    """
     from mulligan.workers.celery.publisher import Publisher
 
     live = LiveSettings(settings)
@@ -87,97 +85,95 @@ def build_services(
         patience=settings.worker_patience if patience is None else patience,
         live=live.current,
     )
-    blobs = blob_store(settings, ledger.calls)
-    publisher = Publisher(app, ledger, step=step)
-    leases = LeaseKeeper(ledger, interval=settings.lease / 3)
-    components = build_components(
+    return build_services(
         settings,
         ledger,
-        blobs=blobs,
-        breakers=redis_breakers(settings, ledger),
-        publish=publisher.publish,
-        holding=leases.holding,
+        publish=Publisher(app, ledger, step=step, **publisher).publish,
+        leases=LeaseKeeper(ledger, interval=settings.lease / 3),
         local_paths=local_paths,
         live=live,
     )
-    return Services(
-        settings=settings,
-        ledger=ledger,
-        blobs=blobs,
-        runners=components.runners,
-        verifiers=components.verifiers,
-        publisher=publisher,
-        leases=leases,
-        context=components.context,
-        intake=components.intake,
-        live=live,
-        webhooks=Webhooks(ledger.calls, settings.key_prefix, live, job=ledger.job),
-        configured=ConfigChanges(ledger.calls, settings.key_prefix),
-    )
 
 
-def redis_breakers(settings: Settings, ledger: RedisLedger) -> RedisBreakers:
-    return RedisBreakers(ledger.calls, prefix=settings.key_prefix, now=ledger.now)
-
-
-def build_components(
+def build_services(
     settings: Settings,
-    ledger: Ledger,
+    ledger: RedisLedger,
     *,
-    blobs: BlobStore,
-    breakers: Breakers,
     publish: Publish,
-    holding: Callable[[Lease, float], AbstractContextManager[None]],
-    local_paths: bool,
+    leases: LeaseKeeper,
+    local_paths: bool = False,
     live: LiveSettings | None = None,
-) -> Components:
-    """Runners, verifiers, workbench and intake over any ledger."""
-    known = live or LiveSettings(settings)
-    exempt = LiveExemptTypes(known)
+) -> Services:
+    """Put the parts together, over any ledger and any way to publish. Nothing is contacted yet.
+
+    ``local_paths``: whether jobs may name any directory of this host as their workspace.
+    """
+    live = live or LiveSettings(settings)
+    blobs = blob_store(settings, ledger.calls)
+    breakers = RedisBreakers(ledger.calls, prefix=settings.key_prefix, now=ledger.now)
     runners = RunnerRegistry(profiles=settings.runners, blobs=blobs)
     verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
+    exempt = LiveExemptTypes(live)
     context = AttemptContext(
         ledger=ledger,
-        runner=lambda spec: _in_hand(runners, settings, spec),
-        verifier=lambda spec: _verifier(verifiers, settings, blobs, spec),
+        runner=lambda spec: _resolve_runner(runners, settings, spec),
+        verifier=lambda spec: _build_verifier(verifiers, settings, blobs, spec),
         publish=publish,
-        holding=holding,
+        holding=leases.holding,
         breakers=breakers,
         worker=f"{socket.gethostname()}:{os.getpid()}",
         exempt_task_types=exempt,
         tenant=lambda job: rows.tenant_of(job, settings),
-        guardrail=Guardrail(
-            window=settings.guard_window, loops=settings.guard_loops, share=settings.guard_share
-        ),
-        guard_jobs=settings.guard_jobs,
-        external_lease=settings.external_lease,
-        report_labels=lambda: known.current().report_labels,
-        verifier_tries=settings.verifier_tries,
-        answer_cap=settings.answer_cap,
-        backoff_base=settings.backoff_base,
-        backoff_cap=settings.backoff_cap,
+        report_labels=lambda: live.current().report_labels,
         randomness=random.random,
         step=step,
+        **_limits(settings),
     )
     intake = build_intake(
         settings,
         ledger=ledger,
         publish=publish,
         check=lambda job: check_job(
-            job,
-            settings=settings,
-            runners=runners,
-            verifiers=verifiers,
-            local_paths=local_paths,
+            job, settings=settings, runners=runners, verifiers=verifiers, local_paths=local_paths
         ),
         blobs=lambda: blobs,
         models=verifiers.models,
         exempt=exempt,
     )
-    return Components(runners=runners, verifiers=verifiers, context=context, intake=intake)
+    return Services(
+        settings=settings,
+        live=live,
+        ledger=ledger,
+        blobs=blobs,
+        breakers=breakers,
+        runners=runners,
+        verifiers=verifiers,
+        publish=publish,
+        leases=leases,
+        context=context,
+        intake=intake,
+        webhooks=Webhooks(ledger.calls, settings.key_prefix, live, job=ledger.job),
+        config_changes=ConfigChanges(ledger.calls, settings.key_prefix),
+    )
 
 
-def _in_hand(runners: RunnerRegistry, settings: Settings, spec: RunnerSpec) -> ResolvedRunner:
+def _limits(settings: Settings) -> dict[str, Any]:
+    return {
+        "guardrail": Guardrail(
+            window=settings.guard_window, loops=settings.guard_loops, share=settings.guard_share
+        ),
+        "guard_jobs": settings.guard_jobs,
+        "external_lease": settings.external_lease,
+        "verifier_tries": settings.verifier_tries,
+        "answer_cap": settings.answer_cap,
+        "backoff_base": settings.backoff_base,
+        "backoff_cap": settings.backoff_cap,
+    }
+
+
+def _resolve_runner(
+    runners: RunnerRegistry, settings: Settings, spec: RunnerSpec
+) -> ResolvedRunner:
     runner = runners.for_job(spec, allow_inline=settings.allow_inline)
     defaults = defaults_of(runner)
     return ResolvedRunner(
@@ -187,7 +183,7 @@ def _in_hand(runners: RunnerRegistry, settings: Settings, spec: RunnerSpec) -> R
     )
 
 
-def _verifier(
+def _build_verifier(
     verifiers: VerifierRegistry, settings: Settings, blobs: BlobStore, spec: VerifierSpec
 ) -> Verifier:
     verifier = verifiers.build(resolve_command(spec, settings), blobs=blobs)

@@ -20,13 +20,12 @@ from mulligan.workers.backends.local_model import LocalModel
 from mulligan.workers.backends.placement import BESIDE_UP, Placement, place_jobs
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.heartbeat import fleet
-from mulligan.workers.celery.publisher import Publisher
 from mulligan.workers.celery.queues import ATTEMPT_QUEUE, run_pools
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.home import SupervisedRedis, embedded_redis
 from mulligan.workers.local.stopping import stop_stack
 from mulligan.workers.local.supervisor import Stack, child_environment
-from mulligan.workers.services import Services, build_services
+from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings, load_settings
 
 
@@ -82,13 +81,12 @@ def connect(settings: Settings) -> CliBackend:
     hasty = settings.model_copy(update={"worker_patience": settings.submit_patience})
     app = create_app(hasty)
     _check_transport(app)
-    services = build_services(hasty, app, patience=hasty.submit_patience, local_paths=True)
-
-    publisher = Publisher(app, services.ledger, on_away=_note_broker_away)
-    intake = replace(services.intake, publish=publisher.publish)
+    services = app_services(
+        hasty, app, patience=hasty.submit_patience, local_paths=True, on_away=_note_broker_away
+    )
     return CliBackend(
         settings=hasty,
-        services=replace(services, intake=intake),
+        services=services,
         app=app,
         patience=settings.worker_patience,
     )

@@ -1,4 +1,4 @@
-"""What the HTTP app stands on: settings, shop, ledger, tokens and the event broadcast."""
+"""What the HTTP app needs: services, tokens, the rate limit and the event broadcast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mulligan.console.http.rate_limit import RateLimit
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.tokens import Tokens
-from mulligan.workers.services import Services, build_services
+from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import Settings
 
@@ -46,7 +46,7 @@ def open_context(settings: Settings) -> ConsoleContext:
     # Somebody waits for an answer: for seconds, not for as long as a worker would.
     hasty = settings.model_copy(update={"worker_patience": settings.submit_patience})
     app = create_app(hasty)
-    services = build_services(hasty, app, patience=hasty.submit_patience, local_paths=False)
+    services = app_services(hasty, app, patience=hasty.submit_patience, local_paths=False)
     return ConsoleContext(
         services=services,
         app=app,

@@ -158,13 +158,13 @@ class LocalBackend(LedgerBackend):
         intake = replace(stack.intake, check=lambda job: _undeliverable(job) + check(job))
         super().__init__(stack.ledger, intake)
         self._stack = stack
-        self.runner: Any = stack.settings.default_runner
+        self.runner: Any = stack.services.settings.default_runner
 
     def contract(self, returns: Any) -> dict[str, Any]:
         """The schema, and the key under which the workers of this process find the model."""
         if isinstance(returns, Mapping):
             return {"id": CONTRACT, "schema": dict(returns)}
-        return self._stack.models.contract(returns)
+        return self._stack.services.verifiers.models.contract(returns)
 
     def start(self) -> None:
         self._stack.workers.start()
@@ -206,7 +206,7 @@ class EmbeddedBackend(LocalBackend):
 
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         for job in jobs:
-            self._model.start_for(job, self._stack.settings)
+            self._model.start_for(job, self._stack.services.settings)
         return super().submit(jobs, stored=stored)
 
     def close(self) -> None:

@@ -1,9 +1,8 @@
-"""The parts of a test's in-memory stack: a backend with a script, and services for user tasks."""
+"""The parts of a test's in-memory stack: a backend with scripted answers, and inline tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mulligan.client.backends import LocalBackend, SubmitResult
@@ -12,11 +11,7 @@ from mulligan.policies.jobs.job import Job, RunnerSpec
 if TYPE_CHECKING:
     from celery import Celery
 
-    from mulligan.tasks.jobs.context import AttemptContext
-    from mulligan.tasks.ports.ledger import Ledger
     from mulligan.workers.local.local_stack import LocalStack
-    from mulligan.workers.settings.model import Settings
-    from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 #: One answer per attempt, the last repeats; or a function from the prompt to such a list.
 Answers = Sequence[Any] | Callable[[str], Sequence[Any]]
@@ -42,27 +37,14 @@ class ScriptedBackend(LocalBackend):
         return job.model_copy(update={"runner": script})
 
 
-@dataclass(frozen=True)
-class InMemoryServices:
-    """As much of a worker's shop as a user's own task needs that runs inline."""
-
-    settings: Settings
-    ledger: Ledger
-    context: AttemptContext
-    verifiers: VerifierRegistry
-
-
 def install_in_memory(app: Celery, stack: LocalStack) -> Callable[[], None]:
     """Have the app's repairing tasks run inline over this stack; how to undo that."""
     from mulligan.workers.user_tasks.installed_app import InstalledApp
 
-    services: Any = InMemoryServices(
-        stack.settings, stack.ledger, stack.workers.context, stack.verifiers
-    )
     holder: Any = app
     before, eager = getattr(app, "mulligan", None), app.conf.task_always_eager
     # Where install(app) leaves it.
-    holder.mulligan = InstalledApp(app, {}, make=lambda _settings, _app: services)
+    holder.mulligan = InstalledApp(app, {}, make=lambda _settings, _app: stack.services)
     app.conf.task_always_eager = True
 
     def undo() -> None:

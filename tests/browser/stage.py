@@ -27,7 +27,6 @@ from mulligan.console.cli.exit_codes import stop_on_signals
 from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger import keys
-from mulligan.workers.services import redis_breakers
 from mulligan.workers.settings.model import Settings
 
 INVOICE = {
@@ -131,7 +130,7 @@ def fill(fleet: Fleet, *, scale: int = 8) -> Filled:
     ids = fleet.submit(*jobs)
     waiting = fleet.submit(*(aloud(number) for number in range(1, 4)))
     for _ in range(6):
-        redis_breakers(fleet.services.settings, fleet.ledger).fault(
+        fleet.services.breakers.fault(
             TransportFault("503 from openai-eu", provider="openai-eu", status=503, retry_after=300)
         )
     views = fleet.finished(ids)

@@ -11,7 +11,7 @@ from celery import Celery
 
 from mulligan import Client
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.services import build_services
+from mulligan.workers.services import app_services
 from mulligan.workers.settings.model import load_settings
 
 
@@ -115,7 +115,7 @@ def test_a_bad_address_is_named_by_its_setting(urls: dict[str, Any], said: str) 
         client.cancel("p00-x")
     assert "secret" not in str(refused.value)
     with pytest.raises(BadInput, match=said):
-        build_services(load_settings(**urls), Celery("mine", set_as_current=False))
+        app_services(load_settings(**urls), Celery("mine", set_as_current=False))
 
 
 def test_a_closed_client_says_so() -> None:

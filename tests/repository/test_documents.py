@@ -115,7 +115,8 @@ def test_every_setting_is_documented_and_no_other() -> None:
 def test_a_group_of_settings_is_a_section_of_the_document() -> None:
     sections = re.split(r"^## ", text_of("docs/configuration.md"), flags=re.MULTILINE)
     tables = [{row[0].strip("`") for row in rows(part) if len(row) == 4} for part in sections]
-    groups = [base for base in Settings.__bases__ if base is not BaseSettings]
+    groups = [b for b in Settings.__bases__ if issubclass(b, BaseModel) and b is not BaseSettings]
+    assert len(groups) > 10
     assert [base.__name__ for base in groups if set(base.model_fields) not in tables] == []
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from mulligan.console.http.context import ConsoleContext
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.local.local_workers import LocalWorkers
+from mulligan.workers.local.local_stack import local_stack
 from support.fleet import wait_for
 
 _ENDS = ("succeeded", "escalated", "cancelled")
@@ -17,9 +16,8 @@ _ENDS = ("succeeded", "escalated", "cancelled")
 
 def jobs_ran(context: ConsoleContext, *jobs: dict[str, Any]) -> list[JobView]:
     """Submit jobs to the site's ledger, work on them in this process, and wait for their ends."""
-    with LocalWorkers(context.services.context, slots=2) as workers:
-        intake = replace(context.services.intake, publish=workers.publish)
-        accepted = submit_jobs(intake, [read_job(job) for job in jobs])
+    with local_stack(context.services.settings, context.ledger, slots=2) as stack:
+        accepted = submit_jobs(stack.intake, [read_job(job) for job in jobs])
         return [wait_for(partial(_ended, context, each.id), "a job to end") for each in accepted]
 
 

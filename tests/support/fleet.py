@@ -21,7 +21,7 @@ from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.queues import Pool
 from mulligan.workers.local.embedded_redis import find_server
 from mulligan.workers.local.supervisor import Child, Stack, child_environment
-from mulligan.workers.services import Services, build_services
+from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings
 
 SCHEMA = {
@@ -181,7 +181,7 @@ def running_fleet(
         backoff_cap=0.2,
     )
     fleet = Fleet(
-        build_services(settings, create_app(settings), patience=10, local_paths=True),
+        app_services(settings, create_app(settings), patience=10, local_paths=True),
         stack,
         server,
         folder,

@@ -38,20 +38,20 @@ def _sweep(services: Services, app: Celery) -> int:
     return run_sweep(
         services.ledger,
         empty_queues=lambda: empty_queues(app, QUEUES),
-        publish=services.publisher.publish,
+        publish=services.publish,
     )
 
 
 def _fold(services: Services, _app: Celery) -> int:
     """Add up events into figures, and note when the configuration changed."""
-    services.configured.note(services.live.current(), now=time.time())
+    services.config_changes.note(services.live.current(), now=time.time())
     return Fold(services.ledger.calls, services.settings).run()
 
 
 def _bulk(services: Services, _app: Celery) -> int:
     """Go on with bulk actions on escalations."""
     bulks = RedisBulkActions(services.ledger.calls, prefix=services.settings.key_prefix)
-    return run_bulks(services.ledger, bulks, services.publisher.publish)
+    return run_bulks(services.ledger, bulks, services.publish)
 
 
 def _webhooks(services: Services, _app: Celery) -> int:

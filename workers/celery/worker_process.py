@@ -1,4 +1,4 @@
-"""The shop of a worker process: made once, and anew after a fork."""
+"""The services of a worker process: built once, and again after a fork."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from contextlib import ExitStack
 from celery import Celery
 
 from mulligan.workers.sandbox.private import tidy_once
-from mulligan.workers.services import Services, build_services
+from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings
 
 _RELEASE_SECONDS = 3.0
 
 
 class WorkerProcess:
-    """Holds the shop of this process. ``make`` is for tests: another way to come by one."""
+    """Holds the services of this process. ``make`` builds them; tests pass their own."""
 
     def __init__(
         self,
         settings: Settings,
         app: Celery,
         *,
-        make: Callable[[Settings, Celery], Services] = build_services,
+        make: Callable[[Settings, Celery], Services] = app_services,
     ) -> None:
         self._settings = settings
         self._app = app
         self._make = make
         self._lock = threading.Lock()
-        self._shop: tuple[int, Services] | None = None
+        self._services: tuple[int, Services] | None = None
 
     @property
     def settings(self) -> Settings:
@@ -39,9 +39,9 @@ class WorkerProcess:
     @property
     def services(self) -> Services:
         with self._lock:
-            if self._shop is None or self._shop[0] != os.getpid():
-                self._shop = (os.getpid(), self._make(self.settings, self._app))
-            return self._shop[1]
+            if self._services is None or self._services[0] != os.getpid():
+                self._services = (os.getpid(), self._make(self.settings, self._app))
+            return self._services[1]
 
     def warm_up(self, *, slots: int = 1) -> None:
         """Open the connections before the first jobs need them: they are the worst latency.
@@ -57,10 +57,10 @@ class WorkerProcess:
 
     def give_back(self) -> None:
         """At a cold shutdown: nobody should wait for leases of what will not be finished."""
-        if self._shop is None or self._shop[0] != os.getpid():
+        if self._services is None or self._services[0] != os.getpid():
             return
         # In a thread of its own: this runs in a signal handler, and the interrupted code may be
         # in the middle of a round trip on this thread's connection.
-        release = threading.Thread(target=self._shop[1].leases.release_all, daemon=True)
+        release = threading.Thread(target=self._services[1].leases.release_all, daemon=True)
         release.start()
         release.join(_RELEASE_SECONDS)

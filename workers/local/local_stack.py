@@ -1,35 +1,32 @@
-"""A whole installation in one process: intake, verbs and threads over a ledger, no Celery."""
+"""A whole installation in one process: services and threads over a ledger, no Celery."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 
 from mulligan.tasks.jobs.submit import Intake
-from mulligan.workers.contract_models import ContractModels
+from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.local.local_workers import LocalWorkers
-from mulligan.workers.services import build_components, redis_breakers
+from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings
-from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalStack:
     """Takes jobs and runs them here. Closing it leaves what is unfinished in the ledger."""
 
-    settings: Settings
-    ledger: RedisLedger
-    intake: Intake
+    services: Services
     workers: LocalWorkers
-    verifiers: VerifierRegistry
 
     @property
-    def models(self) -> ContractModels:
-        """Give it a pydantic model to have answers checked by the model's own validators."""
-        return self.verifiers.models
+    def ledger(self) -> RedisLedger:
+        return self.services.ledger
+
+    @property
+    def intake(self) -> Intake:
+        return self.services.intake
 
     def close(self) -> None:
         self.workers.close()
@@ -50,26 +47,23 @@ def local_stack(
     settings: Settings, ledger: RedisLedger, *, slots: int = 4, grace: float = 5.0
 ) -> LocalStack:
     """Wire a stack for this process. Nothing is contacted or started before the first job."""
-    components = build_components(
+    # The workers run what the services publish, and publish what follows: each needs the other.
+    services = build_services(
         settings,
         ledger,
-        blobs=blob_store(settings, ledger.calls),
-        breakers=redis_breakers(settings, ledger),
-        publish=lambda _: None,  # the pool brings its own, and its leases
-        holding=lambda _lease, _deadline: nullcontext(),
+        publish=lambda publications: workers.publish(publications),
+        leases=LeaseKeeper(
+            ledger,
+            interval=settings.lease / 3,
+            on_stuck=lambda entry: workers.replace_slot(entry),
+        ),
         local_paths=True,
     )
     workers = LocalWorkers(
-        components.context,
+        services.context,
+        services.leases,
         slots=slots,
-        lease=settings.lease,
         sweep_interval=settings.sweep_interval,
         grace=grace,
     )
-    return LocalStack(
-        settings=settings,
-        ledger=ledger,
-        intake=replace(components.intake, publish=workers.publish),
-        workers=workers,
-        verifiers=components.verifiers,
-    )
+    return LocalStack(services=services, workers=workers)

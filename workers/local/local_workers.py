@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import TracebackType
 
 from mulligan.tasks.jobs.attempt import run_attempt
@@ -45,21 +44,22 @@ def _is_ours(entry: Entry) -> bool:
 class LocalWorkers:
     """A pool of daemon threads over one ledger, with a sweep; started by the first publication.
 
-    ``bench`` is used with this pool's own ``publish`` and leases. ``grace`` is how long ``close``
-    waits for what is running before it gives the leases back.
+    ``context`` must publish through this pool's ``publish`` and hold its leases in ``leases``: see
+    local_stack.py. ``grace`` is how long ``close`` waits for what is running before it gives the
+    leases back.
     """
 
     def __init__(
         self,
         context: AttemptContext,
+        leases: LeaseKeeper,
         *,
         slots: int = 4,
-        lease: float = 30.0,
         sweep_interval: float = 1.0,
         grace: float = 5.0,
     ) -> None:
-        self._leases = LeaseKeeper(context.ledger, interval=lease / 3, on_stuck=self._replace_slot)
-        self.context = replace(context, publish=self.publish, holding=self._leases.holding)
+        self._context = context
+        self._leases = leases
         self._slots = slots
         self._sweep_interval = sweep_interval
         self._grace = grace
@@ -88,7 +88,7 @@ class LocalWorkers:
             self._start()
             self._changed.notify_all()
         try:
-            self.context.ledger.stamp([publication.entry for publication in taken])
+            self._context.ledger.stamp([publication.entry for publication in taken])
         except LedgerUnavailable as error:
             log.warning("entries are queued but not stamped (%s): the sweep looks again", error)
 
@@ -177,7 +177,7 @@ class LocalWorkers:
     def _work(self) -> None:
         while (entry := self._take()) is not None:
             try:
-                _VERBS[entry.kind](self.context, entry)
+                _VERBS[entry.kind](self._context, entry)
             except Exception:
                 # Nothing is lost: a lease that is held expires, and the sweep brings it back.
                 log.exception("%s broke off; it comes back when its lease has expired", entry)
@@ -189,7 +189,7 @@ class LocalWorkers:
     def _sweep(self) -> None:
         while not self._closed:
             try:
-                run_sweep(self.context.ledger, empty_queues=self._empty, publish=self.publish)
+                run_sweep(self._context.ledger, empty_queues=self._empty, publish=self.publish)
             except Exception:
                 log.exception("the sweep failed; it is tried again")
             with self._changed:
@@ -198,7 +198,7 @@ class LocalWorkers:
     def _empty(self) -> list[str]:
         return [queue for queue, depth in self.depths().items() if not depth]
 
-    def _replace_slot(self, entry: Entry) -> None:
+    def replace_slot(self, entry: Entry) -> None:
         """A slot stuck past its hard deadline is given up, and another thread takes its place."""
         with self._changed:
             if entry in self._stuck or self._closed:

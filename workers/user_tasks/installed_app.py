@@ -18,7 +18,7 @@ from mulligan.workers.celery.periodic import beat_entry
 from mulligan.workers.celery.queue_depth import empty_queues
 from mulligan.workers.celery.queues import JOB_QUEUES
 from mulligan.workers.celery.worker_process import WorkerProcess
-from mulligan.workers.services import Services, build_services
+from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings, load_settings
 from mulligan.workers.user_tasks.messages import LANE
 
@@ -34,7 +34,7 @@ class InstalledApp(WorkerProcess):
         app: Celery,
         given: Mapping[str, Any],
         *,
-        make: Callable[[Settings, Celery], Services] = build_services,
+        make: Callable[[Settings, Celery], Services] = app_services,
     ) -> None:
         """BadInput if a setting is not one."""
         super().__init__(load_settings(**given), app, make=make)
@@ -55,7 +55,7 @@ class InstalledApp(WorkerProcess):
         return run_sweep(
             services.ledger,
             empty_queues=lambda: _empty(self._app, JOB_QUEUES),
-            publish=services.publisher.publish,
+            publish=services.publish,
         )
 
     def attach(self) -> None:

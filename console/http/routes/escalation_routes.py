@@ -229,7 +229,7 @@ def _end(
     ids = [each.id for each in chosen]
     bulk = bulks.create(_action(caller, how, body), which, ids, per_second=body.per_second)
     if 0 < bulk.total <= BATCH:
-        publish = context.services.publisher.publish
+        publish = context.services.publish
         work(context.ledger, bulks, publish, bulk.id, token=secrets.token_hex(8))
         bulk = bulks.get(bulk.id) or bulk
     if bulk.state == "running":

@@ -28,7 +28,6 @@ from mulligan.workers.celery.heartbeat import fleet
 from mulligan.workers.celery.queue_depth import waiting
 from mulligan.workers.celery.queues import QUEUES
 from mulligan.workers.figures.windows import FigureReader
-from mulligan.workers.services import redis_breakers
 
 _BREAKERS = {"closed": 0, "half_open": 1, "open": 2}
 _GROUPS = 5000
@@ -119,7 +118,7 @@ class _Metrics(Collector):
     def _people(self) -> Iterator[Metric]:
         """What needs somebody, or soon may."""
         context = self._site
-        breakers = redis_breakers(context.settings, context.ledger).all()
+        breakers = context.services.breakers.all()
         states = {name: _BREAKERS[breaker.state] for name, breaker in breakers.items()}
         yield _labelled(
             "breaker_state", "0 closed, 1 half open, 2 open; closed ones leave.", "provider", states

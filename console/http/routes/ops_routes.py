@@ -17,7 +17,6 @@ from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES
 from mulligan.workers.figures.windows import FigureReader
 from mulligan.workers.ledger import keys
-from mulligan.workers.services import redis_breakers
 
 #: Without a sweep for this long, nothing that waits is let go.
 SWEEP_AGE = 30.0
@@ -144,7 +143,7 @@ def _for_everybody(caller: Caller) -> None:
 def visible_breakers(context: ConsoleContext, tenant: str | None) -> dict[str, Breaker]:
     """The breakers that somebody bound to a tenant may know of: which providers there are, and
     how they fare, tells of other tenants' work."""
-    return redis_breakers(context.settings, context.ledger).all() if tenant is None else {}
+    return context.services.breakers.all() if tenant is None else {}
 
 
 def visible_pauses(context: ConsoleContext, tenant: str | None) -> list[str]:

@@ -110,7 +110,7 @@ def context(settings: SettingsMaker) -> Iterator[ConsoleContext]:
 
 
 def test_without_a_worker_the_load_counts_the_slots_one_would_have(context: ConsoleContext) -> None:
-    publish = context.services.publisher.publish
+    publish = context.services.publish
     publish([Publication(Entry("attempt", f"p00-x{n}", 1), "attempt", 5) for n in range(20)])
     publish([Publication(Entry("attempt", "p00-y", 2), "repair", 0)])
     told = ask(context).get("/api/scale/attempt").json()

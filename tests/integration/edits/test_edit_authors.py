@@ -44,7 +44,7 @@ def stack(ledger: RedisLedger, settings: SettingsMaker) -> Iterator[LocalStack]:
 @pytest.fixture
 def engine(stack: LocalStack) -> EditEngine:
     assert isinstance(stack.ledger, RedisLedger)
-    return build_edit_engine(stack.settings, stack.ledger, stack.intake, commands=True)
+    return build_edit_engine(stack.services.settings, stack.ledger, stack.intake, commands=True)
 
 
 @pytest.fixture

@@ -277,7 +277,7 @@ def stack(ledger: RedisLedger, settings: SettingsMaker) -> Iterator[LocalStack]:
 
 def measurer_of(stack: LocalStack) -> SuiteMeasurer:
     assert isinstance(stack.ledger, RedisLedger)
-    return suite_measurer(stack.settings, stack.ledger, stack.intake, commands=False)
+    return suite_measurer(stack.services.settings, stack.ledger, stack.intake, commands=False)
 
 
 def job(name: str = "j", **fields: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def bulks_of(context: ConsoleContext, **options: Any) -> RedisBulkActions:
 def control(context: ConsoleContext) -> None:
     """What a control worker does each second, until nothing is left."""
     bulks = bulks_of(context)
-    until(lambda: not run_bulks(context.ledger, bulks, context.services.publisher.publish))
+    until(lambda: not run_bulks(context.ledger, bulks, context.services.publish))
 
 
 def get(api: TestClient, path: str, **params: Any) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def test_jobs_that_escalate_again_meanwhile_are_not_met_twice(
     work(
         context.ledger,
         bulks,
-        context.services.publisher.publish,
+        context.services.publish,
         bulk_id,
         token="one",
         go_on=lambda: False,

@@ -13,7 +13,6 @@ from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.celery.heartbeat import Beat, Heartbeat
 from mulligan.workers.figures.fold import Fold
-from mulligan.workers.services import redis_breakers
 
 #: Every name that rules and dashboards are written on.
 NAMES = {
@@ -73,7 +72,7 @@ def test_every_name_is_there(context: ConsoleContext) -> None:
     """Given a breaker that opened, a worker, a pause and a sweep: things that can be absent."""
     jobs_ran(context, scripted(GOOD))
     Fold(context.ledger.calls, context.settings).run()
-    breakers = redis_breakers(context.settings, context.ledger)
+    breakers = context.services.breakers
     for _ in range(5):
         breakers.fault(TransportFault("503", "openai-eu"))
     context.ledger.pause("task_type:slow")

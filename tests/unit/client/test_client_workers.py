@@ -17,6 +17,7 @@ from mulligan.tasks.jobs.context import ResolvedRunner
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Publication
 from mulligan.tasks.ports.runners import Request
+from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -140,13 +141,22 @@ class Gate:
         return Output(text="{}")
 
 
-def gated(stack: LocalStack, gate: Gate, **more: Any) -> LocalWorkers:
+def gated(
+    stack: LocalStack, gate: Gate, *, lease: float = QUICK["lease"], **more: Any
+) -> LocalWorkers:
     """Workers over the same ledger whose runner is the gate."""
-    context = stack.workers.context
+    context = stack.services.context
     in_hand = context.runner(make_job().runner)
     held = ResolvedRunner(runner=gate, timeout=in_hand.timeout, decoding=in_hand.decoding)
-    options = {"slots": 1, "lease": QUICK["lease"], **more}
-    return LocalWorkers(replace(context, runner=lambda _: held), **options)
+    leases = LeaseKeeper(stack.ledger, interval=lease / 3)
+    own = replace(
+        context,
+        runner=lambda _: held,
+        publish=lambda publications: workers.publish(publications),
+        holding=leases.holding,
+    )
+    workers = LocalWorkers(own, leases, slots=1, **more)
+    return workers
 
 
 def test_closing_waits_for_what_runs(stack: LocalStack) -> None:
@@ -243,6 +253,6 @@ def test_after_closing_work_stays_in_the_ledger(stack: LocalStack) -> None:
     view = stack.ledger.job(job_id)
     assert view is not None
     assert view.state == "queued"
-    with local_stack(stack.settings, stack.ledger) as next_one:
+    with local_stack(stack.services.settings, stack.ledger) as next_one:
         next_one.workers.start()
         assert ended(next_one, job_id).state == "succeeded"

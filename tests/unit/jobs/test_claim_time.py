@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,9 +11,9 @@ from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.admission.intake import check_job
-from mulligan.workers.ledger.stores.blobs import blob_store
+from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.runners.runner_registry import RunnerRegistry
-from mulligan.workers.services import build_components, redis_breakers
+from mulligan.workers.services import build_services
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -108,15 +107,8 @@ def test_a_delayed_verification_does_it_all_within_one_claim() -> None:
 
 def bench_of(given: Settings) -> AttemptContext:
     ledger = fake_ledger(given)
-    return build_components(
-        given,
-        ledger,
-        blobs=blob_store(given, ledger.calls),
-        breakers=redis_breakers(given, ledger),
-        publish=lambda _: None,
-        holding=lambda _lease, _deadline: nullcontext(),
-        local_paths=True,
-    ).context
+    leases = LeaseKeeper(ledger, interval=given.lease / 3)
+    return build_services(given, ledger, publish=lambda _: None, leases=leases).context
 
 
 def test_workers_refuse_what_a_producer_could_not_check() -> None:
