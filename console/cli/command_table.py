@@ -171,7 +171,7 @@ COMMANDS: tuple[Command | Group, ...] = (
             Command(
                 "observe",
                 "What enforcing would change for observed tasks.",
-                "commands.observe:observe",
+                "commands.report:observe",
             ),
         ),
     ),

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from celery import Celery
 from rapidfuzz import process
 
+from mulligan.policies.figures.format import duration
 from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.workers.celery.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
 from mulligan.workers.ledger import keys
@@ -198,10 +199,9 @@ def _sweep(ledger: RedisLedger, settings: Settings) -> Check:
     if not all(stamps):
         return warn("sweep", "has never run here", fix)
     age = ledger.now() - min(float(stamp) for stamp in stamps) / 1000
+    last = f"last ran {duration(age)} ago"
     late = age > max(10.0, 5 * settings.sweep_interval)
-    return (
-        warn("sweep", f"last ran {age:.0f} s ago", fix) if late else ok("sweep", f"{age:.1f} s ago")
-    )
+    return warn("sweep", last, fix) if late else ok("sweep", last)
 
 
 def _outbox(ledger: RedisLedger, settings: Settings) -> Check:
@@ -217,7 +217,7 @@ def _outbox(ledger: RedisLedger, settings: Settings) -> Check:
             oldest = max(oldest, now - float(score) / 1000)
     if oldest > _LATE:
         fix = "see that a worker serves `control`, and that the broker is up"
-        return warn("outbox", f"an entry has waited {oldest:.0f} s to be published", fix)
+        return warn("outbox", f"an entry has waited {duration(oldest)} to be published", fix)
     return ok("outbox", "nothing waits to be published")
 
 

@@ -22,6 +22,7 @@ from mulligan.console.cli.backend import CliBackend, open_ledger_backend
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.escalation_document import SHOWN, bulk_document, dry_run_document
+from mulligan.policies.figures.format import counted
 from mulligan.tasks.escalations.end_escalations import (
     BulkAction,
     EndAction,
@@ -92,7 +93,7 @@ def _tell_dry_run(request: EndRequest, chosen: Sequence[Escalation]) -> None:
         screen.say("nothing open fits: there is nothing to do")
         return
     _show(chosen, screen.say)
-    screen.say(f"this would {request.verb} {_jobs(len(chosen))}; nothing was changed")
+    screen.say(f"this would {request.verb} {counted(len(chosen), 'job')}; nothing was changed")
 
 
 def _show(chosen: Sequence[Escalation], say: Callable[[str], None]) -> None:
@@ -105,7 +106,7 @@ def _show(chosen: Sequence[Escalation], say: Callable[[str], None]) -> None:
 
 def _agree(request: EndRequest, chosen: Sequence[Escalation]) -> None:
     """Ask, unless told not to. Where nobody can answer, refuse."""
-    what = f"{request.verb} {_jobs(len(chosen))}"
+    what = f"{request.verb} {counted(len(chosen), 'job')}"
     if request.yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -194,7 +195,7 @@ def _tell(request: EndRequest, bulk: BulkAction) -> None:
     if not bulk.total:
         screen.say("nothing open fits: there was nothing to do")
         return
-    screen.say(f"{_jobs(bulk.done)} {bulk.action.how} by {bulk.action.by}")
+    screen.say(f"{counted(bulk.done, 'job')} {bulk.action.how} by {bulk.action.by}")
     if bulk.state == "stopped":
         screen.say("somebody stopped it; the others are as they were")
     if bulk.skipped:
@@ -206,13 +207,11 @@ def _tell(request: EndRequest, bulk: BulkAction) -> None:
 def _complain(request: EndRequest, bulk: BulkAction) -> None:
     shown = [f"{problem.id}: {problem.why}" for problem in bulk.problems]
     more = bulk.failed - len(shown)
-    screen.complain(f"{_jobs(bulk.failed)} could not be {request.action.how}, open still:", *shown)
+    screen.complain(
+        f"{counted(bulk.failed, 'job')} could not be {request.action.how}, open still:", *shown
+    )
     if more > 0:
         screen.complain(f"and {more:,} more")
-
-
-def _jobs(count: int) -> str:
-    return f"{count:,} job{'' if count == 1 else 's'}"
 
 
 def shares(counts: Mapping[str, int]) -> str:

@@ -24,8 +24,10 @@ from mulligan.console.http.routes.edit_routes import (
 )
 from mulligan.console.page.job_story_page import DiffLine
 from mulligan.console.page.render import page
+from mulligan.console.reports.charts import change_bar
 from mulligan.policies.edits.edit import EditOutcome
 from mulligan.policies.edits.session import EditDelta, EditRecord, EditSession
+from mulligan.policies.figures.format import change
 
 Reader = Annotated[Caller, Depends(unbound("producer", "ops"))]
 _SESSIONS = 50
@@ -33,9 +35,6 @@ _MEASURED = 15
 _ALIKE = 5
 #: Of a diff, so many lines are shown: more than anybody reads.
 _LINES = 2000
-#: The width of a bar of effects in pixels, and its height.
-_WIDE, _TALL = 168, 12
-_LINE = Markup('<line class="{0}" x1="{1:.1f}" x2="{1:.1f}" y1="0" y2="{2}"/>')
 
 _KINDS: dict[str, Literal["add", "del"]] = {"+": "add", "-": "del"}
 #: Lines of a diff that say where and what, not how the text changes.
@@ -130,8 +129,8 @@ def _measured(deltas: Sequence[EditDelta]) -> list[tuple[EditDelta, Markup, str]
     return [
         (
             delta,
-            bar(delta.benchmark_delta, most, undone=delta.status != "applied"),
-            figure(delta.benchmark_delta),
+            _bar(delta.benchmark_delta, most, delta.status),
+            change(delta.benchmark_delta),
         )
         for delta in deltas
     ]
@@ -186,19 +185,19 @@ def effects(record: EditRecord, max_regression: float) -> list[EffectRow]:
     if done is None or done.benchmark_delta is None:
         return []
     target = record.edit.expected_improvement
-    most, undone = _most(done), done.status != "applied"
+    most = _most(done)
     ordered = sorted(done.cluster_deltas.items(), key=lambda item: (item[0] != target, item[0]))
     found = [
         EffectRow(
             name=name,
-            bar=bar(value, most, limit=max_regression, undone=undone),
-            text=figure(value),
+            bar=_bar(value, most, done.status, limit=max_regression),
+            text=change(value),
             aimed=name == target,
         )
         for name, value in ordered
     ]
-    overall = bar(done.benchmark_delta, most, undone=undone)
-    text = figure(done.benchmark_delta)
+    overall = _bar(done.benchmark_delta, most, done.status)
+    text = change(done.benchmark_delta)
     return [*found, EffectRow(name="overall", bar=overall, text=text, aimed=target is None)]
 
 
@@ -208,8 +207,13 @@ def _aimed(record: EditRecord, most: float) -> EffectRow | None:
     if done is None or done.benchmark_delta is None:
         return None
     value = done.benchmark_delta if target is None else done.cluster_deltas.get(target, 0.0)
-    drawn = bar(value, most, undone=done.status != "applied")
-    return EffectRow(name=target or "overall", bar=drawn, text=figure(value))
+    drawn = _bar(value, most, done.status)
+    return EffectRow(name=target or "overall", bar=drawn, text=change(value))
+
+
+def _bar(value: float, most: float, status: str, *, limit: float = 0.0) -> Markup:
+    kept = status == "applied"
+    return change_bar(value, most, label=change(value), limit=limit, kept=kept)
 
 
 def _alike(
@@ -230,8 +234,8 @@ def _alike(
     return [
         {
             "delta": delta,
-            "bar": bar(delta.cluster_deltas[target], most, undone=delta.status != "applied"),
-            "text": figure(delta.cluster_deltas[target]),
+            "bar": _bar(delta.cluster_deltas[target], most, delta.status),
+            "text": change(delta.cluster_deltas[target]),
         }
         for delta in found
     ]
@@ -239,24 +243,3 @@ def _alike(
 
 def _most(done: EditOutcome) -> float:
     return max([abs(done.benchmark_delta or 0.0), *map(abs, done.cluster_deltas.values())])
-
-
-def figure(value: float) -> str:
-    """A change, always with its sign."""
-    return f"{value:+.3f}".replace("+0.000", "±0").replace("-0.000", "±0").replace("-", "−")
-
-
-def bar(value: float, most: float, *, limit: float = 0.0, undone: bool = False) -> Markup:
-    """A change from the middle: to the right is better. ``limit`` is what may be lost."""
-    scale = _WIDE / 2 / max(most, 0.01)
-    size = min(abs(value) * scale, _WIDE / 2)
-    middle = _WIDE / 2
-    kind = ("up" if value >= 0 else "down") + (" undone" if undone else "")
-    edge = middle - limit * scale
-    drawn = _LINE.format("zero", middle, _TALL)
-    if limit and edge > 0:
-        drawn += _LINE.format("limit", edge, _TALL)
-    return Markup(
-        '<svg width="{0}" height="{1}" viewBox="0 0 {0} {1}" aria-hidden="true">{2}'
-        '<rect class="{3}" x="{4:.1f}" y="2" width="{5:.1f}" height="{6}" rx="1"/></svg>'
-    ).format(_WIDE, _TALL, drawn, kind, middle if value >= 0 else middle - size, size, _TALL - 4)

@@ -16,7 +16,7 @@ from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import not_found
 from mulligan.console.page.overview_page import why_place
 from mulligan.console.page.render import only, page
-from mulligan.console.page.svg import shade
+from mulligan.console.reports.charts import shade
 from mulligan.console.reports.failure_report import failure_report
 from mulligan.console.reports.overview import WINDOWS, overview
 from mulligan.workers.figures.windows import FigureReader

@@ -11,11 +11,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from mulligan.console.cli.output.prompt_diff import diff_lines
-from mulligan.console.page import format as shown
 from mulligan.console.reports import words
 from mulligan.console.reports.job_document import asked
 from mulligan.policies.failures.failure import FailureRecord, Finding, VerificationResult
 from mulligan.policies.failures.redaction import is_name
+from mulligan.policies.figures import format as formatter
 from mulligan.policies.jobs.job import TERMINAL, Decoding, Job
 from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.policies.repair.verdict import Verdict
@@ -95,7 +95,7 @@ def _chapter(view: JobView, attempt: AttemptView, *, texts: bool) -> AttemptSect
         state=attempt.state,
         tone=_tone(attempt),
         task=f"{view.id}-{plan.number}",
-        score=shown.score(verdict.score),
+        score=formatter.score(verdict.score),
         results=[_check(result, texts=texts) for result in verdict.results],
         coercions=verdict.coercions,
         failure=failure,
@@ -117,7 +117,7 @@ def _decoding(changed: Decoding) -> str:
     """``constrained, temperature 0.21``"""
     found = changed.model_dump(mode="json", exclude_defaults=True)
     return ", ".join(
-        shown.words(name) if value is True else f"{shown.words(name)} {value}"
+        formatter.words(name) if value is True else f"{formatter.words(name)} {value}"
         for name, value in found.items()
     )
 
@@ -171,11 +171,11 @@ def _facts(attempt: AttemptView) -> list[str]:
     found = []
     output = attempt.output
     if attempt.started_at and attempt.queued_at:
-        found.append(f"waited {shown.span(max(0.0, attempt.started_at - attempt.queued_at))}")
+        found.append(f"waited {formatter.duration(attempt.started_at - attempt.queued_at)}")
     if attempt.started_at and attempt.settled_at:
-        found.append(f"took {shown.span(max(0.0, attempt.settled_at - attempt.started_at))}")
+        found.append(f"took {formatter.duration(attempt.settled_at - attempt.started_at)}")
     if output and output.usage.total_tokens is not None:
-        found.append(f"{shown.count(output.usage.total_tokens)} tokens")
+        found.append(f"{formatter.count(output.usage.total_tokens)} tokens")
     if output and output.model:
         found.append(output.model)
     if attempt.worker:

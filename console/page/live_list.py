@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.page import format as shown
+from mulligan.policies.figures import format as formatter
 from mulligan.workers.ledger import keys
 
 #: Rows at first, how many events are read at once to find them, and how many for one tenant.
@@ -97,14 +97,14 @@ def _attempt(row: Row, data: Mapping[str, Any]) -> None:
     nth = f"attempt {row.attempt} " if row.attempt > 1 else ""
     row.state = state
     if state == "settled":
-        row.scores.append(shown.score(data.get("score")))
+        row.scores.append(formatter.score(data.get("score")))
         failed = f"{data.get('kind') or 'failed'}{', retrying' if data.get('next') else ''}"
         row.how = f"{nth}passed" if data.get("success") else failed
         row.state = "settled" if data.get("success") else "waiting"
     elif state == "waiting":
         row.how = f"{nth}waits for {data.get('waiting_for') or 'its turn'}"
     else:
-        row.how = nth + shown.words(state)
+        row.how = nth + formatter.words(state)
 
 
 def _job(row: Row, data: Mapping[str, Any]) -> None:
@@ -113,7 +113,7 @@ def _job(row: Row, data: Mapping[str, Any]) -> None:
         first = data.get("first_try", len(row.scores) < 2)
         row.how = "first try" if first else "repaired"
     elif row.state == "escalated":
-        row.how = f"escalated: {shown.words(data.get('reason') or '')}"
+        row.how = f"escalated: {formatter.words(data.get('reason') or '')}"
     elif row.state == "queued" and data.get("requeued"):
         row.how = "queued again"
     else:

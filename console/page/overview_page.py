@@ -13,8 +13,8 @@ from starlette.responses import HTMLResponse
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page import live_list as live
-from mulligan.console.page import svg
 from mulligan.console.page.render import FRAGMENT_HEADER, address, only, page
+from mulligan.console.reports import charts
 from mulligan.console.reports.overview import WINDOWS, Overview, Why, overview
 from mulligan.workers.celery.queues import JOB_QUEUES
 
@@ -81,6 +81,7 @@ def shown_of(figures: Overview) -> dict[str, Any]:
         "no_jobs": nothing,
         "now": figures.at,
         "pausable": JOB_QUEUES,
+        "series": _SERIES,
         "why_place": why_place,
         "no_money": _NO_MONEY,
         "windows": WINDOWS,
@@ -89,10 +90,12 @@ def shown_of(figures: Overview) -> dict[str, Any]:
 
 def outcomes_chart(figures: Overview) -> Markup:
     columns = [
-        svg.Column(
+        charts.Column(
             title=_at(step.at),
             parts=(step.first_try, step.repaired, step.escalated),
-            mark=any(step.at <= at < step.at + figures.step for at in figures.changes),
+            mark="settings changed"
+            if any(step.at <= at < step.at + figures.step for at in figures.changes)
+            else "",
         )
         for step in figures.outcomes
     ]
@@ -100,7 +103,7 @@ def outcomes_chart(figures: Overview) -> Markup:
     label = "Outcomes: " + ", ".join(
         f"{name} {total:g}" for name, total in zip(_SERIES, totals, strict=True)
     )
-    return svg.stacked_bars(columns, label=label, names=_SERIES)
+    return charts.stacked_bars(columns, label=label, names=_SERIES)
 
 
 def _at(at: float) -> str:

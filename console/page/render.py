@@ -14,8 +14,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Caller, csrf_token
-from mulligan.console.page import format as shown
-from mulligan.console.page import svg
+from mulligan.console.page import elements
+from mulligan.console.reports import charts
+from mulligan.policies.figures import format as formatter
 from mulligan.workers.settings.model import Settings
 
 #: The one navigation: path and name.
@@ -61,24 +62,25 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(
-        ago=shown.ago,
-        clock=shown.clock,
-        count=shown.count,
+        ago=elements.ago,
+        clock=elements.clock,
+        count=formatter.count,
         address=address,
+        duration=formatter.duration,
         failure_url=partial(_signature_url, "/failures"),
         group_url=partial(_signature_url, "/escalations"),
-        mark=shown.mark,
-        money=shown.money,
-        ms=lambda value: shown.span(None if value is None else value / 1000),
-        percent=shown.percent,
-        rate=shown.rate,
-        score=shown.score,
+        legend=charts.legend,
+        mark=elements.mark,
+        money=formatter.money,
+        ms=lambda value: formatter.duration(None if value is None else value / 1000),
+        percent=formatter.percent,
+        rate=formatter.rate,
+        score=formatter.score,
         share=_share,
-        span=shown.span,
         spark=_spark,
-        time_only=shown.time_only,
+        time_only=elements.time_only,
         version=VERSION,
-        words=shown.words,
+        words=formatter.words,
     )
     return environment
 
@@ -94,11 +96,11 @@ def _signature_url(path: str, signature: str, **choice: str | None) -> str:
 
 
 def _spark(values: Any, label: str, high: float | None = None) -> Markup:
-    return svg.sparkline(values, label=label, high=high)
+    return charts.sparkline(values, label=label, high=high)
 
 
 def _share(value: float, label: str, limit: bool = False) -> Markup:
-    return svg.share_bar(value, label=label, limit=limit)
+    return charts.share_bar(value, label=label, limit=limit)
 
 
 _TEMPLATES = _environment()

@@ -1,13 +1,15 @@
-"""What work cost, as one JSON-ready report: for the API and the command line."""
+"""What work cost: one JSON-ready report for the API and the command line, and how people see it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from mulligan.console.reports.report_view import BarChart, ColumnChart, ReportTable, ReportView
 from mulligan.policies.figures import cost
 from mulligan.policies.figures.cost import CostLine, TokenUse
+from mulligan.policies.figures.format import money, number, percent
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.figures.windows import FigureReader, parse_window
 from mulligan.workers.settings.model import Settings
@@ -61,7 +63,7 @@ def _line(line: CostLine) -> dict[str, Any]:
         "attempts": both.attempts,
         "successes": both.successes,
         "tokens": both.known_tokens,
-        "money": _money(both.cost),
+        "money": _rounded(both.cost, 6),
         "tokens_per_success": _rounded(line.tokens_per_success, 1),
         "repairs_share": _rounded(line.repairs_share, 4),
         "unknown_attempts": both.unknown,
@@ -80,14 +82,84 @@ def _used(used: TokenUse) -> dict[str, Any]:
         "prompt_tokens": used.prompt_tokens,
         "completion_tokens": used.completion_tokens,
         "seconds": round(used.milliseconds / 1000, 3),
-        "money": _money(used.cost),
+        "money": _rounded(used.cost, 6),
         "unpriced_tokens": used.unpriced_tokens,
     }
 
 
-def _money(amount: float | None) -> float | None:
-    return _rounded(amount, 6)
-
-
 def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
+
+
+# -- for people ------------------------------------------------------------------------------------
+
+#: Columns and bars of the charts.
+_COLUMNS, _BARS = 60, 15
+
+
+def cost_view(report: Mapping[str, Any]) -> ReportView:
+    total, by, lines = report["total"], report["by"], report["lines"]
+    priced = report["priced"]
+    names = [" · ".join(value or "(none)" for value in line["of"].values()) for line in lines]
+    return ReportView(
+        title="Cost",
+        about=f"The last {report['window']}, as of {report['generated_at'][:19]} UTC.",
+        facts=(
+            ("tokens", number(total["tokens"])),
+            ("money", _amount(total, priced)),
+            ("of which repairs", percent(total["repairs_share"])),
+            ("tokens per success", number(total["tokens_per_success"])),
+            ("attempts of unknown usage", number(total["unknown_attempts"])),
+            ("tokens without a price", number(total["unpriced_tokens"])),
+        ),
+        tables=(
+            ReportTable(
+                title="By " + ", ".join(by),
+                columns=(*by, "attempts", "tokens", "first", "repairs", "per success", "money",
+                         "of which repairs", "unknown"),
+                rows=tuple(_row(line, priced) for line in lines),
+                empty="no attempt was settled",
+            ),
+        ),
+        charts=(
+            ColumnChart(
+                title="Tokens",
+                names=("first attempts", "repairs"),
+                columns=tuple(
+                    (name, (line["first"]["tokens"] or 0, line["repairs"]["tokens"] or 0))
+                    for name, line in list(zip(names, lines, strict=True))[:_COLUMNS]
+                ),
+            ),
+            BarChart(
+                title="Money",
+                bars=tuple(
+                    (name, line["money"])
+                    for name, line in zip(names, lines, strict=True)
+                    if line["money"]
+                )[:_BARS],
+            ),
+        ),
+        document=report,
+    )  # fmt: skip
+
+
+def _row(line: Mapping[str, Any], priced: bool) -> tuple[str, ...]:
+    return (
+        *(value or "(none)" for value in line["of"].values()),
+        number(line["attempts"]),
+        number(line["tokens"]),
+        number(line["first"]["tokens"]),
+        number(line["repairs"]["tokens"]),
+        number(line["tokens_per_success"]),
+        _amount(line, priced),
+        _amount(line["repairs"], priced),
+        number(line["unknown_attempts"]),
+    )
+
+
+def _amount(used: Mapping[str, Any], priced: bool) -> str:
+    if used["money"] is not None:
+        return money(used["money"])
+    if not priced:
+        return "unknown: no prices set"
+    return "unknown: usage not reported" if used["tokens"] is None else "unknown: no price"

@@ -1,4 +1,4 @@
-"""Failures of a window by signature: one JSON-ready report for the API, the page and the CLI."""
+"""Failures by signature: one JSON-ready report for the API, the page and the command line."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from mulligan.console.reports.report_view import BarChart, ColumnChart, ReportTable, ReportView
 from mulligan.console.reports.words import failure_in_words
 from mulligan.policies.failures.failure import FailureRecord
 from mulligan.policies.failures.redaction import redacted_parts
 from mulligan.policies.failures.signature import explain_signature
 from mulligan.policies.figures.failure_ranking import RankedFailure, RankingFilter, rank
+from mulligan.policies.figures.format import UNKNOWN, condense, number, sparkline
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.figures.windows import Bucket, FigureReader, Window, parse_window
 
@@ -166,3 +168,88 @@ def _explanation(failure: FailureRecord | None, *, texts: bool) -> dict[str, Any
     if not texts:
         told |= {"strict_parts": {}, "coarse_parts": redacted_parts(explained)}
     return {**told, "redacted": not texts}
+
+
+# -- for people ------------------------------------------------------------------------------------
+
+#: Columns and bars of the charts, and kinds with a colour of their own.
+_COLUMNS, _BARS, _KINDS = 60, 15, 4
+
+
+def failures_view(report: Mapping[str, Any]) -> ReportView:
+    rows = report["failures"]
+    step, start = report["step_seconds"], datetime.fromisoformat(report["since"]).timestamp()
+    return ReportView(
+        title="Failures",
+        about=f"The last {report['window']}, as of {report['generated_at'][:19]} UTC.",
+        facts=(
+            ("failed attempts", number(sum(row["count"] for row in rows))),
+            ("signatures", number(len(rows))),
+        ),
+        tables=(
+            ReportTable(
+                title="Signatures",
+                columns=("signature", "kind", "n", "before", "trend", "repaired", "task types",
+                         "example"),
+                rows=tuple(_table_row(row) for row in rows),
+                empty="no attempt failed",
+            ),
+        ),
+        charts=(
+            _failures_over_time(rows, start=start, step=step),
+            BarChart(
+                title="Signatures",
+                bars=tuple(
+                    (f"{_kind(row)} {row['signature']}", row["count"]) for row in rows[:_BARS]
+                ),
+            ),
+        ),
+        document=report,
+    )  # fmt: skip
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    return f"{row['kind']}.{row['cause']}" if row["cause"] else str(row["kind"])
+
+
+def _table_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    types = ", ".join(f"{name} {n}" for name, n in list(row["task_types"].items())[:3])
+    mark = {1: " ▲", 0: "", -1: " ▼"}[row["trend"]]
+    return (
+        row["signature"] + (" (muted)" if row["muted"] else ""),
+        _kind(row),
+        f"{number(row['count'])}{mark}",
+        number(row["before"]),
+        sparkline(row["series"]),
+        f"{row['repaired']} of {row['tried']}" if row["tried"] else UNKNOWN,
+        types,
+        row["example"] or UNKNOWN,
+    )
+
+
+def _failures_over_time(
+    rows: Sequence[Mapping[str, Any]], *, start: float, step: int
+) -> ColumnChart:
+    """By kind; more kinds than there are colours are put together."""
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    names = kinds[:_KINDS] + (["others"] if len(kinds) > _KINDS else [])
+    length = max((len(row["series"]) for row in rows), default=0)
+    series = {name: [0.0] * length for name in names}
+    for row in rows:
+        values = series[row["kind"] if row["kind"] in kinds[:_KINDS] else "others"]
+        for place, n in enumerate(row["series"]):
+            values[place] += n
+    condensed = {name: condense(values, _COLUMNS) for name, values in series.items()}
+    columns = len(next(iter(condensed.values()), []))
+    width = step * max(1, -(-length // _COLUMNS))
+    return ColumnChart(
+        title="Failed attempts",
+        names=tuple(names),
+        columns=tuple(
+            (
+                datetime.fromtimestamp(start + place * width, UTC).strftime("%m-%d %H:%M"),
+                tuple(condensed[name][place] for name in names),
+            )
+            for place in range(columns)
+        ),
+    )

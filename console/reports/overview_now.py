@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mulligan.console.http.routes.ops_routes import sweep_age, visible_breakers, visible_pauses
 from mulligan.console.reports.overview_values import Health, Lane, NeedsAttention
+from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.errors import LedgerUnavailable
@@ -37,8 +38,7 @@ class QueueBacklog:
     more: bool = False
 
     def __str__(self) -> str:
-        noun = "job" if self.jobs == 1 and not self.more else "jobs"
-        return f"{'more than ' if self.more else ''}{self.jobs:,} {noun}"
+        return f"{'more than ' if self.more else ''}{counted(self.jobs, 'job')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ def _down(now: CurrentState) -> list[str]:
     if not now.beats:
         reasons.append("no worker is there")
     elif now.sweep_age is not None and now.sweep_age > _DEAD:
-        reasons.append(f"no sweep for {_ago(now.sweep_age)}: what waits is not let go")
+        reasons.append(f"no sweep for {duration(now.sweep_age)}: what waits is not let go")
     if now.sweep_age is None:
         reasons.append("the sweep has never run: start the control worker")
     return reasons
@@ -160,22 +160,14 @@ def _degraded(now: CurrentState) -> list[str]:
     if now.beats:
         reasons += [f"no worker serves {queue}" for queue in REQUIRED_QUEUES if queue not in served]
     if now.sweep_age is not None and _LATE < now.sweep_age <= _DEAD:
-        reasons.append(f"the last sweep was {_ago(now.sweep_age)} ago")
+        reasons.append(f"the last sweep was {duration(now.sweep_age)} ago")
     for name, breaker in sorted(now.breakers.items()):
         if breaker.state != "closed":
             reasons.append(f"{name} is {breaker.state.replace('_', ' ')}")
     if now.fold_lag > _LATE:
-        reasons.append(f"figures are {_ago(now.fold_lag)} behind")
+        reasons.append(f"figures are {duration(now.fold_lag)} behind")
     reasons += [f"{what} is paused" for what in now.paused]
     return reasons
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h"
 
 
 # -- what needs somebody ---------------------------------------------------------------------------
@@ -196,7 +188,7 @@ def needs_of(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAttention, 
             )
         )
     if now.sweep_age is None or now.sweep_age > _LATE:
-        ago = "never" if now.sweep_age is None else f"{_ago(now.sweep_age)} ago"
+        ago = "never" if now.sweep_age is None else f"{duration(now.sweep_age)} ago"
         needs.append(
             NeedsAttention(
                 kind="sweep",
@@ -208,7 +200,7 @@ def needs_of(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAttention, 
         needs.append(
             NeedsAttention(
                 kind="fold",
-                title=f"figures are {_ago(now.fold_lag)} behind",
+                title=f"figures are {duration(now.fold_lag)} behind",
                 detail="what this page counts is older than it looks",
             )
         )
@@ -237,7 +229,7 @@ def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
         if breaker.state == "closed":
             continue
         since = breaker.first_fault_at
-        lasting = f" {_ago(now.at - since)}" if since is not None else ""
+        lasting = f" {duration(now.at - since)}" if since is not None else ""
         probing = "probing" if breaker.state == "half_open" else "waiting before the next probe"
         behind = f", {now.behind} waiting" if now.behind.jobs else ""
         if now.behind.jobs and several:

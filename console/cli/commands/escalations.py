@@ -14,6 +14,7 @@ from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.escalation_document import escalation_document, group_document
 from mulligan.policies.escalations.alerts import runbook_link
+from mulligan.policies.figures.format import duration
 from mulligan.policies.jobs.job import Decoding, parse_duration
 from mulligan.tasks.escalations.end_escalations import (
     EndAction,
@@ -86,7 +87,7 @@ def _print_groups(groups: Sequence[EscalationGroup], now: float) -> None:
     longest = max(len(group.signature) for group in groups)
     for group, count in zip(groups, counts, strict=True):
         muted = group.muted_until is not None and group.muted_until > now
-        told = [_why(group), f"{_ago(now - group.last_at)} ago"]
+        told = [_why(group), f"{duration(now - group.last_at)} ago"]
         told += [f"{group.total:,} in all"] if group.total != group.open else []
         told += ["muted"] if muted else []
         screen.say(f"{count:>{wide}}  {group.signature:<{longest}}  {', '.join(told)}")
@@ -127,32 +128,27 @@ def show(
 
 def _print_group(group: EscalationGroup, now: float, runbook: str) -> None:
     screen.say(f"{group.signature}  {_why(group)}", style="bold")
-    screen.say(f"{group.open:,} open of {group.total:,}, the last {_ago(now - group.last_at)} ago")
+    screen.say(
+        f"{group.open:,} open of {group.total:,}, the last {duration(now - group.last_at)} ago"
+    )
     if group.detail:
         screen.say(group.detail)
     if group.muted_until is not None and group.muted_until > now:
-        screen.say(f"muted for another {_ago(group.muted_until - now)}")
+        screen.say(f"muted for another {duration(group.muted_until - now)}")
     screen.say(f"example  mulligan jobs show {group.example}")
     screen.say(f"runbook  {runbook}")
 
 
 def _print_row(row: Escalation, now: float) -> None:
-    line = f"{row.id}  {row.task_type}  {_ago(now - row.at)} ago  {row.state}"
+    line = f"{row.id}  {row.task_type}  {duration(now - row.at)} ago  {row.state}"
     if row.state != "open":
-        line += f" by {row.ended_by}, {_ago(now - (row.ended_at or now))} ago"
+        line += f" by {row.ended_by}, {duration(now - (row.ended_at or now))} ago"
         line += f": {row.note}" if row.note else ""
     screen.say(line, style=None if row.state == "open" else "dim")
 
 
 def _why(group: EscalationGroup) -> str:
     return group.reason if group.kind in (None, group.reason) else f"{group.kind}: {group.reason}"
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{max(0.0, seconds):.0f}s"
 
 
 def _unknown(signature: str) -> Exception:

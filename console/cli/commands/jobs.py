@@ -17,9 +17,10 @@ from mulligan.console.cli.follow_jobs import FollowedJobs
 from mulligan.console.cli.open_ledgers import open_located_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-from mulligan.console.cli.output.job_story import STATE_STYLES, clock, print_story
+from mulligan.console.cli.output.job_story import STATE_STYLES, print_story
 from mulligan.console.cli.output.live_progress import describe_event
 from mulligan.console.reports.job_document import job_document, job_summary
+from mulligan.policies.figures.format import number, timestamp
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
@@ -59,8 +60,8 @@ def _print_table(views: Sequence[JobView]) -> None:
             view.job.label,
             Text(view.state, style=STATE_STYLES.get(view.state, "")),
             view.reason or view.waiting_for or "",
-            "–" if view.tokens is None else f"{view.tokens:,}",
-            clock(view.created_at),
+            number(view.tokens),
+            timestamp(view.created_at, None),
         )
     screen.out().print(table)
 

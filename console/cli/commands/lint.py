@@ -10,6 +10,7 @@ from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.options import Files, Json
 from mulligan.console.cli.output import screen
 from mulligan.console.jobfiles.linter import LintReport, lint_files
+from mulligan.policies.figures.format import counted
 
 _STYLES = {"error": "red", "warning": "yellow"}
 
@@ -48,15 +49,11 @@ def _print(found: LintReport) -> None:
         console.print(word, end="", style=_STYLES[each.severity])
         console.print(after, soft_wrap=True)
     errors, warnings = found.count("error"), found.count("warning")
-    looked_at = f"{_some(found.jobs, 'job')} in {_some(found.files, 'file')}"
+    looked_at = f"{counted(found.jobs, 'job')} in {counted(found.files, 'file')}"
     if errors or warnings:
         verdict = ", ".join(
-            _some(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n
+            counted(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n
         )
         screen.say(f"{verdict}; {looked_at}", style="bold")
     else:
         screen.say(f"all right: {looked_at}", style="green")
-
-
-def _some(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count:,} {word}s"

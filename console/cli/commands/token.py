@@ -12,7 +12,7 @@ import typer
 from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-from mulligan.console.cli.output.job_story import clock
+from mulligan.policies.figures.format import timestamp
 from mulligan.policies.jobs.job import parse_duration
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger.open_ledger import open_ledger
@@ -110,5 +110,5 @@ def _about(token: Token) -> str:
     parts += [f"{token.name!r}"] if token.name else []
     parts += [f"tenant {token.tenant}"] if token.tenant is not None else []
     parts += ["with texts"] if token.role == "ops" and token.texts else []
-    parts += [f"until {clock(token.expires_at)}"] if token.expires_at else []
+    parts += [f"until {timestamp(token.expires_at, None)}"] if token.expires_at else []
     return "  ".join(parts)

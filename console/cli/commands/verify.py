@@ -15,7 +15,8 @@ from mulligan.console.cli.output.prompt_diff import print_diff
 from mulligan.console.jobfiles.check_answer import CheckedAnswer, check_answer
 from mulligan.console.jobfiles.job_file import FoundJob, find_jobs
 from mulligan.console.jobfiles.source_document import read_text
-from mulligan.console.reports import words
+from mulligan.console.reports.words import next_step
+from mulligan.policies.figures.format import score
 from mulligan.policies.jobs.job import AttemptPlan, Job
 from mulligan.policies.repair.verdict import Verdict, verdict_to_dict
 from mulligan.tasks.ports.errors import BadInput
@@ -67,14 +68,14 @@ def _document(job: Job, verdict: Verdict, following: AttemptPlan | None) -> dict
 
 
 def _print(job: Job, verdict: Verdict, following: AttemptPlan | None, *, next_prompt: bool) -> None:
-    screen.say(f"{job.label}  score {words.number(verdict.score)}", style="bold")
+    screen.say(f"{job.label}  score {score(verdict.score)}", style="bold")
     print_results(verdict.results)
     if verdict.coercions:
         screen.say(f"  free repairs: {', '.join(verdict.coercions)}")
     if verdict.success:
         screen.say("a success", style="green")
     else:
-        then = words.next_step(verdict.decision)
+        then = next_step(verdict.decision)
         screen.say(f"next: {then}", style="yellow" if following is None else None)
         if following is not None and verdict.instruction is not None:
             screen.say(f"instruction: {verdict.instruction.prompt_suffix}")

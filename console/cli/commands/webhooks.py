@@ -13,6 +13,7 @@ from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.policies.escalations.alerts import hook_name
+from mulligan.policies.figures.format import counted
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.alerts.webhooks import Webhooks, try_out
 from mulligan.workers.ledger.open_ledger import open_ledger
@@ -120,4 +121,4 @@ def _tell(done: list[str], asked: str | None, json: bool, missing: str, what: st
     if json:
         screen.emit({"deliveries": done})
     else:
-        screen.say(f"{len(done)} {'delivery' if len(done) == 1 else 'deliveries'} {what}")
+        screen.say(f"{counted(len(done), 'delivery', 'deliveries')} {what}")

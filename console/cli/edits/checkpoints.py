@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.console.cli.output import screen
+from mulligan.policies.figures.format import timestamp
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.sessions.session_tree import retry_when_busy
 from mulligan.workers.edits.tree.edited_tree import Checkpoint, EditedTree, Rollback
@@ -49,10 +50,9 @@ def _list(tree: EditedTree, *, json: bool) -> None:
         screen.emit({"root": str(tree.root), "checkpoints": found})
         return
     for point in points:
-        at = datetime.fromtimestamp(point.at, tz=UTC).strftime("%Y-%m-%d %H:%M")
         more = f" and {len(point.paths) - _PATHS} more" * (len(point.paths) > _PATHS)
         paths = ", ".join(point.paths[:_PATHS]) + more
-        screen.say(f"{point.number}  {at}  {_what(point)}: {point.state}  {paths}")
+        screen.say(f"{point.number}  {timestamp(point.at)}  {_what(point)}: {point.state}  {paths}")
     if not points:
         screen.say(f"no edit of {tree.root} is on record")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mulligan.console.cli.edits.effect_history import changes
 from mulligan.console.cli.output import screen
 from mulligan.policies.edits.edit import EditOutcome
 from mulligan.policies.edits.session import EditRecord, EditSession
@@ -97,8 +98,7 @@ def _say_below(text: str) -> None:
 def _effect(done: EditOutcome) -> str:
     if done.benchmark_delta is None:
         return ""
-    parts = [f"{name} {delta:+.3f}" for name, delta in done.cluster_deltas.items()]
-    return "  " + ", ".join([f"overall {done.benchmark_delta:+.3f}", *parts])
+    return "  " + changes(done.benchmark_delta, done.cluster_deltas)
 
 
 def show_end(session: EditSession) -> None:

@@ -16,12 +16,13 @@ from mulligan.console.cli.edits.edit_backend import (
     open_sessions,
 )
 from mulligan.console.cli.edits.edit_screen import Progress, document, rejected, show_end
-from mulligan.console.cli.edits.effect_history import find_deltas, page, show_deltas, show_plot
+from mulligan.console.cli.edits.effect_history import effect_chart, effect_table, find_deltas
 from mulligan.console.cli.edits.find_edit import applied
 from mulligan.console.cli.end_escalations import who
 from mulligan.console.cli.exit_codes import ExitCode, stop_on_signals
 from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
+from mulligan.console.cli.output.report_output import ReportForm, deliver
 from mulligan.console.jobfiles.plan_file import PlanFile, read_plan
 from mulligan.policies.edits.edit import AutonomyMode
 from mulligan.policies.edits.session import EditSession
@@ -186,10 +187,7 @@ def history(
 ) -> None:
     """List measured effects, newest first."""
     found = find_deltas(session=session, cluster=cluster, limit=limit)
-    if json:
-        screen.emit({"deltas": [delta.model_dump(mode="json") for delta in found]})
-    else:
-        show_deltas(found)
+    deliver(effect_table(found), ReportForm(json=json))
 
 
 def report(
@@ -207,8 +205,4 @@ def report(
 ) -> None:
     """Plot measured effects, oldest first."""
     found = list(reversed(find_deltas(session=session, cluster=cluster, limit=limit)))
-    if html is None:
-        show_plot(found, cluster)
-        return
-    html.write_text(page(found, cluster), encoding="utf-8")
-    screen.say(f"wrote {html}: {len(found)} measured {'edit' if len(found) == 1 else 'edits'}")
+    deliver(effect_chart(found, cluster), ReportForm(html=html))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.prompt_diff import print_diff
 from mulligan.console.reports import words
 from mulligan.console.reports.job_document import asked
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.policies.figures.format import duration, number, timestamp
+from mulligan.policies.figures.format import score as format_score
 from mulligan.policies.repair.retry import Escalate
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
@@ -51,17 +52,14 @@ def _head(view: JobView) -> None:
     console.print(f"{waiting}{reason}  ", end="")
     console.print(view.id, style="dim")
     runner = view.job.runner.profile or view.job.runner.kind
-    took = f" · took {view.finished_at - view.created_at:.1f} s" if view.finished_at else ""
-    tokens = "" if view.tokens is None else f" · {view.tokens:,} tokens"
+    took = f" · took {duration(view.finished_at - view.created_at)}" if view.finished_at else ""
+    tokens = "" if view.tokens is None else f" · {number(view.tokens)} tokens"
     screen.say(
-        f"{view.job.task_type} by {runner} · {clock(view.created_at)}{took}{tokens}", style="dim"
+        f"{view.job.task_type} by {runner} · {timestamp(view.created_at, None)}{took}{tokens}",
+        style="dim",
     )
     if view.detail:
         screen.say(view.detail)
-
-
-def clock(at: float) -> str:
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def print_attempt(view: JobView, attempt: AttemptView, *, diff: bool, whole: bool) -> None:
@@ -69,7 +67,7 @@ def print_attempt(view: JobView, attempt: AttemptView, *, diff: bool, whole: boo
     failure = verdict.failure if verdict else None
     console = screen.out()
     screen.say()
-    score = f"score {words.number(verdict.score)}" if verdict else attempt.state
+    score = f"score {format_score(verdict.score)}" if verdict else attempt.state
     console.print(f"attempt {attempt.plan.number}", style="bold", end="")
     said = f"  {words.failure_in_words(failure)}" if failure else ""
     console.print(f"  {attempt.plan.mode.replace('_', ' ')}  {score}{said}")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from mulligan.console.cli.follow_jobs import FollowedJob, FollowedJobs
 from mulligan.console.cli.output import screen
-from mulligan.console.reports.words import number
+from mulligan.policies.figures.format import score as format_score
 from mulligan.tasks.ports.ledger import Event
 
 Show = Callable[[FollowedJob, Event], None]
@@ -61,7 +61,7 @@ def _picture(following: FollowedJobs) -> RenderableType:
     lines = Table.grid(padding=(0, 2))
     running = [job for job in following.unfinished if job.attempt]
     for job in running[:_MOST_LINES]:
-        scores = " → ".join(number(score) for score in job.scores)
+        scores = " → ".join(format_score(score) for score in job.scores)
         doing = "delayed verification" if job.ended else job.doing
         lines.add_row(
             Text(f"  {job.label}"),
@@ -90,7 +90,7 @@ def describe_event(job: FollowedJob, event: Event, width: int = 0) -> str:
             score = data.get("score")
             kind = f"  {data['kind']}" if data.get("kind") else ""
             then = f" → {data['next']}" if data.get("next") else ""
-            shown = f"score {score:g}" if isinstance(score, int | float) else "no score"
+            shown = f"score {format_score(score)}" if isinstance(score, int | float) else "no score"
             return f"{name}  attempt {job.attempt}  {shown}{kind}{then}"
         case "attempt", "waiting":
             return f"{name}  attempt {job.attempt}  waiting: {data.get('detail', '')}"

@@ -11,6 +11,7 @@ from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.prompt_diff import print_repair
 from mulligan.console.reports import words
 from mulligan.console.reports.run_figures import RunFigures, first_try, tokens_of
+from mulligan.policies.figures.format import duration, number
 from mulligan.tasks.ports.ledger import JobView
 
 _STATUS_WORDS = {
@@ -63,7 +64,7 @@ def jobs_table(views: Sequence[JobView]) -> Table:
             words.score_path(view),
             words.failed_with(view),
             words.repaired_by(view),
-            words.NOTHING if tokens is None else f"{tokens:,}",
+            number(tokens),
             style=_STYLES.get(view.state, "red"),
         )
     return table
@@ -75,9 +76,9 @@ def summary_lines(figures: RunFigures) -> list[str]:
         f" → after repair {figures.succeeded}/{figures.jobs}"
     ]
     if figures.retry_p50_ms is not None:
-        first.append(f"retry p50 {figures.retry_p50_ms:.3g} ms")
+        first.append(f"retry p50 {duration(figures.retry_p50_ms / 1000)}")
     if figures.tokens is not None:
-        first.append(f"{figures.tokens:,} tokens, {figures.repair_tokens or 0:,} on repairs")
+        first.append(f"{number(figures.tokens)} tokens, {number(figures.repair_tokens)} on repairs")
     second = [_cycles(figures.cycles), f"lost {figures.lost}"]
     if figures.unfinished:
         second.append(f"unfinished {figures.unfinished}")

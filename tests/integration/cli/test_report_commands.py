@@ -16,15 +16,16 @@ from typer.testing import CliRunner
 
 from mulligan.console.cli.main import create_cli
 from mulligan.console.http.context import open_context
-from mulligan.console.reports.html_report import html
-from mulligan.console.reports.markdown_report import markdown, plain
+from mulligan.console.reports.html_report import as_html
 from mulligan.console.reports.report_view import (
     BarChart,
+    Change,
+    ChangeChart,
     ColumnChart,
     ReportTable,
     ReportView,
-    sparkline,
 )
+from mulligan.console.reports.text_report import as_markdown, as_text
 
 REPORTS = {
     "immediate-loop": "totalCycles",
@@ -109,8 +110,8 @@ PRICES = json.dumps({"scripted": {"prompt": 1, "completion": 1}})
 @pytest.mark.parametrize(
     ("prices", "answer", "money", "repairs"),
     [
-        ("{}", GOOD, "unknown: set prices", "0.00"),
-        (PRICES, GOOD, "unknown: no usage told", "0.00"),
+        ("{}", GOOD, "unknown: no prices set", "0.00"),
+        (PRICES, GOOD, "unknown: usage not reported", "0.00"),
         (PRICES, {"text": GOOD, "usage": {"prompt_tokens": 900, "completion_tokens": 100}},
          "0.0010", "0.00"),
         (json.dumps({"other": {"prompt": 1, "completion": 1}}),
@@ -165,18 +166,25 @@ VIEW = ReportView(
         ReportTable(title=FULL, columns=(FULL, "n"), rows=((FULL, "1"),)),
         ReportTable(title="nothing", columns=("a",), rows=(), empty="no rows"),
     ),
-    plots=(
+    charts=(
         BarChart(title=FULL, bars=((FULL, 1.0), ("x" * 100, 0.5))),
         ColumnChart(
             title=FULL, names=(FULL, "b"), columns=tuple((FULL, (n, 1.0)) for n in range(9))
         ),
         ColumnChart(title="empty", names=("a",), columns=()),
+        ChangeChart(
+            title=FULL,
+            changes=(
+                Change(name=FULL, value=0.2, kept=True, note=FULL),
+                Change(name="worse", value=-0.1, kept=False),
+            ),
+        ),
     ),
 )
 
 
 def test_the_text_of_a_job_is_text_on_the_page() -> None:
-    text = html(VIEW)
+    text = as_html(VIEW)
     page = page_of(text)
     assert "script" not in page.tags
     assert "&lt;script&gt;" in text
@@ -185,17 +193,16 @@ def test_the_text_of_a_job_is_text_on_the_page() -> None:
 
 
 def test_the_text_of_a_job_is_one_cell_in_markdown() -> None:
-    text = markdown(VIEW)
+    text = as_markdown(VIEW)
     assert "<script>" not in text.replace("\\<", "")
     for line in text.splitlines():
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) == 3  # two columns
     assert "no rows" in text
-    assert "no rows" in plain(VIEW)
+    assert "no rows" in as_text(VIEW)
 
 
-@pytest.mark.parametrize(
-    ("series", "shown"), [([], ""), ([0, 0], "▁▁"), ([0, 1, 2, 4], "▁▃▅█"), ([1] * 48, "█" * 24)]
-)
-def test_sparklines(series: list[float], shown: str) -> None:
-    assert sparkline(series) == shown
+def test_a_terminal_shows_changes_as_bars_from_the_middle() -> None:
+    better, worse = as_text(VIEW).splitlines()[-2:]
+    assert f"{'│':>21}{'█' * 20} +0.200" in better
+    assert f"{'▒' * 10}│{'':20} −0.100" in worse

@@ -389,7 +389,7 @@ def test_a_suite_of_jobs_is_run_by_the_command_s_own_workers(shell: Shell) -> No
     )
     told = run(shell, name, code=1).output
     assert "j1  write_file a.txt: applied (kept)  overall +1.000, asked +1.000" in told
-    assert "j2  write_file a.txt: rejected_by_gate (regression)  overall -1.000" in told
+    assert "j2  write_file a.txt: rejected_by_gate (regression)  overall −1.000" in told
     assert text(shell) == "good"
 
 

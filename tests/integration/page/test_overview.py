@@ -227,8 +227,8 @@ PRICE = {"prompt": 1.0, "completion": 1.0}
         ({}, [], "– <small>no prices set</small>"),
         ({"scripted": PRICE}, [GOOD], "– <small>usage unknown</small>"),
         ({"other": PRICE}, [USED], "– <small>no price for these tokens</small>"),
-        ({"scripted": PRICE}, [], "$0.00 <small>/h</small>"),
-        ({"scripted": PRICE}, [USED], "$0.00"),  # a thousandth in the whole hour, or more
+        ({"scripted": PRICE}, [], "0.00 <small>/h</small>"),
+        ({"scripted": PRICE}, [USED], "0.00"),  # a thousandth in the whole hour, or more
     ],
 )
 def test_money_that_is_missing_says_why(

@@ -181,12 +181,13 @@ def test_the_report_says_what_enforcing_would_have_changed(
     good.apply()
     shown = CliRunner().invoke(create_cli(), ["report", "observe"])
     assert shown.exit_code == 0, shown.output
-    assert "observed tasks of 7 days: 3" in shown.output
-    assert "would have passed at once: 2 (66.7%)" in shown.output
-    assert "task type  bad: mandatory_retry 1" in shown.output
+    assert "Observed tasks of the last 7 days: 3" in shown.output
+    assert "would have passed at once: 2 (67%)" in shown.output
+    (bad_row,) = [line.split() for line in shown.output.splitlines() if line.startswith("  bad ")]
+    assert bad_row == ["bad", "0", "1", "0", "0"]
     assert job_ids.own_job_id(seen.id, partitions=1) in shown.output
-    assert "Enforcing would have run 1 of 3 again" in shown.output
-    assert "not known: whether a retry would have worked" in shown.output
+    assert "Enforcing would have rerun 1 of 3" in shown.output
+    assert "Not known: whether a retry would have worked" in shown.output
 
 
 # -- with a worker ---------------------------------------------------------------------------------

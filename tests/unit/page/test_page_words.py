@@ -1,51 +1,20 @@
-"""What the page says: numbers, times, the live list, the heat map, the runbook, its colours."""
+"""The texts of the page: the live list, the heat map, the runbook, and the contrast of colours."""
 
 from __future__ import annotations
 
 import re
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from support.ledger_stage import make_job
 
-from mulligan.console.page import format as shown
 from mulligan.console.page import job_story_page as story
 from mulligan.console.page import live_list as live
 from mulligan.console.page import runbook_page as runbook
 from mulligan.console.page.failure_pages import heat_map
 from mulligan.console.page.render import STATIC
 from mulligan.tasks.jobs.submit import read_job
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(None, "–"), (0, "0"), (9120, "9,120"), (48_120, "48.1k"), (2.3e6, "2.3M"), (4e9, "4.0G")],
-)
-def test_counts(value: float | None, expected: str) -> None:
-    assert shown.count(value) == expected
-
-
-@pytest.mark.parametrize(
-    ("share", "expected"),
-    [(None, "–"), (0.0, "0%"), (1.0, "100%"), (0.037, "3.7%"), (0.61, "61%"),
-     (0.9996, "99.9%"), (0.0002, "<0.1%"), (0.04, "4%")],
-)  # fmt: skip
-def test_a_share_is_never_rounded_to_all_or_nothing(share: float | None, expected: str) -> None:
-    assert shown.percent(share) == expected
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(None, "–"), (0, "0 s"), (0.021, "21 ms"), (4.0, "4 s"), (4.2, "4.2 s"), (99, "99 s"),
-     (180, "3 min"), (9000, "2.5 h"), (400_000, "5 d")],
-)  # fmt: skip
-def test_spans(seconds: float | None, expected: str) -> None:
-    assert shown.span(seconds) == expected
-
-
-def test_a_score_is_cut_and_never_looks_like_a_pass() -> None:
-    assert shown.score(69.9) == "69"
-
 
 # -- the live list ---------------------------------------------------------------------------------
 
@@ -109,19 +78,67 @@ def test_a_job_file_reads_back_as_the_same_job() -> None:
     assert again == job.model_copy(update={"idempotency_key": None})
 
 
-def test_the_runbook_is_headings_lists_and_code_and_nothing_else() -> None:
+def test_the_runbook_is_rendered_with_anchors() -> None:
     html = runbook.render(
-        "# Runbook\n\nSee `x` & **y** <script>.\n\n## BreakerOpen\n\n1. one\n2. two\n   more\n\n"
+        "# Runbook\n\nSee `x` & **y**.\n\n## Breaker open\n\n1. one\n2. two\n   more\n\n"
         "```sh\nmulligan doctor\n\nnext\n```\n\n- a\n- [b](#c) and [d](other.md)\n\n"
-        "| a | b |\n|---|---|\n| 1 | 2 |"
+        "## budget_exhausted\n\n| a | b |\n|---|---|\n| 1 | 2 |"
     )
-    assert '<h2 id="breakeropen">BreakerOpen</h2>' in html
-    assert "<code>x</code> &amp; <strong>y</strong> &lt;script&gt;." in html
-    assert "<ol><li>one</li><li>two more</li></ol>" in html
-    assert "<pre>mulligan doctor\n\nnext</pre>" in html
+    assert '<h2 id="breaker-open">Breaker open</h2>' in html
+    assert '<h2 id="budget_exhausted">' in html
+    assert "<code>x</code> &amp; <strong>y</strong>" in html
+    assert "<li>two\nmore</li>" in html
+    assert "mulligan doctor\n\nnext\n</code></pre>" in html
     assert '<li><a href="#c">b</a> and d</li>' in html
-    assert "<th>a</th><th>b</th>" in html
-    assert "<td>1</td><td>2</td>" in html
+    assert '<div class="scroll"><table>' in html
+    assert "<td>2</td>" in html
+
+
+class Elements(HTMLParser):
+    """Every element and attribute of a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.attributes += attrs
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "text <img src=x onerror=alert(1)> text",
+    '<a href="javascript:alert(1)">x</a>',
+    "[x](javascript:alert(1))",
+    "[x](JaVaScRiPt:alert(1))",
+    "[x](data:text/html;base64,PHNjcmlwdD4=)",
+    "[x](vbscript:x)",
+    "<javascript:alert(1)>",
+    "![x](https://example.org/x.png)",
+    "![x](x onerror=alert(1))",
+    '[x](https://example.org/"onmouseover="alert(1))',
+    '[x](#a "" onmouseover=alert(1) x="")',
+    '## "><script>alert(1)</script>',
+    "| <script> |\n|---|\n| <iframe src=x> |",
+    '```"><script>\nx\n```',
+    "[a]: javascript:alert(1)\n\n[a]",
+]
+
+
+@pytest.mark.parametrize("markdown", HOSTILE)
+def test_hostile_markdown_stays_text(markdown: str) -> None:
+    found = Elements(runbook.render(markdown))
+    allowed = {"p", "a", "h2", "div", "table", "thead", "tbody", "tr", "th", "td", "pre", "code"}
+    assert found.names <= allowed
+    assert {name for name, _ in found.attributes} <= {"href", "id", "title", "class"}
+    for name, value in found.attributes:
+        if name == "href":
+            assert (value or "").startswith(("#", "/", "https://", "http://"))
+        if name == "id":
+            assert re.fullmatch(r"[\w-]*", value or "")
 
 
 # -- colours ---------------------------------------------------------------------------------------

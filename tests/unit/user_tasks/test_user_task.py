@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 from support.ledger_stage import MovableClock, failure_of, fake_ledger, make_job, verdict_of
 
-from mulligan.console.cli.commands.observe import observe_report
+from mulligan.console.reports.observe_report import observe_report
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Job, Output
 from mulligan.tasks.jobs.context import AttemptContext, ProviderHold, ResolvedRunner

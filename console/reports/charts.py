@@ -1,7 +1,8 @@
-"""Small charts as inline SVG: no script, no style attribute; colours come from the style sheet.
+"""Charts as inline SVG, for the page and for reports that are one file.
 
-Every chart is one image to a screen reader, with a sentence that says what it shows; nothing in
-it is text that would shrink on a phone.
+No script and no style attribute: colours come from the classes of the page's style sheet. A chart
+is one image to a screen reader, with a sentence that says what it shows. Its labels are HTML
+beside it: text inside an image would shrink on a phone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-#: How many shades a heat map has, besides that of nothing.
+#: Shades of a heat map, besides that of 0.
 SHADES = 5
 
 
@@ -24,7 +25,7 @@ def sparkline(
     width: int = 88,
     height: int = 20,
 ) -> Markup:
-    """A line through the values; None leaves a gap. The newest one is dotted."""
+    """A line through the values, with a dot at the newest. None leaves a gap."""
     known = [value for value in values if value is not None]
     if not known:
         return Markup("")
@@ -66,18 +67,18 @@ def _line(points: Sequence[tuple[float, float]]) -> Markup:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column of a stacked chart: its parts from the bottom up, and what to call it."""
+    """One column of a stacked chart: its parts from the bottom up."""
 
     title: str
     parts: tuple[float, ...]
-    #: Something happened here that may explain a change: drawn as a dashed line.
-    mark: bool = False
+    #: An event that may explain a change: drawn as a dashed line.
+    mark: str = ""
 
 
 def stacked_bars(
     columns: Sequence[Column], *, label: str, names: Sequence[str], height: int = 96
 ) -> Markup:
-    """Columns of parts, stretched to the width there is. Hovering tells a column's numbers."""
+    """Stacked columns across the whole width. Hovering shows the numbers of a column."""
     top = max([1.0, *(sum(column.parts) for column in columns)])
     drawn = [
         _column(column, index, top=top, height=height, names=names)
@@ -111,18 +112,18 @@ def _column(column: Column, index: int, *, top: float, height: int, names: Seque
                 index * 10, height
             )
         )
-    told = ", ".join(
-        f"{name} {part:g}" for name, part in zip(names, column.parts, strict=True) if part
+    numbers = ", ".join(
+        f"{name} {part:,g}" for name, part in zip(names, column.parts, strict=True) if part
     )
-    changed = "; settings changed" if column.mark else ""
-    title = Markup("<title>{}</title>").format(f"{column.title}: {told or 'nothing'}{changed}")
+    mark = f"; {column.mark}" if column.mark else ""
+    title = Markup("<title>{}</title>").format(f"{column.title}: {numbers or 'nothing'}{mark}")
     return Markup("<g>{}{}</g>").format(title, Markup("").join(pieces))
 
 
 def share_bar(
     share: float, *, label: str, limit: bool = False, width: int = 88, height: int = 8
 ) -> Markup:
-    """A share from 0 to 1; what is over stays full. A limit is drawn as one once it is near."""
+    """A bar for a share from 0 to 1. ``limit``: from 0.9 on it is drawn as a warning."""
     filled = min(1.0, max(0.0, share)) * width
     inner = Markup(
         '<rect class="ground" width="{}" height="{}" rx="2"/>'
@@ -132,8 +133,50 @@ def share_bar(
     return _image(name, label, width, height, inner)
 
 
+def change_bar(
+    value: float,
+    largest: float,
+    *,
+    label: str,
+    limit: float = 0.0,
+    kept: bool = True,
+    width: int = 168,
+    height: int = 12,
+) -> Markup:
+    """A change as a bar from the middle: to the right is better. ``limit``: the loss allowed."""
+    middle = width / 2
+    scale = middle / max(largest, 0.01)
+    size = min(abs(value) * scale, middle)
+    edge = middle - limit * scale
+    drawn = _vertical("zero", middle, height)
+    if limit and edge > 0:
+        drawn += _vertical("limit", edge, height)
+    drawn += Markup('<rect class="{}" x="{}" y="2" width="{}" height="{}" rx="1"/>').format(
+        ("up" if value >= 0 else "down") + ("" if kept else " undone"),
+        _number(middle if value >= 0 else middle - size),
+        _number(size),
+        height - 4,
+    )
+    return _image("change", label, width, height, drawn)
+
+
+def _vertical(kind: str, x: float, height: int) -> Markup:
+    return Markup('<line class="{0}" x1="{1}" x2="{1}" y1="0" y2="{2}"/>').format(
+        kind, _number(x), height
+    )
+
+
+def legend(names: Sequence[str]) -> Markup:
+    """The colours of a stacked chart and what they stand for, for a list of class ``key``."""
+    swatch = Markup(
+        '<span><svg width="11" height="11" aria-hidden="true"><rect class="part{}" width="11"'
+        ' height="11" rx="2"/></svg>{}</span>'
+    )
+    return Markup("").join(swatch.format(place, name) for place, name in enumerate(names))
+
+
 def shade(value: float, most: float) -> int:
-    """The shade of a heat map's cell: 0 for nothing, else 1 to SHADES."""
+    """The shade of a cell of a heat map: 0 for nothing, else 1 to SHADES."""
     if value <= 0 or most <= 0:
         return 0
     return min(SHADES, 1 + int((value / most) ** 0.5 * (SHADES - 1) + 0.5))

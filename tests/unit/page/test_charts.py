@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.console.page import svg
+from mulligan.console.reports import charts
 
 VALUES = st.lists(st.none() | st.floats(-1e6, 1e6), max_size=40)
 
@@ -21,7 +21,7 @@ def parsed(text: str) -> ElementTree.Element:
 
 @given(VALUES)
 def test_a_sparkline_stays_inside_its_box(values: list[float | None]) -> None:
-    drawn = svg.sparkline(values, label="a < b")
+    drawn = charts.sparkline(values, label="a < b")
     if all(value is None for value in values):
         assert drawn == ""
         return
@@ -35,16 +35,16 @@ def test_a_sparkline_stays_inside_its_box(values: list[float | None]) -> None:
 
 
 def test_a_gap_breaks_the_line() -> None:
-    drawn = parsed(svg.sparkline([1, 2, None, 3, 4], label="gaps"))
+    drawn = parsed(charts.sparkline([1, 2, None, 3, 4], label="gaps"))
     assert len(list(drawn.iter("polyline"))) == 2
 
 
 def test_columns_are_stacked_from_the_bottom_and_tell_their_numbers() -> None:
     columns = [
-        svg.Column(title="14:00", parts=(3, 1, 0)),
-        svg.Column(title="14:01", parts=(0, 0, 0), mark=True),
+        charts.Column(title="14:00", parts=(3, 1, 0)),
+        charts.Column(title="14:01", parts=(0, 0, 0), mark="settings changed"),
     ]
-    drawn = parsed(svg.stacked_bars(columns, label="outcomes", names=("a", "b", "c"), height=42))
+    drawn = parsed(charts.stacked_bars(columns, label="outcomes", names=("a", "b", "c"), height=42))
     titles = [each.text for each in drawn.iter("title")]
     assert titles == ["14:00: a 3, b 1", "14:01: nothing; settings changed"]
     parts = [r.attrib for r in drawn.iter("rect") if r.attrib["class"] != "ground"]
@@ -61,7 +61,7 @@ def test_columns_are_stacked_from_the_bottom_and_tell_their_numbers() -> None:
     [(0.5, "44", "share"), (1.7, "88", "share full"), (-1.0, "0", "share")],
 )
 def test_a_limit_is_full_and_looks_so(share: float, width: str, name: str) -> None:
-    drawn = parsed(svg.share_bar(share, label="budget", limit=True))
+    drawn = parsed(charts.share_bar(share, label="budget", limit=True))
     assert drawn.attrib["class"] == name
     assert [r.attrib["width"] for r in drawn.iter("rect")] == ["88", width]
 
@@ -70,4 +70,4 @@ def test_a_limit_is_full_and_looks_so(share: float, width: str, name: str) -> No
     ("value", "most", "expected"), [(0, 10, 0), (0, 0, 0), (0.01, 10, 1), (3, 10, 3), (10, 10, 5)]
 )
 def test_shades(value: float, most: float, expected: int) -> None:
-    assert svg.shade(value, most) == expected
+    assert charts.shade(value, most) == expected

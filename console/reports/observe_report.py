@@ -1,33 +1,29 @@
-"""`mulligan report observe`: what enforcing would have changed, from what was only recorded."""
+"""What enforcing would have changed for tasks that run with ``mode="observe"``."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from mulligan.console.cli.open_ledgers import open_located_ledger
-from mulligan.console.cli.options import Json
-from mulligan.console.cli.output import screen
+from mulligan.console.reports.report_view import ReportTable, ReportView
+from mulligan.policies.figures.format import number, percent
 from mulligan.policies.repair.retry import Escalate
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.settings.model import load_settings
 
-#: What enforcing would have done with a task, in the order in which people are told.
+#: What enforcing would have done with a task, in the order of the report.
 PASSED, MANDATORY, POLICY, ESCALATED = "passed", "mandatory_retry", "policy_retry", "escalation"
 WOULD = (PASSED, MANDATORY, POLICY, ESCALATED)
-_WORDS = {
+_TITLES = {
     PASSED: "would have passed at once",
     MANDATORY: "would have been retried at once, with a corrected prompt",
     POLICY: "would have been retried because the policy allows it",
-    ESCALATED: "would have gone to a person",
+    ESCALATED: "would have been escalated",
 }
-#: How many ids stand for the rest.
+#: Ids of jobs shown for each cause.
 _EXAMPLES = 5
-#: What no record of an observed task can tell.
+#: What the records of observed tasks cannot show.
 UNKNOWN = (
     "whether a retry would have worked: nothing was run again, so the gain is at most the"
     " retried tasks and may be none",
@@ -36,31 +32,7 @@ UNKNOWN = (
 )
 
 
-def observe(
-    window_days: Annotated[int, typer.Option(help="Days to look back.", min=1, max=365)] = 7,
-    limit: Annotated[
-        int, typer.Option(help="Maximum jobs to look at, newest first.", min=10, max=50_000)
-    ] = 5000,
-    json: Json = False,
-) -> None:
-    """What enforcing would change for observed tasks.
-
-    Observed tasks are those that run with mode="observe".
-    """
-    with open_located_ledger(load_settings()) as ledger:
-        now = ledger.now()
-        newest = ledger.jobs(limit=limit)
-        since = now - window_days * 86400
-        found = (ledger.job(view.id) for view in newest if _observed(view, since))
-        report = observe_report([view for view in found if view is not None])
-    report = {"window_days": window_days, "limit_reached": len(newest) >= limit, **report}
-    if json:
-        screen.emit(report)
-    else:
-        _print(report)
-
-
-def _observed(view: JobView, since: float) -> bool:
+def is_observed(view: JobView, *, since: float) -> bool:
     return view.job.labels.get("mode") == "observe" and view.created_at >= since
 
 
@@ -112,30 +84,64 @@ def _counted(whats: Iterable[str]) -> dict[str, int]:
     return {what: counts[what] for what in WOULD}
 
 
-def _print(report: Mapping[str, Any]) -> None:
+def observe_view(report: Mapping[str, Any]) -> ReportView:
     seen = report["seen"]
-    screen.say(f"observed tasks of {report['window_days']} days: {seen}")
-    if report["limit_reached"]:
-        screen.say("the ledger holds more jobs than were looked at: raise --limit")
-    if report["unfinished"]:
-        screen.say(f"without a verdict, running or lost on the way: {report['unfinished']}")
-    if not seen:
-        screen.say('nothing to compare: give a task mode="observe" and let it run')
-        return
-    for what in WOULD:
-        screen.say(f"{_WORDS[what]}: {report[what]} ({report[what] / seen:.1%})")
-    for name, counts in report["task_types"].items():
-        screen.say(f"task type  {name}: {_summary(counts)}")
-    for name, counts in report["causes"].items():
-        screen.say(f"cause  {name}: {_summary(counts)}; {', '.join(counts['examples'])}")
-    again = report[MANDATORY] + report[POLICY]
-    screen.say(
-        f"Enforcing would have run {again} of {seen} again with what was wrong, called a person"
-        f" for {report[ESCALATED]}, and left {report[PASSED]} as they are."
+    return ReportView(
+        title="Observed tasks",
+        about=f"Observed tasks of the last {report['window_days']} days: {seen}",
+        facts=(
+            *_reservations(report),
+            *(
+                (_TITLES[what], f"{number(report[what])} ({percent(report[what] / seen)})")
+                for what in WOULD
+                if seen
+            ),
+        ),
+        tables=(
+            (
+                _table("By task type", "task type", report["task_types"]),
+                _table("By cause", "cause", report["causes"]),
+            )
+            if seen
+            else ()
+        ),
+        remarks=_remarks(report),
+        document=report,
     )
-    for line in report["unknown"]:
-        screen.say(f"not known: {line}")
 
 
-def _summary(counts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{what} {counts[what]}" for what in WOULD if counts[what])
+def _reservations(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    facts = []
+    if report["limit_reached"]:
+        facts.append(("limit reached", "the ledger holds more jobs; raise --limit"))
+    if report["unfinished"]:
+        facts.append(("without a verdict (running or lost)", number(report["unfinished"])))
+    return facts
+
+
+def _table(title: str, name: str, rows: Mapping[str, Mapping[str, Any]]) -> ReportTable:
+    return ReportTable(
+        title=title,
+        columns=(name, *(what.replace("_", " ") for what in WOULD), "examples"),
+        rows=tuple(
+            (
+                each,
+                *(number(counts[what]) for what in WOULD),
+                ", ".join(counts.get("examples", ())),
+            )
+            for each, counts in rows.items()
+        ),
+        empty="no task failed",
+    )
+
+
+def _remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
+    seen = report["seen"]
+    if not seen:
+        return ('Nothing to compare: give a task mode="observe" and let it run.',)
+    again = report[MANDATORY] + report[POLICY]
+    return (
+        f"Enforcing would have rerun {again} of {seen} with a corrected prompt, escalated"
+        f" {report[ESCALATED]} and left {report[PASSED]} as they are.",
+        *(f"Not known: {line}." for line in report["unknown"]),
+    )

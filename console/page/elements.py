@@ -1,0 +1,66 @@
+"""Small HTML elements of the page: marks of states and times that the script keeps up to date."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from markupsafe import Markup
+
+from mulligan.policies.figures.format import UNKNOWN, duration, timestamp
+
+#: A mark for each state, beside its name: colour is never the only sign.
+MARKS = {
+    "queued": "○",
+    "running": "◔",
+    "verifying": "◑",
+    "waiting": "◷",
+    "settled": "●",
+    "succeeded": "✓",
+    "escalated": "▲",
+    "cancelled": "✕",
+    "completed": "✓",
+    "pending_immediate_retry": "◔",
+    "pending_delayed_verification": "◷",
+    "pass": "✓",
+    "fail": "✗",
+    "warn": "!",
+    "skipped": "–",
+    "open": "▲",
+    "half_open": "◐",
+    "closed": "✓",
+    "resolved": "✓",
+    "requeued": "↻",
+    "paused": "‖",
+    "flows": "✓",
+}
+
+
+def mark(state: str) -> Markup:
+    """The mark of a state. Screen readers skip it and read the word beside it."""
+    return Markup('<span class="mark {}" aria-hidden="true">{}</span>').format(
+        state, MARKS.get(state, "·")
+    )
+
+
+def clock(at: float | None) -> Markup:
+    """A moment. The script shows it in the reader's own time zone, without the date if today."""
+    return _time(at, "clock", "milliseconds", timestamp(at or 0.0))
+
+
+def time_only(at: float | None) -> Markup:
+    """A moment of today."""
+    text = datetime.fromtimestamp(at or 0.0, UTC).strftime("%H:%M:%S")
+    return _time(at, "time", "milliseconds", text)
+
+
+def ago(at: float | None, now: float) -> Markup:
+    """How long ago. The script keeps it up to date."""
+    age = duration(max(0.0, float(round(now - (at or 0.0)))))
+    return _time(at, "ago", "seconds", f"{age} ago")
+
+
+def _time(at: float | None, kind: str, precision: str, text: str) -> Markup:
+    if at is None:
+        return Markup(UNKNOWN)  # noqa: S704 - a dash
+    moment = datetime.fromtimestamp(at, UTC).isoformat(timespec=precision)
+    return Markup('<time datetime="{}" data-{}>{}</time>').format(moment, kind, text)

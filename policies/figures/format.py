@@ -1,0 +1,122 @@
+"""Numbers and times as people read them, on the page, in the terminal and in reports.
+
+Unknown is a dash, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, tzinfo
+
+UNKNOWN = "–"
+_UNITS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def number(value: float | None) -> str:
+    """A whole number in full: ``48,120``."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def count(value: float | None) -> str:
+    """A whole number, abbreviated from 10,000 on: ``9,120``, ``48.1k``, ``2.3M``."""
+    if value is None:
+        return UNKNOWN
+    for limit, divisor, unit in _UNITS:
+        if abs(value) >= limit:
+            return f"{value / divisor:.1f}{unit}"
+    return number(value)
+
+
+def counted(n: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: ``1 job``, ``2,000 jobs``."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def percent(share: float | None) -> str:
+    """A share of 1 as a percentage. Only all is 100% and only nothing is 0%."""
+    if share is None:
+        return UNKNOWN
+    value = share * 100
+    if 0 < value < 1:
+        return f"{value:.1f}%" if value >= 0.05 else "<0.1%"
+    if 99 < value < 100:
+        return f"{min(value, 99.9):.1f}%"
+    return f"{value:.1f}%" if value < 10 and round(value, 1) != round(value) else f"{value:.0f}%"
+
+
+def score(value: float | None) -> str:
+    """A score without its fraction: cut, so that 69.9 never looks like a pass."""
+    return UNKNOWN if value is None else str(int(value))
+
+
+def change(value: float) -> str:
+    """A change of a score, always with its sign: ``+0.200``, ``−0.050``, ``±0``."""
+    text = f"{value:+.3f}"
+    return "±0" if text in ("+0.000", "-0.000") else text.replace("-", "−")
+
+
+def money(amount: float | None) -> str:
+    """An amount without a currency: prices are in whatever currency they were configured in."""
+    if amount is None:
+        return UNKNOWN
+    return f"{amount:,.2f}" if amount >= 0.01 or amount == 0 else f"{amount:.4f}"
+
+
+def rate(per_minute: float | None) -> str:
+    """How many a minute, with one decimal below 10."""
+    if per_minute is None:
+        return UNKNOWN
+    return count(per_minute) if per_minute >= 10 else f"{per_minute:.1f}".removesuffix(".0")
+
+
+def duration(seconds: float | None) -> str:
+    """A duration in its largest unit: ``1.5 ms``, ``40 ms``, ``4 s``, ``3 min``, ``2.5 h``."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f} ms".replace(".0 ms", " ms")
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h".replace(".0 h", " h")
+    return f"{seconds / 86400:.0f} d"
+
+
+def timestamp(at: float, zone: tzinfo | None = UTC) -> str:
+    """A moment: ``2026-11-16 21:24:05 UTC``. No zone is the host's own, and is not named."""
+    text = datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{text} {zone}" if zone is not None else text
+
+
+def words(name: str | None) -> str:
+    """A name as words: ``pending_immediate_retry`` is ``pending immediate retry``."""
+    return (name or UNKNOWN).replace("_", " ")
+
+
+def shortened(text: str, length: int) -> str:
+    """The beginning of a text, with an ellipsis where something is cut off."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def sparkline(series: Sequence[float], length: int = 24) -> str:
+    """A series as blocks: ``▁▃█``."""
+    values = condense(series, length)
+    top = max(values, default=0) or 1
+    return "".join(_BLOCKS[min(7, int(8 * value / top))] for value in values)
+
+
+def condense(series: Sequence[float], length: int) -> list[float]:
+    """Add up neighbours until at most ``length`` values are left."""
+    factor = max(1, -(-len(series) // length))
+    first = len(series) % factor
+    head = [sum(series[:first])] if first else []
+    return head + [sum(series[i : i + factor]) for i in range(first, len(series), factor)]
