@@ -12,8 +12,6 @@ from mulligan.policies.jobs.job import Mode, PolicySpec
 #: Below this score the mandatory immediate retry follows.
 PASSING_SCORE = 70.0
 
-Queue = Literal["repair", "attempt"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
@@ -21,10 +19,6 @@ class Retry:
 
     reason: str
     mode: Mode = "policy_retry"
-    delay: float = 0.0
-    queue: Queue = "attempt"
-    #: 0 is the front of a queue.
-    priority: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +31,47 @@ class Escalate:
     """Stop: a person must look."""
 
     reason: str
-    delay: float = 0.0
-    queue: None = None
-    priority: int = 0
 
 
 Decision = Retry | ChangeStrategy | Escalate
 
 
-def _mandatory(reason: str) -> Retry:
-    return Retry(reason=reason, mode="immediate_retry", queue="repair")
+#: Why a job is escalated that has used up its attempts, or repeats one failure.
+MAX_ATTEMPTS = "max_attempts"
+REPEATED_FAILURE = FailureKind.REPEATED_FAILURE.value
+
+
+def passes(score: float | None) -> bool:
+    """Whether a score is high enough. No score is no pass."""
+    return score is not None and score >= PASSING_SCORE
+
+
+def owes_immediate_retry(mode: Mode, score: float | None, *, exempt: bool) -> bool:
+    """Whether the mandatory immediate retry must follow an attempt with this score.
+
+    It follows a low score, never itself, never a delayed verification, and never an attempt of an
+    exempt task type. An attempt without a score was not completed.
+    """
+    if score is None or passes(score) or exempt:
+        return False
+    return mode in ("initial", "policy_retry")
+
+
+def opens_cycle(
+    decision: Decision | None, mode: Mode, score: float | None, *, exempt: bool
+) -> Literal["pending_immediate_retry", "escalated"] | None:
+    """The status of the cycle that a decision opens; None if it opens none.
+
+    A mandatory retry that a budget, a guardrail or ``escalate_on`` forbids leaves a cycle that is
+    escalated from the start. One that came too late for the job's own limits leaves none.
+    """
+    match decision:
+        case Retry(mode="immediate_retry"):
+            return "pending_immediate_retry"
+        case Escalate(reason=reason) if reason not in (MAX_ATTEMPTS, REPEATED_FAILURE):
+            return "escalated" if owes_immediate_retry(mode, score, exempt=exempt) else None
+        case _:
+            return None
 
 
 @dataclass(frozen=True)
@@ -85,20 +110,22 @@ class RetryPolicy:
         The rows of the decision table, first one that fits. ``exhausted`` names the budget or
         guardrail that ran out; an exempt task type has no mandatory retry.
         """
-        low = score is not None and score < PASSING_SCORE and not exempt
-        later = mode != "initial"
+        mandatory = None
+        if owes_immediate_retry(mode, score, exempt=exempt):
+            reason = f"score {score:g} is below {PASSING_SCORE:g}"
+            mandatory = Retry(reason=reason, mode="immediate_retry")
         if record.kind in self.escalate_on:
             return Escalate(reason=record.kind.value)
         if exhausted is not None:
             return Escalate(reason=exhausted)
-        if low and mode == "initial":
-            return _mandatory(f"score {score:g} is below {PASSING_SCORE:g}")
-        if later and self._repeats(record, memory):
-            return Escalate(reason=FailureKind.REPEATED_FAILURE.value)
+        if mandatory and mode == "initial":
+            return mandatory
+        if mode != "initial" and self._repeats(record, memory):
+            return Escalate(reason=REPEATED_FAILURE)
         if record.attempt + 1 > self.max_attempts:
-            return Escalate(reason="max_attempts")
-        if low and mode == "policy_retry":
-            return _mandatory(f"score {score:g} is below {PASSING_SCORE:g}")
+            return Escalate(reason=MAX_ATTEMPTS)
+        if mandatory:
+            return mandatory
         if memory.count(record.classification_signature):
             return ChangeStrategy(reason=f"{record.kind} again: change the strategy")
         return Retry(reason=f"{record.kind}: correct and retry")

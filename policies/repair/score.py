@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import VerifierSpec
-from mulligan.policies.repair.retry import PASSING_SCORE
+from mulligan.policies.repair.retry import passes
 
 #: What each free repair (a fence, prose, mended JSON) costs, once per sort.
 COERCION_PENALTY = 5.0
@@ -47,6 +47,4 @@ def succeeded(
     total: float | None,
 ) -> bool:
     """No required verifier failed, and the score is high enough."""
-    if total is None or total < PASSING_SCORE:
-        return False
-    return not any(specs[i].required for i in failed(results))
+    return passes(total) and not any(specs[i].required for i in failed(results))

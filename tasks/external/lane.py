@@ -14,11 +14,11 @@ from typing import Any
 from mulligan.policies.cycles.delayed import invalid_reason
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import EXTERNAL, GIVEN_SCORE, Decoding, Job, Output, Usage
-from mulligan.policies.repair.retry import PASSING_SCORE
+from mulligan.policies.repair.retry import PASSING_SCORE, passes
 from mulligan.tasks.jobs.attempt import presentable
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, VerificationPending
-from mulligan.tasks.jobs.recheck import end_cycle, judge_again, low_score
+from mulligan.tasks.jobs.recheck import end_by_results, judge_again
 from mulligan.tasks.jobs.settle import settle_answer
 from mulligan.tasks.jobs.submit import Intake, read_job, submit_jobs
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, slow_verifiers
@@ -72,7 +72,7 @@ class ReportedAttempt:
         """The given score as a verifier's result."""
         if self.score is None:
             raise BadInput("score: is required, because nothing else verifies this attempt")
-        passed = self.score >= PASSING_SCORE
+        passed = passes(self.score)
         return VerificationResult(
             status=VerificationStatus.PASS if passed else VerificationStatus.FAIL,
             verifier_id=GIVEN_SCORE,
@@ -222,9 +222,7 @@ def _verify_later(context: AttemptContext, taken: CycleClaim, report: ReportedAt
         raise NotCounted(reason)
     if not _scored_elsewhere(job):
         return judge_again(context, taken, presentable(report.output, context.answer_cap))
-    score = report.result().score or 0.0
-    low = score < PASSING_SCORE
-    return end_cycle(context, taken.lease, score, low_score(score) if low else None)
+    return end_by_results(context, taken, [report.result()])
 
 
 def _scored_elsewhere(job: Job) -> bool:

@@ -77,3 +77,7 @@ class AttemptContext:
     randomness: Callable[[], float]
     #: Called at named steps: where crash tests kill a process.
     step: Callable[[str, Entry], None] = lambda _name, _entry: None
+
+    def is_exempt(self, job: Job) -> bool:
+        """Whether a low score of this job is not followed by the mandatory retry."""
+        return job.task_type in self.exempt_task_types

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.delayed import reformulated
 from mulligan.policies.failures.classify import said_by
+from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.repair import score as scoring
@@ -60,14 +61,19 @@ def judge_again(context: AttemptContext, taken: CycleClaim, output: Output) -> O
         results = check_all(claim, output, build_verifiers(context, claim.job), {})
     except (VerifierError, BadInput) as error:
         return no_verdict(context, claim, error)
-    total = scoring.score(claim.job.verifiers, results)
-    passed = scoring.succeeded(claim.job.verifiers, results, total)
-    failure = None if passed else low_score(total or 0)
+    return end_by_results(context, taken, results)
+
+
+def end_by_results(
+    context: AttemptContext, taken: CycleClaim, results: Sequence[VerificationResult]
+) -> Outcome:
+    """End the cycle by what the job's verifiers found."""
+    specs = taken.claim.job.verifiers
+    total = scoring.score(specs, results)
+    if scoring.succeeded(specs, results, total):
+        return end_cycle(context, taken.lease, total, None)
+    failure = CycleFailure(detail=f"delayed verification scored {total or 0:g}")
     return end_cycle(context, taken.lease, total, failure)
-
-
-def low_score(score: float) -> CycleFailure:
-    return CycleFailure(detail=f"delayed verification scored {score:g}")
 
 
 def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:

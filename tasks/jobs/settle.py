@@ -9,9 +9,10 @@ from typing import Any
 from mulligan.policies.cycles.cycle import cycle_id
 from mulligan.policies.cycles.guardrail import LoadStep, RepairLoad, repair_load
 from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
+from mulligan.policies.jobs.job import Decoding, Output, Usage
+from mulligan.policies.jobs.routing import verification_place
 from mulligan.policies.repair import score as scoring
-from mulligan.policies.repair.retry import PASSING_SCORE, Escalate, Retry
+from mulligan.policies.repair.retry import Escalate, Retry, opens_cycle, owes_immediate_retry
 from mulligan.policies.repair.strategy import best_techniques, plan_next
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error
 from mulligan.tasks.jobs.context import AttemptContext
@@ -58,7 +59,7 @@ def settle_answer(
         results,
         claim.memory,
         truncated=output.truncated,
-        exempt=claim.job.task_type in context.exempt_task_types,
+        exempt=context.is_exempt(claim.job),
         exhausted=_exhausted(claim, output) or _guarded(context, claim, output, results),
     )
     return _record(context, claim, verdict, output, asked_with)
@@ -99,12 +100,7 @@ def _guarded(
     """The guardrail that forbids one more repair loop. A loop that is under way may end."""
     job = claim.job
     total = scoring.score(job.verifiers, results)
-    opens = total is not None and total < PASSING_SCORE
-    if (
-        not opens
-        or claim.plan.mode == "immediate_retry"
-        or job.task_type in context.exempt_task_types
-    ):
+    if not owes_immediate_retry(claim.plan.mode, total, exempt=context.is_exempt(job)):
         return None
     if job.subject is not None:
         notes = context.ledger.session(job.subject, tenant=context.tenant(job))
@@ -182,20 +178,13 @@ def _settlement(
         then=_then(context, claim, verdict, output, asked_with, cycle),
         cycle_done=plan.cycle_id if plan.mode == "immediate_retry" else None,
         verify_after=claim.job.delayed_verification.after,
-        verify_on=_verify_on(claim.job),
+        verify_on=verification_place(claim.job),
         cycle=cycle,
         remedy=remedy,
         facts=_facts(context, claim, verdict, output),
         group_signature=verdict.failure.coarse_signature if verdict.failure else None,
         session=_session_note(context, claim, output, cycle),
     )
-
-
-def _verify_on(job: Job) -> str:
-    """Where a delayed verification runs: the stored answer is checked, or somebody asked again."""
-    if job.delayed_verification.mode == "recheck":
-        return "verify"
-    return "lane" if job.subject is not None else "attempt"
 
 
 def _facts(
@@ -265,12 +254,7 @@ def _then(
                 worked_before=known,
                 cycle_id=cycle.id if cycle else None,
             )
-            return NextAttempt(
-                plan=plan,
-                queue=decision.queue,
-                priority=decision.priority,
-                delay=decision.delay,
-            )
+            return NextAttempt(plan=plan)
 
 
 def _techniques(context: AttemptContext, claim: Claim, verdict: Verdict) -> list[str]:
@@ -281,18 +265,16 @@ def _techniques(context: AttemptContext, claim: Claim, verdict: Verdict) -> list
 
 
 def _cycle(context: AttemptContext, claim: Claim, verdict: Verdict) -> CyclePlan | None:
-    """The cycle that this failure opens: pending for a mandatory retry, or born escalated."""
-    decision, failure = verdict.decision, verdict.failure
-    if decision is None or failure is None:
-        return None
-    mandatory = isinstance(decision, Retry) and decision.mode == "immediate_retry"
-    if not mandatory and not _cut_short(context, claim, verdict):
+    failure = verdict.failure
+    exempt = context.is_exempt(claim.job)
+    status = opens_cycle(verdict.decision, claim.plan.mode, verdict.score, exempt=exempt)
+    if status is None or failure is None:
         return None
     loop = claim.loops + 1
     return CyclePlan(
         id=cycle_id(claim.job_id, claim.plan.number, loop),
         loop_index=loop,
-        status="pending_immediate_retry" if mandatory else "escalated",
+        status=status,
         metadata={
             "taskType": claim.job.task_type,
             "prompt": claim.job.task_text[:_CYCLE_PROMPT],
@@ -300,14 +282,3 @@ def _cycle(context: AttemptContext, claim: Claim, verdict: Verdict) -> CyclePlan
             "causeLabel": failure.label,
         },
     )
-
-
-def _cut_short(context: AttemptContext, claim: Claim, verdict: Verdict) -> bool:
-    """Whether an eligible low score was escalated before its mandatory retry could be run."""
-    if not isinstance(verdict.decision, Escalate) or verdict.score is None:
-        return False
-    if verdict.decision.reason in {"repeated_failure", "max_attempts"}:
-        return False
-    eligible = claim.plan.mode != "immediate_retry"
-    exempt = claim.job.task_type in context.exempt_task_types
-    return eligible and not exempt and verdict.score < PASSING_SCORE

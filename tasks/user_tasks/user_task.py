@@ -238,7 +238,7 @@ def _settle(
         settled = settle_answer(context, claim, output, results, Decoding())
         success = isinstance(settled, Settled) and settled.verdict.success
         return DeliveryResult(settled, answer_of(output, results) if success else value)
-    exempt = claim.job.task_type in context.exempt_task_types
+    exempt = context.is_exempt(claim.job)
     verdict = judge(claim.job, claim.plan, results, claim.memory, exempt=exempt)
     return DeliveryResult(_observed(context, claim, verdict), value)
 

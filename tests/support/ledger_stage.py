@@ -98,7 +98,7 @@ def retries_at_once(claim: Claim, **more: Any) -> Settlement:
         status="pending_immediate_retry",
         metadata={"taskType": claim.job.task_type, "causeLabel": "json_invalid"},
     )
-    then = _next(claim, "immediate_retry", "repair", cycle=cycle.id)
+    then = _next(claim, "immediate_retry", cycle=cycle.id)
     return _settlement(claim, then, cycle=cycle, **more)
 
 
@@ -116,16 +116,14 @@ def cut_short(claim: Claim, reason: str = "per_skill_loop_cap", **more: Any) -> 
 
 
 def retries_by_policy(claim: Claim, *, delay: float = 0.0, **more: Any) -> Settlement:
-    return _settlement(claim, _next(claim, "policy_retry", "attempt", delay=delay), **more)
+    return _settlement(claim, _next(claim, "policy_retry", delay=delay), **more)
 
 
-def _next(
-    claim: Claim, mode: Mode, queue: str, *, cycle: str | None = None, delay: float = 0.0
-) -> NextAttempt:
+def _next(claim: Claim, mode: Mode, *, cycle: str | None = None, delay: float = 0.0) -> NextAttempt:
     plan = AttemptPlan(
         number=claim.plan.number + 1, mode=mode, prompt="Do it right.", cycle_id=cycle
     )
-    return NextAttempt(plan=plan, queue=queue, priority=0, delay=delay)
+    return NextAttempt(plan=plan, delay=delay)
 
 
 def _settlement(

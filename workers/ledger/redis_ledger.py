@@ -9,6 +9,7 @@ from typing import Any
 
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output
+from mulligan.policies.jobs.routing import queue_of
 from mulligan.tasks.ports.ledger import (
     Accepted,
     Claim,
@@ -75,7 +76,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps):
         if submission.job.subject is not None:
             return Accepted(id=submission.id, status="accepted")
         entry = Entry("attempt", submission.id, 1)
-        publication = Publication(entry, "attempt", submission.job.priority)
+        publication = Publication(entry, queue_of("initial"), submission.job.priority)
         return Accepted(id=submission.id, status="accepted", publication=publication)
 
     # -- claims ---------------------------------------------------------------------------------

@@ -9,6 +9,13 @@ from typing import Any, Literal, Protocol
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import AttemptPlan, Job, Output
+from mulligan.policies.jobs.routing import (
+    MOST_URGENT,
+    AttemptQueue,
+    VerificationPlace,
+    priority_of,
+    queue_of,
+)
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, Lease, Publication
 
@@ -50,10 +57,18 @@ class CyclePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class NextAttempt:
+    """A retry, published at once or after a delay."""
+
     plan: AttemptPlan
-    queue: str
-    priority: int
     delay: float = 0.0
+
+    @property
+    def queue(self) -> AttemptQueue:
+        return queue_of(self.plan.mode)
+
+    @property
+    def priority(self) -> int:
+        return priority_of(self.plan.mode, MOST_URGENT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +114,7 @@ class Settlement:
     cycle_done: str | None = None
     verify_after: float = 600.0
     #: Where its delayed verification runs: a queue, or ``lane`` for external work.
-    verify_on: str = "verify"
+    verify_on: VerificationPlace = "verify"
     cycle: CyclePlan | None = None
     remedy: Remedy | None = None
     #: What figures are counted from; part of the event. Never text of a prompt or an answer.

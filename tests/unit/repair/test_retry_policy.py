@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from mulligan.policies.failures.failure import FailureKind, FailureRecord
 from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import Mode
-from mulligan.policies.repair.retry import ChangeStrategy, Escalate, Retry, RetryPolicy
+from mulligan.policies.repair.retry import (
+    ChangeStrategy,
+    Escalate,
+    Retry,
+    RetryPolicy,
+    opens_cycle,
+    owes_immediate_retry,
+)
 
 
 def failure(
@@ -115,14 +122,48 @@ def test_decision_table(
     match expected:
         case "immediate_retry":
             assert isinstance(decision, Retry)
-            assert (decision.mode, decision.queue) == ("immediate_retry", "repair")
-            assert (decision.delay, decision.priority) == (0, 0)
+            assert decision.mode == "immediate_retry"
         case str(reason):
             assert decision == Escalate(reason=reason)
         case _:
             assert type(decision) is expected
             assert isinstance(decision, Retry)
-            assert (decision.mode, decision.queue) == ("policy_retry", "attempt")
+            assert decision.mode == "policy_retry"
+
+
+# Columns: mode, score, exempt -> whether the mandatory retry must follow.
+OWED: list[tuple[Mode, float | None, bool, bool]] = [
+    ("initial", 69.99, False, True),
+    ("policy_retry", 0, False, True),
+    ("initial", 70, False, False),  # 70 is not below 70
+    ("initial", 10, True, False),
+    ("initial", None, False, False),  # not completed
+    ("immediate_retry", 10, False, False),
+    ("delayed_verification", 10, False, False),
+]
+
+
+@pytest.mark.parametrize(("mode", "score", "exempt", "expected"), OWED)
+def test_which_attempts_are_owed_the_mandatory_retry(
+    mode: Mode, score: float | None, exempt: bool, expected: bool
+) -> None:
+    assert owes_immediate_retry(mode, score, exempt=exempt) is expected
+    # A budget that forbids it leaves a cycle all the same.
+    cut_short = opens_cycle(Escalate(reason="budget_tokens"), mode, score, exempt=exempt)
+    assert cut_short == ("escalated" if expected else None)
+
+
+def test_the_mandatory_retry_opens_a_cycle_and_nothing_else_does() -> None:
+    retry = Retry(reason="score 40 is below 70", mode="immediate_retry")
+    assert opens_cycle(retry, "initial", 40, exempt=False) == "pending_immediate_retry"
+    others = (
+        None,
+        Retry(reason="new failure"),
+        ChangeStrategy(reason="again"),
+        Escalate(reason="max_attempts"),
+        Escalate(reason="repeated_failure"),
+    )
+    assert {opens_cycle(each, "policy_retry", 40, exempt=False) for each in others} == {None}
 
 
 @given(

@@ -340,6 +340,7 @@ local function await_verification(id, cycle, queue, lane, at)
   end
 end
 
+-- As policies/jobs/routing.py has it, for what is published again; a contract test compares them.
 local function queue_of(mode) return mode == 'immediate_retry' and 'repair' or 'attempt' end
 
 -- What an attempt has to wait for, `pause` or `budget`, and behind what; nil if nothing is in its way.
