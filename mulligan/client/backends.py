@@ -200,6 +200,8 @@ class EmbeddedBackend(LocalBackend):
         key = (os.getpid(), f"{slots}|{settings.model_dump_json()}")
         with _LOCK:
             if key not in _OPEN:
+                atexit.unregister(_at_exit)  # once, however often clients come and go
+                atexit.register(_at_exit)
                 _OPEN[key] = cls(settings, placement, slots=slots)
             _OPEN[key].users += 1
             return _OPEN[key]
@@ -233,7 +235,6 @@ _LOCK = threading.Lock()
 _OPEN: dict[tuple[int, str], EmbeddedBackend] = {}
 
 
-@atexit.register
 def _at_exit() -> None:
     """A process that ends without closing leaves nothing running and loses nothing."""
     for key, backend in list(_OPEN.items()):

@@ -1,7 +1,7 @@
 """Settings: environment (MULLIGAN_…) over mulligan.toml over the defaults of each group.
 
 A group is a mixin in a module of this package, so that names stay flat for people while a function
-can ask for its group alone.
+can ask for its group alone (docs/decisions/0016).
 """
 
 from __future__ import annotations

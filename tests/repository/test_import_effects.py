@@ -1,0 +1,91 @@
+"""Importing a module has no effect: no app, no thread, no socket, no handler, no file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+#: `celery -A mulligan.workers.app`: its import makes the app, which is what it is for.
+ENTRY_POINTS = ["mulligan.workers.app"]
+
+#: Imports the modules that are named, and prints what they left behind.
+_PROBE = """
+import atexit, json, logging, os, signal, sys, threading
+from importlib import import_module
+from pathlib import Path
+import celery.signals, kombu.transport
+from celery import _state
+
+def receivers():
+    known = [each for each in vars(celery.signals).values() if hasattr(each, "receivers")]
+    return sum(len(each.receivers or ()) for each in known)
+
+def look():
+    return {
+        "celery apps": len(_state._get_active_apps()),
+        "current celery app": _state.default_app is not None,
+        "celery signals": receivers(),
+        "transports": sorted(kombu.transport.TRANSPORT_ALIASES.items()),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "signal handlers": [str(signal.getsignal(n)) for n in sorted(signal.valid_signals())],
+        "exit handlers": atexit._ncallbacks(),
+        "log handlers": len(logging.getLogger().handlers),
+        "environment": dict(os.environ),
+        "files": sorted(map(str, Path.cwd().rglob("*"))),
+    }
+
+done = []
+def watch(event, details):
+    if event in ("socket.connect", "socket.bind", "subprocess.Popen", "os.fork", "os.mkdir"):
+        done.append(event)
+    elif event == "open" and set(str(details[1])) & set("wax+"):
+        done.append(f"open {details[0]} {details[1]}")
+
+sys.addaudithook(watch)
+for module in json.loads(sys.argv[1]):
+    before, at = look(), len(done)
+    import_module(module)
+    after = look()
+    for what in [what for what in before if before[what] != after[what]]:
+        print(f"{module}: {what}: {before[what]} -> {after[what]}")
+    for what in done[at:]:
+        print(f"{module}: {what}")
+"""
+
+
+def modules() -> list[str]:
+    """Every module but the entry points, and programs that are run as files."""
+    found = []
+    for folder in ("mulligan", "policies", "tasks", "workers", "console"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if "\nif __name__ ==" in path.read_text("utf-8"):
+                continue
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts if parts[0] == "mulligan" else ("mulligan", *parts))
+            found.append(name.removesuffix(".__init__"))
+    return [name for name in found if name not in ENTRY_POINTS]
+
+
+def effects(names: Sequence[str], folder: Path) -> list[str]:
+    # -B: compiled modules are files, too.
+    argv = [sys.executable, "-B", "-c", _PROBE, json.dumps(names)]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_importing_a_module_has_no_effect(tmp_path: Path) -> None:
+    names = modules()
+    assert len(names) > 300
+    assert effects(names, tmp_path) == []
+
+
+def test_an_effect_is_noticed(tmp_path: Path) -> None:
+    """Given the module that makes the app, its receivers and its transport are seen."""
+    found = effects(ENTRY_POINTS, tmp_path)
+    for what in ("celery signals", "transports"):
+        assert any(line.startswith(f"mulligan.workers.app: {what}") for line in found), found
