@@ -107,7 +107,7 @@ def fill_figures(client: Any, hours: int) -> None:
 def fold(services: Services) -> float:
     """What the control worker does every second; answers with the seconds that all of it took."""
     started = time.perf_counter()
-    folding = Fold(services.ledger.calls, services.settings)
+    folding = Fold(services.ledger)
     while folding.run():
         pass
     return time.perf_counter() - started

@@ -23,12 +23,11 @@ from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.crash_points import step
+from mulligan.workers.figures.windows import FigureReader
 from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.blobs import blob_store
-from mulligan.workers.ledger.stores.breakers import RedisBreakers
-from mulligan.workers.ledger.stores.config_changes import ConfigChanges
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.settings.live_settings import LiveExemptTypes, LiveSettings
@@ -48,9 +47,9 @@ class Services:
     settings: Settings
     #: The settings in force now: some are read again.
     live: LiveSettings
+    #: With breakers, tokens, beats and what else is kept there.
     ledger: RedisLedger
     blobs: BlobStore
-    breakers: RedisBreakers
     runners: RunnerRegistry
     verifiers: VerifierRegistry
     #: Sends entries of the outbox to whoever runs them.
@@ -60,8 +59,7 @@ class Services:
     context: AttemptContext
     intake: Intake
     webhooks: Webhooks
-    #: When the configuration changed.
-    config_changes: ConfigChanges
+    figures: FigureReader
 
 
 def app_services(
@@ -110,7 +108,6 @@ def build_services(
     """
     live = live or LiveSettings(settings)
     blobs = blob_store(settings, ledger.calls)
-    breakers = RedisBreakers(ledger.calls, prefix=settings.key_prefix, now=ledger.now)
     runners = RunnerRegistry(profiles=settings.runners, blobs=blobs)
     verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
     exempt = LiveExemptTypes(live)
@@ -120,7 +117,7 @@ def build_services(
         verifier=lambda spec: _build_verifier(verifiers, settings, blobs, spec),
         publish=publish,
         holding=leases.holding,
-        breakers=breakers,
+        breakers=ledger.breakers,
         worker=f"{socket.gethostname()}:{os.getpid()}",
         exempt_task_types=exempt,
         tenant=lambda job: rows.tenant_of(job, settings),
@@ -145,15 +142,14 @@ def build_services(
         live=live,
         ledger=ledger,
         blobs=blobs,
-        breakers=breakers,
         runners=runners,
         verifiers=verifiers,
         publish=publish,
         leases=leases,
         context=context,
         intake=intake,
-        webhooks=Webhooks(ledger.calls, settings.key_prefix, live, job=ledger.job),
-        config_changes=ConfigChanges(ledger.calls, settings.key_prefix),
+        webhooks=Webhooks(ledger, live),
+        figures=FigureReader(ledger),
     )
 
 

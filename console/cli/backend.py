@@ -19,7 +19,6 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.backends.local_model import LocalModel
 from mulligan.workers.backends.placement import BESIDE_UP, Placement, place_jobs
 from mulligan.workers.celery.factory import create_app
-from mulligan.workers.celery.heartbeat import fleet
 from mulligan.workers.celery.queues import ATTEMPT_QUEUE, run_pools
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.home import SupervisedRedis, embedded_redis
@@ -64,7 +63,7 @@ class CliBackend:
         """Why no worker will run a waiting job, and what to do; None if one will."""
         if self.stack is not None:
             return None
-        beats = fleet(self.ledger.calls, self.settings.key_prefix, self.ledger.now())
+        beats = self.ledger.beats.live(now=self.ledger.now())
         if not beats:
             return "no worker answers: start `mulligan up`; the jobs wait in the ledger"
         if not any(ATTEMPT_QUEUE in beat.queues for beat in beats):
@@ -115,14 +114,6 @@ def _note_broker_away(error: Exception) -> None:
         f"accepted, but the broker is away ({error}): the sweep publishes it later",
         style="yellow",
     )
-
-
-def broker_errors() -> tuple[type[Exception], ...]:
-    """The exceptions of a broker that is away, whatever its kind."""
-    from kombu.exceptions import OperationalError
-    from redis.exceptions import RedisError
-
-    return (OperationalError, RedisError, OSError)
 
 
 @contextmanager

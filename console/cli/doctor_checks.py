@@ -18,7 +18,6 @@ from rapidfuzz import process
 from mulligan.policies.figures.format import duration
 from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.workers.celery.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
-from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import find_server
 from mulligan.workers.runners.local_state import model_path
@@ -156,13 +155,13 @@ def _disk(home: Path) -> Check:
 
 def check_ledger(ledger: RedisLedger, settings: Settings, *, expected: bool) -> Iterator[Check]:
     """``expected``: whether somebody should be at work; else nothing is late."""
-    info: Mapping[str, Any] = ledger.calls.run("INFO")
+    info = ledger.server_info()
     yield _version(info)
     yield _aof(info)
     yield _eviction(info)
     if expected:
         yield _sweep(ledger, settings)
-        yield _outbox(ledger, settings)
+        yield _outbox(ledger)
 
 
 def _version(info: Mapping[str, Any]) -> Check:
@@ -188,33 +187,19 @@ def _eviction(info: Mapping[str, Any]) -> Check:
     return fail("eviction", f"{policy}: Redis may throw jobs away", fix)
 
 
-def _prefixes(settings: Settings) -> list[str]:
-    numbers = range(settings.partitions)
-    return [keys.partition_prefix(settings.key_prefix, f"p{number:02d}") for number in numbers]
-
-
 def _sweep(ledger: RedisLedger, settings: Settings) -> Check:
     fix = "start a worker that serves `control` with beat (-B): `mulligan up` has one"
-    stamps = [ledger.calls.run("GET", prefix + "swept_at") for prefix in _prefixes(settings)]
-    if not all(stamps):
+    age = ledger.sweep_age()
+    if age is None:
         return warn("sweep", "has never run here", fix)
-    age = ledger.now() - min(float(stamp) for stamp in stamps) / 1000
     last = f"last ran {duration(age)} ago"
     late = age > max(10.0, 5 * settings.sweep_interval)
     return warn("sweep", last, fix) if late else ok("sweep", last)
 
 
-def _outbox(ledger: RedisLedger, settings: Settings) -> Check:
+def _outbox(ledger: RedisLedger) -> Check:
     """The oldest entry that is due and was never published."""
-    now = ledger.now()
-    oldest = 0.0
-    for prefix in _prefixes(settings):
-        due = ledger.calls.run(
-            "ZRANGEBYSCORE", prefix + "outbox", "-inf", now * 1000, "WITHSCORES", "LIMIT", 0, 1
-        )
-        for row in due[:1]:
-            score = row[1] if isinstance(row, list | tuple) else due[1]
-            oldest = max(oldest, now - float(score) / 1000)
+    oldest = ledger.unpublished_seconds()
     if oldest > _LATE:
         fix = "see that a worker serves `control`, and that the broker is up"
         return warn("outbox", f"an entry has waited {duration(oldest)} to be published", fix)

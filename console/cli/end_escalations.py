@@ -73,7 +73,7 @@ def end(request: EndRequest) -> None:
             return
         if chosen:
             _agree(request, chosen)
-        bulks = RedisBulkActions(backend.ledger.calls, prefix=backend.settings.key_prefix)
+        bulks = backend.ledger.bulk_actions
         ids = [each.id for each in chosen]
         bulk = bulks.create(request.action, request.which, ids, per_second=request.per_second)
         bulk = _work(backend, bulks, bulk, request)

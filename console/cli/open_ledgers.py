@@ -1,4 +1,4 @@
-"""The ledger to look into. Needs no Celery, which takes as long to import as all the rest."""
+"""The ledger for commands that only read it. Needs no Celery, which is slow to import."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from starlette.concurrency import run_in_threadpool
 
 from mulligan.console.http.errors import HttpError, invalid
 from mulligan.tasks.ports.errors import LedgerUnavailable
-from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores.event_streams import Position, StoredEvent, event_order
 from mulligan.workers.settings.model import Settings
 
 _LOG = logging.getLogger("mulligan.console")
@@ -34,9 +34,6 @@ _PAGE = 1000
 QUEUE_CAP = 1_000_000
 _TENANTS_KEPT = 50_000
 _ID = re.compile(r"^\d{1,15}(-\d{1,15})?$")
-
-#: Where one reader is: the last id it has of each partition's stream.
-Position = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -118,14 +115,9 @@ class Broadcast:
     """The events of every partition, for every listener of this process."""
 
     def __init__(self, ledger: RedisLedger, settings: Settings) -> None:
-        self._calls = ledger.calls
+        self._ledger = ledger
+        self._streams = ledger.event_streams
         self._cap = settings.listeners_cap
-        self._prefixes = [
-            keys.partition_prefix(settings.key_prefix, f"p{n:02d}")
-            for n in range(settings.partitions)
-        ]
-        self._streams = [prefix + "events" for prefix in self._prefixes]
-        self._places = {name: place for place, name in enumerate(self._streams)}
         self._listeners: set[Listener] = set()
         self._delivered: Position = ()
         self._tenants: OrderedDict[str, str | None] = OrderedDict()
@@ -143,7 +135,7 @@ class Broadcast:
         """A new listener, or 503 when there are too many."""
         async with self._starting:
             if self._thread is None:
-                self._delivered = await run_in_threadpool(self._newest)
+                self._delivered = await run_in_threadpool(self._streams.newest)
                 self._start(asyncio.get_running_loop())
         if len(self._listeners) >= self._cap:
             raise HttpError(
@@ -203,7 +195,7 @@ class Broadcast:
     def _read_on(self, loop: asyncio.AbstractEventLoop, position: Position) -> None:
         while not self._closed.is_set():
             try:
-                found = self._wait_for_more(position)
+                found = self._streams.wait(position, seconds=1.0, limit=_PAGE)
                 changes, position = self._encode(found, position, self._asks_for_tenants())
             except LedgerUnavailable as error:
                 _LOG.warning("events pause: %s", error)
@@ -217,17 +209,6 @@ class Broadcast:
                 return
             self._closed.wait(_GATHER)
 
-    def _wait_for_more(self, position: Position) -> list[tuple[int, str, str]]:
-        """(partition, id, data) of what came after a position, within a second."""
-        found = self._calls.run(
-            "XREAD", "COUNT", _PAGE, "BLOCK", 1000, "STREAMS", *self._streams, *position
-        )
-        return [
-            (self._places[name], entry_id, fields["data"])
-            for name, items in found or []
-            for entry_id, fields in items
-        ]
-
     def close(self) -> None:
         self._closed.set()
         if self._thread is not None:
@@ -235,35 +216,27 @@ class Broadcast:
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def _newest(self) -> Position:
-        found = [self._calls.run("XREVRANGE", name, "+", "-", "COUNT", 1) for name in self._streams]
-        return tuple(items[0][0] if items else "0-0" for items in found)
-
     def _replay(self, wants: EventFilter, after: Position, upto: Position) -> Iterator[bytes]:
         """What a listener missed, page by page; a page may have nothing for it."""
         position = after
         while True:
-            found: list[tuple[int, str, str]] = []
-            for place, name in enumerate(self._streams):
-                start, end = f"({position[place]}", upto[place]
-                items = self._calls.run("XRANGE", name, start, end, "COUNT", _PAGE)
-                found += [(place, entry_id, fields["data"]) for entry_id, fields in items]
+            found = self._streams.page(position, upto, limit=_PAGE)
             if not found:
                 return
             changes, position = self._encode(found, position, wants.tenant is not None)
             yield _chunk(changes, wants)
 
     def _encode(
-        self, found: list[tuple[int, str, str]], position: Position, with_tenants: bool
+        self, found: list[StoredEvent], position: Position, with_tenants: bool
     ) -> tuple[list[StreamEvent], Position]:
         places = list(position)
         changes = []
-        for place, entry_id, text in sorted(found, key=lambda item: _order(item[1])):
-            places[place] = entry_id
-            data = json.loads(text)
-            tenant = self._tenant(place, data) if with_tenants else None
+        for event in sorted(found, key=lambda event: event.order):
+            places[event.partition] = event.id
+            data = json.loads(event.data)
+            tenant = self._tenant(data) if with_tenants else None
             head = f"id: {','.join(places)}\nevent: {data['type']}\n"
-            frame = _frame(head, text)
+            frame = _frame(head, event.data)
             plain = frame if "detail" not in data else _frame(head, _without_detail(data))
             changes.append(StreamEvent(data["job"], tenant, frame, plain))
         return changes, tuple(places)
@@ -271,15 +244,15 @@ class Broadcast:
     def _asks_for_tenants(self) -> bool:
         return any(listener.wants.tenant for listener in tuple(self._listeners))
 
-    def _tenant(self, place: int, data: dict[str, Any]) -> str | None:
-        """Whose an event is. Not every event says so: the job does."""
+    def _tenant(self, data: dict[str, Any]) -> str | None:
+        """The tenant of an event. If the event does not name it, its job does."""
         job = str(data["job"])
         if "tenant" in data:
             found: str | None = data["tenant"]
         elif job in self._tenants:
             return self._tenants[job]
         else:
-            found = self._calls.run("HGET", f"{self._prefixes[place]}job:{job}", "tenant")
+            found = self._ledger.job_tenant(job)
         self._tenants[job] = found
         while len(self._tenants) > _TENANTS_KEPT:
             self._tenants.popitem(last=False)
@@ -291,10 +264,10 @@ class Broadcast:
         if not all(_ID.match(part) for part in parts):
             raise invalid("Last-Event-ID: is not the id of an event; leave it out to start now")
         parts = [part if "-" in part else f"{part}-0" for part in parts]
-        if len(parts) == len(self._streams):
+        if len(parts) == self._streams.count:
             return tuple(parts)
         # The number of partitions was changed: rather too much than too little.
-        return (min(parts, key=_order),) * len(self._streams)
+        return (min(parts, key=event_order),) * self._streams.count
 
 
 def _frame(head: str, data: str) -> bytes:
@@ -304,8 +277,3 @@ def _frame(head: str, data: str) -> bytes:
 def _without_detail(data: dict[str, Any]) -> str:
     kept = {name: value for name, value in data.items() if name != "detail"}
     return json.dumps(kept, separators=(",", ":"))
-
-
-def _order(entry_id: str) -> tuple[int, int]:
-    milliseconds, _, number = entry_id.partition("-")
-    return int(milliseconds), int(number or 0)

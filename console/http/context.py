@@ -23,7 +23,6 @@ class ConsoleContext:
 
     services: Services
     app: Celery
-    tokens: Tokens
     rate: RateLimit
     broadcast: Broadcast
     #: The settings in force now: prices, quotas and the like are reloaded.
@@ -36,6 +35,10 @@ class ConsoleContext:
     @property
     def ledger(self) -> RedisLedger:
         return self.services.ledger
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.services.ledger.tokens
 
     def close(self) -> None:
         self.broadcast.close()
@@ -50,7 +53,6 @@ def open_context(settings: Settings) -> ConsoleContext:
     return ConsoleContext(
         services=services,
         app=app,
-        tokens=Tokens(services.ledger.calls, prefix=hasty.key_prefix),
         rate=RateLimit(hasty.rate_limit),
         broadcast=Broadcast(services.ledger, hasty),
         current=LiveSettings(hasty).current,

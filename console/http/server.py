@@ -22,7 +22,7 @@ class ConsoleServer(uvicorn.Server):
     """Ends the event streams first when it is told to stop."""
 
     def __init__(self, context: ConsoleContext) -> None:
-        self._site = context
+        self._context = context
         config = uvicorn.Config(
             create_console(context),
             log_level="warning",
@@ -36,7 +36,7 @@ class ConsoleServer(uvicorn.Server):
         logging.getLogger("uvicorn.error").addFilter(_expected)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._site.broadcast.end_all()
+        self._context.broadcast.end_all()
         await super().shutdown(sockets)
 
 

@@ -11,10 +11,8 @@ from starlette.responses import HTMLResponse
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page.render import page
-from mulligan.policies.cycles.cycle import CycleStatus, SelfRepairCycle
+from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.report import immediate_loop_report
-from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.cycle_rows import CycleRows
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 _DAYS = 7
@@ -25,18 +23,15 @@ _SHOWN = 50
 
 
 def add(router: APIRouter, context: ConsoleContext) -> None:
-    rows = CycleRows(context.ledger.calls, context.settings)
-
     @router.get("/cycles")
     def cycles(
         request: Request, caller: Reader, status: Annotated[str, Query(max_length=40)] = ""
     ) -> HTMLResponse:
-        now = context.ledger.now()
+        ledger = context.ledger
+        now = ledger.now()
         since = now - _DAYS * 86400
-        counted = rows.since(since, limit=_COUNTED, tenant=caller.tenant)
-        found = context.ledger.cycles(since=since, limit=_LOOKED_AT)
-        if caller.tenant is not None:
-            found = _own(context, found, caller.tenant)
+        counted = ledger.cycle_rows.since(since, limit=_COUNTED, tenant=caller.tenant)
+        found = ledger.cycles(since=since, limit=_LOOKED_AT, tenant=caller.tenant)
         listed = [each for each in found if status in ("", each.status.value)]
         return page(
             request,
@@ -51,17 +46,3 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             chosen=status,
             statuses=[each.value for each in CycleStatus],
         )
-
-
-def _own(
-    context: ConsoleContext, found: list[SelfRepairCycle], tenant: str
-) -> list[SelfRepairCycle]:
-    """Those of one tenant, in one round trip."""
-    prefix = context.settings.key_prefix
-    rows = context.ledger.calls.hashes(
-        [
-            f"{keys.partition_prefix(prefix, keys.partition_of(cycle.job_id))}cycle:{cycle.id}"
-            for cycle in found
-        ]
-    )
-    return [cycle for cycle, row in zip(found, rows, strict=True) if row.get("tenant") == tenant]

@@ -19,7 +19,6 @@ from mulligan.console.page.render import only, page
 from mulligan.console.reports.charts import shade
 from mulligan.console.reports.failure_report import failure_report
 from mulligan.console.reports.overview import WINDOWS, overview
-from mulligan.workers.figures.windows import FigureReader
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Window = Annotated[str, Query(max_length=10)]
@@ -74,7 +73,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
     ) -> HTMLResponse:
         now = context.ledger.now()
         report = failure_report(
-            FigureReader(context.ledger.calls, context.settings),
+            context.services.figures,
             signature=signature,
             window=window,
             now=now,
@@ -100,12 +99,12 @@ def made_of(explanation: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """The parts that make a signature, each as a name and a text."""
     parts = (explanation or {}).get("coarse_parts") or {}
     return [
-        (name, _told(value)) for name, value in parts.items() if value not in (None, "", [], {})
+        (name, _as_text(value)) for name, value in parts.items() if value not in (None, "", [], {})
     ]
 
 
-def _told(value: Any) -> str:
-    """Lists of lists as lines of words; anything deeper as JSON."""
+def _as_text(value: Any) -> str:
+    """A list of lists as words between semicolons; anything deeper as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple):

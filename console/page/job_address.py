@@ -6,8 +6,7 @@ import re
 
 from mulligan.console.http.access import Caller
 from mulligan.console.http.context import ConsoleContext
-from mulligan.workers.ledger import job_ids
-from mulligan.workers.ledger.job_pages import find_jobs
+from mulligan.workers.ledger.job_ids import own_job_id
 
 #: `<job>`, `<job>-<n>`, `<job>-<n>-v<i>`, `<job>-<n>-c<loop>` and `<job>-done`.
 _OURS = re.compile(r"^(p\d{2,}-[0-9a-z]+)(?:-(\d{1,9})(?:-[vc]\d{1,9})?|-done)?$", re.ASCII)
@@ -26,10 +25,8 @@ def address_of(context: ConsoleContext, caller: Caller, text: str) -> str | None
         return _address(match[1], match[2])
     if (match := _OWN.match(text)) is None:
         return None
-    own = job_ids.own_job_id(match[1], partitions=context.settings.partitions)
-    found = find_jobs(
-        context.ledger.calls, prefix=context.settings.key_prefix, ids=[own], tenant=caller.tenant
-    )
+    own = own_job_id(match[1], partitions=context.settings.partitions)
+    found = context.ledger.find_jobs([own], tenant=caller.tenant)
     return _address(own, match[2]) if found else None
 
 

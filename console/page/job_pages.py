@@ -16,7 +16,7 @@ from mulligan.console.http.routes.job_routes import visible_job
 from mulligan.console.page import job_story_page as story
 from mulligan.console.page.job_address import address_of
 from mulligan.console.page.render import page
-from mulligan.workers.ledger.job_pages import JobFilter, page_jobs
+from mulligan.workers.ledger.job_pages import JobFilter
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Text = Annotated[str, Query(max_length=200)]
@@ -37,15 +37,8 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
     ) -> Response:
         if address := address_of(context, caller, name.strip()):
             return RedirectResponse(address, 303)
-        settings = context.settings
-        found = page_jobs(
-            context.ledger.calls,
-            prefix=settings.key_prefix,
-            partitions=settings.partitions,
-            wanted=_wanted(caller, name, state, task_type, label),
-            limit=_ROWS,
-            cursor=cursor or None,
-        )
+        wanted = _wanted(caller, name, state, task_type, label)
+        found = context.ledger.page_jobs(wanted, limit=_ROWS, cursor=cursor or None)
         chosen = {"name": name, "state": state, "task_type": task_type, "label": label}
         kept = {name: value for name, value in chosen.items() if value}
         return page(

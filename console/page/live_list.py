@@ -9,7 +9,7 @@ from typing import Any
 
 from mulligan.console.http.context import ConsoleContext
 from mulligan.policies.figures import format as formatter
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.stores.event_streams import EventStreams, event_order
 
 #: Rows at first, how many events are read at once to find them, and how many for one tenant.
 ROWS = 15
@@ -45,34 +45,30 @@ class Row:
 
 
 def newest(context: ConsoleContext, *, tenant: str | None) -> tuple[Sequence[Row], str]:
-    """The rows to begin with and the event to go on after. For all, one round trip per partition;
-    a tenant's are looked for further back, as others may have had the last word for long."""
+    """The first rows, and the id of the event that follows them.
+
+    For all tenants this is one round trip for each partition. For one tenant it may be more: the
+    newest events may all be those of others.
+    """
+    streams = context.ledger.event_streams
     found: list[Event] = []
-    last = ""
-    for number in range(context.settings.partitions):
-        stream = keys.partition_prefix(context.settings.key_prefix, f"p{number:02d}") + "events"
-        events = _newest_of(context, stream, tenant)
-        found += events
-        last = max(last, events[0][0] if events else "", key=_order)
-    found.sort(key=lambda event: _order(event[0]))
-    return fold(found, tenant=tenant)[:ROWS], last
+    for partition in range(streams.count):
+        found += _newest_of(streams, partition, tenant)
+    found.sort(key=lambda event: event_order(event[0]))
+    return fold(found, tenant=tenant)[:ROWS], found[-1][0] if found else ""
 
 
-def _newest_of(context: ConsoleContext, stream: str, tenant: str | None) -> list[Event]:
-    """The newest events of a stream, the newest first: enough for the rows of a tenant."""
+def _newest_of(streams: EventStreams, partition: int, tenant: str | None) -> list[Event]:
+    """The newest events of a partition, newest first: enough for the rows of a tenant."""
     found: list[Event] = []
-    upto = "+"
+    before = None
     while True:
-        rows = context.ledger.calls.run("XREVRANGE", stream, upto, "-", "COUNT", _EVENTS)
-        found += [(entry_id, json.loads(fields["data"])) for entry_id, fields in rows]
+        events = streams.latest(partition, limit=_EVENTS, before=before)
+        found += [(event.id, json.loads(event.data)) for event in events]
         enough = tenant is None or len(fold(reversed(found), tenant=tenant)) >= ROWS
-        if enough or len(rows) < _EVENTS or len(found) >= LOOKED_AT:
+        if enough or len(events) < _EVENTS or len(found) >= LOOKED_AT:
             return found
-        upto = f"({found[-1][0]}"
-
-
-def _order(entry_id: str) -> tuple[int, ...]:
-    return tuple(map(int, entry_id.split("-"))) if entry_id else ()
+        before = found[-1][0]
 
 
 def fold(events: Iterable[Event], *, tenant: str | None) -> Sequence[Row]:

@@ -10,9 +10,9 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.routes.ops_routes import visible_breakers
 from mulligan.console.page.render import page
 from mulligan.console.reports.overview import Overview, overview
+from mulligan.console.reports.visibility import visible_breakers
 from mulligan.workers.celery.queues import JOB_QUEUES
 
 Reader = Annotated[Caller, Depends(needs("ops"))]
@@ -25,7 +25,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
     def operations(request: Request, caller: Reader) -> HTMLResponse:
         bound = caller.tenant is not None
         figures = overview(context, window=_SEEN, tenant=caller.tenant, bound=bound)
-        breakers = visible_breakers(context, caller.tenant)
+        breakers = visible_breakers(context.services, caller.tenant)
         configured = [] if bound else context.services.runners.providers()
         providers = sorted({*breakers, *configured, *_paused(figures, "provider")})
         return page(

@@ -13,7 +13,13 @@ from mulligan.console.reports.overview_figures import (
     tenants_of,
     why_of,
 )
-from mulligan.console.reports.overview_now import health_of, lanes_of, look, needs_of, running
+from mulligan.console.reports.overview_now import (
+    count_running,
+    health_of,
+    needing_attention,
+    queue_rows,
+    read_current_state,
+)
 from mulligan.console.reports.overview_values import (
     WINDOWS,
     Cost,
@@ -28,8 +34,7 @@ from mulligan.console.reports.overview_values import (
 )
 from mulligan.policies.figures import failure_ranking as ranking
 from mulligan.policies.figures import trend
-from mulligan.workers.figures.windows import FigureReader, parse_window
-from mulligan.workers.ledger.stores.config_changes import ConfigChanges
+from mulligan.workers.figures.windows import parse_window
 
 if TYPE_CHECKING:
     from mulligan.console.http.context import ConsoleContext
@@ -64,8 +69,8 @@ def overview(
     """
     seconds = parse_window(window)
     settings = context.settings
-    figures = FigureReader(context.ledger.calls, settings)
-    now = look(context, figures, tenant=tenant, bound=bound)
+    figures = context.services.figures
+    now = read_current_state(context, tenant=tenant, bound=bound)
     found = figures.window(seconds, now=now.at)
     buckets = condensed(found.buckets)
     rows = [bucket.rows for bucket in buckets]
@@ -76,13 +81,13 @@ def overview(
         step=buckets[1].start - buckets[0].start if len(buckets) > 1 else found.seconds,
         tenant=tenant,
         health=health_of(now),
-        needs_you=needs_of(now, tenant=tenant),
+        needs_you=needing_attention(now, tenant=tenant),
         success=success_of(rows, tenant=tenant),
         speed=speed_of(buckets, now=now.at, oldest=now.oldest_seconds, tenant=tenant),
         cost=cost_of(buckets, settings, now=now.at, spent=now.spent, tenant=tenant),
         outcomes=outcomes_of(buckets, tenant=tenant),
-        queues=lanes_of(now),
-        running=running(now),
+        queues=queue_rows(now),
+        running=count_running(now),
         task_types=tuple(sorted(trend.task_types(rows, tenant=tenant))),
         why=why,
         why_more=more,
@@ -92,9 +97,7 @@ def overview(
             for name, each in ranking.techniques(rows, tenant=tenant).items()
         ),
         paused=now.paused,
-        behind_breakers=str(now.behind) if now.behind.jobs else "",
-        changes=ConfigChanges(context.ledger.calls, settings.key_prefix).changes(
-            since=now.at - seconds
-        ),
+        behind_breakers=str(now.behind) if now.behind.count else "",
+        changes=context.ledger.config_changes.changes(since=now.at - seconds),
         tenants=tenants_of(rows, tenant=tenant),
     )

@@ -1,4 +1,4 @@
-"""The overview as things are now: who works, what waits, what is broken, what needs somebody."""
+"""The current state for the overview: workers, queues, breakers, and what needs attention."""
 
 from __future__ import annotations
 
@@ -6,39 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mulligan.console.http.routes.ops_routes import sweep_age, visible_breakers, visible_pauses
 from mulligan.console.reports.overview_values import Health, Lane, NeedsAttention
-from mulligan.policies.figures.format import counted, duration
+from mulligan.console.reports.visibility import visible_breakers, visible_pauses
+from mulligan.policies.figures.format import duration
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import EscalationGroup
-from mulligan.workers.alerts.deliveries import WebhookDeliveries
-from mulligan.workers.celery.heartbeat import Beat, fleet
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
 from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES, REQUIRED_QUEUES, main_queue
-from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.status_reads import WaitingJobs
+from mulligan.workers.ledger.stores.beats import Beat
 
 if TYPE_CHECKING:
     from mulligan.console.http.context import ConsoleContext
-    from mulligan.workers.figures.windows import FigureReader
 
 #: Seconds without a sweep, or with events uncounted, until people are told, and until it is dead.
 _LATE, _DEAD = 60.0, 300.0
 _GROUPS = 20
-#: So many jobs of a partition that wait are asked what for.
-_LOOKED_AT = 2000
-
-
-@dataclass(frozen=True)
-class QueueBacklog:
-    """How many wait; ``more``: not all that wait were looked at."""
-
-    jobs: int
-    more: bool = False
-
-    def __str__(self) -> str:
-        return f"{'more than ' if self.more else ''}{counted(self.jobs, 'job')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +37,7 @@ class CurrentState:
     paused: tuple[str, ...] = ()
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
     #: Jobs that wait for a breaker to let them through.
-    behind: QueueBacklog = field(default_factory=lambda: QueueBacklog(0))
+    behind: WaitingJobs = field(default_factory=lambda: WaitingJobs(0))
     groups: Sequence[EscalationGroup] = ()
     dead_webhooks: int = 0
     sweep_age: float | None = None
@@ -66,32 +51,27 @@ class CurrentState:
         return max(ages, default=0.0) if self.queues is not None else None
 
 
-def look(
-    context: ConsoleContext, figures: FigureReader, *, tenant: str | None, bound: bool
-) -> CurrentState:
-    """Read it all; how often the ledger is asked does not depend on how many jobs it holds.
+def read_current_state(context: ConsoleContext, *, tenant: str | None, bound: bool) -> CurrentState:
+    """Read it all; the number of round trips does not depend on how many jobs there are.
 
     ``bound``: the reader may know of this tenant alone.
     """
-    settings, ledger = context.settings, context.ledger
+    services, ledger = context.services, context.ledger
     now = ledger.now()
-    deliveries = WebhookDeliveries(
-        ledger.calls, prefix=settings.key_prefix, partitions=settings.partitions
-    )
-    breakers = visible_breakers(context, tenant if bound else None)
+    bound_to = tenant if bound else None
+    breakers = visible_breakers(services, bound_to)
+    any_open = any(breaker.state != "closed" for breaker in breakers.values())
     return CurrentState(
         at=now,
-        beats=fleet(ledger.calls, settings.key_prefix, now),
+        beats=ledger.beats.live(now=now),
         queues=_queues(context),
-        paused=tuple(visible_pauses(context, tenant if bound else None)),
+        paused=tuple(visible_pauses(services, bound_to)),
         breakers=breakers,
-        behind=_behind(context)
-        if any(one.state != "closed" for one in breakers.values())
-        else QueueBacklog(0),
+        behind=ledger.waiting_for("breaker") if any_open else WaitingJobs(0),
         groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
-        dead_webhooks=0 if bound else deliveries.counts()["dead"],
-        sweep_age=sweep_age(context),
-        fold_lag=figures.lag(now=now),
+        dead_webhooks=0 if bound else services.webhooks.deliveries.counts()["dead"],
+        sweep_age=ledger.sweep_age(),
+        fold_lag=services.figures.lag(now=now),
         spent=_spent(context, now, tenant),
     )
 
@@ -103,29 +83,12 @@ def _queues(context: ConsoleContext) -> Mapping[str, QueueDepth] | None:
         return None  # the page says so, and shows what the ledger knows
 
 
-def _behind(context: ConsoleContext) -> QueueBacklog:
-    """Of the jobs that came to wait last, those that wait for a breaker. Two round trips."""
-    calls, found, waiting = context.ledger.calls, 0, 0
-    for prefix in keys.partition_prefixes(context.settings.key_prefix, context.settings.partitions):
-        ids = calls.run("ZREVRANGE", f"{prefix}jobs:waiting", 0, _LOOKED_AT)
-        names = [f"{prefix}job:{job_id}" for job_id in ids[:_LOOKED_AT]]
-        found += calls.fields(names, "waiting_for").count("breaker")
-        waiting += len(ids) > _LOOKED_AT
-    return QueueBacklog(found, more=waiting > 0 and found > 0)
-
-
 def _spent(context: ConsoleContext, now: float, tenant: str | None) -> dict[str, int]:
     quotas = context.settings.quotas
-    names = [name for name in quotas if name != "*"] if tenant is None else [tenant]
-    if not quotas or not names:
+    if not quotas:
         return {}
-    day = int(now // 86400)
-    spent = dict.fromkeys(names, 0)
-    for prefix in keys.partition_prefixes(context.settings.key_prefix, context.settings.partitions):
-        found = context.ledger.calls.run("MGET", *(f"{prefix}spent:{name}:{day}" for name in names))
-        for name, text in zip(names, found, strict=True):
-            spent[name] += int(text or 0)
-    return spent
+    tenants = [name for name in quotas if name != "*"] if tenant is None else [tenant]
+    return context.ledger.tokens_spent(tenants, day=int(now // 86400))
 
 
 # -- health ----------------------------------------------------------------------------------------
@@ -170,10 +133,10 @@ def _degraded(now: CurrentState) -> list[str]:
     return reasons
 
 
-# -- what needs somebody ---------------------------------------------------------------------------
+# -- what needs attention --------------------------------------------------------------------------
 
 
-def needs_of(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAttention, ...]:
+def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAttention, ...]:
     """Escalations first, the largest group at the top; then what is broken."""
     groups = [_need(group, now.at, tenant) for group in now.groups]
     groups.sort(key=lambda need: (need.muted, -need.count))
@@ -231,8 +194,8 @@ def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
         since = breaker.first_fault_at
         lasting = f" {duration(now.at - since)}" if since is not None else ""
         probing = "probing" if breaker.state == "half_open" else "waiting before the next probe"
-        behind = f", {now.behind} waiting" if now.behind.jobs else ""
-        if now.behind.jobs and several:
+        behind = f", {now.behind} waiting" if now.behind.count else ""
+        if now.behind.count and several:
             behind += " for these breakers together"
         found.append(
             NeedsAttention(
@@ -250,7 +213,7 @@ def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
 # -- queues ----------------------------------------------------------------------------------------
 
 
-def lanes_of(now: CurrentState) -> tuple[Lane, ...]:
+def queue_rows(now: CurrentState) -> tuple[Lane, ...]:
     """The queues that somebody serves or that something waits in.
 
     A worker may serve several: what it runs and its slots are counted in one of them, so that the
@@ -285,6 +248,6 @@ def lane_of(beat: Beat) -> str | None:
     return main_queue(beat.queues)
 
 
-def running(now: CurrentState) -> int:
+def count_running(now: CurrentState) -> int:
     """Tasks that work on jobs and edits; what control does for the house is none of them."""
     return sum(beat.active for beat in now.beats if lane_of(beat) != CONTROL_QUEUE)

@@ -130,7 +130,7 @@ def fill(fleet: Fleet, *, scale: int = 8) -> Filled:
     ids = fleet.submit(*jobs)
     waiting = fleet.submit(*(aloud(number) for number in range(1, 4)))
     for _ in range(6):
-        fleet.services.breakers.fault(
+        fleet.ledger.breakers.fault(
             TransportFault("503 from openai-eu", provider="openai-eu", status=503, retry_after=300)
         )
     views = fleet.finished(ids)
@@ -158,7 +158,7 @@ def history(fleet: Fleet, *, minutes: int = 57, per_minute: int = 12) -> None:
             for step, data in enumerate(_past(dice, job)):
                 name = f"{at + place * 60_000 // per_minute + step * 40}-0"
                 fleet.ledger.calls.run("XADD", stream, name, "data", json.dumps(data))
-    Fold(fleet.ledger.calls, fleet.services.settings).run(batches=100)
+    Fold(fleet.ledger).run(batches=100)
 
 
 def _past(dice: random.Random, job: str) -> Iterator[dict[str, Any]]:

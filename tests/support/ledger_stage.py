@@ -46,7 +46,6 @@ from mulligan.workers.ledger import job_ids, keys, rows
 from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.blobs import blob_store
-from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -384,9 +383,7 @@ def bench_of(stage: Stage, runner: FakeRunner | None = None, **changes: Any) -> 
         verifier=VerifierRegistry().build,
         publish=lambda _: None,
         holding=lambda _lease, _deadline: nullcontext(),
-        breakers=RedisBreakers(
-            stage.ledger.calls, prefix=stage.settings.key_prefix, now=stage.ledger.now
-        ),
+        breakers=stage.ledger.breakers,
         worker="here",
         tenant=lambda job: rows.tenant_of(job, stage.settings),
         randomness=lambda: 0.5,

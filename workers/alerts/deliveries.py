@@ -11,7 +11,7 @@ from typing import Any
 from mulligan.policies.cycles.report import BUDGET_REASONS
 from mulligan.policies.escalations.alerts import Alert, hook_name
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.partitions import Partitioned
 from mulligan.workers.settings.alert_settings import WebhookSettings
 
 #: Deliveries that may wait, and dead ones that are kept, in one partition.
@@ -73,11 +73,12 @@ class NewAlerts:
 class WebhookDeliveries:
     """Everything about deliveries that is in Redis."""
 
-    def __init__(self, calls: RedisCalls, *, prefix: str, partitions: int) -> None:
-        self._calls = calls
-        self._prefix = prefix
-        partition_prefixes = keys.partition_prefixes(prefix, partitions)
-        self._prefixes = [*partition_prefixes, keys.fleet_prefix(prefix)]
+    def __init__(self, ledger: Partitioned) -> None:
+        settings = ledger.settings
+        self._calls = ledger.calls
+        self._prefix = settings.key_prefix
+        partition_prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
+        self._prefixes = [*partition_prefixes, keys.fleet_prefix(settings.key_prefix)]
 
     def notice(self, hooks: Sequence[WebhookSettings], *, window: float) -> NewAlerts:
         """Write the deliveries of all that is to be told now."""

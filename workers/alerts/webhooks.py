@@ -29,7 +29,7 @@ from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.alerts.deliveries import WebhookDeliveries, WebhookDelivery
 from mulligan.workers.ledger import rows
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.alert_settings import WebhookSettings
 from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import Settings
@@ -62,18 +62,14 @@ class Webhooks:
 
     def __init__(
         self,
-        calls: RedisCalls,
-        prefix: str,
+        ledger: RedisLedger,
         live: LiveSettings,
         *,
-        job: Callable[[str], JobView | None],
         randomness: Callable[[], float] = random.random,
     ) -> None:
-        self.deliveries = WebhookDeliveries(
-            calls, prefix=prefix, partitions=live.current().partitions
-        )
+        self.deliveries = WebhookDeliveries(ledger)
         self._live = live
-        self._job = job
+        self._job = ledger.job
         self._randomness = randomness
         self._busy: Counter[str] = Counter()
         self._senders = 0

@@ -22,10 +22,10 @@ from kombu.exceptions import OperationalError
 
 from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
 from mulligan.tasks.ports.errors import LedgerUnavailable
-from mulligan.workers.celery.heartbeat import Beat, fleet
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
 from mulligan.workers.celery.queues import REPAIR_QUEUE
 from mulligan.workers.ledger.open_ledger import open_ledger
+from mulligan.workers.ledger.stores.beats import Beat
 from mulligan.workers.settings.model import Settings
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ def autoscaler(settings: Settings) -> Callable[..., QueueAutoscaler]:
 
         def take() -> QueueSample:
             queues = list(worker.app.amqp.queues.consume_from)
-            beats = fleet(ledger.calls, settings.key_prefix, ledger.now())
+            beats = ledger.beats.live(now=ledger.now())
             return QueueSample(
                 at=time.monotonic(),
                 waiting=waiting(worker.app, queues),

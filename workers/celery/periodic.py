@@ -15,7 +15,7 @@ from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import hint_at_sessions
 from mulligan.workers.figures.fold import Fold
-from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions, run_bulks
+from mulligan.workers.ledger.stores.bulk_actions import run_bulks
 from mulligan.workers.services import Services
 from mulligan.workers.settings.model import Settings
 
@@ -44,14 +44,14 @@ def _sweep(services: Services, app: Celery) -> int:
 
 def _fold(services: Services, _app: Celery) -> int:
     """Add up events into figures, and note when the configuration changed."""
-    services.config_changes.note(services.live.current(), now=time.time())
-    return Fold(services.ledger.calls, services.settings).run()
+    services.ledger.config_changes.note(services.live.current(), now=time.time())
+    return Fold(services.ledger).run()
 
 
 def _bulk(services: Services, _app: Celery) -> int:
     """Go on with bulk actions on escalations."""
-    bulks = RedisBulkActions(services.ledger.calls, prefix=services.settings.key_prefix)
-    return run_bulks(services.ledger, bulks, services.publish)
+    ledger = services.ledger
+    return run_bulks(ledger, ledger.bulk_actions, services.publish)
 
 
 def _webhooks(services: Services, _app: Celery) -> int:

@@ -13,6 +13,8 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+#: What a broker that is away raises, whatever its kind.
+BROKER_ERRORS = (OperationalError, RedisError, OSError)
 #: The header with the time at which a message was sent, in seconds since 1970.
 SENT_HEADER = "mulligan_at"
 

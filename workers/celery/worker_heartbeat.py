@@ -13,10 +13,11 @@ from celery import Celery
 from celery.worker import state
 from kombu.exceptions import OperationalError
 
-from mulligan.workers.celery.heartbeat import INTERVAL, Beat, Heartbeat, StallDetector
+from mulligan.workers.celery.heartbeat import INTERVAL, Heartbeat, StallDetector
 from mulligan.workers.celery.queue_depth import waiting
 from mulligan.workers.celery.queues import CONTROL_QUEUE
 from mulligan.workers.ledger.calls import RedisCalls, connect
+from mulligan.workers.ledger.stores.beats import Beat, RedisBeats
 from mulligan.workers.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -85,9 +86,8 @@ class WorkerHeartbeat:
                 self._touch()
 
         calls = RedisCalls(connect(_hasty(self._settings.ledger or "")), patience=0.0, limits={})
-        self._presence = Heartbeat(
-            calls, self._settings.key_prefix, describe, child=child, after=after
-        )
+        beats = RedisBeats(calls, prefix=self._settings.key_prefix)
+        self._presence = Heartbeat(beats, describe, child=child, after=after)
         self._presence.start()
 
     def _touch(self) -> None:
@@ -124,7 +124,7 @@ def _beat(
         slots=slots,
         active=active,
         queues=queues,
-        round_trips=services.ledger.calls.round_trips,
+        round_trips=services.ledger.round_trips,
     )
 
 

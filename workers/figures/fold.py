@@ -15,9 +15,8 @@ from typing import Any
 from mulligan.policies.figures import facts as figures
 from mulligan.policies.figures.facts import Folded
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.ledger.cycle_rows import ENDED, keep_lines
-from mulligan.workers.settings.model import Settings
+from mulligan.workers.ledger.partitions import Partitioned
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +35,13 @@ class Fold:
 
     def __init__(
         self,
-        calls: RedisCalls,
-        settings: Settings,
+        ledger: Partitioned,
         *,
         batch: int = BATCH,
         fields_cap: int = FIELDS_CAP,
     ) -> None:
-        self._calls = calls
+        settings = ledger.settings
+        self._calls = ledger.calls
         self._prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
         self._hours_kept = settings.stats_retention
         self._batch = batch

@@ -16,8 +16,7 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.figures.fold import MINUTES_KEPT, START
 from mulligan.workers.ledger import keys, rows
-from mulligan.workers.ledger.calls import RedisCalls
-from mulligan.workers.settings.model import Settings
+from mulligan.workers.ledger.partitions import Partitioned
 
 LONGEST_WINDOW = 365 * 86400
 
@@ -57,10 +56,10 @@ def parse_window(text: str, *, longest: float = LONGEST_WINDOW) -> int:
 class FigureReader:
     """The figures that `Fold` wrote."""
 
-    def __init__(self, calls: RedisCalls, settings: Settings) -> None:
-        self._calls = calls
-        self._key_prefix = settings.key_prefix
-        self._prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
+    def __init__(self, ledger: Partitioned) -> None:
+        self._calls = ledger.calls
+        self._key_prefix = ledger.settings.key_prefix
+        self._prefixes = keys.partition_prefixes(self._key_prefix, ledger.settings.partitions)
 
     def window(self, seconds: int, *, now: float, compare: bool = True) -> Window:
         """By the minute while those are kept for this window and the one before, else by the hour.

@@ -64,15 +64,23 @@ class CycleSteps(Partitioned):
         )
         return bool(answer[0] == "settled")
 
-    def cycles(self, *, since: float, limit: int) -> list[SelfRepairCycle]:
+    def cycles(
+        self, *, since: float, limit: int, tenant: str | None = None
+    ) -> list[SelfRepairCycle]:
+        """The newest ``limit``; of these, only the tenant's if one is given."""
         found: list[str] = []
         for prefix in self._prefixes():
             found += self.calls.run(
                 "ZREVRANGEBYSCORE", keys.cycles(prefix), "+inf", since * 1000, "LIMIT", 0, limit
             )
         hashes = self.calls.hashes([keys.cycle(self._prefix(i), i) for i in found])
-        read = [rows.read_cycle(i, row) for i, row in zip(found, hashes, strict=True) if row]
-        return sorted(read, key=lambda cycle: cycle.created_at, reverse=True)[:limit]
+        read = [(i, row) for i, row in zip(found, hashes, strict=True) if row]
+        newest = sorted(read, key=lambda each: float(each[1]["created_at"]), reverse=True)[:limit]
+        return [
+            rows.read_cycle(i, row)
+            for i, row in newest
+            if tenant is None or row.get("tenant") == tenant
+        ]
 
     def _cycle_step(self, script: str, lease: Lease, **request: Any) -> bool:
         entry = lease.entry

@@ -13,7 +13,7 @@ from typing import Any
 
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.partitions import Partitioned
 from mulligan.workers.ledger.rows import tokens_of
 
 #: So many jobs of a partition are looked at for one page: a rare label ends with a short page.
@@ -78,48 +78,34 @@ class _Part:
     rows: list[tuple[_Place, JobRow]]
 
 
-def page_jobs(
-    calls: RedisCalls,
-    *,
-    prefix: str,
-    partitions: int,
-    wanted: JobFilter,
-    limit: int,
-    cursor: str | None = None,
-    scan: int = SCAN,
-) -> JobPage:
-    """One page; a cursor that is none of ours is BadInput. One round trip."""
-    request = _request(wanted, limit, scan, cursor)
-    answers = calls.many(
-        "page_jobs",
-        [(each, request) for each in keys.partition_prefixes(prefix, partitions)],
-    )
-    parts = [_part(answer) for answer in answers]
-    # Only down to where every partition has looked is the order known.
-    known = max((part.reached for part in parts if not part.done), default=None)
-    rows = sorted((row for part in parts for row in part.rows), key=lambda r: r[0], reverse=True)
-    safe = [row for row in rows if known is None or row[0] >= known]
-    page = safe[:limit]
-    place = page[-1][0] if len(safe) > limit else known
-    return JobPage([row for _, row in page], f"{place[0]!r}~{place[1]}" if place else None)
+class JobPages(Partitioned):
+    """Jobs as lists show them. Each method is one round trip."""
 
+    def page_jobs(
+        self, wanted: JobFilter, *, limit: int, cursor: str | None = None, scan: int = SCAN
+    ) -> JobPage:
+        """One page. BadInput for a cursor that no page gave."""
+        request = _request(wanted, limit, scan, cursor)
+        answers = self.calls.many("page_jobs", [(prefix, request) for prefix in self._prefixes()])
+        parts = [_part(answer) for answer in answers]
+        # Only down to where every partition has looked is the order known.
+        known = max((part.reached for part in parts if not part.done), default=None)
+        found = (row for part in parts for row in part.rows)
+        rows = sorted(found, key=lambda row: row[0], reverse=True)
+        safe = [row for row in rows if known is None or row[0] >= known]
+        page = safe[:limit]
+        place = page[-1][0] if len(safe) > limit else known
+        return JobPage([row for _, row in page], f"{place[0]!r}~{place[1]}" if place else None)
 
-def find_jobs(
-    calls: RedisCalls, *, prefix: str, ids: Sequence[str], tenant: str | None = None
-) -> list[JobRow]:
-    """These jobs in their order, those that there are and are the tenant's. One round trip."""
-    parts: dict[str, list[str]] = {}
-    for job_id in dict.fromkeys(ids):
-        parts.setdefault(keys.partition_of(job_id), []).append(job_id)
-    answers = calls.many(
-        "page_jobs",
-        [
-            (keys.partition_prefix(prefix, part), {"ids": some, "tenant": tenant})
-            for part, some in parts.items()
-        ],
-    )
-    found = {row.id: row for answer in answers for _, row in _part(answer).rows}
-    return [found[job_id] for job_id in dict.fromkeys(ids) if job_id in found]
+    def find_jobs(self, ids: Sequence[str], *, tenant: str | None = None) -> list[JobRow]:
+        """The jobs with these ids, in their order. Unknown ones and other tenants' are left out."""
+        by_prefix: dict[str, list[str]] = {}
+        for job_id in dict.fromkeys(ids):
+            by_prefix.setdefault(self._prefix(job_id), []).append(job_id)
+        requests = [(prefix, {"ids": some, "tenant": tenant}) for prefix, some in by_prefix.items()]
+        answers = self.calls.many("page_jobs", requests)
+        found = {row.id: row for answer in answers for _, row in _part(answer).rows}
+        return [found[job_id] for job_id in dict.fromkeys(ids) if job_id in found]
 
 
 def _request(wanted: JobFilter, limit: int, scan: int, cursor: str | None) -> dict[str, Any]:

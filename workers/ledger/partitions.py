@@ -44,7 +44,18 @@ class Partitioned:
             },
         )
 
+    @property
+    def settings(self) -> Settings:
+        """The settings that it was opened with."""
+        return self._settings
+
+    @property
+    def round_trips(self) -> int:
+        """Round trips that this process made through this ledger."""
+        return self.calls.round_trips
+
     def now(self) -> float:
+        """The ledger's own time."""
         return self.calls.now()
 
     def _prefix(self, job_id: str) -> str:

@@ -28,9 +28,12 @@ from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.cycle_steps import CycleSteps
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
 from mulligan.workers.ledger.external_steps import ExternalSteps
+from mulligan.workers.ledger.job_pages import JobPages
+from mulligan.workers.ledger.status_reads import StatusReads
+from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
 
-class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps):
+class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusReads, LedgerStores):
     """See tasks.ports.ledger for what each method promises."""
 
     # -- accept ---------------------------------------------------------------------------------

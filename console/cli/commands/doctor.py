@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import typer
 
-from mulligan.console.cli.backend import broker_errors, connect
+from mulligan.console.cli.backend import connect
 from mulligan.console.cli.commands.up import without_password
 from mulligan.console.cli.doctor_checks import (
     Check,
@@ -22,6 +22,7 @@ from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
+from mulligan.workers.celery.queue_depth import BROKER_ERRORS
 from mulligan.workers.local.home import is_up
 from mulligan.workers.settings.model import Settings, load_settings
 
@@ -80,5 +81,5 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
         yield ok("broker", "none configured; `mulligan run` and `mulligan up` start their own")
     except LedgerUnavailable as error:
         yield fail("ledger", str(error), advice(error))
-    except broker_errors() as error:
+    except BROKER_ERRORS as error:
         yield fail("broker", f"is away: {error}", "start it, or mend MULLIGAN_BROKER_URL")

@@ -34,9 +34,8 @@ from mulligan.policies.cycles.report import (
 from mulligan.policies.figures.failure_ranking import RankingFilter
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.figures.windows import FigureReader
-from mulligan.workers.ledger.cycle_rows import CycleRows
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.settings.model import Settings, load_settings
+from mulligan.workers.settings.model import load_settings
 
 WindowDays = Annotated[int, typer.Option(help="Days to look back.", min=1, max=365)]
 Limit = Annotated[int, typer.Option(help="Maximum cycles, newest first.", min=10, max=50_000)]
@@ -101,10 +100,10 @@ def _over_cycles(
     window_days: int,
     limit: int,
 ) -> ReportView:
-    with _opened() as (settings, ledger):
+    with _opened() as ledger:
         now = ledger.now()
         since = now - window_days * 86400
-        rows = CycleRows(ledger.calls, settings).since(since, limit=limit)
+        rows = ledger.cycle_rows.since(since, limit=limit)
     document = report(rows, now=now, window_days=window_days, limit=limit)
     return view(document, cycles_by_day(rows, since, now, is_good))
 
@@ -126,8 +125,8 @@ def failures(
 ) -> None:
     """The most frequent failures and their repairs."""
     choice = RankingFilter(kind=kind, task_type=task_type, model=model, tenant=tenant)
-    with _opened() as (settings, ledger):
-        figures = _folded(ledger, settings)
+    with _opened() as ledger:
+        figures = _folded(ledger)
         now = ledger.now()
         report = failures_report(figures, window=window, now=now, choice=choice, limit=limit)
     form = ReportForm(json=json, markdown=markdown, output=output, html=html)
@@ -149,20 +148,20 @@ def cost(
     html: Html = None,
 ) -> None:
     """Tokens and money spent, by task type and model."""
-    with _opened() as (settings, ledger):
-        figures = _folded(ledger, settings)
+    with _opened() as ledger:
+        figures = _folded(ledger)
         now = ledger.now()
-        report = cost_report(figures, settings, by=by, window=window, now=now, tenant=tenant)
+        report = cost_report(figures, ledger.settings, by=by, window=window, now=now, tenant=tenant)
     form = ReportForm(json=json, markdown=markdown, output=output, html=html)
     deliver(cost_view(report), form)
 
 
-def _folded(ledger: RedisLedger, settings: Settings) -> FigureReader:
+def _folded(ledger: RedisLedger) -> FigureReader:
     """Figures up to now. Without running workers, nothing else adds them up."""
-    fold = Fold(ledger.calls, settings)
+    fold = Fold(ledger)
     while fold.run():
         pass
-    return FigureReader(ledger.calls, settings)
+    return FigureReader(ledger)
 
 
 # -- over jobs -------------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ def observe(
 
     Observed tasks are those that run with mode="observe".
     """
-    with _opened() as (_, ledger):
+    with _opened() as ledger:
         since = ledger.now() - window_days * 86400
         newest = ledger.jobs(limit=limit)
         found = (ledger.job(view.id) for view in newest if is_observed(view, since=since))
@@ -189,7 +188,6 @@ def observe(
 
 
 @contextmanager
-def _opened() -> Iterator[tuple[Settings, RedisLedger]]:
-    settings = load_settings()
-    with open_located_ledger(settings) as ledger:
-        yield settings, ledger
+def _opened() -> Iterator[RedisLedger]:
+    with open_located_ledger(load_settings()) as ledger:
+        yield ledger

@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mulligan.console.cli.open_ledgers import locate_ledger
+from mulligan.console.cli.open_ledgers import open_located_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.policies.figures.format import timestamp
 from mulligan.policies.jobs.job import parse_duration
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.stores.tokens import Token, Tokens
 from mulligan.workers.settings.model import load_settings
 
@@ -84,9 +83,8 @@ def revoke(
 
 @contextmanager
 def _store() -> Iterator[Tokens]:
-    with locate_ledger(load_settings()) as settings:
-        ledger = open_ledger(settings, patience=settings.submit_patience)
-        yield Tokens(ledger.calls, prefix=settings.key_prefix)
+    with open_located_ledger(load_settings()) as ledger:
+        yield ledger.tokens
 
 
 def _lifetime(text: str | None) -> float | None:

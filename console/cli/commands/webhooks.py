@@ -97,8 +97,7 @@ def _office() -> Iterator[tuple[Webhooks, tuple[WebhookSettings, ...]]]:
     with locate_ledger(load_settings()) as settings:
         ledger = open_ledger(settings, patience=settings.submit_patience)
         live = LiveSettings(settings)
-        office = Webhooks(ledger.calls, settings.key_prefix, live, job=ledger.job)
-        yield office, settings.webhooks
+        yield Webhooks(ledger, live), settings.webhooks
 
 
 def _as_dict(hook: WebhookSettings) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.reports.cost_report import cost_report
-from mulligan.workers.figures.windows import FigureReader
 
 By = Annotated[
     str,
@@ -78,7 +77,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
     ) -> CostReport:
         """Tokens and money of a window by group, first attempts and repairs apart."""
         report = cost_report(
-            FigureReader(context.ledger.calls, context.settings),
+            context.services.figures,
             context.settings,
             by=by,
             window=window,

@@ -38,7 +38,7 @@ from mulligan.tasks.escalations.end_escalations import (
 )
 from mulligan.tasks.ports.ledger import EscalationEnd
 from mulligan.workers.alerts.webhooks import places
-from mulligan.workers.ledger.stores.bulk_actions import BATCH, RedisBulkActions
+from mulligan.workers.ledger.stores.bulk_actions import BATCH
 
 _ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}(:\d{1,9}){1,2}$", re.ASCII)
 _BULK_ID = re.compile(r"^b[0-9a-f]{10,40}$", re.ASCII)
@@ -168,7 +168,7 @@ def _add_bulks(router: APIRouter, context: ConsoleContext) -> None:
     def stop(bulk_id: str, caller: Ops) -> BulkRow:
         """Begin nothing more of a bulk action; what it did stays done."""
         found = _visible(context, caller, bulk_id)
-        _bulks(context).stop(found.id)
+        context.ledger.bulk_actions.stop(found.id)
         return _row(_visible(context, caller, bulk_id))
 
 
@@ -225,7 +225,7 @@ def _end(
     chosen = select(context.ledger, which)
     if body.dry_run:
         return DryRunResponse.model_validate(dry_run_document(chosen, texts=caller.texts))
-    bulks = _bulks(context)
+    bulks = context.ledger.bulk_actions
     ids = [each.id for each in chosen]
     bulk = bulks.create(_action(caller, how, body), which, ids, per_second=body.per_second)
     if 0 < bulk.total <= BATCH:
@@ -280,7 +280,7 @@ def _whose(caller: Caller, tenant: str | None) -> str | None:
 
 
 def _visible(context: ConsoleContext, caller: Caller, bulk_id: str) -> BulkAction:
-    bulk = _bulks(context).get(bulk_id) if _BULK_ID.match(bulk_id) else None
+    bulk = context.ledger.bulk_actions.get(bulk_id) if _BULK_ID.match(bulk_id) else None
     if bulk is None or not caller.sees(bulk.which.tenant):
         raise not_found(f"bulk action {bulk_id}")
     return bulk
@@ -288,10 +288,6 @@ def _visible(context: ConsoleContext, caller: Caller, bulk_id: str) -> BulkActio
 
 def _row(bulk: BulkAction) -> BulkRow:
     return BulkRow.model_validate(bulk_document(bulk))
-
-
-def _bulks(context: ConsoleContext) -> RedisBulkActions:
-    return RedisBulkActions(context.ledger.calls, prefix=context.settings.key_prefix)
 
 
 def _runbook(context: ConsoleContext) -> str:

@@ -14,10 +14,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mulligan.console.http.access import Caller, needs, still_in
-from mulligan.console.http.broadcast import Broadcast, EventFilter, Listener, Position
+from mulligan.console.http.broadcast import Broadcast, EventFilter, Listener
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import errors
 from mulligan.console.http.routes.job_routes import visible_job
+from mulligan.workers.ledger.stores.event_streams import Position
 
 #: How often it is asked whether a listener may still listen: so late ends a revoked token's stream.
 RECHECK = 5.0

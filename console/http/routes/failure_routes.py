@@ -13,7 +13,7 @@ from mulligan.console.http.errors import HttpError, errors, invalid, not_found
 from mulligan.console.reports.failure_report import failure_report, failures_report
 from mulligan.policies.figures.failure_ranking import RankingFilter
 from mulligan.policies.jobs.job import parse_duration
-from mulligan.workers.figures.windows import LONGEST_WINDOW, FigureReader
+from mulligan.workers.figures.windows import LONGEST_WINDOW
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 Ops = Annotated[Caller, Depends(needs("ops"))]
@@ -119,7 +119,11 @@ def create_router(context: ConsoleContext) -> APIRouter:
         """The most frequent failure signatures of a window first."""
         choice = RankingFilter(tenant=caller.tenant, kind=kind, task_type=task_type, model=model)
         report = failures_report(
-            _figures(context), window=window, now=context.ledger.now(), choice=choice, limit=limit
+            context.services.figures,
+            window=window,
+            now=context.ledger.now(),
+            choice=choice,
+            limit=limit,
         )
         return FailureList.model_validate(report)
 
@@ -127,7 +131,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def failure(signature: Signature, caller: Reader, window: WindowText = "7d") -> FailureDetail:
         """One signature, with the explanation of what made it."""
         report = failure_report(
-            _figures(context),
+            context.services.figures,
             signature=signature,
             window=window,
             now=context.ledger.now(),
@@ -151,10 +155,6 @@ def create_router(context: ConsoleContext) -> APIRouter:
         return MuteResponse(signature=signature, muted_until=until)
 
     return router
-
-
-def _figures(context: ConsoleContext) -> FigureReader:
-    return FigureReader(context.ledger.calls, context.settings)
 
 
 def _seconds(text: str) -> float:

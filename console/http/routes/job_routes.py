@@ -18,7 +18,7 @@ from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.ledger.job_pages import JobFilter, find_jobs, page_jobs
+from mulligan.workers.ledger.job_pages import JobFilter
 
 #: What is no id must not become another of the ledger's keys.
 _ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}$", re.ASCII)
@@ -177,15 +177,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
 def _page(
     context: ConsoleContext, caller: Caller, wanted: JobFilter, *, limit: int, cursor: str | None
 ) -> JobList:
-    settings = context.settings
-    page = page_jobs(
-        context.ledger.calls,
-        prefix=settings.key_prefix,
-        partitions=settings.partitions,
-        wanted=wanted,
-        limit=limit,
-        cursor=cursor,
-    )
+    page = context.ledger.page_jobs(wanted, limit=limit, cursor=cursor)
     rows = [summary(row, texts=caller.texts) for row in page.jobs]
     return JobList(jobs=rows, cursor=page.cursor)
 
@@ -205,12 +197,8 @@ def _named(context: ConsoleContext, caller: Caller, ids: str, *, alone: bool) ->
         raise invalid("ids: alone; leave out the filters and the cursor")
     if len(wanted) > NAMED:
         raise invalid(f"ids: up to {NAMED} at a time, not {len(wanted):,}")
-    rows = find_jobs(
-        context.ledger.calls,
-        prefix=context.settings.key_prefix,
-        ids=[job_id for job_id in wanted if _ID.match(job_id)],
-        tenant=caller.tenant,
-    )
+    valid = [job_id for job_id in wanted if _ID.match(job_id)]
+    rows = context.ledger.find_jobs(valid, tenant=caller.tenant)
     return JobList(jobs=[summary(row, texts=caller.texts) for row in rows], cursor=None)
 
 

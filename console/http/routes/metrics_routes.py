@@ -20,14 +20,10 @@ from prometheus_client.registry import Collector
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError
-from mulligan.console.http.routes.ops_routes import sweep_age
 from mulligan.policies.figures import trend
 from mulligan.policies.figures.facts import RETRY_BOUNDS, SCORE_BOUNDS, Figure
-from mulligan.workers.alerts.deliveries import WebhookDeliveries
-from mulligan.workers.celery.heartbeat import fleet
 from mulligan.workers.celery.queue_depth import waiting
 from mulligan.workers.celery.queues import QUEUES
-from mulligan.workers.figures.windows import FigureReader
 
 _BREAKERS = {"closed": 0, "half_open": 1, "open": 2}
 _GROUPS = 5000
@@ -54,15 +50,15 @@ def create_router(context: ConsoleContext) -> APIRouter:
 
 class _Metrics(Collector):
     def __init__(self, context: ConsoleContext) -> None:
-        self._site = context
+        self._context = context
 
     def describe(self) -> Iterable[Metric]:
         """Nothing beforehand: the registry is for one answer."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        figures = FigureReader(self._site.ledger.calls, self._site.settings)
-        now = self._site.ledger.now()
+        figures = self._context.services.figures
+        now = self._context.ledger.now()
         totals = figures.totals()
         yield from _counters(totals)
         yield from _histograms(totals)
@@ -72,7 +68,7 @@ class _Metrics(Collector):
         yield _gauge(
             "fold_lag_seconds", "How long the oldest uncounted event waits.", figures.lag(now=now)
         )
-        age = sweep_age(self._site)
+        age = self._context.ledger.sweep_age()
         if age is not None:
             yield _gauge("sweep_age_seconds", "Since the last sweep.", max(0.0, age))
 
@@ -83,7 +79,7 @@ class _Metrics(Collector):
         oldest = GaugeMetricFamily(
             "mulligan_queue_oldest_seconds", "How long the oldest waits.", labels=["queue"]
         )
-        for queue, found in waiting(self._site.app, QUEUES).items():
+        for queue, found in waiting(self._context.app, QUEUES).items():
             # AMQP does not tell priorities: all is one step.
             steps = [(str(step), n) for step, n in found.by_priority.items()]
             for step, count in steps or [("", found.depth)]:
@@ -92,45 +88,40 @@ class _Metrics(Collector):
         yield depth
         yield oldest
         yield _labelled(
-            "paused", "What is paused.", "what", dict.fromkeys(self._site.ledger.paused(), 1)
+            "paused", "What is paused.", "what", dict.fromkeys(self._context.ledger.paused(), 1)
         )
 
     def _workers(self, now: float) -> Iterator[Metric]:
-        calls = self._site.ledger.calls
-        beats = fleet(calls, self._site.settings.key_prefix, now)
+        ledger = self._context.ledger
         slots: Counter[str] = Counter()
         active: Counter[str] = Counter()
         workers: Counter[str] = Counter()
         trips = CounterMetricFamily(
             "mulligan_ledger_round_trips", "Round trips to the ledger.", labels=["worker"]
         )
-        for beat in beats:
+        for beat in ledger.beats.live(now=now):
             slots[beat.pool] += beat.slots
             active[beat.pool] += beat.active
             workers[beat.pool] += 1
             trips.add_metric([beat.name], beat.round_trips)
-        trips.add_metric(["console"], calls.round_trips)
+        trips.add_metric(["console"], ledger.round_trips)
         yield _labelled("slots", "Tasks that a pool can run at once.", "pool", slots)
         yield _labelled("active", "Tasks that a pool is running.", "pool", active)
         yield _labelled("workers", "Workers of a pool.", "pool", workers)
         yield trips
 
     def _people(self) -> Iterator[Metric]:
-        """What needs somebody, or soon may."""
-        context = self._site
-        breakers = context.services.breakers.all()
+        """What needs attention, or may need it soon."""
+        ledger = self._context.ledger
+        breakers = ledger.breakers.all()
         states = {name: _BREAKERS[breaker.state] for name, breaker in breakers.items()}
         yield _labelled(
             "breaker_state", "0 closed, 1 half open, 2 open; closed ones leave.", "provider", states
         )
-        groups = context.ledger.groups(limit=_GROUPS)
+        groups = ledger.groups(limit=_GROUPS)
         yield _gauge("escalations_open", "Escalations.", sum(group.open for group in groups))
         yield _gauge("escalation_groups_open", "Groups of escalations alike.", len(groups))
-        deliveries = WebhookDeliveries(
-            context.ledger.calls,
-            prefix=context.settings.key_prefix,
-            partitions=context.settings.partitions,
-        )
+        deliveries = self._context.services.webhooks.deliveries
         yield _labelled(
             "webhook_deliveries", "Alerts on their way, or given up.", "state", deliveries.counts()
         )

@@ -10,18 +10,13 @@ from pydantic import BaseModel
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, invalid
-from mulligan.policies.figures import trend
-from mulligan.policies.jobs.breaker import Breaker
+from mulligan.console.reports.visibility import visible_breakers, visible_pauses
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES
-from mulligan.workers.figures.windows import FigureReader
-from mulligan.workers.ledger import keys
 
 #: Without a sweep for this long, nothing that waits is let go.
 SWEEP_AGE = 30.0
-#: How far back a tenant's task types are looked for, in seconds.
-_REMEMBERED = 86400
 Ops = Annotated[Caller, Depends(needs("ops"))]
 What = Annotated[
     str,
@@ -100,7 +95,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
     @router.get("/api/breakers")
     def breakers(caller: Ops) -> BreakerList:
         """Every provider with faults on record; a tenant's token is told of none."""
-        found = visible_breakers(context, caller.tenant)
+        found = visible_breakers(context.services, caller.tenant)
         return BreakerList(
             breakers=[
                 BreakerRow(
@@ -118,7 +113,7 @@ def _add_pauses(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/pauses")
     def pauses(caller: Ops) -> PauseList:
         """What is paused; a tenant's token is told of queues and of its own task types."""
-        return PauseList(paused=visible_pauses(context, caller.tenant))
+        return PauseList(paused=visible_pauses(context.services, caller.tenant))
 
     @router.put("/api/pauses/{what:path}", responses=errors(404, 422))
     def pause(what: What, caller: Ops) -> PauseList:
@@ -140,28 +135,6 @@ def _for_everybody(caller: Caller) -> None:
         raise HttpError(403, "tenants", "a pause is everybody's: it needs a token without a tenant")
 
 
-def visible_breakers(context: ConsoleContext, tenant: str | None) -> dict[str, Breaker]:
-    """The breakers that somebody bound to a tenant may know of: which providers there are, and
-    how they fare, tells of other tenants' work."""
-    return context.services.breakers.all() if tenant is None else {}
-
-
-def visible_pauses(context: ConsoleContext, tenant: str | None) -> list[str]:
-    """What is paused, as far as somebody bound to a tenant may know: queues are everybody's, task
-    types are told of that the tenant had jobs of lately."""
-    paused = context.ledger.paused()
-    if tenant is None:
-        return paused
-    own: set[str] = set()
-    if any(what.startswith("task_type:") for what in paused):
-        found = FigureReader(context.ledger.calls, context.settings).window(
-            _REMEMBERED, now=context.ledger.now(), compare=False
-        )
-        types = trend.task_types((bucket.rows for bucket in found.buckets), tenant=tenant)
-        own = {f"task_type:{name}" for name in types}
-    return [what for what in paused if what.startswith("queue:") or what in own]
-
-
 def known_pause(what: str) -> str:
     """The name of a pause as the ledger looks it up, or 422."""
     kind, _, name = what.partition(":")
@@ -175,7 +148,7 @@ def known_pause(what: str) -> str:
 def readiness(context: ConsoleContext) -> Readiness:
     """Whether work is taken and let go."""
     try:
-        age = sweep_age(context)
+        age = context.ledger.sweep_age()
     except LedgerUnavailable:
         return Readiness(ok=False, why="ledger")
     return (
@@ -183,17 +156,3 @@ def readiness(context: ConsoleContext) -> Readiness:
         if age is not None and age < SWEEP_AGE
         else Readiness(ok=False, why="sweep")
     )
-
-
-def sweep_age(context: ConsoleContext) -> float | None:
-    """Seconds since the last sweep of the partition that was swept least; None: never."""
-    settings = context.settings
-    now = context.ledger.now()
-    ages = []
-    for number in range(settings.partitions):
-        prefix = keys.partition_prefix(settings.key_prefix, f"p{number:02d}")
-        swept = context.ledger.calls.run("GET", prefix + "swept_at")
-        if swept is None:
-            return None
-        ages.append(now - float(swept) / 1000)
-    return max(ages)

@@ -16,7 +16,6 @@ from mulligan.policies.cycles.report import (
     delayed_verification_report,
     immediate_loop_report,
 )
-from mulligan.workers.ledger.cycle_rows import CycleRows
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 
@@ -117,13 +116,14 @@ class BudgetReport(_Report):
 
 def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(prefix="/api/quality", tags=["quality"])
-    cycles = CycleRows(context.ledger.calls, context.settings)
 
     def made(
         report: Callable[..., dict[str, Any]], caller: Caller, window_days: int, limit: int
     ) -> dict[str, Any]:
         now = context.ledger.now()
-        rows = cycles.since(now - window_days * 86400, limit=limit, tenant=caller.tenant)
+        rows = context.ledger.cycle_rows.since(
+            now - window_days * 86400, limit=limit, tenant=caller.tenant
+        )
         return report(rows, now=now, window_days=window_days, limit=limit)
 
     @router.get("/self-repair-immediate-loop")

@@ -12,9 +12,9 @@ from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors
 from mulligan.policies.scaling import PoolLoad
-from mulligan.workers.celery.heartbeat import Beat, fleet
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
 from mulligan.workers.celery.queues import Pool, pools
+from mulligan.workers.ledger.stores.beats import Beat
 
 Ops = Annotated[Caller, Depends(needs("ops"))]
 Name = Annotated[str, Path(max_length=200, description="a worker pool", examples=["attempt"])]
@@ -41,7 +41,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
     @router.get("/api/scale/{pool}", responses=errors(404))
     def scale(pool: Name, _: Ops) -> PoolLoadResponse:
         """The load of one pool, all its workers together."""
-        beats = fleet(context.ledger.calls, context.settings.key_prefix, context.ledger.now())
+        beats = context.ledger.beats.live(now=context.ledger.now())
         known = known_pools(pools(context.settings), beats)
         if pool not in known:
             names = ", ".join(sorted(known))

@@ -104,8 +104,7 @@ class Post:
     def office(self) -> Webhooks:
         """A control worker of its own."""
         live = LiveSettings(self.stage.settings)
-        job = self.ledger.job
-        return Webhooks(self.ledger.calls, "mulligan", live, job=job, randomness=lambda: 0.5)
+        return Webhooks(self.ledger, live, randomness=lambda: 0.5)
 
     def tick(self) -> int:
         """Look once, and wait until all is sent."""

@@ -26,11 +26,12 @@ from support.web import ask, new_token
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.ports.ledger import Entry, Publication
 from mulligan.workers.celery.factory import create_app
-from mulligan.workers.celery.heartbeat import Beat, Heartbeat, fleet
+from mulligan.workers.celery.heartbeat import Heartbeat
 from mulligan.workers.celery.publisher import Publisher
 from mulligan.workers.celery.queue_depth import waiting
 from mulligan.workers.celery.worker_heartbeat import liveness_file
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores.beats import Beat
 
 KEY = "mulligan:{fleet}:workers"
 
@@ -41,7 +42,7 @@ def beat(name: str = "attempt@here", **changes: object) -> Beat:
 
 
 def say(ledger: RedisLedger, said: Beat, *, child: bool = False) -> Heartbeat:
-    presence = Heartbeat(ledger.calls, "mulligan", lambda: said, child=child)
+    presence = Heartbeat(ledger.beats, lambda: said, child=child)
     presence.beat()
     return presence
 
@@ -50,7 +51,7 @@ def test_a_beat_is_read_back_and_a_process_adds_its_round_trips(ledger: RedisLed
     say(ledger, beat(round_trips=10))
     say(ledger, beat(round_trips=5, slots=0, active=0), child=True)
     say(ledger, beat("verify@here"))
-    found = fleet(ledger.calls, "mulligan", ledger.now())
+    found = ledger.beats.live(now=ledger.now())
     assert [(one.name, one.slots, one.round_trips) for one in found] == [
         ("attempt@here", 4, 15),
         ("verify@here", 4, 0),
@@ -64,7 +65,7 @@ def test_who_fell_silent_is_not_counted_and_not_kept(
     say(ledger, beat())
     redis_client.hset(KEY, "old@there", beat("old@there", at=ledger.now() - 31).model_dump_json())
     redis_client.hset(KEY, "odd@there", json.dumps({"of": "another version"}))
-    found = fleet(ledger.calls, "mulligan", ledger.now())
+    found = ledger.beats.live(now=ledger.now())
     assert [one.name for one in found] == ["attempt@here"]
     assert redis_client.hkeys(KEY) == ["attempt@here"]
 
@@ -170,7 +171,7 @@ def alive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def present(running: Fleet) -> dict[str, Beat]:
-    beats = fleet(running.ledger.calls, "mulligan", running.ledger.now())
+    beats = running.ledger.beats.live(now=running.ledger.now())
     return {one.pool: one for one in beats}
 
 

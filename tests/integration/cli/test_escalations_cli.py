@@ -20,7 +20,6 @@ from mulligan.tasks.escalations.end_escalations import EndAction, EscalationFilt
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
 from mulligan.workers.settings.model import Settings
 
 ALIKE = "v1:a1b2c3"
@@ -61,7 +60,7 @@ def open_of(stage: Stage, signature: str = ALIKE) -> int:
 
 
 def bulk_ids(ledger: RedisLedger) -> list[str]:
-    return RedisBulkActions(ledger.calls, prefix="mulligan").running()
+    return ledger.bulk_actions.running()
 
 
 # -- the story, with real workers ------------------------------------------------------------------
@@ -110,7 +109,7 @@ def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
     for job_id in jobs:
         claim = stage.take(job_id)
         stage.settle(claim, escalates(claim, group_signature=ALIKE))
-    bulks = RedisBulkActions(fleet.ledger.calls, prefix="mulligan")
+    bulks = fleet.ledger.bulk_actions
     action, which = EndAction(how="requeued", by="ann"), EscalationFilter(signature=ALIKE)
     ids = [f"{job_id}:1" for job_id in jobs]
     bulk = bulks.create(action, which, ids, per_second=1000)

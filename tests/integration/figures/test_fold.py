@@ -39,7 +39,7 @@ def tell(client: redis.Redis, *, at: int | None = None, seq: int = 1, **changes:
 
 
 def counted(ledger: RedisLedger, settings: SettingsMaker) -> int:
-    return FigureReader(ledger.calls, settings()).totals()[ATTEMPTS]
+    return FigureReader(ledger).totals()[ATTEMPTS]
 
 
 def test_every_event_counts_once_however_often_it_is_folded(
@@ -47,10 +47,10 @@ def test_every_event_counts_once_however_often_it_is_folded(
 ) -> None:
     for _ in range(25):
         tell(redis_client)
-    fold = Fold(ledger.calls, settings(), batch=10)
+    fold = Fold(ledger, batch=10)
     assert fold.run() == 25
     assert fold.run() == 0
-    assert Fold(ledger.calls, settings()).run() == 0
+    assert Fold(ledger).run() == 0
     tell(redis_client)
     assert fold.run() == 1
     assert counted(ledger, settings) == 26
@@ -61,7 +61,7 @@ def test_a_run_takes_so_many_batches_and_no_more(
 ) -> None:
     for _ in range(25):
         tell(redis_client)
-    fold = Fold(ledger.calls, settings(), batch=10)
+    fold = Fold(ledger, batch=10)
     assert [fold.run(batches=1) for _ in range(4)] == [10, 10, 5, 0]
 
 
@@ -71,7 +71,7 @@ def test_two_who_fold_at_once_count_nothing_twice(
     """Given two folders that both read from where nobody had folded yet."""
     for _ in range(300):
         tell(redis_client)
-    folds = [Fold(ledger.calls, settings(), batch=7) for _ in range(4)]
+    folds = [Fold(ledger, batch=7) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         done = 0
         while done < 300:
@@ -85,9 +85,9 @@ def test_a_batch_that_was_written_but_not_answered_is_not_written_again(
 ) -> None:
     """Given a folder that died, or lost its connection, right after the script ran."""
     tell(redis_client)
-    survivor = Fold(ledger.calls, settings())
+    survivor = Fold(ledger)
     cursor = "0-0"
-    assert Fold(ledger.calls, settings()).run() == 1
+    assert Fold(ledger).run() == 1
     survivor._cursors[P] = cursor  # what it believed when the connection broke
     assert survivor.run() == 0
     tell(redis_client)
@@ -102,13 +102,13 @@ def test_events_that_were_trimmed_uncounted_are_missed_and_noted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tell(redis_client)
-    fold = Fold(ledger.calls, settings())
+    fold = Fold(ledger)
     fold.run()
     for _ in range(5):
         tell(redis_client)
     redis_client.xtrim(P + "events", maxlen=2, approximate=False)
     assert fold.run() == 2
-    totals = FigureReader(ledger.calls, settings()).totals()
+    totals = FigureReader(ledger).totals()
     assert totals[ATTEMPTS] == 3
     assert totals[Figure("missed", (), "n")] == 1
     assert "trimmed before they were counted" in caplog.text
@@ -122,7 +122,7 @@ def test_an_event_that_cannot_be_read_stops_nobody(
 ) -> None:
     redis_client.xadd(P + "events", {"data": "{no json"})
     tell(redis_client)
-    assert Fold(ledger.calls, settings()).run() == 2
+    assert Fold(ledger).run() == 2
     assert counted(ledger, settings) == 1
     assert "cannot be read" in caplog.text
 
@@ -134,7 +134,7 @@ def test_events_count_in_the_minute_and_the_hour_of_their_own_time(
     hour = now // HOUR_MS
     tell(redis_client, at=(hour - 5) * HOUR_MS, job="p00-old")  # minutes are kept for 3 hours
     tell(redis_client, at=now, job="p00-new")
-    Fold(ledger.calls, settings()).run()
+    Fold(ledger).run()
     minute = f"{P}figures:m:{now // 60_000}"
     names = set(redis_client.scan_iter(f"{P}figures:*"))
     assert names == {
@@ -145,12 +145,12 @@ def test_events_count_in_the_minute_and_the_hour_of_their_own_time(
     assert 0 < redis_client.ttl(minute) <= 3 * 3600 + 60
     kept = settings().stats_retention
     assert kept - 6 * 3600 < redis_client.ttl(f"{P}figures:h:{hour - 5}") <= kept
-    day = FigureReader(ledger.calls, settings()).window(86400, now=now / 1000)
+    day = FigureReader(ledger).window(86400, now=now / 1000)
     assert (day.step, len(day.buckets), len(day.before)) == (3600, 24, 24)
     places = [n for n, bucket in enumerate(day.buckets) if bucket.rows]
     assert places == [18, 23]  # five hours before the last, and the last
     assert day.examples == {("v1:s", ""): "p00-new/1"}
-    last = FigureReader(ledger.calls, settings()).window(3600, now=now / 1000)
+    last = FigureReader(ledger).window(3600, now=now / 1000)
     assert (last.step, len(last.buckets)) == (60, 60)
     assert [n for n, bucket in enumerate(last.buckets) if bucket.rows] == [59]
 
@@ -162,9 +162,9 @@ def test_a_full_bucket_counts_the_rest_together(
     now = ledger.now()
     for n in range(50):
         tell(redis_client, at=int(now * 1000), seq=n, signature=f"v1:{n}", labels={"n": str(n)})
-    Fold(ledger.calls, settings(), fields_cap=20).run()
+    Fold(ledger, fields_cap=20).run()
     rows: Counter[Figure] = Counter()
-    for bucket in FigureReader(ledger.calls, settings()).window(7200, now=now).buckets:
+    for bucket in FigureReader(ledger).window(7200, now=now).buckets:
         rows.update(bucket.rows)
     failures = {f.dims[0]: n for f, n in rows.items() if f.family == "failure"}
     assert sum(failures.values()) == 50
@@ -177,12 +177,12 @@ def test_a_full_bucket_counts_the_rest_together(
 def test_the_lag_is_the_age_of_what_is_not_counted(
     ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
-    figures = FigureReader(ledger.calls, settings())
+    figures = FigureReader(ledger)
     assert figures.lag(now=ledger.now()) == 0
     now = ledger.now()
     tell(redis_client, at=int(now * 1000) - 90_000)
     assert 89 < figures.lag(now=now) < 91
-    Fold(ledger.calls, settings()).run()
+    Fold(ledger).run()
     assert figures.lag(now=ledger.now()) == 0
 
 
@@ -193,8 +193,8 @@ def test_partitions_are_folded_each_for_itself_and_read_together(
     for _ in range(12):
         play.submit(task_type="extract")
     assert isinstance(play.ledger, RedisLedger)
-    assert Fold(play.ledger.calls, play.settings).run() >= 12
-    totals = FigureReader(play.ledger.calls, play.settings).totals()
+    assert Fold(play.ledger).run() >= 12
+    totals = FigureReader(play.ledger).totals()
     assert totals[Figure("job", ("accepted",), "n")] == 12
 
 
@@ -204,8 +204,8 @@ def test_what_the_ledger_tells_is_counted(redis_stage: StageMaker) -> None:
     play.repaired(task_type="extract")
     play.ledger.cancel(play.submit(task_type="extract"))
     assert isinstance(play.ledger, RedisLedger)
-    Fold(play.ledger.calls, play.settings).run()
-    totals = FigureReader(play.ledger.calls, play.settings).totals()
+    Fold(play.ledger).run()
+    totals = FigureReader(play.ledger).totals()
     ended = {f.dims[0]: n for f, n in totals.items() if f.family == "job"}
     assert ended == {"accepted": 2, "succeeded": 1, "cancelled": 1}
     cycles = {f.dims[0]: n for f, n in totals.items() if f.family == "cycle"}
@@ -231,7 +231,7 @@ def test_windows_unheard_of_are_refused(text: str) -> None:
 
 def rows_of(play: Stage) -> CycleRows:
     assert isinstance(play.ledger, RedisLedger)
-    return CycleRows(play.ledger.calls, play.settings)
+    return CycleRows(play.ledger.calls, play.ledger.settings)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -282,7 +282,7 @@ def test_folding_keeps_a_line_of_every_cycle_that_has_ended(
     key = f"{P}cycle:{claim.job_id}:1:1"
     redis_client.hset(key, mapping={"reason": "a\x1fb\x1ec", "status": "escalated"})
     assert isinstance(play.ledger, RedisLedger)
-    Fold(play.ledger.calls, play.settings).run()
+    Fold(play.ledger).run()
     kept = [
         name for name in redis_client.scan_iter(f"{P}cycle:*") if redis_client.hexists(name, "row")
     ]

@@ -24,7 +24,7 @@ from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.login_redirect import inside, login_for
 from mulligan.console.http.middleware import CSP
 from mulligan.console.http.server import listen
-from mulligan.workers.ledger import tokens as token_store
+from mulligan.workers.ledger.stores import tokens as token_store
 
 
 @pytest.fixture

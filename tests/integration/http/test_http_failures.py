@@ -16,8 +16,9 @@ from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import Overview, overview
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.celery.heartbeat import Beat, Heartbeat
+from mulligan.workers.celery.heartbeat import Heartbeat
 from mulligan.workers.figures.fold import Fold
+from mulligan.workers.ledger.stores.beats import Beat
 
 FENCED = "```json\n{broken\n```"
 
@@ -36,7 +37,7 @@ def ran(context: ConsoleContext) -> list[JobView]:
         scripted(WRONG_TYPE, GOOD, task_type="invoice"),
         scripted(FENCED, labels={"tenant": "rival"}),
     )
-    Fold(context.ledger.calls, context.settings).run()
+    Fold(context.ledger).run()
     return views
 
 
@@ -131,7 +132,7 @@ def secretive(context: ConsoleContext) -> list[str]:
               "answer": "SEKANSWER", "findings": [finding]}  # fmt: skip
     told = ask(context).post("/api/attempts", json=report)
     assert told.status_code == 201, told.text
-    Fold(context.ledger.calls, context.settings).run()
+    Fold(context.ledger).run()
     return [*ids, told.json()["job_id"]]
 
 
@@ -229,7 +230,7 @@ def beat(
     said = Beat(
         name="all@host", pool="all", host="host", pid=1, slots=4, active=1, queues=queues, at=0
     )
-    Heartbeat(context.ledger.calls, context.settings.key_prefix, lambda: said).beat()
+    Heartbeat(context.ledger.beats, lambda: said).beat()
 
 
 def looked(context: ConsoleContext, **options: Any) -> Overview:
@@ -302,14 +303,14 @@ def test_a_queue_without_a_worker_and_a_pause_are_told(
 def test_the_ledger_is_asked_as_often_however_much_it_holds(
     context: ConsoleContext, ran: list[JobView]
 ) -> None:
-    before = context.ledger.calls.round_trips
+    before = context.ledger.round_trips
     looked(context)
-    few = context.ledger.calls.round_trips - before
+    few = context.ledger.round_trips - before
     jobs_ran(context, *(scripted(WRONG_TYPE, GOOD) for _ in range(10)))
-    Fold(context.ledger.calls, context.settings).run()
-    before = context.ledger.calls.round_trips
+    Fold(context.ledger).run()
+    before = context.ledger.round_trips
     looked(context)
-    assert context.ledger.calls.round_trips - before == few
+    assert context.ledger.round_trips - before == few
 
 
 def test_a_window_unheard_of_is_refused(context: ConsoleContext) -> None:

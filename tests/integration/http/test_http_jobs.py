@@ -18,7 +18,7 @@ from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.models.job_models import REDACTED
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.ports.ledger import Entry
-from mulligan.workers.ledger.job_pages import JobFilter, page_jobs
+from mulligan.workers.ledger.job_pages import JobFilter
 from mulligan.workers.settings.model import Settings
 
 
@@ -341,10 +341,7 @@ def test_the_work_of_a_page_is_bounded(context: ConsoleContext, client: TestClie
     submit(client, *(scripted(GOOD) for _ in range(9)))
     found, cursor, count = [], None, 0
     while count == 0 or cursor:
-        page = page_jobs(
-            context.ledger.calls, prefix="mulligan", partitions=1,
-            wanted=JobFilter(task_type="rare"), limit=5, cursor=cursor, scan=4,
-        )  # fmt: skip
+        page = context.ledger.page_jobs(JobFilter(task_type="rare"), limit=5, cursor=cursor, scan=4)
         found += [row.id for row in page.jobs]
         cursor, count = page.cursor, count + 1
     assert (found, count) == (wanted, 3)  # 4 + 4 + 2 jobs
@@ -368,10 +365,7 @@ def test_pages_over_partitions_miss_and_repeat_nothing(
     found: list[tuple[float, str]] = []
     cursor = None
     for _ in range(100):
-        page = page_jobs(
-            calls, prefix="mulligan", partitions=3, wanted=JobFilter(), limit=limit,
-            cursor=cursor, scan=scan,
-        )  # fmt: skip
+        page = paging_site.ledger.page_jobs(JobFilter(), limit=limit, cursor=cursor, scan=scan)
         found += [(scores[int(row.id[4:])][1], row.id) for row in page.jobs]
         cursor = page.cursor
         if cursor is None:

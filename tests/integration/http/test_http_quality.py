@@ -226,7 +226,7 @@ def test_what_work_cost_with_repairs_apart(context: ConsoleContext, api: TestCli
         scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme", "team": "a"}),
         scripted(GOOD, task_type="other"),
     )
-    Fold(context.ledger.calls, context.settings).run()
+    Fold(context.ledger).run()
     report = ok(api, "/api/cost", by="task_type,label:team", window="1h")
     assert report["by"] == ["task_type", "label:team"]
     lines = {line["of"]["task_type"]: line for line in report["lines"]}

@@ -11,8 +11,9 @@ from support.web import ask, new_token
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.ports.errors import TransportFault
-from mulligan.workers.celery.heartbeat import Beat, Heartbeat
+from mulligan.workers.celery.heartbeat import Heartbeat
 from mulligan.workers.figures.fold import Fold
+from mulligan.workers.ledger.stores.beats import Beat
 
 #: Every name that rules and dashboards are written on.
 NAMES = {
@@ -49,7 +50,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 def test_what_happened_is_counted(context: ConsoleContext) -> None:
     jobs_ran(context, scripted(WRONG_TYPE, GOOD), scripted(GOOD), scripted("no", GOOD))
-    Fold(context.ledger.calls, context.settings).run()
+    Fold(context.ledger).run()
     found = scraped(context)
     attempts = "mulligan_attempts_total"
     retried = {"mode": "initial", "outcome": "retried"}
@@ -71,13 +72,13 @@ def test_what_happened_is_counted(context: ConsoleContext) -> None:
 def test_every_name_is_there(context: ConsoleContext) -> None:
     """Given a breaker that opened, a worker, a pause and a sweep: things that can be absent."""
     jobs_ran(context, scripted(GOOD))
-    Fold(context.ledger.calls, context.settings).run()
-    breakers = context.services.breakers
+    Fold(context.ledger).run()
+    breakers = context.ledger.breakers
     for _ in range(5):
         breakers.fault(TransportFault("503", "openai-eu"))
     context.ledger.pause("task_type:slow")
     beat = Beat(name="a@h", pool="a", host="h", pid=1, slots=8, active=3, round_trips=7)
-    Heartbeat(context.ledger.calls, "mulligan", lambda: beat).beat()
+    Heartbeat(context.ledger.beats, lambda: beat).beat()
     found = scraped(context)
     told = ask(context).get("/metrics").text
     names = {line.split()[2] for line in told.splitlines() if line.startswith("# TYPE ")}

@@ -16,9 +16,10 @@ from support.web import ask, new_token
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import overview
 from mulligan.tasks.ports.errors import TransportFault
-from mulligan.workers.celery.heartbeat import Beat, Heartbeat
+from mulligan.workers.celery.heartbeat import Heartbeat
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.stores.beats import Beat
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def beat(context: ConsoleContext, pool: str, *queues: str, active: int = 0, slot
     """A worker says that it is there."""
     said = Beat(name=f"{pool}@host", pool=pool, host="host", pid=1, slots=slots, active=active,
                 queues=queues or (pool,))  # fmt: skip
-    Heartbeat(context.ledger.calls, context.settings.key_prefix, lambda: said).beat()
+    Heartbeat(context.ledger.beats, lambda: said).beat()
 
 
 # -- what runs -------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def shared(context: ConsoleContext) -> ConsoleContext:
         scripted(WRONG_TYPE, GOOD, task_type="acmes", labels={"tenant": "acme"}),
         scripted(GOOD, task_type="rivals", labels={"tenant": "rival"}),
     )
-    Fold(context.ledger.calls, context.settings).run()
+    Fold(context.ledger).run()
     for what in ("queue:verify", "task_type:acmes", "task_type:rivals", "provider:rival-ai"):
         context.ledger.pause(what)
     for _ in range(5):
@@ -141,7 +142,7 @@ def test_what_works_well_can_be_paused_on_the_page_too(settings: SettingsMaker) 
                "odd": {"kind": "unheard of"}}  # fmt: skip
     context = open_context(settings(allow_inline=True, runners=runners))
     jobs_ran(context, scripted(GOOD, task_type="never_failed"))
-    Fold(context.ledger.calls, context.settings).run()
+    Fold(context.ledger).run()
     html = {"Accept": "text/html"}
     text = ask(context).get("/operations", headers=html).text
     assert 'data-call="/api/pauses/provider%3Amodels.example"' in text
@@ -178,7 +179,7 @@ def failed(context: ConsoleContext, *, signatures: int) -> None:
                 "mode": "initial", "kind": "unknown", "signature": f"v1:{number:03d}",
                 "task_type": "t", "tenant": "acme", "next": "retry"}  # fmt: skip
         context.ledger.calls.run("XADD", stream, "*", "data", json.dumps(data))
-    Fold(context.ledger.calls, context.settings).run()
+    Fold(context.ledger).run()
 
 
 def listed(context: ConsoleContext, path: str) -> tuple[int, str]:
@@ -201,17 +202,17 @@ def test_the_failures_page_lists_a_hundred_and_says_that_there_are_more(
     context: ConsoleContext,
 ) -> None:
     failed(context, signatures=60)
-    before = context.ledger.calls.round_trips
+    before = context.ledger.round_trips
     seen, text = listed(context, "/failures")
-    few = context.ledger.calls.round_trips - before
+    few = context.ledger.round_trips - before
     assert seen == 60
     assert "most frequent are listed" not in text
     failed(context, signatures=101)
-    before = context.ledger.calls.round_trips
+    before = context.ledger.round_trips
     seen, text = listed(context, "/failures")
     assert seen == 100
     assert "The 100 most frequent are listed" in text
-    assert context.ledger.calls.round_trips - before <= few + 2
+    assert context.ledger.round_trips - before <= few + 2
 
 
 # -- money -----------------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ def test_money_that_is_missing_says_why(
 ) -> None:
     context = open_context(settings(allow_inline=True, prices=prices))
     jobs_ran(context, *(scripted(answer) for answer in answers))
-    Fold(context.ledger.calls, context.settings).run()
+    Fold(context.ledger).run()
     text = ask(context).get("/", headers={"Accept": "text/html"}).text
     assert f"<dt>money</dt><dd>{said}" in text
     usage = "usage unknown" if answers == [GOOD] else f"of {1000 * len(answers):,} tokens"

@@ -323,9 +323,9 @@ def test_more_jobs_cost_no_page_more_round_trips(context: ConsoleContext) -> Non
     client = ask(context)
 
     def cost(path: str) -> int:
-        before = context.ledger.calls.round_trips
+        before = context.ledger.round_trips
         page(client, path)
-        return context.ledger.calls.round_trips - before
+        return context.ledger.round_trips - before
 
     def add(count: int) -> None:
         jobs = [make_job(name=f"job-{n}") for n in range(count)]

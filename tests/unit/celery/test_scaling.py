@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from benchmarks import autoscale
 from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
 from mulligan.workers.celery.autoscale import QueueAutoscaler, QueueSample, QueueSampler, takers
-from mulligan.workers.celery.heartbeat import Beat, StallDetector
+from mulligan.workers.celery.heartbeat import StallDetector
 from mulligan.workers.celery.queue_depth import QueueDepth
+from mulligan.workers.ledger.stores.beats import Beat
 
 POLICY = ScalingPolicy(least=2, most=20)
 NOW = 1000.0

@@ -11,8 +11,8 @@ import pytest
 from support.ledger_stage import until
 
 from mulligan.tasks.ports.errors import LedgerUnavailable
-from mulligan.workers.ledger import tokens as token_store
 from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.stores import tokens as token_store
 from mulligan.workers.ledger.stores.tokens import Tokens
 
 

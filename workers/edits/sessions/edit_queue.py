@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.workers.celery.queue_depth import SENT_HEADER
 from mulligan.workers.celery.queues import edit_queue
-from mulligan.workers.ledger import keys
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -33,12 +32,13 @@ def hint_at_sessions(services: Services, app: Celery) -> int:
     """Send a hint for every session that can go on; how many were sent."""
     from mulligan.workers.edits.sessions.session_store import SessionStore, hints
 
-    settings, calls = services.settings, services.ledger.calls
-    sessions = SessionStore(calls, prefix=settings.key_prefix, retention=settings.cycle_retention)
+    settings, ledger = services.settings, services.ledger
+    sessions = SessionStore(
+        ledger.calls, prefix=settings.key_prefix, retention=settings.cycle_retention
+    )
 
     def ended(job_id: str) -> bool:
-        partition = keys.partition_prefix(settings.key_prefix, keys.partition_of(job_id))
-        state = calls.run("HGET", f"{partition}job:{job_id}", "state")
+        state = ledger.job_state(job_id)
         return state is None or state in TERMINAL
 
     found = hints(sessions, ended)

@@ -1,0 +1,84 @@
+"""Reads about the ledger as a whole: how it fares, what waits, what was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mulligan.policies.figures.format import counted
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.partitions import Partitioned
+
+#: How many waiting jobs of a partition, the newest, are asked what they wait for.
+_WAITING_READ = 2000
+
+
+@dataclass(frozen=True)
+class WaitingJobs:
+    """How many jobs wait; ``more``: not all that wait were read."""
+
+    count: int
+    more: bool = False
+
+    def __str__(self) -> str:
+        return f"{'more than ' if self.more else ''}{counted(self.count, 'job')}"
+
+
+class StatusReads(Partitioned):
+    """How many round trips a read takes depends on the partitions, never on the jobs."""
+
+    def server_info(self) -> Mapping[str, Any]:
+        """What the Redis server says of itself (INFO)."""
+        info: Mapping[str, Any] = self.calls.run("INFO")
+        return info
+
+    def sweep_age(self) -> float | None:
+        """Seconds since the last sweep of the partition that was swept first; None: never."""
+        stamps = [self.calls.run("GET", keys.swept_at(prefix)) for prefix in self._prefixes()]
+        if not all(stamps):
+            return None
+        return self.now() - min(float(stamp) for stamp in stamps) / 1000
+
+    def unpublished_seconds(self) -> float:
+        """How long the oldest entry has been due without being published; 0 if none is."""
+        now, oldest = self.now(), 0.0
+        for prefix in self._prefixes():
+            due = self.calls.run(
+                "ZRANGEBYSCORE", keys.outbox(prefix), "-inf", now * 1000,
+                "WITHSCORES", "LIMIT", 0, 1,
+            )  # fmt: skip
+            for row in due[:1]:
+                score = row[1] if isinstance(row, list | tuple) else due[1]
+                oldest = max(oldest, now - float(score) / 1000)
+        return oldest
+
+    def waiting_for(self, what: str) -> WaitingJobs:
+        """How many of the jobs that began to wait last wait for this (see `waiting_for`)."""
+        count, more = 0, False
+        for prefix in self._prefixes():
+            index = keys.jobs(prefix, "waiting")
+            ids = self.calls.run("ZREVRANGE", index, 0, _WAITING_READ)
+            names = [keys.job(prefix, job_id) for job_id in ids[:_WAITING_READ]]
+            count += self.calls.fields(names, "waiting_for").count(what)
+            more = more or len(ids) > _WAITING_READ
+        return WaitingJobs(count, more=more and count > 0)
+
+    def tokens_spent(self, tenants: Sequence[str], *, day: int) -> dict[str, int]:
+        """The tokens that each tenant used on a day, counted in days since 1970."""
+        spent = dict.fromkeys(tenants, 0)
+        for prefix in self._prefixes() if tenants else ():
+            names = [keys.spent(prefix, tenant, day) for tenant in tenants]
+            for tenant, text in zip(tenants, self.calls.run("MGET", *names), strict=True):
+                spent[tenant] += int(text or 0)
+        return spent
+
+    def job_state(self, job_id: str) -> str | None:
+        return self._job_field(job_id, "state")
+
+    def job_tenant(self, job_id: str) -> str | None:
+        return self._job_field(job_id, "tenant")
+
+    def _job_field(self, job_id: str, field: str) -> str | None:
+        found = self.calls.run("HGET", keys.job(self._prefix(job_id), job_id), field)
+        return None if found is None else str(found)

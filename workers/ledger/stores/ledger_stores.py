@@ -1,0 +1,46 @@
+"""What the ledger keeps beside jobs: one store for each kind, made when it is first used."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from mulligan.workers.ledger.cycle_rows import CycleRows
+from mulligan.workers.ledger.partitions import Partitioned
+from mulligan.workers.ledger.stores.beats import RedisBeats
+from mulligan.workers.ledger.stores.breakers import RedisBreakers
+from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
+from mulligan.workers.ledger.stores.config_changes import ConfigChanges
+from mulligan.workers.ledger.stores.event_streams import EventStreams
+from mulligan.workers.ledger.stores.tokens import Tokens
+
+
+class LedgerStores(Partitioned):
+    """The stores share the ledger's connection and its patience."""
+
+    @cached_property
+    def beats(self) -> RedisBeats:
+        return RedisBeats(self.calls, prefix=self.settings.key_prefix)
+
+    @cached_property
+    def breakers(self) -> RedisBreakers:
+        return RedisBreakers(self.calls, prefix=self.settings.key_prefix, now=self.now)
+
+    @cached_property
+    def bulk_actions(self) -> RedisBulkActions:
+        return RedisBulkActions(self.calls, prefix=self.settings.key_prefix)
+
+    @cached_property
+    def config_changes(self) -> ConfigChanges:
+        return ConfigChanges(self.calls, self.settings.key_prefix)
+
+    @cached_property
+    def cycle_rows(self) -> CycleRows:
+        return CycleRows(self.calls, self.settings)
+
+    @cached_property
+    def event_streams(self) -> EventStreams:
+        return EventStreams(self.calls, self._prefixes())
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        return Tokens(self.calls, prefix=self.settings.key_prefix)
