@@ -19,7 +19,9 @@ import redis
 # With --import-mode=importlib nothing is put on the path by itself: `from support import …`.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support.ledger_stage import MovableClock, SettingsMaker, Stage, StageMaker, until
+from support.doubles import MovableClock
+from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
+from support.waiting import until
 
 from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.fake_redis import fake_client
@@ -35,8 +37,8 @@ hypothesis.settings.register_profile(
 if not os.environ.get("CI"):
     hypothesis.settings.load_profile("patient")
 
-#: Times of the ledger's stories, in seconds; far apart, so that a slow computer changes nothing.
-STORY: dict[str, Any] = {
+#: Times of scenarios in seconds: far apart, so that a slow computer changes nothing.
+TIMES: dict[str, Any] = {
     "lease": 30,
     "hard_limit": 600,
     "max_claims": 3,
@@ -158,29 +160,29 @@ def contract_client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def stage(contract_client: redis.Redis) -> StageMaker:
-    """``stage(lease=10)``: the ledger's contract, on each kind of Redis."""
-    return _stage_maker(contract_client)
+def new_scenario(contract_client: redis.Redis) -> ScenarioMaker:
+    """``new_scenario(lease=10)``: the ledger's contract, on each kind of Redis."""
+    return _scenario_maker(contract_client)
 
 
 @pytest.fixture
-def fake_stage() -> StageMaker:
+def new_fake_scenario() -> ScenarioMaker:
     """The same on fakeredis alone: for what does not depend on the server."""
-    return _stage_maker(fake_client())
+    return _scenario_maker(fake_client())
 
 
 @pytest.fixture
-def redis_stage(redis_client: redis.Redis) -> StageMaker:
+def new_redis_scenario(redis_client: redis.Redis) -> ScenarioMaker:
     """The same on the tests' Redis alone: for what other processes or clients see, too."""
-    return _stage_maker(redis_client)
+    return _scenario_maker(redis_client)
 
 
-def _stage_maker(client: redis.Redis) -> StageMaker:
-    def make(**overrides: Any) -> Stage:
-        chosen = Settings(**{**STORY, **overrides})
+def _scenario_maker(client: redis.Redis) -> ScenarioMaker:
+    def make(**overrides: Any) -> Scenario:
+        chosen = Settings(**{**TIMES, **overrides})
         clock = MovableClock()
         ledger = RedisLedger(client, chosen, patience=5.0, test_clock=clock)
-        return Stage(ledger, chosen, clock)
+        return Scenario(ledger, chosen, clock)
 
     return make
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import stage
 from playwright.sync_api import Page
+from support.console_server import Served
 from support.fleet import Fleet
-from support.web import Served
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",

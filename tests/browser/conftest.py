@@ -17,8 +17,8 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
+from support.console_server import served
 from support.fleet import running_fleet
-from support.web import served
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -20,8 +20,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.fleet import Fleet, running_fleet, wait_for
-from support.web import served
+from support.console_server import served
+from support.fleet import Fleet, running_fleet
+from support.waiting import wait_for
 
 from mulligan.console.cli.exit_codes import stop_on_signals
 from mulligan.tasks.ports.errors import TransportFault

@@ -13,8 +13,8 @@ import pytest
 from browsing import ARTIFACTS, Tab
 from playwright.sync_api import Browser, Page, expect
 from ruamel.yaml import YAML
-from support.fleet import Server
-from support.web import Served, served
+from support.console_server import Served, served
+from support.redis_server import RedisServer
 
 from mulligan.console.http.routes.edit_routes import edit_engine
 from mulligan.workers.settings.model import Settings
@@ -56,7 +56,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Itera
     _ = browser  # the first to start: see its fixture
     folder = tmp_path_factory.mktemp("edits")
     tree = Path(shutil.copytree(EXAMPLES / "config" / "tree", folder / "tree"))
-    server = Server(folder / "redis")
+    server = RedisServer(folder / "redis")
     server.start()
     settings = Settings(
         broker_url=server.url,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from browsing import ARTIFACTS, Tab
 from playwright.sync_api import expect
-from support.ledger_stage import SettingsMaker
-from support.web import Served, new_token, served
+from support.console_server import Served, new_token, served
+from support.ledger_scenario import SettingsMaker
 
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
 

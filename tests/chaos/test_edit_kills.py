@@ -12,7 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.trees import Snapshot, change, die, dying_before, git, in_child, snapshot, write
+from support.file_trees import (
+    Snapshot,
+    change,
+    die,
+    dying_before,
+    git,
+    in_child,
+    snapshot,
+    write_files,
+)
 
 from mulligan.tasks.ports.appliers import FileChange
 from mulligan.workers.edits.tree.edited_tree import EditedTree
@@ -37,7 +46,7 @@ class Story:
         self._stage = place / "stage"
         self.kind = kind
         self.root.mkdir()
-        write(self.root, FILES)
+        write_files(self.root, FILES)
         self.changes = _changes(self.root)
         if kind == "rollback":
             self.edit(self.tree())
@@ -187,7 +196,7 @@ def test_what_the_user_did_before_the_recovery_stays(
     tmp_path: Path, theirs: bytes | None, kept: bytes | None
 ) -> None:
     root = tmp_path / "root"
-    write(root, {"a": b"one\r\n2\r\n3\r\n4\r\n", "b": b"b\n"})
+    write_files(root, {"a": b"one\r\n2\r\n3\r\n4\r\n", "b": b"b\n"})
     changes = [change(root, "a", b"ONE\r\n2\r\n3\r\n4\r\n"), change(root, "b", b"B\n")]
     tree = EditedTree(
         root, tmp_path / "home", step=lambda s: die() if s == "edit_written" else None
@@ -196,7 +205,7 @@ def test_what_the_user_did_before_the_recovery_stays(
     assert (root / "b").read_bytes() == b"B\n"
     (root / "a").unlink()
     if theirs is not None:
-        write(root, {"a": theirs})
+        write_files(root, {"a": theirs})
     settled = EditedTree(root, tmp_path / "home").recover()
     assert settled is not None
     assert settled.outcome == "undone"
@@ -207,7 +216,7 @@ def test_what_the_user_did_before_the_recovery_stays(
 
 def test_a_link_in_the_place_of_a_file_does_not_stop_the_recovery(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    write(root, {"a": b"a\n", "b": b"b\n", "c": b"c\n"})
+    write_files(root, {"a": b"a\n", "b": b"b\n", "c": b"c\n"})
     changes = [change(root, "a", b"A\n"), change(root, "b", b"B\n")]
     tree = EditedTree(
         root, tmp_path / "home", step=lambda s: die() if s == "edit_written" else None

@@ -11,17 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
-from support.fleet import (
-    CONTROL,
-    GOOD,
-    MISSING,
-    WRONG_TYPE,
-    Fleet,
-    running_fleet,
-    scripted,
-    wait_for,
-)
-from support.ledger_stage import verdict_of
+from support.fleet import CONTROL, Fleet, running_fleet
+from support.jobs import GOOD, MISSING, WRONG_TYPE, scripted, verdict_of
+from support.waiting import wait_for
 
 from mulligan.policies.repair.retry import PASSING_SCORE, Escalate
 from mulligan.tasks.ports.ledger import JobView

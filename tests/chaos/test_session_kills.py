@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import redis
-from support.ledger_stage import SettingsMaker
-from support.trees import die, in_child, snapshot, write
+from support.file_trees import die, in_child, snapshot, write_files
+from support.ledger_scenario import SettingsMaker
 
 from mulligan.policies.edits.edit import AutonomyMode, EditPlan
 from mulligan.policies.edits.session import EditSession
@@ -64,7 +64,7 @@ def engine(redis_client: redis.Redis, settings: SettingsMaker) -> MakeEngine:
 
 
 def begun(engine: EditEngine, root: Path, name: str) -> EditSession:
-    write(root, {"a.txt": b"0.5 0.5\n", "score.py": SCORE})
+    write_files(root, {"a.txt": b"0.5 0.5\n", "score.py": SCORE})
     edits = [
         {"id": key, "op": "write_file", "target": "a.txt", "payload": {"content": text}}
         for key, text in PLAN.items()

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,27 +18,9 @@ import psutil
 from typer.testing import CliRunner, Result
 
 from mulligan.console.cli.main import create_cli
+from support.waiting import wait_for
 
-SCHEMA = {
-    "type": "object",
-    "required": ["name", "age"],
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-}
-GOOD = '{"name": "Alice", "age": 31}'
-WRONG_TYPE = '{"name": "Alice", "age": "31"}'
 _MARK = "MULLIGAN_TEST_MARK"
-
-
-def job(*answers: Any, **changes: Any) -> dict[str, Any]:
-    """A job with scripted answers; its contract wants a name and an age."""
-    return {
-        "task_type": "extract_person",
-        "prompt": "Extract the person.",
-        "runner": {"kind": "scripted", "answers": list(answers)},
-        "verifiers": ["json.object", {"id": "contract.schema", "schema": SCHEMA}],
-        "delayed_verification": {"after": 0.2},
-        **changes,
-    }
 
 
 @dataclass
@@ -123,13 +104,3 @@ def new_shell(**environment: str) -> Iterator[Shell]:
             for process in shell.processes():
                 process.kill()
             psutil.wait_procs(shell.processes(), timeout=5)
-
-
-def wait_for(condition: Callable[[], Any], what: str, *, seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"waited {seconds:g} s in vain for {what}")

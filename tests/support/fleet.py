@@ -6,45 +6,26 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import redis
 
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.queues import Pool
-from mulligan.workers.local.embedded_redis import find_server
 from mulligan.workers.local.supervisor import Child, Stack, child_environment
 from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings
+from support.redis_server import RedisServer
+from support.waiting import wait_for
 
-SCHEMA = {
-    "type": "object",
-    "required": ["name", "age"],
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-}
-GOOD = '{"name": "Alice", "age": 31}'
-WRONG_TYPE = '{"name": "Alice", "age": "31"}'
-MISSING = '{"name": "Alice"}'
 CONTROL = Pool(name="control", queues=("control", "mulligan.submit"), kind="solo", beat=True)
+
+
 WORK = Pool(name="work", queues=("repair", "verify", "attempt"), slots=4)
-
-
-def wait_for(condition: Callable[[], Any], what: str, *, seconds: float = 60.0) -> Any:
-    """Poll until a condition holds and answer with its value; say what did not happen."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"waited {seconds:g} s in vain for {what}")
 
 
 def ended_by_itself(child: Child, *, seconds: float = 90.0) -> int:
@@ -60,57 +41,10 @@ def ended_by_itself(child: Child, *, seconds: float = 90.0) -> int:
         raise AssertionError(f"{child.name} did not end within {seconds:g} s") from None
 
 
-def scripted(*answers: Any, **changes: Any) -> dict[str, Any]:
-    """A job whose answers are given; its contract wants a name and an age."""
-    return {
-        "task_type": "extract_person",
-        "prompt": "Extract the person.",
-        "runner": {"kind": "scripted", "answers": list(answers)},
-        "verifiers": ["json.object", {"id": "contract.schema", "schema": SCHEMA}],
-        "delayed_verification": {"after": 0.2},
-        **changes,
-    }
-
-
-class Server:
-    """A Redis that can be killed and started again with its data."""
-
-    def __init__(self, folder: Path, *, persistent: bool = False) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.socket = folder / "r.sock"
-        self.url = f"redis+socket://{self.socket}"
-        self._folder = folder
-        self._persistent = persistent
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        argv = [find_server(), "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
-        argv += ["--dir", str(self._folder), "--appendfsync", "always"]
-        argv += ["--appendonly", "yes" if self._persistent else "no"]
-        self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
-        wait_for(self._answers, "Redis to answer")
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-            self._process.wait()
-            self._process = None
-
-    def client(self) -> redis.Redis:
-        return redis.Redis(unix_socket_path=str(self.socket), decode_responses=True)
-
-    def _answers(self) -> bool:
-        try:
-            with self.client() as client:
-                return bool(client.ping())
-        except redis.RedisError:
-            return False
-
-
 class Fleet:
     """Submits jobs to real workers and waits for what becomes of them."""
 
-    def __init__(self, services: Services, stack: Stack, server: Server, folder: Path) -> None:
+    def __init__(self, services: Services, stack: Stack, server: RedisServer, folder: Path) -> None:
         self.services = services
         self.ledger = services.ledger
         self.stack = stack
@@ -167,7 +101,7 @@ def running_fleet(
     **changes: Any,
 ) -> Iterator[Fleet]:
     """Redis and workers, stopped at the end whatever happens."""
-    server = Server(folder / "redis", persistent=persistent)
+    server = RedisServer(folder / "redis", persistent=persistent)
     server.start()
     fields = {"allow_inline": True, "lease": 5.0, "backoff_base": 0.05, "sweep_interval": 0.3,
               "republish_after": 2.0, "outbox_grace": 0.5, **changes}  # fmt: skip

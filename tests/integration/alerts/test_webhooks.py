@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 import redis
 from support.cli_process import Shell
-from support.fleet import GOOD, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
-from support.ledger_stage import Stage, StageMaker, answer, escalates, succeeds, until
+from support.fleet import Fleet, running_fleet
+from support.jobs import GOOD, WRONG_TYPE, answer, scripted
+from support.ledger_scenario import Scenario, ScenarioMaker
+from support.settlements import escalates, succeeds
+from support.waiting import until, wait_for
 
 from mulligan.policies.escalations.alerts import verify_signature
 from mulligan.policies.jobs.breaker import BreakerPolicy
@@ -96,14 +99,14 @@ def receiver() -> Iterator[Receiver]:
 
 @dataclass
 class Post:
-    """A stage with webhooks: what happens on it is told by ticks."""
+    """A scenario with webhooks: what happens on it is told by ticks."""
 
-    stage: Stage
+    scenario: Scenario
     ledger: RedisLedger
 
     def office(self) -> Webhooks:
         """A control worker of its own."""
-        live = LiveSettings(self.stage.settings)
+        live = LiveSettings(self.scenario.settings)
         return Webhooks(self.ledger, live, randomness=lambda: 0.5)
 
     def tick(self) -> int:
@@ -117,16 +120,16 @@ class Post:
         """So many jobs that fail alike; the last one's id."""
         job_id = ""
         for _ in range(times):
-            job_id = self.stage.submit(prompt="The secret prompt.", **job)
-            claim = self.stage.take(job_id)
-            self.stage.settle(claim, escalates(claim, reason))
+            job_id = self.scenario.submit(prompt="The secret prompt.", **job)
+            claim = self.scenario.take(job_id)
+            self.scenario.settle(claim, escalates(claim, reason))
         return job_id
 
     def succeed(self, *, tokens: int | None = 10) -> str:
-        job_id = self.stage.submit(labels={"team": "red"})
-        claim = self.stage.take(job_id)
+        job_id = self.scenario.submit(labels={"team": "red"})
+        claim = self.scenario.take(job_id)
         self.ledger.store_output(claim.lease, answer("the secret answer", tokens=tokens))
-        self.stage.settle(claim, succeeds(claim))
+        self.scenario.settle(claim, succeeds(claim))
         return job_id
 
 
@@ -134,15 +137,19 @@ PostMaker = Callable[..., Post]
 
 
 @pytest.fixture
-def post(redis_stage: StageMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> PostMaker:
-    """``post(events=…)``: a stage whose alerts go to the receiver."""
+def post(
+    new_redis_scenario: ScenarioMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> PostMaker:
+    """``post(events=…)``: a scenario whose alerts go to the receiver."""
     monkeypatch.setenv("HOOK_SECRET", SECRET)
 
     def make(*hooks: dict[str, Any], **settings: Any) -> Post:
         told = [{"url": receiver.url, "secret_env": "HOOK_SECRET", **hook} for hook in hooks]
-        stage = redis_stage(webhooks=told, alert_window=WINDOW, webhook_tries=3, **settings)
-        assert isinstance(stage.ledger, RedisLedger)
-        return Post(stage, stage.ledger)
+        scenario = new_redis_scenario(
+            webhooks=told, alert_window=WINDOW, webhook_tries=3, **settings
+        )
+        assert isinstance(scenario.ledger, RedisLedger)
+        return Post(scenario, scenario.ledger)
 
     return make
 
@@ -179,9 +186,9 @@ def test_four_thousand_alike_are_told_twice(post: PostMaker, receiver: Receiver)
     assert backend.tick() == 1
     backend.escalate(3999)
     assert backend.tick() == 0
-    backend.stage.advance(WINDOW + 1)
+    backend.scenario.advance(WINDOW + 1)
     assert backend.tick() == 1
-    backend.stage.advance(WINDOW + 1)
+    backend.scenario.advance(WINDOW + 1)
     assert backend.tick() == 0
     assert [body["count"] for body in receiver.bodies] == [1, 3999]
     assert receiver.bodies[1]["total"] == 4000
@@ -205,10 +212,10 @@ def test_a_muted_group_is_told_of_when_the_mute_is_over_or_lifted(
     now = backend.ledger.now()
     backend.ledger.mute(signature, until=now + 10 * WINDOW)
     backend.escalate(5)
-    backend.stage.advance(2 * WINDOW)
+    backend.scenario.advance(2 * WINDOW)
     assert backend.tick() == 0
     backend.ledger.mute(signature, until=None)
-    backend.stage.advance(61)
+    backend.scenario.advance(61)
     assert backend.tick() == 1
     assert receiver.bodies[-1]["count"] == 5
 
@@ -265,7 +272,7 @@ def test_a_breaker_is_told_of_once_per_window(post: PostMaker, receiver: Receive
         breakers.fault(TransportFault("503", "openai-eu"))
     assert backend.tick() == 0
     breakers.success("openai-eu")
-    backend.stage.advance(WINDOW + 1)
+    backend.scenario.advance(WINDOW + 1)
     assert backend.tick() == 1
     told = [(b["event"], b["provider"], b["count"]) for b in receiver.bodies]
     assert told == [("breaker_opened", "openai-eu", 1), ("breaker_opened", "openai-eu", 3)]
@@ -312,7 +319,7 @@ def test_a_receiver_that_fails_is_asked_again_later(post: PostMaker, receiver: R
     for _ in range(3):
         backend.tick()
         backend.tick()  # too early: nothing is sent
-        backend.stage.advance(60)
+        backend.scenario.advance(60)
     assert len(receiver.got) == 3
     assert {request["path"] for request in receiver.got} == {"/hook/token-in-the-path"}
     assert len({request["raw"] for request in receiver.got}) == 1, "the same, to the byte"
@@ -327,7 +334,7 @@ def test_after_the_last_try_it_is_a_dead_letter_until_somebody_retries_it(
     backend.escalate()
     for _ in range(5):
         backend.tick()
-        backend.stage.advance(3600)
+        backend.scenario.advance(3600)
     assert len(receiver.got) == 3
     store = backend.office().deliveries
     (dead,) = store.all()
@@ -350,12 +357,12 @@ def test_a_dead_letter_can_be_dropped_and_is_not_kept_for_ever(
         backend.escalate(reason=reason)
         for _ in range(4):
             backend.tick()
-            backend.stage.advance(3600)
+            backend.scenario.advance(3600)
     first, second = store.all()
     assert store.drop(first.id) == [first.id]
     assert store.drop(first.id) == []
     assert store.all() == [second]
-    backend.stage.advance(8 * 86400)
+    backend.scenario.advance(8 * 86400)
     assert store.all() == []
     receiver.statuses.clear()
     backend.escalate(reason="tool_error")
@@ -373,7 +380,7 @@ def test_a_receiver_that_is_away_for_long_does_not_fill_the_ledger(
     for _ in range(5):
         backend.succeed()
     store = backend.office().deliveries
-    store.notice(backend.stage.settings.webhooks, window=WINDOW)
+    store.notice(backend.scenario.settings.webhooks, window=WINDOW)
     assert store.counts() == {"pending": 2, "dead": 3}
     assert {d.error for d in store.all() if d.state == "dead"} == {"too many deliveries wait"}
     backend.tick()
@@ -430,7 +437,7 @@ def test_a_kill_between_writing_and_sending_loses_nothing(
 ) -> None:
     backend = post({})
     backend.escalate()
-    settings = backend.stage.settings
+    settings = backend.scenario.settings
     assert backend.office().deliveries.notice(settings.webhooks, window=WINDOW).made == 1
     assert backend.tick() == 0  # another control worker: nothing new, and sends what is there
     assert [body["count"] for body in receiver.bodies] == [1]
@@ -442,12 +449,12 @@ def test_a_kill_while_sending_sends_it_again_when_the_lease_is_over(
     backend = post({})
     backend.escalate()
     store = backend.office().deliveries
-    found = store.notice(backend.stage.settings.webhooks, window=WINDOW)
+    found = store.notice(backend.scenario.settings.webhooks, window=WINDOW)
     lost = store.take(found.due[0], tries=3, spare=())
     assert lost is not None
     backend.tick()
     assert receiver.got == [], "it is leased"
-    backend.stage.advance(61)
+    backend.scenario.advance(61)
     backend.tick()
     assert [body["id"] for body in receiver.bodies] == [lost.id]
     late = store.finish(lost, error="too late", final=True, delay=0, tries=3)
@@ -460,10 +467,10 @@ def test_one_that_kills_every_sender_ends_as_a_dead_letter(
     backend = post({})
     backend.escalate()
     store = backend.office().deliveries
-    due = store.notice(backend.stage.settings.webhooks, window=WINDOW).due[0]
+    due = store.notice(backend.scenario.settings.webhooks, window=WINDOW).due[0]
     for _ in range(3):
         assert store.take(due, tries=3, spare=()) is not None
-        backend.stage.advance(61)
+        backend.scenario.advance(61)
     assert store.take(due, tries=3, spare=()) is None
     assert [(d.state, d.error) for d in store.all()] == [
         ("dead", "its senders died while sending it")

@@ -10,16 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
-from support.fleet import (
-    CONTROL,
-    GOOD,
-    WRONG_TYPE,
-    Fleet,
-    ended_by_itself,
-    running_fleet,
-    scripted,
-    wait_for,
-)
+from support.fleet import CONTROL, Fleet, ended_by_itself, running_fleet
+from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.waiting import wait_for
 
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.queues import Pool

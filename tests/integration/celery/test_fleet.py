@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
-from support.fleet import GOOD, MISSING, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
-from support.ledger_stage import failure_of, verdict_of
+from support.fleet import Fleet, running_fleet
+from support.jobs import GOOD, MISSING, WRONG_TYPE, failure_of, scripted, verdict_of
+from support.waiting import wait_for
 
 from mulligan.policies import ChangeStrategy, Escalate, Retry
 

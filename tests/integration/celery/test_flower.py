@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from support.fleet import GOOD, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
+from support.fleet import Fleet, running_fleet
+from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.waiting import wait_for
 
 from mulligan.console.cli.local_services import Service, flower_service
 from mulligan.workers.settings.model import Settings

@@ -10,18 +10,11 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.fleet import (
-    CONTROL,
-    GOOD,
-    WORK,
-    Fleet,
-    ended_by_itself,
-    running_fleet,
-    scripted,
-    wait_for,
-)
-from support.ledger_stage import SettingsMaker
-from support.web import ask, new_token
+from support.console_server import ask, new_token
+from support.fleet import CONTROL, WORK, Fleet, ended_by_itself, running_fleet
+from support.jobs import GOOD, scripted
+from support.ledger_scenario import SettingsMaker
+from support.waiting import wait_for
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.ports.ledger import Entry, Publication

@@ -8,7 +8,10 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from support.ledger_stage import Stage, StageMaker, fake_ledger, succeeds, until
+from support.doubles import fake_ledger
+from support.ledger_scenario import Scenario, ScenarioMaker
+from support.settlements import succeeds
+from support.waiting import until
 
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Lease
@@ -18,20 +21,20 @@ NEVER = 3600.0
 
 
 @pytest.fixture
-def play(fake_stage: StageMaker) -> Stage:
-    return fake_stage(hard_limit=1e9)
+def scenario(new_fake_scenario: ScenarioMaker) -> Scenario:
+    return new_fake_scenario(hard_limit=1e9)
 
 
-def quiet_keeper(play: Stage, **options: float) -> LeaseKeeper:
+def quiet_keeper(scenario: Scenario, **options: float) -> LeaseKeeper:
     """A keeper whose thread sleeps: the test renews."""
-    return LeaseKeeper(play.ledger, interval=NEVER, **options)  # type: ignore[arg-type]
+    return LeaseKeeper(scenario.ledger, interval=NEVER, **options)  # type: ignore[arg-type]
 
 
 class Slowly:
     """A ledger on which most of a lease passes after every renewal."""
 
-    def __init__(self, play: Stage, *, away: int = 0) -> None:
-        self._play = play
+    def __init__(self, scenario: Scenario, *, away: int = 0) -> None:
+        self._play = scenario
         self._away = away
         self.renewals = 0
 
@@ -49,24 +52,24 @@ class Slowly:
 
 
 @pytest.mark.parametrize("away", [0, 3])
-def test_a_slow_answer_keeps_its_lease(play: Stage, away: int) -> None:
+def test_a_slow_answer_keeps_its_lease(scenario: Scenario, away: int) -> None:
     """Given an answer that takes many lease times, and a ledger that was away for a moment, then
     the attempt is still its worker's."""
-    job_id = play.submit()
-    claim = play.take(job_id)
-    slowly = Slowly(play, away=away)
+    job_id = scenario.submit()
+    claim = scenario.take(job_id)
+    slowly = Slowly(scenario, away=away)
     keeper = LeaseKeeper(slowly, interval=0.001)  # type: ignore[arg-type]
     with keeper.holding(claim.lease, NEVER):
         until(lambda: slowly.renewals >= 6)
-        assert play.refusal(job_id) == ClaimRefused("held")
-        play.settle(claim, succeeds(claim))
+        assert scenario.refusal(job_id) == ClaimRefused("held")
+        scenario.settle(claim, succeeds(claim))
     renewals = slowly.renewals
     keeper.renew()
     assert slowly.renewals in (renewals, renewals + 1)  # one may have been under way
 
 
-def test_all_leases_of_a_process_are_renewed_in_one_round_trip(play: Stage) -> None:
-    claims = [play.take(play.submit()) for _ in range(5)]
+def test_all_leases_of_a_process_are_renewed_in_one_round_trip(scenario: Scenario) -> None:
+    claims = [scenario.take(scenario.submit()) for _ in range(5)]
     asked: list[Sequence[Lease]] = []
 
     class Counting(Slowly):
@@ -74,28 +77,28 @@ def test_all_leases_of_a_process_are_renewed_in_one_round_trip(play: Stage) -> N
             asked.append(leases)
             return super().renew(leases)
 
-    keeper = LeaseKeeper(Counting(play), interval=NEVER)  # type: ignore[arg-type]
+    keeper = LeaseKeeper(Counting(scenario), interval=NEVER)  # type: ignore[arg-type]
     with keeper.holding(claims[0].lease, NEVER), keeper.holding(claims[1].lease, NEVER):
         keeper.renew()
     assert asked == [[claims[0].lease, claims[1].lease]]
 
 
-def test_a_lease_is_not_renewed_past_its_hard_deadline(play: Stage) -> None:
-    job_id = play.submit()
-    claim = play.take(job_id)
-    keeper = quiet_keeper(play)
+def test_a_lease_is_not_renewed_past_its_hard_deadline(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    claim = scenario.take(job_id)
+    keeper = quiet_keeper(scenario)
     with keeper.holding(claim.lease, -1.0):
-        play.advance(play.settings.lease - 1)
+        scenario.advance(scenario.settings.lease - 1)
         keeper.renew()
-        play.advance(2)
-        assert play.swept() == {f"a:{job_id}/1"}
+        scenario.advance(2)
+        assert scenario.swept() == {f"a:{job_id}/1"}
 
 
-def test_a_slot_that_stays_stuck_is_reported(play: Stage) -> None:
+def test_a_slot_that_stays_stuck_is_reported(scenario: Scenario) -> None:
     stuck: list[Entry] = []
-    job_id = play.submit()
-    claim, other = play.take(job_id), play.take(play.submit())
-    keeper = LeaseKeeper(play.ledger, interval=NEVER, on_stuck=stuck.append, stuck_after=60.0)
+    job_id = scenario.submit()
+    claim, other = scenario.take(job_id), scenario.take(scenario.submit())
+    keeper = LeaseKeeper(scenario.ledger, interval=NEVER, on_stuck=stuck.append, stuck_after=60.0)
     with keeper.holding(claim.lease, -61.0), keeper.holding(other.lease, -1.0):
         keeper.renew()
     assert stuck == [Entry("attempt", job_id, 1)]
@@ -115,45 +118,45 @@ def test_a_stuck_process_is_replaced() -> None:
     assert b"a:p00-x/1 is stuck" in ended.stderr
 
 
-def test_a_lost_lease_is_forgotten(play: Stage) -> None:
-    job_id = play.submit()
-    claim = play.take(job_id)
-    slowly = Slowly(play)
+def test_a_lost_lease_is_forgotten(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    claim = scenario.take(job_id)
+    slowly = Slowly(scenario)
     keeper = LeaseKeeper(slowly, interval=NEVER)  # type: ignore[arg-type]
     with keeper.holding(claim.lease, NEVER):
-        play.expire_leases()
-        heir = play.take(job_id)
+        scenario.expire_leases()
+        heir = scenario.take(job_id)
         keeper.renew()
         keeper.renew()
         assert slowly.renewals == 1  # the second time there was nothing left to renew
-        assert play.ledger.renew([heir.lease]) == set()
+        assert scenario.ledger.renew([heir.lease]) == set()
 
 
-def test_a_shutdown_gives_everything_back_at_once(play: Stage) -> None:
+def test_a_shutdown_gives_everything_back_at_once(scenario: Scenario) -> None:
     """Given two attempts in hand, when their process is shut down, then the next sweep publishes
     both, without waiting for a lease, and no claim is held against them."""
-    jobs = [play.submit(), play.submit()]
-    claims = [play.take(job_id) for job_id in jobs]
-    keeper = quiet_keeper(play)
+    jobs = [scenario.submit(), scenario.submit()]
+    claims = [scenario.take(job_id) for job_id in jobs]
+    keeper = quiet_keeper(scenario)
     with keeper.holding(claims[0].lease, NEVER), keeper.holding(claims[1].lease, NEVER):
         keeper.release_all()
-        assert play.swept() == {f"a:{job_id}/1" for job_id in jobs}
-        assert [play.attempt(job_id).claims for job_id in jobs] == [0, 0]
-        assert isinstance(play.take(jobs[0]), Claim)
+        assert scenario.swept() == {f"a:{job_id}/1" for job_id in jobs}
+        assert [scenario.attempt(job_id).claims for job_id in jobs] == [0, 0]
+        assert isinstance(scenario.take(jobs[0]), Claim)
         keeper.release_all()  # nothing is held any more
-        assert play.refusal(jobs[0]) == ClaimRefused("held")
+        assert scenario.refusal(jobs[0]) == ClaimRefused("held")
 
 
-def test_what_is_claimed_during_a_shutdown_is_given_back_too(play: Stage) -> None:
-    job_id = play.submit()
-    claim = play.take(job_id)
-    keeper = quiet_keeper(play)
+def test_what_is_claimed_during_a_shutdown_is_given_back_too(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    claim = scenario.take(job_id)
+    keeper = quiet_keeper(scenario)
     keeper.release_all()
     with keeper.holding(claim.lease, NEVER):
-        assert play.swept() == {f"a:{job_id}/1"}
-        assert play.attempt(job_id).claims == 0
+        assert scenario.swept() == {f"a:{job_id}/1"}
+        assert scenario.attempt(job_id).claims == 0
 
 
-def test_a_ledger_in_memory_runs_on_the_computer_s_clock(play: Stage) -> None:
+def test_a_ledger_in_memory_runs_on_the_computer_s_clock(scenario: Scenario) -> None:
     before = time.time()
-    assert before <= fake_ledger(play.settings).now() <= time.time()
+    assert before <= fake_ledger(scenario.settings).now() <= time.time()

@@ -8,17 +8,10 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
-from support.fleet import (
-    CONTROL,
-    GOOD,
-    WORK,
-    WRONG_TYPE,
-    Fleet,
-    Server,
-    running_fleet,
-    scripted,
-    wait_for,
-)
+from support.fleet import CONTROL, WORK, Fleet, running_fleet
+from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.redis_server import RedisServer
+from support.waiting import wait_for
 
 from mulligan.tasks.ports.errors import BadInput
 
@@ -81,7 +74,7 @@ def test_a_worker_told_to_quit_gives_its_attempt_back_at_once(tmp_path: Path) ->
 def test_a_submission_that_the_ledger_refuses_stays_in_the_broker(tmp_path: Path) -> None:
     """Given a ledger without memory, then a message that is the only copy of a job goes back,
     and is accepted once there is room."""
-    ledger = Server(tmp_path / "ledger")
+    ledger = RedisServer(tmp_path / "ledger")
     ledger.start()
     try:
         with running_fleet(

@@ -10,16 +10,18 @@ from typing import Any, TypeVar
 
 import pytest
 import redis
-from support.cli_process import GOOD, WRONG_TYPE, Shell, job, new_shell, wait_for
+from support.cli_process import Shell, new_shell
+from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.waiting import wait_for
 
 T = TypeVar("T")
 JOBS = [
-    job({"text": WRONG_TYPE, "usage": {"total_tokens": 80}},
+    scripted({"text": WRONG_TYPE, "usage": {"total_tokens": 80}},
         {"text": GOOD, "usage": {"total_tokens": 120}}),
-    job(f"```json\n{GOOD}\n```", task_type="fenced_json"),
-    job(GOOD, task_type="invoice_total"),
-    job({"text": '{"name": "Al', "finish_reason": "length"}, GOOD, task_type="long_list"),
-    job("no", task_type="stubborn", idempotency_key="stubborn-1"),
+    scripted(f"```json\n{GOOD}\n```", task_type="fenced_json"),
+    scripted(GOOD, task_type="invoice_total"),
+    scripted({"text": '{"name": "Al', "finish_reason": "length"}, GOOD, task_type="long_list"),
+    scripted("no", task_type="stubborn", idempotency_key="stubborn-1"),
 ]  # fmt: skip
 
 
@@ -117,14 +119,20 @@ def test_a_successful_run_for_people(shell: Shell, document: Any) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (job("x", budjet={}), "job.json:1: budjet: there is no such field; did you mean 'budget'?"),
-        (job("x", verifiers=["json.objet"]), "job.json:1: verifiers[0].id: unknown verifier"),
-        (job("x", runner={"kind": "scriptd"}), "job.json:1: runner.kind: no runner 'scriptd'"),
         (
-            job("x", policy={"max_attempts": 1}),
+            scripted("x", budjet={}),
+            "job.json:1: budjet: there is no such field; did you mean 'budget'?",
+        ),
+        (scripted("x", verifiers=["json.objet"]), "job.json:1: verifiers[0].id: unknown verifier"),
+        (scripted("x", runner={"kind": "scriptd"}), "job.json:1: runner.kind: no runner 'scriptd'"),
+        (
+            scripted("x", policy={"max_attempts": 1}),
             "policy.max_attempts: must be 2 or more",
         ),
-        (job("x", workspace={"path": "gone"}), "job.json:1: workspace.path: there is no directory"),
+        (
+            scripted("x", workspace={"path": "gone"}),
+            "job.json:1: workspace.path: there is no directory",
+        ),
     ],
 )
 def test_nothing_is_started_for_bad_input(content: dict[str, Any], said: str) -> None:
@@ -143,7 +151,7 @@ def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
         gate = shell.folder / "gate"
         answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
         runner = {"kind": "command", "argv": ["sh", "-c", answer]}
-        shell.write("slow.json", job(runner=runner, idempotency_key="slow"))
+        shell.write("slow.json", scripted(runner=runner, idempotency_key="slow"))
         process = shell.start("run", "slow.json")
         wait_for(lambda: _running(shell), "the job to run")
         process.send_signal(signal.SIGINT)
@@ -165,7 +173,7 @@ def test_a_run_starts_its_redis_again_and_goes_on() -> None:
     with new_shell(MULLIGAN_SUBMIT_PATIENCE="0.5") as shell:
         gate = shell.folder / "gate"
         answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
-        shell.write("slow.json", job(runner={"kind": "command", "argv": ["sh", "-c", answer]}))
+        shell.write("slow.json", scripted(runner={"kind": "command", "argv": ["sh", "-c", answer]}))
         process = shell.start("run", "slow.json")
         wait_for(lambda: _running(shell), "the job to run")
         first = _redis_pid(shell)
@@ -182,7 +190,7 @@ def test_a_run_starts_its_redis_again_and_goes_on() -> None:
 
 def test_nobody_to_run_the_jobs_is_told(redis_url: str) -> None:
     with new_shell(MULLIGAN_BROKER_URL=redis_url, MULLIGAN_ALLOW_INLINE="true") as shell:
-        shell.write("job.json", job(GOOD))
+        shell.write("job.json", scripted(GOOD))
         process = shell.start("submit", "job.json", "--wait")
         assert process.stderr is not None
         assert "no worker answers: start `mulligan up`" in process.stderr.readline()
@@ -213,7 +221,7 @@ def _ask(shell: Shell, question: Callable[[Any], T]) -> T | None:
 
 def test_a_timeout_is_told_and_cleans_up() -> None:
     with new_shell() as shell:
-        shell.write("slow.json", job({"text": GOOD, "delay": 60}))
+        shell.write("slow.json", scripted({"text": GOOD, "delay": 60}))
         told = shell.run("run", "slow.json", "--timeout", "1", code=1)
         assert "not all was done within 1 s" in told.stderr
         assert "lost 0 · unfinished 1" in told.stdout

@@ -15,7 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
-from support.cli_process import GOOD, WRONG_TYPE, Shell, job, new_shell, wait_for
+from support.cli_process import Shell, new_shell
+from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.waiting import wait_for
 
 
 class Up:
@@ -60,28 +62,28 @@ def up() -> Iterator[Up]:
 
 
 def test_submit_and_wait(up: Up) -> None:
-    up.shell.write("two.json", [job(WRONG_TYPE, GOOD), job(GOOD, task_type="plain")])
+    up.shell.write("two.json", [scripted(WRONG_TYPE, GOOD), scripted(GOOD, task_type="plain")])
     shown = up.shell.look("submit", "two.json", "--wait").stdout
     assert "first try 1/2 → after repair 2/2" in shown
-    up.shell.write("bad.json", job("no", task_type="stubborn"))
+    up.shell.write("bad.json", scripted("no", task_type="stubborn"))
     told = json.loads(up.shell.look("submit", "bad.json", "--wait", "--json", code=1).stdout)
     assert told["jobs"][0]["reason"] == "repeated_failure"
 
 
 def test_submit_prints_ids_and_a_key_is_one_job(up: Up) -> None:
-    up.shell.write("key.json", job(GOOD, idempotency_key="only-once"))
+    up.shell.write("key.json", scripted(GOOD, idempotency_key="only-once"))
     first = json.loads(up.shell.look("submit", "key.json", "--json").stdout)["jobs"][0]
     again = json.loads(up.shell.look("submit", "key.json", "--json").stdout)["jobs"][0]
     assert (first["id"], first["status"]) == (again["id"], "accepted")
     assert again["status"] == "seen"
-    up.shell.write("other.json", job("other", idempotency_key="only-once"))
+    up.shell.write("other.json", scripted("other", idempotency_key="only-once"))
     told = up.shell.look("submit", "other.json", code=2).stderr
     assert "other.json:1: idempotency_key: 'only-once' was used for another job" in told
     assert first["id"] in up.shell.look("jobs", "show", "only-once").stdout
 
 
 def test_run_uses_the_workers_that_are_there(up: Up) -> None:
-    up.shell.write("bad.json", job("no", task_type="stubborn"))
+    up.shell.write("bad.json", scripted("no", task_type="stubborn"))
     before = {process.pid for process in up.shell.processes()}
     up.shell.look("run", "bad.json", code=1)
     up.shell.look("run", "bad.json", "--always-zero")
@@ -90,7 +92,7 @@ def test_run_uses_the_workers_that_are_there(up: Up) -> None:
 
 def test_a_pause_holds_jobs_back(up: Up) -> None:
     up.shell.look("queue", "pause", "task_type:held")
-    up.shell.write("held.json", job(GOOD, task_type="held"))
+    up.shell.write("held.json", scripted(GOOD, task_type="held"))
     up.shell.look("submit", "held.json")
     wait_for(lambda: _state(up.shell, "held") == "waiting", "the job to meet the pause")
     listed = json.loads(up.shell.look("queue", "list", "--json").stdout)
@@ -106,7 +108,7 @@ def _state(shell: Shell, name: str) -> Any:
 
 def test_cancel(up: Up) -> None:
     up.shell.look("queue", "pause", "task_type:unwanted")
-    up.shell.write("unwanted.json", job(GOOD, task_type="unwanted"))
+    up.shell.write("unwanted.json", scripted(GOOD, task_type="unwanted"))
     up.shell.look("submit", "unwanted.json")
     assert "is cancelled" in up.shell.look("jobs", "cancel", "unwanted").stdout
     assert _state(up.shell, "unwanted") == "cancelled"
@@ -114,7 +116,7 @@ def test_cancel(up: Up) -> None:
 
 
 def test_watch_follows_a_job_to_its_end(up: Up) -> None:
-    up.shell.write("slow.json", job({"text": GOOD, "delay": 6}, task_type="slow"))
+    up.shell.write("slow.json", scripted({"text": GOOD, "delay": 6}, task_type="slow"))
     up.shell.look("submit", "slow.json")
     lines = up.shell.look("jobs", "watch", "slow", "--json").stdout.splitlines()
     last = json.loads(lines[-1])
@@ -122,7 +124,7 @@ def test_watch_follows_a_job_to_its_end(up: Up) -> None:
 
 
 def test_inline_runners_are_refused_where_they_are_not_allowed(up: Up) -> None:
-    up.shell.write("job.json", job(GOOD))
+    up.shell.write("job.json", scripted(GOOD))
     told = up.shell.run("submit", "job.json", code=2, MULLIGAN_ALLOW_INLINE="false").stderr
     assert "job.json:1: runner.kind: a job may not define its runner here" in told
 
@@ -184,7 +186,7 @@ def test_a_killed_worker_is_restarted(up: Up) -> None:
     killed.kill()
     up.hears("attempt was killed by signal 9; restarting it in")
     up.hears("attempt is started again")
-    up.shell.write("after.json", job(GOOD, task_type="after"))
+    up.shell.write("after.json", scripted(GOOD, task_type="after"))
     up.shell.look("submit", "after.json", "--wait", "--timeout", "60")
     assert up.worker("attempt").pid != killed.pid
 

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 from support.cli_process import Shell, new_shell
-from support.fleet import GOOD, WRONG_TYPE, Fleet, running_fleet, scripted, wait_for
-from support.ledger_stage import Stage, escalates
+from support.fleet import Fleet, running_fleet
+from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.ledger_scenario import Scenario
+from support.settlements import escalates
+from support.waiting import wait_for
 
 from mulligan.tasks.escalations.end_escalations import EndAction, EscalationFilter
 from mulligan.workers.celery.factory import create_app
@@ -33,18 +36,18 @@ def shell(redis_url: str) -> Iterator[Shell]:
 
 
 @pytest.fixture
-def stage(ledger: RedisLedger, settings: Callable[..., Settings]) -> Stage:
-    return Stage(ledger, settings())
+def scenario(ledger: RedisLedger, settings: Callable[..., Settings]) -> Scenario:
+    return Scenario(ledger, settings())
 
 
 def escalate(
-    stage: Stage, count: int = 1, group_signature: str | None = ALIKE, **fields: Any
+    scenario: Scenario, count: int = 1, group_signature: str | None = ALIKE, **fields: Any
 ) -> list[str]:
     ids = []
     for _ in range(count):
-        job_id = stage.submit(**fields)
-        claim = stage.take(job_id)
-        stage.settle(claim, escalates(claim, group_signature=group_signature))
+        job_id = scenario.submit(**fields)
+        claim = scenario.take(job_id)
+        scenario.settle(claim, escalates(claim, group_signature=group_signature))
         ids.append(f"{job_id}:1")
     return ids
 
@@ -54,8 +57,8 @@ def read(shell: Shell, *argv: str) -> dict[str, Any]:
     return found
 
 
-def open_of(stage: Stage, signature: str = ALIKE) -> int:
-    group = stage.ledger.group(signature)
+def open_of(scenario: Scenario, signature: str = ALIKE) -> int:
+    group = scenario.ledger.group(signature)
     return group.open if group else 0
 
 
@@ -104,11 +107,11 @@ def test_forty_jobs_alike_are_queued_again_with_other_words_and_succeed(fleet: F
 
 
 def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
-    stage = Stage(fleet.ledger, fleet.services.settings)
-    jobs = [stage.submit(runner={"kind": "scripted", "answers": ["{}"]}) for _ in range(60)]
+    scenario = Scenario(fleet.ledger, fleet.services.settings)
+    jobs = [scenario.submit(runner={"kind": "scripted", "answers": ["{}"]}) for _ in range(60)]
     for job_id in jobs:
-        claim = stage.take(job_id)
-        stage.settle(claim, escalates(claim, group_signature=ALIKE))
+        claim = scenario.take(job_id)
+        scenario.settle(claim, escalates(claim, group_signature=ALIKE))
     bulks = fleet.ledger.bulk_actions
     action, which = EndAction(how="requeued", by="ann"), EscalationFilter(signature=ALIKE)
     ids = [f"{job_id}:1" for job_id in jobs]
@@ -126,22 +129,22 @@ def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
 
 
 def test_with_no_worker_it_does_the_work_itself_and_publishes(
-    shell: Shell, stage: Stage, settings: Callable[..., Settings]
+    shell: Shell, scenario: Scenario, settings: Callable[..., Settings]
 ) -> None:
-    escalate(stage, 45)
+    escalate(scenario, 45)
     said = shell.look("escalations", "requeue", "--signature", ALIKE, "--yes", "--by", "ann")
     assert said.stdout == "45 jobs requeued by ann\n"
-    assert open_of(stage) == 0
+    assert open_of(scenario) == 0
     assert depths(create_app(settings()), ["attempt"])["attempt"] == 45
     assert "there was nothing to do" in shell.look(
         "escalations", "requeue", "--signature", ALIKE, "--yes"
     ).stdout  # fmt: skip
 
 
-def test_the_list_is_short_and_says_what_to_do_next(shell: Shell, stage: Stage) -> None:
+def test_the_list_is_short_and_says_what_to_do_next(shell: Shell, scenario: Scenario) -> None:
     assert "nothing is escalated" in shell.look("escalations", "list").stdout
-    escalate(stage, 3)
-    escalate(stage, 1, group_signature=None, task_type="translate")
+    escalate(scenario, 3)
+    escalate(scenario, 1, group_signature=None, task_type="translate")
     lines = shell.look("escalations", "list").stdout.splitlines()
     assert [line.rpartition(", ")[0].split() for line in lines[:4:2]] == [
         ["1", "open", "reason:max_attempts", "max_attempts"],
@@ -154,8 +157,8 @@ def test_the_list_is_short_and_says_what_to_do_next(shell: Shell, stage: Stage) 
     assert lines[4:] == ["`mulligan escalations show SIGNATURE` tells more"]
 
 
-def test_show_tells_who_ended_what_and_which_is_open(shell: Shell, stage: Stage) -> None:
-    ids = escalate(stage, 2)
+def test_show_tells_who_ended_what_and_which_is_open(shell: Shell, scenario: Scenario) -> None:
+    ids = escalate(scenario, 2)
     shell.look("escalations", "resolve", "--id", ids[0], "--note", "bad key", "--by", "bo", "--yes")
     text = shell.look("escalations", "show", ALIKE).stdout
     assert "1 open of 2" in text
@@ -167,37 +170,37 @@ def test_show_tells_who_ended_what_and_which_is_open(shell: Shell, stage: Stage)
     assert ids[0] not in only
 
 
-def test_filters_choose_and_a_dry_run_changes_nothing(shell: Shell, stage: Stage) -> None:
-    escalate(stage, 25)
-    escalate(stage, 2, task_type="translate")
+def test_filters_choose_and_a_dry_run_changes_nothing(shell: Shell, scenario: Scenario) -> None:
+    escalate(scenario, 25)
+    escalate(scenario, 2, task_type="translate")
     text = shell.look("escalations", "cancel", "--reason", "max_attempts", "--dry-run").stdout
     assert "and 7 more" in text
     assert "this would cancel 27 jobs; nothing was changed" in text
-    assert open_of(stage) == 27
+    assert open_of(scenario) == 27
     shell.look("escalations", "cancel", "--task-type", "translate", "--yes")
-    assert open_of(stage) == 25
+    assert open_of(scenario) == 25
     nothing = shell.look("escalations", "resolve", "--older-than", "1h", "--dry-run").stdout
     assert "nothing open fits" in nothing
 
 
 def test_what_could_not_be_requeued_is_told_and_can_be_resolved(
-    shell: Shell, stage: Stage, ledger: RedisLedger
+    shell: Shell, scenario: Scenario, ledger: RedisLedger
 ) -> None:
-    gone, _ = escalate(stage, 2)
+    gone, _ = escalate(scenario, 2)
     ledger.calls.run("DEL", f"mulligan:{{p00}}:job:{gone.partition(':')[0]}")
     told = shell.look("escalations", "requeue", "--signature", ALIKE, "--yes", code=1)
     assert "1 job requeued" in told.stdout
     assert f"{gone}: the job is no longer kept" in told.stderr
     shell.look("escalations", "resolve", "--id", gone, "--yes")
-    assert open_of(stage) == 0
+    assert open_of(scenario) == 0
 
 
-def test_muting_and_lifting_it(shell: Shell, stage: Stage) -> None:
-    escalate(stage)
+def test_muting_and_lifting_it(shell: Shell, scenario: Scenario) -> None:
+    escalate(scenario)
     assert "is muted for 2h" in shell.look("escalations", "mute", ALIKE, "--for", "2h").stdout
     assert "muted" in shell.look("escalations", "list").stdout
     assert "alerts again" in shell.look("escalations", "mute", ALIKE, "--off").stdout
-    group = stage.ledger.group(ALIKE)
+    group = scenario.ledger.group(ALIKE)
     assert group is not None
     assert group.muted_until is None
 
@@ -250,26 +253,26 @@ def at_a_terminal(shell: Shell, typed: str, *argv: str) -> tuple[int, str]:
     return process.wait(30), shown.decode()
 
 
-def test_a_person_is_asked_and_may_say_no(shell: Shell, stage: Stage) -> None:
-    escalate(stage, 30)
+def test_a_person_is_asked_and_may_say_no(shell: Shell, scenario: Scenario) -> None:
+    escalate(scenario, 30)
     argv = ("escalations", "requeue", "--signature", ALIKE)
     code, shown = at_a_terminal(shell, "n\n", *argv)
     assert "requeue 30 jobs? [y/N]" in shown
     assert "and 10 more" in shown
     assert "nothing was changed" in shown
-    assert (code, open_of(stage)) == (1, 30)
+    assert (code, open_of(scenario)) == (1, 30)
     code, shown = at_a_terminal(shell, "y\n", *argv)
     assert "30 jobs requeued by" in shown
-    assert (code, open_of(stage)) == (0, 0)
+    assert (code, open_of(scenario)) == (0, 0)
 
 
 def test_ctrl_c_stops_it_and_says_how_far_it_came(
-    shell: Shell, stage: Stage, ledger: RedisLedger
+    shell: Shell, scenario: Scenario, ledger: RedisLedger
 ) -> None:
-    escalate(stage, 5)
+    escalate(scenario, 5)
     argv = ("escalations", "resolve", "--signature", ALIKE, "--per-second", "0.1", "--yes")
     process = shell.start(*argv)
-    wait_for(lambda: open_of(stage) == 4, "the first one")
+    wait_for(lambda: open_of(scenario) == 4, "the first one")
     assert len(bulk_ids(ledger)) == 1
     process.send_signal(2)
     _, told = process.communicate(timeout=30)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.figure_stories import jobs_ran
-from support.fleet import GOOD, WRONG_TYPE, scripted
-from support.ledger_stage import SettingsMaker
+from support.finished_jobs import jobs_ran
+from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.ledger_scenario import SettingsMaker
 from typer.testing import CliRunner
 
 from mulligan.console.cli.main import create_cli

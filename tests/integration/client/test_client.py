@@ -19,9 +19,9 @@ import pytest
 from pydantic import BaseModel, field_validator
 from support.cli_process import Shell, new_shell
 from support.client_models import Person
-from support.fleet import GOOD, SCHEMA, WRONG_TYPE, Fleet, running_fleet
-from support.ledger_stage import failure_of
-from support.web import Served, new_token, served
+from support.console_server import Served, new_token, served
+from support.fleet import Fleet, running_fleet
+from support.jobs import GOOD, SCHEMA, WRONG_TYPE, failure_of
 
 from mulligan import AsyncClient, BadValue, Client, Job, JobFailed, NotAllStored, WaitTimeout
 from mulligan.client import http_backend

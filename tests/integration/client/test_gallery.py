@@ -18,8 +18,10 @@ from uuid import uuid4
 
 import psutil
 import pytest
-from support.fleet import Fleet, Server, running_fleet, wait_for
-from support.web import served
+from support.console_server import served
+from support.fleet import Fleet, running_fleet
+from support.redis_server import RedisServer
+from support.waiting import wait_for
 
 from mulligan.workers.local.supervisor import Stack
 from mulligan.workers.settings.model import Settings
@@ -122,7 +124,7 @@ def fleet(gallery: Path, plugged_in: dict[str, str]) -> Iterator[Fleet]:
 def own_app(gallery: Path) -> Iterator[str]:
     """The broker of 03's own app, whose worker runs."""
     program, mark = gallery / "03_own_celery_app", uuid4().hex
-    server = Server(gallery.parent / "own")
+    server = RedisServer(gallery.parent / "own")
     server.start()
     environment = clean_environment(BROKER_URL=server.url, PYTHONPATH=str(program))
     stack = Stack(gallery.parent / "own", {**environment, MARK: mark})

@@ -14,8 +14,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.fleet import GOOD, wait_for
-from support.web import Served, new_token, served
+from support.console_server import Served, new_token, served
+from support.doubles import ManualClock
+from support.jobs import GOOD
+from support.waiting import wait_for
 
 from mulligan import AsyncClient, Client
 from mulligan.client import http_backend
@@ -324,25 +326,11 @@ def test_a_job_is_told_whole(console: Served) -> None:
 # -- a console that is away, or wants us to slow down ----------------------------------------------
 
 
-class Clock:
-    """Time that passes by waiting alone."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.waits: list[float] = []
-
-    def wait(self, seconds: float) -> None:
-        self.waits.append(seconds)
-        self.now += seconds
-
-
 def a_console(
     url: str, *, patience: float, token: str | None = None
-) -> tuple[ConsoleConnection, Clock]:
-    clock = Clock()
-    made = ConsoleConnection(
-        url, token, patience=patience, wait=clock.wait, clock=lambda: clock.now
-    )
+) -> tuple[ConsoleConnection, ManualClock]:
+    clock = ManualClock()
+    made = ConsoleConnection(url, token, patience=patience, wait=clock.wait, clock=clock)
     return made, clock
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.ledger_stage import until
-from support.trees import Snapshot, change, die, git, in_child, snapshot, write
+from support.file_trees import Snapshot, change, die, git, in_child, snapshot, write_files
+from support.waiting import until
 
 from mulligan.tasks.ports.appliers import EditConflict, EditRefused, FileChange
 from mulligan.tasks.ports.errors import BadInput
@@ -92,7 +92,7 @@ def everything(root: Path) -> list[FileChange]:
 
 @pytest.mark.parametrize("how", ["edit", "session", "checkpoint"])
 def test_a_rollback_restores_every_byte_and_mode(tree: EditedTree, root: Path, how: str) -> None:
-    write(root, FILES)
+    write_files(root, FILES)
     before = snapshot(root)
     edit(tree, "e1", *everything(root))
     assert (root / "new/folder/in/file.txt").stat().st_mode & 0o7777 == 0o750
@@ -123,7 +123,7 @@ def test_a_rollback_restores_every_byte_and_mode(tree: EditedTree, root: Path, h
 def test_a_commit_holds_its_files_and_its_parent_holds_them_as_they_were(
     tree: EditedTree, root: Path
 ) -> None:
-    write(root, {"a.txt": b"one\n", "b.txt": (b"b\n", 0o755), "other.txt": b"other\n"})
+    write_files(root, {"a.txt": b"one\n", "b.txt": (b"b\n", 0o755), "other.txt": b"other\n"})
     first = tree.apply("e1", "tune.v1", "review", [change(root, "a.txt", b"two\n")])
     (root / "a.txt").write_bytes(b"three, by hand\n")
     second = tree.apply(
@@ -164,7 +164,7 @@ def test_other_ids_are_refused(tree: EditedTree, root: Path, name: str) -> None:
 def test_nothing_is_written_if_a_file_is_not_what_the_edit_was_computed_from(
     tree: EditedTree, root: Path
 ) -> None:
-    write(root, {"a": b"a\n", "b": b"b\n"})
+    write_files(root, {"a": b"a\n", "b": b"b\n"})
     changes = [change(root, "a", b"A\n"), change(root, "b", b"B\n")]
     (root / "b").write_bytes(b"by hand\n")
     before = snapshot(root)
@@ -175,14 +175,14 @@ def test_nothing_is_written_if_a_file_is_not_what_the_edit_was_computed_from(
 
 
 def test_links_are_refused(tree: EditedTree, root: Path, tmp_path: Path) -> None:
-    write(tmp_path, {"outside/f": b"outside\n"})
+    write_files(tmp_path, {"outside/f": b"outside\n"})
     (root / "link").symlink_to(tmp_path / "outside/f")
     (root / "folder").symlink_to(tmp_path / "outside")
     for path in ("link", "folder/f"):
         with pytest.raises(EditRefused, match="link"):
             edit(tree, "e1", FileChange(path=path, before=b"outside\n", after=b"in\n"))
     # A file that became a link after its edit is not followed by the rollback, either.
-    write(root, {"f": b"one\n"})
+    write_files(root, {"f": b"one\n"})
     edit(tree, "e2", change(root, "f", b"two\n"))
     (root / "f").unlink()
     (root / "f").symlink_to(tmp_path / "outside/f")
@@ -192,7 +192,7 @@ def test_links_are_refused(tree: EditedTree, root: Path, tmp_path: Path) -> None
 
 
 def test_a_lost_lease_stops_an_edit_before_its_first_file(tree: EditedTree, root: Path) -> None:
-    write(root, {"f": b"one\n"})
+    write_files(root, {"f": b"one\n"})
     before = snapshot(root)
 
     def lost() -> None:
@@ -210,13 +210,13 @@ def test_a_lost_lease_stops_an_edit_before_its_first_file(tree: EditedTree, root
 
 
 def test_an_edit_that_changes_nothing_is_refused(tree: EditedTree, root: Path) -> None:
-    write(root, {"f": b"one\n"})
+    write_files(root, {"f": b"one\n"})
     with pytest.raises(EditRefused, match="changes nothing"):
         edit(tree, "e1", change(root, "f", b"one\n", 0o644))
 
 
 def test_the_same_edit_twice_is_one(tree: EditedTree, root: Path) -> None:
-    write(root, {"f": b"one\n"})
+    write_files(root, {"f": b"one\n"})
     asked = change(root, "f", b"two\n")
     edit(tree, "e1", asked)
     edit(tree, "e1", asked)
@@ -243,7 +243,7 @@ def test_what_is_not_known_is_said(tree: EditedTree, root: Path, tmp_path: Path)
 
 
 def test_changes_on_other_lines_stay(tree: EditedTree, root: Path) -> None:
-    write(root, {"f": TEN})
+    write_files(root, {"f": TEN})
     line(tree, "e1", 2)
     line(tree, "e2", 5, session="other")
     text = (root / "f").read_bytes()
@@ -256,7 +256,7 @@ def test_changes_on_other_lines_stay(tree: EditedTree, root: Path) -> None:
 
 
 def test_a_later_edit_on_the_same_lines_is_a_conflict(tree: EditedTree, root: Path) -> None:
-    write(root, {"f": TEN, "g": TEN})
+    write_files(root, {"f": TEN, "g": TEN})
     lines = TEN.replace(b"line 3\n", b"x\nline 3\n").replace(b"line 6\n", b"six\n")
     edit(tree, "e1", change(root, "f", lines), change(root, "g", b"g\n"))
     line(tree, "e2", 7, session="other")
@@ -293,12 +293,12 @@ def test_what_cannot_be_merged_is_a_conflict(
 ) -> None:
     before, after = made
     if before is not None:
-        write(root, {"f": before})
+        write_files(root, {"f": before})
     edit(tree, "e1", change(root, "f", after))
     if later is None:
         (root / "f").unlink()
     else:
-        write(root, {"f": later})
+        write_files(root, {"f": later})
     now = snapshot(root)
     with pytest.raises(RollbackConflict) as refused:
         tree.rollback_session("s")
@@ -307,9 +307,9 @@ def test_what_cannot_be_merged_is_a_conflict(
 
 
 def test_modes_are_merged_too(tree: EditedTree, root: Path) -> None:
-    write(root, {"f": TEN, "g": TEN})
+    write_files(root, {"f": TEN, "g": TEN})
     edit(tree, "e1", change(root, "f", TEN, 0o755), change(root, "g", b"g\n"))
-    write(root, {"f": (TEN + b"by hand\n", 0o755)})
+    write_files(root, {"f": (TEN + b"by hand\n", 0o755)})
     (root / "g").chmod(0o600)
     tree.rollback_edit("e1")
     assert snapshot(root) == {"f": (TEN + b"by hand\n", 0o644), "g": (TEN, 0o600)}
@@ -320,7 +320,7 @@ def test_modes_are_merged_too(tree: EditedTree, root: Path) -> None:
 
 
 def test_what_somebody_restored_by_hand_counts_as_rolled_back(tree: EditedTree, root: Path) -> None:
-    write(root, {"f": b"one\n"})
+    write_files(root, {"f": b"one\n"})
     edit(tree, "e1", change(root, "f", b"two\n"))
     (root / "f").write_bytes(b"one\n")
     assert tree.rollback_edit("e1").paths == ()
@@ -330,16 +330,16 @@ def test_what_somebody_restored_by_hand_counts_as_rolled_back(tree: EditedTree, 
 
 def test_folders_that_an_edit_made_go_only_if_they_are_empty(tree: EditedTree, root: Path) -> None:
     edit(tree, "e1", change(root, "a/b/f", b"f\n"), change(root, "a/c/f", b"f\n"))
-    write(root, {"a/c/mine": b"mine\n"})
+    write_files(root, {"a/c/mine": b"mine\n"})
     tree.rollback_edit("e1")
     assert sorted(snapshot(root)) == ["a", "a/c", "a/c/mine"]
 
 
 def test_a_session_is_taken_back_as_a_whole_or_not_at_all(tree: EditedTree, root: Path) -> None:
-    write(root, {"f": TEN, "g": TEN})
+    write_files(root, {"f": TEN, "g": TEN})
     for number, path in ((1, "f"), (2, "g"), (3, "f"), (4, "g")):
         line(tree, f"e{number}", number, path=path)
-    write(root, {"g": (root / "g").read_bytes().replace(b"e4\n", b"by hand\n")})
+    write_files(root, {"g": (root / "g").read_bytes().replace(b"e4\n", b"by hand\n")})
     before = snapshot(root)
     with pytest.raises(RollbackConflict, match="g, line 4"):
         tree.rollback_session("s")
@@ -350,7 +350,7 @@ def test_a_session_is_taken_back_as_a_whole_or_not_at_all(tree: EditedTree, root
 def test_an_edit_of_two_sessions_has_to_be_named_with_its_session(
     tree: EditedTree, root: Path
 ) -> None:
-    write(root, {"f": TEN})
+    write_files(root, {"f": TEN})
     line(tree, "e1", 2, session="one")
     line(tree, "e1", 8, session="two")
     with pytest.raises(BadInput, match="sessions one, two"):
@@ -402,7 +402,7 @@ def test_merging_keeps_every_other_byte(tree: EditedTree, root: Path, end: bytes
         shown = [b"changed " + part if n in wanted else part for n, part in enumerate(lines)]
         return newline.join(shown) + end
 
-    write(root, {"f": text(set())})
+    write_files(root, {"f": text(set())})
     places = [*dice.sample(range(1, 30, 2), 6), 29]
     there: set[int] = set()
     with tree.held("s"):
@@ -424,14 +424,14 @@ def repository(place: Path) -> None:
     git("init", "-q", "-b", "main", cwd=place)
     for hook in ("pre-commit", "post-commit", "post-checkout", "reference-transaction"):
         told = (f"#!/bin/sh\necho {hook} >> {place}/told\n".encode(), 0o755)
-        write(place, {f".git/hooks/{hook}": told})
-    write(place, {"tracked.txt": b"one\n", ".gitignore": b"*.log\nbuild/\n"})
-    write(place, {".gitattributes": b"* text=auto eol=crlf\n"})
+        write_files(place, {f".git/hooks/{hook}": told})
+    write_files(place, {"tracked.txt": b"one\n", ".gitignore": b"*.log\nbuild/\n"})
+    write_files(place, {".gitattributes": b"* text=auto eol=crlf\n"})
     git("-c", f"core.hooksPath={os.devnull}", "add", ".", cwd=place)
     git("-c", f"core.hooksPath={os.devnull}", "commit", "-qm", "first", cwd=place)
-    write(place, {"staged.txt": b"staged\n", "x.log": b"log\n", "build/out": b"out\n"})
+    write_files(place, {"staged.txt": b"staged\n", "x.log": b"log\n", "build/out": b"out\n"})
     git("add", "staged.txt", cwd=place)
-    write(place, {"staged.txt": b"and dirty\n", "untracked.txt": b"untracked\n"})
+    write_files(place, {"staged.txt": b"and dirty\n", "untracked.txt": b"untracked\n"})
 
 
 def shape_plain(place: Path) -> Path:
@@ -446,7 +446,7 @@ def shape_repository(place: Path) -> Path:
 
 def shape_inside(place: Path) -> Path:
     repository(place)
-    write(place, {"sub/folder/f.txt": b"f\n"})
+    write_files(place, {"sub/folder/f.txt": b"f\n"})
     return place / "sub/folder"
 
 
@@ -477,8 +477,10 @@ def test_the_users_repositories_are_never_touched(
     root = shape(tmp_path / "user")
     home = root / ".mulligan" if inside else tmp_path / "home"
     # As in a hook, or under a user's configuration: nothing of it reaches the shadow repository.
-    write(tmp_path, {"gitconfig": f"[core]\nhooksPath={tmp_path}/hooks\nautocrlf=true\n".encode()})
-    write(tmp_path, {"hooks/reference-transaction": (b"#!/bin/sh\nexit 1\n", 0o755)})
+    write_files(
+        tmp_path, {"gitconfig": f"[core]\nhooksPath={tmp_path}/hooks\nautocrlf=true\n".encode()}
+    )
+    write_files(tmp_path, {"hooks/reference-transaction": (b"#!/bin/sh\nexit 1\n", 0o755)})
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     for variable in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"):
         monkeypatch.setenv(variable, str(tmp_path / "user/.git"))
@@ -518,7 +520,7 @@ def test_a_root_inside_the_home_can(tmp_path: Path) -> None:
 def test_two_processes_lose_nothing_to_each_other(
     tree: EditedTree, root: Path, tmp_path: Path
 ) -> None:
-    write(root, {"f": b""})
+    write_files(root, {"f": b""})
 
     def many(session: str) -> Callable[[], None]:
         def run() -> None:
@@ -579,7 +581,7 @@ def test_the_loser_is_told_who_holds_the_tree_until_it_is_dead(
 def test_a_lock_that_was_taken_over_is_noticed_right_before_writing(
     root: Path, tmp_path: Path, loss: str
 ) -> None:
-    write(root, {"f": b"one\n"})
+    write_files(root, {"f": b"one\n"})
 
     def take_over(step: str) -> None:
         if step != "edit_intended":
@@ -643,7 +645,9 @@ def test_commits_of_a_held_tree_are_made_at_its_end(tree: EditedTree, root: Path
 
 def test_what_a_killed_git_left_is_no_hindrance(tree: EditedTree, root: Path) -> None:
     edit(tree, "e1", change(root, "f", b"1\n"))
-    write(tree.state / "git", {"refs/heads/tree.lock": b"", "refs/mulligan/sessions/s.lock": b""})
+    write_files(
+        tree.state / "git", {"refs/heads/tree.lock": b"", "refs/mulligan/sessions/s.lock": b""}
+    )
     edit(tree, "e2", change(root, "f", b"2\n"))
     assert all(c.commit for c in tree.history())
 

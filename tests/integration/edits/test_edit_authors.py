@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ledger_stage import SettingsMaker, until
+from support.ledger_scenario import SettingsMaker
+from support.waiting import until
 
 from mulligan.policies.edits.edit import AutonomyMode, EditPlan
 from mulligan.policies.edits.feedback import failure_of

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import redis
-from support.fleet import CONTROL, WORK, running_fleet, wait_for
-from support.ledger_stage import SettingsMaker
+from support.fleet import CONTROL, WORK, running_fleet
+from support.ledger_scenario import SettingsMaker
+from support.waiting import wait_for
 
 from mulligan.policies.edits.edit import AutonomyMode, EditPlan, EditRiskTier
 from mulligan.policies.edits.session import EditSession

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cli_process import Shell, new_shell, wait_for
+from support.cli_process import Shell, new_shell
+from support.waiting import wait_for
 
 SCORE = """
 import json, pathlib, time

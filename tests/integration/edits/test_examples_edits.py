@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.trees import snapshot
+from support.file_trees import snapshot
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "edits"
 

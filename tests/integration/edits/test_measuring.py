@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ledger_stage import SettingsMaker, fake_blobs, until
+from support.doubles import fake_blobs
+from support.ledger_scenario import SettingsMaker
+from support.waiting import until
 
 from mulligan.policies.edits.gate import KeepEdit, RejectEdit, compare
 from mulligan.policies.edits.suite import WHOLE, Suite, SuiteRuns, SuiteScores, TaskScore

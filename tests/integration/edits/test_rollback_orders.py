@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.trees import change, snapshot, write
+from support.file_trees import change, snapshot, write_files
 
 from mulligan.tasks.ports.appliers import FileChange
 from mulligan.workers.edits.tree.edited_tree import EditedTree
@@ -26,7 +26,7 @@ def planted(files: dict[str, bytes]) -> Iterator[EditedTree]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"
         root.mkdir()
-        write(root, dict(files))
+        write_files(root, dict(files))
         tree = EditedTree(root, Path(folder) / "home", timeout=0)
         with tree.held("all"):
             yield tree

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import redis
-from support.ledger_stage import SettingsMaker, Stage, StageMaker, retries_at_once
+from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
+from support.settlements import retries_at_once
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.figures.facts import OTHER, Figure
@@ -187,25 +188,25 @@ def test_the_lag_is_the_age_of_what_is_not_counted(
 
 
 def test_partitions_are_folded_each_for_itself_and_read_together(
-    redis_stage: StageMaker, settings: SettingsMaker
+    new_redis_scenario: ScenarioMaker, settings: SettingsMaker
 ) -> None:
-    play = redis_stage(partitions=3)
+    scenario = new_redis_scenario(partitions=3)
     for _ in range(12):
-        play.submit(task_type="extract")
-    assert isinstance(play.ledger, RedisLedger)
-    assert Fold(play.ledger).run() >= 12
-    totals = FigureReader(play.ledger).totals()
+        scenario.submit(task_type="extract")
+    assert isinstance(scenario.ledger, RedisLedger)
+    assert Fold(scenario.ledger).run() >= 12
+    totals = FigureReader(scenario.ledger).totals()
     assert totals[Figure("job", ("accepted",), "n")] == 12
 
 
-def test_what_the_ledger_tells_is_counted(redis_stage: StageMaker) -> None:
+def test_what_the_ledger_tells_is_counted(new_redis_scenario: ScenarioMaker) -> None:
     """Given a job that its mandatory retry repaired, and one that was cancelled."""
-    play = redis_stage()
-    play.repaired(task_type="extract")
-    play.ledger.cancel(play.submit(task_type="extract"))
-    assert isinstance(play.ledger, RedisLedger)
-    Fold(play.ledger).run()
-    totals = FigureReader(play.ledger).totals()
+    scenario = new_redis_scenario()
+    scenario.repaired(task_type="extract")
+    scenario.ledger.cancel(scenario.submit(task_type="extract"))
+    assert isinstance(scenario.ledger, RedisLedger)
+    Fold(scenario.ledger).run()
+    totals = FigureReader(scenario.ledger).totals()
     ended = {f.dims[0]: n for f, n in totals.items() if f.family == "job"}
     assert ended == {"accepted": 2, "succeeded": 1, "cancelled": 1}
     cycles = {f.dims[0]: n for f, n in totals.items() if f.family == "cycle"}
@@ -229,40 +230,40 @@ def test_windows_unheard_of_are_refused(text: str) -> None:
 # -- cycles as reports read them -------------------------------------------------------------------
 
 
-def rows_of(play: Stage) -> CycleRows:
-    assert isinstance(play.ledger, RedisLedger)
-    return CycleRows(play.ledger.calls, play.ledger.settings)
+def rows_of(scenario: Scenario) -> CycleRows:
+    assert isinstance(scenario.ledger, RedisLedger)
+    return CycleRows(scenario.ledger.calls, scenario.ledger.settings)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_cycles_are_read_as_the_ledger_has_them_newest_first(
-    redis_stage: StageMaker, partitions: int
+    new_redis_scenario: ScenarioMaker, partitions: int
 ) -> None:
-    play = redis_stage(partitions=partitions)
+    scenario = new_redis_scenario(partitions=partitions)
     made = []
     for n in range(9):
-        play.advance(1)
-        made.append(play.repaired(task_type="größer" if n % 2 else "plain")[0])
-    rows = rows_of(play).since(0, limit=50)
+        scenario.advance(1)
+        made.append(scenario.repaired(task_type="größer" if n % 2 else "plain")[0])
+    rows = rows_of(scenario).since(0, limit=50)
     assert [row.created_at for row in rows] == sorted(
         (row.created_at for row in rows), reverse=True
     )
     assert [row.task_type for row in rows] == ["plain", "größer"] * 4 + ["plain"]
     assert {row.cause for row in rows} == {"json_invalid"}
     assert all(row.retried and row.immediate_at is not None for row in rows)
-    assert len(rows_of(play).since(0, limit=4)) == 4
-    assert rows_of(play).since(time.time() + 1000, limit=50) == []
+    assert len(rows_of(scenario).since(0, limit=4)) == 4
+    assert rows_of(scenario).since(time.time() + 1000, limit=50) == []
 
 
-def test_a_cycle_is_read_again_until_it_has_ended(redis_stage: StageMaker) -> None:
-    play = redis_stage()
-    _, entry = play.repaired()
-    cycles = rows_of(play)
+def test_a_cycle_is_read_again_until_it_has_ended(new_redis_scenario: ScenarioMaker) -> None:
+    scenario = new_redis_scenario()
+    _, entry = scenario.repaired()
+    cycles = rows_of(scenario)
     assert [row.status for row in cycles.since(0, limit=50)] == ["pending_delayed_verification"]
-    play.advance(601)
-    play.sweep()
-    lease = play.take_recheck(entry).lease
-    play.ledger.settle_cycle(lease, status="completed", score=100)
+    scenario.advance(601)
+    scenario.sweep()
+    lease = scenario.take_recheck(entry).lease
+    scenario.ledger.settle_cycle(lease, status="completed", score=100)
     (row,) = cycles.since(0, limit=50)
     assert row.status == CycleStatus.COMPLETED
     trips = cycles._calls.round_trips
@@ -271,32 +272,32 @@ def test_a_cycle_is_read_again_until_it_has_ended(redis_stage: StageMaker) -> No
 
 
 def test_folding_keeps_a_line_of_every_cycle_that_has_ended(
-    redis_stage: StageMaker, redis_client: redis.Redis
+    new_redis_scenario: ScenarioMaker, redis_client: redis.Redis
 ) -> None:
     """Whatever is written in it: a separator in a reason separates nothing."""
-    play = redis_stage()
-    play.repaired()
-    claim = play.take(play.submit())
-    play.settle(claim, retries_at_once(claim))
-    play.ledger.cancel(claim.job_id)
+    scenario = new_redis_scenario()
+    scenario.repaired()
+    claim = scenario.take(scenario.submit())
+    scenario.settle(claim, retries_at_once(claim))
+    scenario.ledger.cancel(claim.job_id)
     key = f"{P}cycle:{claim.job_id}:1:1"
     redis_client.hset(key, mapping={"reason": "a\x1fb\x1ec", "status": "escalated"})
-    assert isinstance(play.ledger, RedisLedger)
-    Fold(play.ledger).run()
+    assert isinstance(scenario.ledger, RedisLedger)
+    Fold(scenario.ledger).run()
     kept = [
         name for name in redis_client.scan_iter(f"{P}cycle:*") if redis_client.hexists(name, "row")
     ]
     assert kept == [key]
-    first, second = rows_of(play).since(0, limit=50)
+    first, second = rows_of(scenario).since(0, limit=50)
     assert (first.reason, first.status) == ("a b c", "escalated")
     assert second.status == "pending_delayed_verification"
 
 
-def test_a_tenant_has_its_own_cycles_alone(redis_stage: StageMaker) -> None:
-    play = redis_stage()
-    play.repaired(labels={"tenant": "acme"})
-    play.repaired(labels={"tenant": "other"})
-    play.repaired()
-    cycles = rows_of(play)
+def test_a_tenant_has_its_own_cycles_alone(new_redis_scenario: ScenarioMaker) -> None:
+    scenario = new_redis_scenario()
+    scenario.repaired(labels={"tenant": "acme"})
+    scenario.repaired(labels={"tenant": "other"})
+    scenario.repaired()
+    cycles = rows_of(scenario)
     assert [row.tenant for row in cycles.since(0, limit=50, tenant="acme")] == ["acme"]
     assert len(cycles.since(0, limit=50)) == 3

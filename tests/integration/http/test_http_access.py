@@ -15,9 +15,10 @@ import redis
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
-from support.fleet import GOOD, scripted, wait_for
-from support.ledger_stage import SettingsMaker
-from support.web import ask, new_token
+from support.console_server import ask, new_token
+from support.jobs import GOOD, scripted
+from support.ledger_scenario import SettingsMaker
+from support.waiting import wait_for
 
 from mulligan.console.http.access import COOKIE, authenticate, csrf_token, still_in
 from mulligan.console.http.context import ConsoleContext, open_context

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 from starlette.testclient import TestClient
-from support.trees import snapshot
-from support.web import ask, new_token
+from support.console_server import ask, new_token
+from support.file_trees import snapshot
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.routes.edit_routes import edit_engine

@@ -9,8 +9,10 @@ from urllib.parse import quote
 import pytest
 import redis
 from starlette.testclient import TestClient
-from support.ledger_stage import Stage, escalates, until
-from support.web import ask, new_token, served
+from support.console_server import ask, new_token, served
+from support.ledger_scenario import Scenario
+from support.settlements import escalates
+from support.waiting import until
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.escalations.end_escalations import (
@@ -42,12 +44,12 @@ def api(context: ConsoleContext) -> TestClient:
 def escalate(
     context: ConsoleContext, count: int = 1, group_signature: str | None = ALIKE, **fields: Any
 ) -> list[str]:
-    stage = Stage(context.ledger, context.settings)
+    scenario = Scenario(context.ledger, context.settings)
     ids = []
     for _ in range(count):
-        job_id = stage.submit(**fields)
-        claim = stage.take(job_id)
-        stage.settle(claim, escalates(claim, group_signature=group_signature))
+        job_id = scenario.submit(**fields)
+        claim = scenario.take(job_id)
+        scenario.settle(claim, escalates(claim, group_signature=group_signature))
         ids.append(f"{job_id}:1")
     return ids
 
@@ -107,7 +109,7 @@ def test_forty_alike_are_one_row_and_are_queued_again_by_one_request(
     ended = {(e["state"], e["ended_by"], e["note"]) for e in detail["escalations"]}
     assert ended == {("requeued", "loopback", "new words")}
     assert all(e["ended_at"] >= e["at"] for e in detail["escalations"])
-    claim = Stage(context.ledger, context.settings).take(ids[0].partition(":")[0], 2)
+    claim = Scenario(context.ledger, context.settings).take(ids[0].partition(":")[0], 2)
     assert claim.plan.prompt == "As JSON, please."
 
     again = post(api, f"{GROUP}/requeue")
@@ -144,7 +146,7 @@ def test_one_escalation_is_ended_by_its_id(context: ConsoleContext, api: TestCli
     assert post(api, f"{path}/requeue")["total"] == 0, "the same again is harmless"
     refused = post(api, f"{path}/resolve", 409, note="no")
     assert refused["error"]["message"] == "it was requeued already, by loopback"
-    claim = Stage(context.ledger, context.settings).take(one.partition(":")[0], 2)
+    claim = Scenario(context.ledger, context.settings).take(one.partition(":")[0], 2)
     assert claim.plan.decoding.model_dump() == strategy
     assert get(api, GROUP, state="open")["escalations"][0]["id"] == other
 
@@ -260,10 +262,10 @@ def test_jobs_that_escalate_again_meanwhile_are_not_met_twice(
         token="one",
         go_on=lambda: False,
     )
-    stage = Stage(context.ledger, context.settings)
+    scenario = Scenario(context.ledger, context.settings)
     for escalation_id in ids[:BATCH]:
-        claim = stage.take(escalation_id.partition(":")[0], 2)
-        stage.settle(claim, escalates(claim, group_signature=ALIKE))
+        claim = scenario.take(escalation_id.partition(":")[0], 2)
+        scenario.settle(claim, escalates(claim, group_signature=ALIKE))
     control(context)
     assert get(api, f"/api/bulk/{bulk_id}")["done"] == 30
     assert len(select(context.ledger, EscalationFilter(signature=ALIKE))) == BATCH

@@ -13,8 +13,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from support.fleet import GOOD, Server, scripted, wait_for
-from support.web import Served, new_token, served
+from support.console_server import Served, new_token, served
+from support.jobs import GOOD, scripted
+from support.redis_server import RedisServer
+from support.waiting import wait_for
 
 from mulligan.console.http import broadcast as broadcasting
 from mulligan.console.http.access import COOKIE
@@ -27,7 +29,7 @@ from mulligan.workers.settings.model import Settings
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One server on two partitions, for all tests of this module."""
     folder: Path = tmp_path_factory.mktemp("sse")
-    server = Server(folder)
+    server = RedisServer(folder)
     server.start()
     fields: dict[str, Any] = {"allow_inline": True, "partitions": 2, "listeners_cap": 5}
     try:
@@ -306,7 +308,7 @@ def test_who_hears_of_all_may_listen_to_one_tenant(console: Served) -> None:
 
 
 def test_a_stopping_server_ends_its_streams(tmp_path: Path) -> None:
-    server = Server(tmp_path / "r")
+    server = RedisServer(tmp_path / "r")
     server.start()
     try:
         console: Served

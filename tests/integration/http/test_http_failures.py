@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from support.figure_stories import jobs_ran
-from support.fleet import GOOD, WRONG_TYPE, scripted
-from support.ledger_stage import SettingsMaker, failure_of
-from support.web import ask, new_token
+from support.console_server import ask, new_token
+from support.finished_jobs import jobs_ran
+from support.jobs import GOOD, WRONG_TYPE, failure_of, scripted
+from support.ledger_scenario import SettingsMaker
 
 from mulligan.console.http.broadcast import EventFilter
 from mulligan.console.http.context import ConsoleContext, open_context

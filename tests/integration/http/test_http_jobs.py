@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from support.fleet import GOOD, WRONG_TYPE, scripted
-from support.ledger_stage import SettingsMaker
-from support.web import ask, new_token
+from support.console_server import ask, new_token
+from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.ledger_scenario import SettingsMaker
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.models.job_models import REDACTED

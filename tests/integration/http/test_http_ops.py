@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.fleet import GOOD, Server, scripted
-from support.ledger_stage import SettingsMaker
-from support.web import ask, new_token
+from support.console_server import ask, new_token
+from support.jobs import GOOD, scripted
+from support.ledger_scenario import SettingsMaker
+from support.redis_server import RedisServer
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.ports.errors import TransportFault
@@ -65,7 +66,7 @@ def test_breakers(context: ConsoleContext) -> None:
 
 
 def test_a_ledger_that_is_away(tmp_path: Path) -> None:
-    server = Server(tmp_path / "r")
+    server = RedisServer(tmp_path / "r")
     server.start()
     try:
         gone_soon = Settings(

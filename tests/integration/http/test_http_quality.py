@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from support.figure_stories import jobs_ran
-from support.fleet import GOOD, WRONG_TYPE, scripted
-from support.ledger_stage import SettingsMaker, Stage, answer, escalates, retries_at_once, succeeds
-from support.web import ask, new_token
+from support.console_server import ask, new_token
+from support.finished_jobs import jobs_ran
+from support.jobs import GOOD, WRONG_TYPE, answer, scripted
+from support.ledger_scenario import Scenario, SettingsMaker
+from support.settlements import escalates, retries_at_once, succeeds
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION
@@ -39,9 +40,9 @@ def api(context: ConsoleContext) -> TestClient:
 
 
 @pytest.fixture
-def play(context: ConsoleContext) -> Stage:
+def scenario(context: ConsoleContext) -> Scenario:
     """The site's ledger, to tell stories on in real time."""
-    return Stage(context.ledger, context.settings)
+    return Scenario(context.ledger, context.settings)
 
 
 def ok(api: TestClient, path: str, **params: Any) -> dict[str, Any]:
@@ -54,18 +55,18 @@ def ok(api: TestClient, path: str, **params: Any) -> dict[str, Any]:
 # -- the immediate loop ----------------------------------------------------------------------------
 
 
-def test_the_report_has_every_field_of_its_contract(api: TestClient, play: Stage) -> None:
+def test_the_report_has_every_field_of_its_contract(api: TestClient, scenario: Scenario) -> None:
     """Given one cycle in each status that a job can bring it into at once."""
-    play.repaired()
-    first = play.take(play.submit())
-    play.settle(first, retries_at_once(first))  # pending
-    cut = play.take(play.submit())
-    play.settle(cut, retries_at_once(cut))
-    play.ledger.cancel(cut.job_id)
-    lost = play.take(play.submit())
-    play.settle(lost, retries_at_once(lost))
-    again = play.take(lost.job_id, 2)
-    play.settle(again, escalates(again))
+    scenario.repaired()
+    first = scenario.take(scenario.submit())
+    scenario.settle(first, retries_at_once(first))  # pending
+    cut = scenario.take(scenario.submit())
+    scenario.settle(cut, retries_at_once(cut))
+    scenario.ledger.cancel(cut.job_id)
+    lost = scenario.take(scenario.submit())
+    scenario.settle(lost, retries_at_once(lost))
+    again = scenario.take(lost.job_id, 2)
+    scenario.settle(again, escalates(again))
     report = ok(api, LOOP, windowDays=30, limit=5000)
     assert isinstance(report.pop("generatedAt"), str)
     latency = report.pop("medianImmediateLatencyMinutes")
@@ -124,17 +125,17 @@ def test_the_limits_themselves_are_allowed(api: TestClient, params: dict[str, An
     assert ok(api, LOOP, **params)["windowDays"] == params["windowDays"]
 
 
-def test_the_limit_is_honoured_and_said(api: TestClient, play: Stage) -> None:
+def test_the_limit_is_honoured_and_said(api: TestClient, scenario: Scenario) -> None:
     for _ in range(11):
-        play.repaired()
+        scenario.repaired()
     report = ok(api, LOOP, limit=10)
     assert (report["totalCycles"], report["limitReached"]) == (10, True)
     assert ok(api, LOOP, limit=12)["limitReached"] is False
 
 
-def test_a_tenant_sees_its_own_cycles(context: ConsoleContext, play: Stage) -> None:
-    play.repaired(labels={"tenant": "acme"})
-    play.repaired()
+def test_a_tenant_sees_its_own_cycles(context: ConsoleContext, scenario: Scenario) -> None:
+    scenario.repaired(labels={"tenant": "acme"})
+    scenario.repaired()
     bound = ask(context, new_token(context, role="producer", tenant="acme"))
     assert ok(bound, LOOP)["totalCycles"] == 1
     assert ok(ask(context, new_token(context, role="ops")), LOOP)["totalCycles"] == 2
@@ -144,13 +145,13 @@ def test_a_tenant_sees_its_own_cycles(context: ConsoleContext, play: Stage) -> N
 
 
 def test_delayed_verifications_are_valid_invalid_or_stale(
-    context: ConsoleContext, play: Stage
+    context: ConsoleContext, scenario: Scenario
 ) -> None:
     """Given one that counted, one refused twice, one that never came."""
     client: Any = context.ledger.calls
     names = []
     for _ in range(3):
-        job_id, _ = play.repaired()
+        job_id, _ = scenario.repaired()
         names.append(f"mulligan:{{p00}}:cycle:{job_id}:1:1")
     valid, refused, stale = names
     client.run("HSET", valid, "status", "completed", "delayed_valid", "1")
@@ -168,17 +169,17 @@ def test_delayed_verifications_are_valid_invalid_or_stale(
     assert report["pendingCount"] == 1
 
 
-def test_budgets_that_left_no_room_for_a_retry(api: TestClient, play: Stage) -> None:
-    play.repaired(task_type="extract")
+def test_budgets_that_left_no_room_for_a_retry(api: TestClient, scenario: Scenario) -> None:
+    scenario.repaired(task_type="extract")
     for reason in ("budget_tokens", "per_skill_loop_cap", "max_attempts"):
-        claim = play.take(play.submit(task_type="extract"))
+        claim = scenario.take(scenario.submit(task_type="extract"))
         born = CyclePlan(
             id=f"{claim.job_id}:1:1",
             loop_index=1,
             status="escalated",
             metadata={"taskType": "extract", "causeLabel": "json_invalid"},
         )
-        play.settle(claim, escalates(claim, reason, cycle=born))
+        scenario.settle(claim, escalates(claim, reason, cycle=born))
     report = ok(api, BUDGET)
     assert (report["exhaustedCount"], report["exhaustionRate"]) == (2, 0.5)  # of 4 cycles
     reasons = {**dict.fromkeys(BUDGET_REASONS, 0), "budget_tokens": 1, "per_skill_loop_cap": 1}
@@ -193,25 +194,27 @@ def test_budgets_that_left_no_room_for_a_retry(api: TestClient, play: Stage) -> 
     }
 
 
-def test_a_cycle_that_was_retried_did_not_run_out_of_budget(api: TestClient, play: Stage) -> None:
-    job_id, _ = play.repaired()
+def test_a_cycle_that_was_retried_did_not_run_out_of_budget(
+    api: TestClient, scenario: Scenario
+) -> None:
+    job_id, _ = scenario.repaired()
     del job_id
-    first = play.take(play.submit())
-    play.settle(first, retries_at_once(first))
-    second = play.take(first.job_id, 2)
-    play.ledger.store_output(second.lease, answer())
-    play.settle(second, escalates(second, "budget_tokens"))
+    first = scenario.take(scenario.submit())
+    scenario.settle(first, retries_at_once(first))
+    second = scenario.take(first.job_id, 2)
+    scenario.ledger.store_output(second.lease, answer())
+    scenario.settle(second, escalates(second, "budget_tokens"))
     assert ok(api, BUDGET)["exhaustedCount"] == 0
 
 
-def test_a_completed_cycle_counts_as_verified(context: ConsoleContext, play: Stage) -> None:
-    first = play.take(play.submit())
-    play.settle(first, retries_at_once(first, verify_after=0))
-    second = play.take(first.job_id, 2)
-    play.ledger.store_output(second.lease, answer())
-    play.settle(second, succeeds(second, verify_after=0))
-    taken = play.take_recheck(Entry("cycle", first.job_id, 1, 1))
-    play.ledger.settle_cycle(taken.lease, status="completed", score=100)
+def test_a_completed_cycle_counts_as_verified(context: ConsoleContext, scenario: Scenario) -> None:
+    first = scenario.take(scenario.submit())
+    scenario.settle(first, retries_at_once(first, verify_after=0))
+    second = scenario.take(first.job_id, 2)
+    scenario.ledger.store_output(second.lease, answer())
+    scenario.settle(second, succeeds(second, verify_after=0))
+    taken = scenario.take_recheck(Entry("cycle", first.job_id, 1, 1))
+    scenario.ledger.settle_cycle(taken.lease, status="completed", score=100)
     assert ok(ask(context), DELAYED)["validCount"] == 1
     assert ok(ask(context), LOOP)["completedCount"] == 1
 

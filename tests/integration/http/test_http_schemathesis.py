@@ -21,8 +21,9 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from support.fleet import GOOD, Server, scripted
-from support.web import Served, served
+from support.console_server import Served, served
+from support.jobs import GOOD, scripted
+from support.redis_server import RedisServer
 
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.ports.ledger import Entry
@@ -42,7 +43,7 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("schema")
-    server = Server(folder)
+    server = RedisServer(folder)
     server.start()
     settings = Settings(
         broker_url=server.url, home=folder, allow_inline=True, rate_limit=10_000_000

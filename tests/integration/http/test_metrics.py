@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.figure_stories import jobs_ran
-from support.fleet import GOOD, WRONG_TYPE, scripted
-from support.ledger_stage import SettingsMaker
-from support.web import ask, new_token
+from support.console_server import ask, new_token
+from support.finished_jobs import jobs_ran
+from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.ledger_scenario import SettingsMaker
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.ports.errors import TransportFault

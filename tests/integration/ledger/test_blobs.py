@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.ledger_stage import SettingsMaker
+from support.ledger_scenario import SettingsMaker
 
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, MissingBlob

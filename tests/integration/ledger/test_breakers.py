@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.doubles import ManualClock
 
 from mulligan.policies.jobs.breaker import BreakerPolicy
 from mulligan.tasks.jobs.context import ProviderHold
@@ -20,21 +21,14 @@ POLICY = BreakerPolicy(threshold=3, window=60, open_seconds=10, open_cap=300, pr
 FAULT = TransportFault("503", "provider")
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock(1000.0)
 
 
 @pytest.fixture
 def worker(
-    ledger: RedisLedger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ledger: RedisLedger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], RedisBreakers]:
     """A worker of the fleet, with a fresh picture of the breakers that does not age by itself."""
     monkeypatch.setattr(breakers_module, "_REFRESH", 3600.0)
@@ -61,7 +55,7 @@ def test_faults_met_at_the_same_time_are_all_counted(worker: Callable[[], RedisB
 
 
 def test_one_probe_is_let_through_however_many_ask(
-    worker: Callable[[], RedisBreakers], clock: Clock
+    worker: Callable[[], RedisBreakers], clock: ManualClock
 ) -> None:
     for _ in range(3):
         worker().fault(FAULT)
@@ -75,7 +69,7 @@ def test_one_probe_is_let_through_however_many_ask(
 
 
 def test_a_probe_that_succeeds_closes_the_breaker(
-    worker: Callable[[], RedisBreakers], clock: Clock
+    worker: Callable[[], RedisBreakers], clock: ManualClock
 ) -> None:
     for _ in range(3):
         worker().fault(FAULT)
@@ -88,7 +82,7 @@ def test_a_probe_that_succeeds_closes_the_breaker(
 
 
 def test_a_probe_that_fails_keeps_everybody_away_for_longer(
-    worker: Callable[[], RedisBreakers], clock: Clock
+    worker: Callable[[], RedisBreakers], clock: ManualClock
 ) -> None:
     for _ in range(3):
         worker().fault(FAULT)
@@ -137,7 +131,7 @@ def told(ledger: RedisLedger) -> list[Any]:
 
 
 def test_every_change_of_state_is_an_event(
-    worker: Callable[[], RedisBreakers], ledger: RedisLedger, clock: Clock
+    worker: Callable[[], RedisBreakers], ledger: RedisLedger, clock: ManualClock
 ) -> None:
     for _ in range(3):
         worker().fault(FAULT)

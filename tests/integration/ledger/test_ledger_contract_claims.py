@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.ledger_stage import (
-    Stage,
-    StageMaker,
-    answer,
-    make_job,
-    passed,
-    retries_at_once,
-    succeeds,
-)
+from support.jobs import answer, make_job, passed
+from support.ledger_scenario import Scenario, ScenarioMaker
+from support.settlements import retries_at_once, succeeds
 
 from mulligan.tasks.ports.ledger import (
     Accepted,
@@ -25,8 +19,8 @@ from mulligan.tasks.ports.ledger import (
 
 
 @pytest.fixture
-def play(stage: StageMaker) -> Stage:
-    return stage()
+def scenario(new_scenario: ScenarioMaker) -> Scenario:
+    return new_scenario()
 
 
 @pytest.fixture
@@ -38,331 +32,341 @@ def one_token(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- accept -------------------------------------------------------------------------------------
 
 
-def test_a_new_job_is_queued_and_its_first_attempt_is_to_be_published(play: Stage) -> None:
+def test_a_new_job_is_queued_and_its_first_attempt_is_to_be_published(scenario: Scenario) -> None:
     job = make_job(priority=3, labels={"suite": "demo"})
-    told = play.offer(job)
+    told = scenario.offer(job)
     assert isinstance(told, Accepted)
     assert told.publication == Publication(Entry("attempt", told.id, 1), "attempt", 3)
-    view = play.view(told.id)
+    view = scenario.view(told.id)
     assert (view.state, view.job, view.tokens, view.seconds) == ("queued", job, None, 0.0)
     assert [a.state for a in view.attempts] == ["queued"]
     assert view.best_attempt is None
     assert view.finished_at is None
 
 
-def test_the_same_job_under_one_key_is_seen_and_stored_once(play: Stage) -> None:
+def test_the_same_job_under_one_key_is_seen_and_stored_once(scenario: Scenario) -> None:
     job = make_job(idempotency_key="once")
-    first = play.offer(job)
-    again = play.offer(job)
+    first = scenario.offer(job)
+    again = scenario.offer(job)
     assert again == Accepted(id=first.id, status="seen", publication=None)
-    assert [view.id for view in play.ledger.jobs()] == [first.id]
+    assert [view.id for view in scenario.ledger.jobs()] == [first.id]
 
 
-def test_another_job_under_the_same_key_is_a_conflict_and_changes_nothing(play: Stage) -> None:
-    first = play.offer(make_job(idempotency_key="once"))
-    other = play.offer(make_job(idempotency_key="once", prompt="Something else."))
+def test_another_job_under_the_same_key_is_a_conflict_and_changes_nothing(
+    scenario: Scenario,
+) -> None:
+    first = scenario.offer(make_job(idempotency_key="once"))
+    other = scenario.offer(make_job(idempotency_key="once", prompt="Something else."))
     assert other == KeyConflict(id=first.id)
-    assert play.view(first.id).job.prompt == "Extract the person."
+    assert scenario.view(first.id).job.prompt == "Extract the person."
 
 
-def test_a_conflict_in_a_batch_keeps_the_others(play: Stage) -> None:
-    taken = play.offer(make_job(idempotency_key="taken"))
+def test_a_conflict_in_a_batch_keeps_the_others(scenario: Scenario) -> None:
+    taken = scenario.offer(make_job(idempotency_key="taken"))
     jobs = [make_job(), make_job(idempotency_key="taken", prompt="Other."), make_job()]
-    told = play.ledger.accept([Submission(id=play.new_id(job), job=job) for job in jobs])
+    told = scenario.ledger.accept([Submission(id=scenario.new_id(job), job=job) for job in jobs])
     assert [type(each) for each in told] == [Accepted, KeyConflict, Accepted]
-    assert {view.id for view in play.ledger.jobs()} == {taken.id, told[0].id, told[2].id}
+    assert {view.id for view in scenario.ledger.jobs()} == {taken.id, told[0].id, told[2].id}
 
 
-def test_looking_for_conflicts_finds_them_and_writes_nothing(play: Stage) -> None:
-    taken = play.offer(make_job(idempotency_key="taken"))
+def test_looking_for_conflicts_finds_them_and_writes_nothing(scenario: Scenario) -> None:
+    taken = scenario.offer(make_job(idempotency_key="taken"))
     same, other = make_job(idempotency_key="taken"), make_job(idempotency_key="taken", prompt="?")
     jobs = [same, make_job(idempotency_key="free"), make_job()]
-    offered = [Submission(id=play.new_id(job), job=job) for job in jobs]
-    assert play.ledger.conflicts(offered) == set()
-    assert play.ledger.conflicts([Submission(id=taken.id, job=other), *offered[1:]]) == {taken.id}
-    assert [view.id for view in play.ledger.jobs()] == [taken.id]
+    offered = [Submission(id=scenario.new_id(job), job=job) for job in jobs]
+    assert scenario.ledger.conflicts(offered) == set()
+    assert scenario.ledger.conflicts([Submission(id=taken.id, job=other), *offered[1:]]) == {
+        taken.id
+    }
+    assert [view.id for view in scenario.ledger.jobs()] == [taken.id]
 
 
-def test_a_job_that_cannot_be_serialised_leaves_nothing_behind(play: Stage) -> None:
+def test_a_job_that_cannot_be_serialised_leaves_nothing_behind(scenario: Scenario) -> None:
     """Given a good and a bad job in one batch, then neither is stored, and no entry either."""
     good, bad = make_job(), make_job(runner={"kind": "scripted", "answers": [object()]})
     with pytest.raises(Exception, match="serialize"):
-        play.ledger.accept([Submission(id=play.new_id(job), job=job) for job in (good, bad)])
-    play.advance(play.settings.outbox_grace + 1)
-    assert play.ledger.jobs() == []
-    assert play.swept() == set()
+        scenario.ledger.accept(
+            [Submission(id=scenario.new_id(job), job=job) for job in (good, bad)]
+        )
+    scenario.advance(scenario.settings.outbox_grace + 1)
+    assert scenario.ledger.jobs() == []
+    assert scenario.swept() == set()
 
 
 # -- claim --------------------------------------------------------------------------------------
 
 
-def test_a_claim_brings_everything_the_attempt_needs(play: Stage) -> None:
-    job_id = play.submit()
-    claim = play.take(job_id, worker="host:1")
+def test_a_claim_brings_everything_the_attempt_needs(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    claim = scenario.take(job_id, worker="host:1")
     assert claim.job == make_job()
     assert (claim.plan.number, claim.plan.mode) == (1, "initial")
     assert (claim.output, claim.results, dict(claim.memory.counts)) == (None, {}, {})
     assert (claim.tokens_used, claim.seconds_used, claim.loops, claim.faults) == (0, 0.0, 0, 0)
-    view, attempt = play.view(job_id), play.attempt(job_id)
+    view, attempt = scenario.view(job_id), scenario.attempt(job_id)
     assert view.state == "running"
     assert (attempt.state, attempt.worker, attempt.claims) == ("running", "host:1", 1)
     assert attempt.started_at is not None
 
 
-def test_an_attempt_in_hand_is_held(play: Stage) -> None:
-    job_id = play.submit()
-    play.take(job_id)
-    assert play.refusal(job_id) == ClaimRefused("held")
+def test_an_attempt_in_hand_is_held(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    scenario.take(job_id)
+    assert scenario.refusal(job_id) == ClaimRefused("held")
 
 
 @pytest.mark.parametrize(("job_id", "number"), [("p00-unknown", 1), (None, 2)])
 def test_a_job_or_an_attempt_that_does_not_exist_is_gone(
-    play: Stage, job_id: str | None, number: int
+    scenario: Scenario, job_id: str | None, number: int
 ) -> None:
-    known = play.submit()
-    assert play.refusal(job_id or known, number) == ClaimRefused("gone")
+    known = scenario.submit()
+    assert scenario.refusal(job_id or known, number) == ClaimRefused("gone")
 
 
-def test_a_settled_attempt_and_a_finished_job_are_finished(play: Stage) -> None:
-    job_id = play.submit()
-    first = play.take(job_id)
-    play.settle(first, retries_at_once(first))
-    assert play.refusal(job_id, 1) == ClaimRefused("finished")
-    play.ledger.cancel(job_id)
-    assert play.refusal(job_id, 2) == ClaimRefused("finished")
+def test_a_settled_attempt_and_a_finished_job_are_finished(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    first = scenario.take(job_id)
+    scenario.settle(first, retries_at_once(first))
+    assert scenario.refusal(job_id, 1) == ClaimRefused("finished")
+    scenario.ledger.cancel(job_id)
+    assert scenario.refusal(job_id, 2) == ClaimRefused("finished")
 
 
-def test_an_attempt_whose_answer_is_being_verified_is_left_alone(play: Stage) -> None:
-    job_id = play.submit()
-    play.hand_over(job_id)
-    assert play.refusal(job_id) == ClaimRefused("verifying")
+def test_an_attempt_whose_answer_is_being_verified_is_left_alone(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    scenario.hand_over(job_id)
+    assert scenario.refusal(job_id) == ClaimRefused("verifying")
 
 
-def test_a_message_that_comes_before_its_time_is_early(play: Stage) -> None:
-    job_id = play.submit()
-    play.ledger.requeue(play.take(job_id).lease, delay=100, detail="429")
-    assert play.refusal(job_id) == ClaimRefused("early")
-    play.advance(101)
-    assert play.swept() == {f"a:{job_id}/1"}
-    play.take(job_id)
+def test_a_message_that_comes_before_its_time_is_early(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    scenario.ledger.requeue(scenario.take(job_id).lease, delay=100, detail="429")
+    assert scenario.refusal(job_id) == ClaimRefused("early")
+    scenario.advance(101)
+    assert scenario.swept() == {f"a:{job_id}/1"}
+    scenario.take(job_id)
 
 
-def test_a_job_past_its_deadline_is_escalated_by_the_next_claim(play: Stage) -> None:
-    job_id = play.submit(deadline=50)
-    play.advance(51)
-    assert play.refusal(job_id) == ClaimRefused("escalated", "deadline")
-    view = play.view(job_id)
+def test_a_job_past_its_deadline_is_escalated_by_the_next_claim(scenario: Scenario) -> None:
+    job_id = scenario.submit(deadline=50)
+    scenario.advance(51)
+    assert scenario.refusal(job_id) == ClaimRefused("escalated", "deadline")
+    view = scenario.view(job_id)
     assert (view.state, view.reason) == ("escalated", "deadline")
-    assert play.refusal(job_id) == ClaimRefused("finished")
-    assert play.swept("attempt") == set()
+    assert scenario.refusal(job_id) == ClaimRefused("finished")
+    assert scenario.swept("attempt") == set()
 
 
-def test_an_attempt_that_loses_every_worker_is_escalated_as_worker_lost(play: Stage) -> None:
-    job_id = play.submit()
-    for _ in range(play.settings.max_claims):
-        play.take(job_id)
-        assert play.expire_leases() == {f"a:{job_id}/1"}
-    assert play.refusal(job_id) == ClaimRefused("escalated", "worker_lost")
-    view = play.view(job_id)
+def test_an_attempt_that_loses_every_worker_is_escalated_as_worker_lost(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    for _ in range(scenario.settings.max_claims):
+        scenario.take(job_id)
+        assert scenario.expire_leases() == {f"a:{job_id}/1"}
+    assert scenario.refusal(job_id) == ClaimRefused("escalated", "worker_lost")
+    view = scenario.view(job_id)
     assert (view.state, view.reason) == ("escalated", "worker_lost")
     assert view.detail == "3 workers were lost while running attempt 1"
 
 
 @pytest.mark.usefixtures("one_token")
-def test_a_claim_repeated_with_its_own_token_is_the_same_claim(play: Stage) -> None:
-    job_id = play.submit()
-    first, again = play.take(job_id), play.take(job_id)
+def test_a_claim_repeated_with_its_own_token_is_the_same_claim(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    first, again = scenario.take(job_id), scenario.take(job_id)
     assert again == first
-    assert play.attempt(job_id).claims == 1
+    assert scenario.attempt(job_id).claims == 1
 
 
 # -- renewing and losing a lease ----------------------------------------------------------------
 
 
-def test_a_renewed_lease_outlives_its_first_term(play: Stage) -> None:
-    job_id = play.submit()
-    claim = play.take(job_id)
+def test_a_renewed_lease_outlives_its_first_term(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    claim = scenario.take(job_id)
     for _ in range(5):
-        play.advance(play.settings.lease - 5)
-        assert play.ledger.renew([claim.lease]) == set()
-        assert play.swept() == set()
-    assert play.refusal(job_id) == ClaimRefused("held")
+        scenario.advance(scenario.settings.lease - 5)
+        assert scenario.ledger.renew([claim.lease]) == set()
+        assert scenario.swept() == set()
+    assert scenario.refusal(job_id) == ClaimRefused("held")
 
 
-def test_a_lease_is_lost_once_another_worker_has_taken_over(play: Stage) -> None:
-    job_id, other_id = play.submit(), play.submit()
-    slow, other = play.take(job_id), play.take(other_id)
-    play.advance(play.settings.lease - 1)
-    play.ledger.renew([other.lease])
-    play.advance(2)
-    swift = play.take(job_id)
-    assert play.ledger.renew([slow.lease, other.lease]) == {slow.lease.entry}
-    assert play.ledger.renew([swift.lease]) == set()
+def test_a_lease_is_lost_once_another_worker_has_taken_over(scenario: Scenario) -> None:
+    job_id, other_id = scenario.submit(), scenario.submit()
+    slow, other = scenario.take(job_id), scenario.take(other_id)
+    scenario.advance(scenario.settings.lease - 1)
+    scenario.ledger.renew([other.lease])
+    scenario.advance(2)
+    swift = scenario.take(job_id)
+    assert scenario.ledger.renew([slow.lease, other.lease]) == {slow.lease.entry}
+    assert scenario.ledger.renew([swift.lease]) == set()
 
 
-def test_no_lease_is_renewed_past_the_hard_limit(play: Stage) -> None:
-    job_id = play.submit()
-    claim = play.take(job_id)
-    play.advance(play.settings.hard_limit + 1)
-    assert play.ledger.renew([claim.lease]) == {claim.lease.entry}
-    assert play.swept() == {f"a:{job_id}/1"}
+def test_no_lease_is_renewed_past_the_hard_limit(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    claim = scenario.take(job_id)
+    scenario.advance(scenario.settings.hard_limit + 1)
+    assert scenario.ledger.renew([claim.lease]) == {claim.lease.entry}
+    assert scenario.swept() == {f"a:{job_id}/1"}
 
 
-def test_a_renewal_does_not_bring_back_a_lease_that_was_given_up(play: Stage) -> None:
-    job_id = play.submit()
-    claim = play.hand_over(job_id)
-    assert play.ledger.renew([claim.lease]) == {claim.lease.entry}
-    assert play.expire_leases() == {f"v:{job_id}/1/0", f"v:{job_id}/1/1"}
+def test_a_renewal_does_not_bring_back_a_lease_that_was_given_up(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    claim = scenario.hand_over(job_id)
+    assert scenario.ledger.renew([claim.lease]) == {claim.lease.entry}
+    assert scenario.expire_leases() == {f"v:{job_id}/1/0", f"v:{job_id}/1/1"}
 
 
-def test_a_zombie_cannot_write_once_the_sweep_took_its_lease(play: Stage) -> None:
+def test_a_zombie_cannot_write_once_the_sweep_took_its_lease(scenario: Scenario) -> None:
     """Given an expired lease, when its worker wakes up, then nothing it says is heard."""
-    job_id = play.submit()
-    zombie = play.take(job_id)
-    assert play.expire_leases() == {f"a:{job_id}/1"}
-    assert play.view(job_id).state == "queued"
-    assert play.ledger.store_output(zombie.lease, answer()) == ClaimRefused("lost")
-    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
-    assert play.ledger.requeue(zombie.lease, delay=0, detail="sorry") == ClaimRefused("lost")
-    assert play.take(job_id).output is None
-    assert play.view(job_id).tokens is None
+    job_id = scenario.submit()
+    zombie = scenario.take(job_id)
+    assert scenario.expire_leases() == {f"a:{job_id}/1"}
+    assert scenario.view(job_id).state == "queued"
+    assert scenario.ledger.store_output(zombie.lease, answer()) == ClaimRefused("lost")
+    assert scenario.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
+    assert scenario.ledger.requeue(zombie.lease, delay=0, detail="sorry") == ClaimRefused("lost")
+    assert scenario.take(job_id).output is None
+    assert scenario.view(job_id).tokens is None
 
 
-def test_a_zombie_cannot_write_over_the_worker_that_took_over(play: Stage) -> None:
+def test_a_zombie_cannot_write_over_the_worker_that_took_over(scenario: Scenario) -> None:
     """Given an expired lease that no sweep has seen, when another worker claims, it owns it."""
-    job_id = play.submit()
-    zombie = play.take(job_id)
-    play.advance(play.settings.lease + 1)
-    heir = play.take(job_id)
-    assert play.ledger.store_output(zombie.lease, answer("stale")) == ClaimRefused("lost")
-    assert play.ledger.store_output(heir.lease, answer("fresh")) == []
-    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
-    play.settle(heir, succeeds(heir))
-    output = play.attempt(job_id).output
+    job_id = scenario.submit()
+    zombie = scenario.take(job_id)
+    scenario.advance(scenario.settings.lease + 1)
+    heir = scenario.take(job_id)
+    assert scenario.ledger.store_output(zombie.lease, answer("stale")) == ClaimRefused("lost")
+    assert scenario.ledger.store_output(heir.lease, answer("fresh")) == []
+    assert scenario.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
+    scenario.settle(heir, succeeds(heir))
+    output = scenario.attempt(job_id).output
     assert output is not None
     assert output.text == "fresh"
 
 
-def test_a_verification_s_zombie_cannot_store_its_result(play: Stage) -> None:
-    job_id = play.submit()
-    play.hand_over(job_id)
-    zombie = play.take_check(job_id, 0)
-    assert f"v:{job_id}/1/0" in play.expire_leases()
-    assert play.ledger.store_result(zombie.lease, passed(), elapsed=1) == ClaimRefused("lost")
-    assert play.ledger.requeue(zombie.lease, delay=0, detail="sorry") == ClaimRefused("lost")
-    assert play.take_check(job_id, 0).results == {}
+def test_a_verification_s_zombie_cannot_store_its_result(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    scenario.hand_over(job_id)
+    zombie = scenario.take_check(job_id, 0)
+    assert f"v:{job_id}/1/0" in scenario.expire_leases()
+    assert scenario.ledger.store_result(zombie.lease, passed(), elapsed=1) == ClaimRefused("lost")
+    assert scenario.ledger.requeue(zombie.lease, delay=0, detail="sorry") == ClaimRefused("lost")
+    assert scenario.take_check(job_id, 0).results == {}
 
 
-def test_the_worker_of_a_cancelled_job_is_a_zombie_too_once_its_lease_is_gone(play: Stage) -> None:
-    job_id = play.submit()
-    zombie = play.take(job_id)
-    play.ledger.cancel(job_id)
-    assert play.expire_leases() == set()
-    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
-    assert play.view(job_id).best_attempt is None
+def test_the_worker_of_a_cancelled_job_is_a_zombie_too_once_its_lease_is_gone(
+    scenario: Scenario,
+) -> None:
+    job_id = scenario.submit()
+    zombie = scenario.take(job_id)
+    scenario.ledger.cancel(job_id)
+    assert scenario.expire_leases() == set()
+    assert scenario.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
+    assert scenario.view(job_id).best_attempt is None
 
 
-def test_the_last_lost_worker_cannot_write_into_the_escalated_job(play: Stage) -> None:
+def test_the_last_lost_worker_cannot_write_into_the_escalated_job(scenario: Scenario) -> None:
     """Given three lost workers, when a fourth claim escalates, then the third is not heard."""
-    job_id = play.submit()
-    for _ in range(play.settings.max_claims):
-        zombie = play.take(job_id)
-        play.advance(play.settings.lease + 1)
-    assert play.refusal(job_id) == ClaimRefused("escalated", "worker_lost")
-    assert play.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
+    job_id = scenario.submit()
+    for _ in range(scenario.settings.max_claims):
+        zombie = scenario.take(job_id)
+        scenario.advance(scenario.settings.lease + 1)
+    assert scenario.refusal(job_id) == ClaimRefused("escalated", "worker_lost")
+    assert scenario.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
 
 
 # -- pauses -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pause", ["queue:attempt", "task_type:extract"])
-def test_a_paused_attempt_is_parked_until_the_pause_is_lifted(play: Stage, pause: str) -> None:
-    job_id = play.submit()
-    play.ledger.pause(pause)
-    assert play.refusal(job_id) == ClaimRefused("paused")
-    view = play.view(job_id)
+def test_a_paused_attempt_is_parked_until_the_pause_is_lifted(
+    scenario: Scenario, pause: str
+) -> None:
+    job_id = scenario.submit()
+    scenario.ledger.pause(pause)
+    assert scenario.refusal(job_id) == ClaimRefused("paused")
+    view = scenario.view(job_id)
     assert (view.state, view.waiting_for) == ("waiting", "pause")
-    play.advance(play.settings.republish_after * 100)
-    assert play.swept("attempt") == set()  # parked: not even an empty queue brings it back
-    play.ledger.resume(pause)
-    assert play.sweep() == [Publication(Entry("attempt", job_id, 1), "attempt", 5)]
-    assert isinstance(play.take(job_id), Claim)
-    assert play.view(job_id).waiting_for is None
+    scenario.advance(scenario.settings.republish_after * 100)
+    assert scenario.swept("attempt") == set()  # parked: not even an empty queue brings it back
+    scenario.ledger.resume(pause)
+    assert scenario.sweep() == [Publication(Entry("attempt", job_id, 1), "attempt", 5)]
+    assert isinstance(scenario.take(job_id), Claim)
+    assert scenario.view(job_id).waiting_for is None
 
 
-def test_a_pause_of_one_queue_or_type_leaves_the_others_alone(play: Stage) -> None:
-    play.ledger.pause("queue:repair")
-    play.ledger.pause("task_type:translate")
-    assert play.ledger.paused() == ["queue:repair", "task_type:translate"]
-    job_id = play.submit()
-    claim = play.take(job_id)
-    play.settle(claim, retries_at_once(claim))
-    assert play.refusal(job_id, 2) == ClaimRefused("paused")
-    assert play.refusal(play.submit(task_type="translate")) == ClaimRefused("paused")
-    play.ledger.resume("queue:repair")
-    assert play.ledger.paused() == ["task_type:translate"]
-    assert play.swept() == {f"a:{job_id}/2"}
+def test_a_pause_of_one_queue_or_type_leaves_the_others_alone(scenario: Scenario) -> None:
+    scenario.ledger.pause("queue:repair")
+    scenario.ledger.pause("task_type:translate")
+    assert scenario.ledger.paused() == ["queue:repair", "task_type:translate"]
+    job_id = scenario.submit()
+    claim = scenario.take(job_id)
+    scenario.settle(claim, retries_at_once(claim))
+    assert scenario.refusal(job_id, 2) == ClaimRefused("paused")
+    assert scenario.refusal(scenario.submit(task_type="translate")) == ClaimRefused("paused")
+    scenario.ledger.resume("queue:repair")
+    assert scenario.ledger.paused() == ["task_type:translate"]
+    assert scenario.swept() == {f"a:{job_id}/2"}
 
 
-def test_a_stamp_that_comes_late_does_not_wake_parked_work(play: Stage) -> None:
-    job_id = play.submit()
-    play.ledger.pause("queue:attempt")
-    play.refusal(job_id)
-    play.ledger.stamp([Entry("attempt", job_id, 1)])
-    play.advance(play.settings.republish_after * 2)
-    assert play.swept("attempt") == set()
-    play.ledger.resume("queue:attempt")
-    assert play.swept() == {f"a:{job_id}/1"}
+def test_a_stamp_that_comes_late_does_not_wake_parked_work(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    scenario.ledger.pause("queue:attempt")
+    scenario.refusal(job_id)
+    scenario.ledger.stamp([Entry("attempt", job_id, 1)])
+    scenario.advance(scenario.settings.republish_after * 2)
+    assert scenario.swept("attempt") == set()
+    scenario.ledger.resume("queue:attempt")
+    assert scenario.swept() == {f"a:{job_id}/1"}
 
 
-def test_verifications_wait_behind_a_paused_queue(play: Stage) -> None:
-    job_id = play.submit()
-    play.hand_over(job_id)
-    play.ledger.pause("queue:verify")
-    assert play.refused_check(job_id, 0) == ClaimRefused("paused")
-    play.ledger.resume("queue:verify")
-    assert play.swept() == {f"v:{job_id}/1/0"}
-    play.take_check(job_id, 0)
+def test_verifications_wait_behind_a_paused_queue(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    scenario.hand_over(job_id)
+    scenario.ledger.pause("queue:verify")
+    assert scenario.refused_check(job_id, 0) == ClaimRefused("paused")
+    scenario.ledger.resume("queue:verify")
+    assert scenario.swept() == {f"v:{job_id}/1/0"}
+    scenario.take_check(job_id, 0)
 
 
-def test_a_delay_goes_on_during_a_pause(play: Stage) -> None:
+def test_a_delay_goes_on_during_a_pause(scenario: Scenario) -> None:
     """Given a back-off, when its message meets a pause too soon, then the back-off still counts."""
-    job_id = play.submit()
-    play.ledger.requeue(play.take(job_id).lease, delay=100, detail="429")
-    play.ledger.pause("queue:attempt")
-    assert play.refusal(job_id) == ClaimRefused("early")
-    play.ledger.resume("queue:attempt")
-    assert play.swept() == set()
-    assert play.view(job_id).waiting_for == "delay"
-    play.advance(101)
-    assert play.swept() == {f"a:{job_id}/1"}
+    job_id = scenario.submit()
+    scenario.ledger.requeue(scenario.take(job_id).lease, delay=100, detail="429")
+    scenario.ledger.pause("queue:attempt")
+    assert scenario.refusal(job_id) == ClaimRefused("early")
+    scenario.ledger.resume("queue:attempt")
+    assert scenario.swept() == set()
+    assert scenario.view(job_id).waiting_for == "delay"
+    scenario.advance(101)
+    assert scenario.swept() == {f"a:{job_id}/1"}
 
 
-def test_parked_work_that_is_cancelled_does_not_come_back(play: Stage) -> None:
-    job_id = play.submit()
-    play.ledger.pause("queue:attempt")
-    play.refusal(job_id)
-    assert play.ledger.cancel(job_id) == "cancelled"
-    play.ledger.resume("queue:attempt")
-    assert play.swept("attempt") == set()
+def test_parked_work_that_is_cancelled_does_not_come_back(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    scenario.ledger.pause("queue:attempt")
+    scenario.refusal(job_id)
+    assert scenario.ledger.cancel(job_id) == "cancelled"
+    scenario.ledger.resume("queue:attempt")
+    assert scenario.swept("attempt") == set()
 
 
 # -- cancelling ---------------------------------------------------------------------------------
 
 
-def test_cancelling_ends_a_waiting_job_and_its_entry(play: Stage) -> None:
-    job_id = play.submit()
-    assert play.ledger.cancel(job_id, detail="not needed") == "cancelled"
-    view = play.view(job_id)
+def test_cancelling_ends_a_waiting_job_and_its_entry(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    assert scenario.ledger.cancel(job_id, detail="not needed") == "cancelled"
+    view = scenario.view(job_id)
     assert (view.state, view.reason, view.detail) == ("cancelled", "cancelled", "not needed")
     assert view.finished_at is not None
-    play.advance(play.settings.outbox_grace + 1)
-    assert play.swept("attempt") == set()
+    scenario.advance(scenario.settings.outbox_grace + 1)
+    assert scenario.swept("attempt") == set()
 
 
-def test_cancelling_answers_with_the_state_of_a_job_that_has_ended(play: Stage) -> None:
-    job_id = play.submit()
-    claim = play.take(job_id)
-    play.settle(claim, succeeds(claim))
-    assert play.ledger.cancel(job_id) == "succeeded"
-    assert play.ledger.cancel("p00-unknown") == "gone"
+def test_cancelling_answers_with_the_state_of_a_job_that_has_ended(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    claim = scenario.take(job_id)
+    scenario.settle(claim, succeeds(claim))
+    assert scenario.ledger.cancel(job_id) == "succeeded"
+    assert scenario.ledger.cancel("p00-unknown") == "gone"

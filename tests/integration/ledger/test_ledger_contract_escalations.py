@@ -7,16 +7,9 @@ from typing import Any
 
 import pytest
 import redis
-from support.ledger_stage import (
-    Stage,
-    StageMaker,
-    answer,
-    cut_short,
-    escalates,
-    retries_at_once,
-    retries_by_policy,
-    succeeds,
-)
+from support.jobs import answer
+from support.ledger_scenario import Scenario, ScenarioMaker
+from support.settlements import cut_short, escalates, retries_at_once, retries_by_policy, succeeds
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.jobs.job import Decoding, PolicySpec
@@ -35,12 +28,12 @@ LONG = 1000.0
 
 
 @pytest.fixture
-def play(stage: StageMaker) -> Stage:
-    return stage()
+def scenario(new_scenario: ScenarioMaker) -> Scenario:
+    return new_scenario()
 
 
-def shown(play: Stage, escalation_id: str) -> Escalation:
-    found = play.ledger.escalation(escalation_id)
+def shown(scenario: Scenario, escalation_id: str) -> Escalation:
+    found = scenario.ledger.escalation(escalation_id)
     assert found is not None
     return found
 
@@ -48,9 +41,9 @@ def shown(play: Stage, escalation_id: str) -> Escalation:
 # -- what is put on record -------------------------------------------------------------------------
 
 
-def test_an_escalated_job_is_on_record(play: Stage) -> None:
-    job_id = play.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
-    found = shown(play, f"{job_id}:1")
+def test_an_escalated_job_is_on_record(scenario: Scenario) -> None:
+    job_id = scenario.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
+    found = shown(scenario, f"{job_id}:1")
     assert found == Escalation(
         id=f"{job_id}:1",
         job_id=job_id,
@@ -68,39 +61,39 @@ def test_an_escalated_job_is_on_record(play: Stage) -> None:
         ended_by=None,
         note=None,
     )
-    told = [event.data for event in play.ledger.events() if event.type == "job"][-1]
+    told = [event.data for event in scenario.ledger.events() if event.type == "job"][-1]
     assert (told["escalation"], told["signature"]) == (found.id, SIGNATURE)
     assert (told["attempts"], told["first_try"], told["tenant"]) == (1, False, "acme")
 
 
-def _deadline(play: Stage) -> str:
-    job_id = play.submit(deadline=10)
-    play.advance(11)
-    play.refusal(job_id)
+def _deadline(scenario: Scenario) -> str:
+    job_id = scenario.submit(deadline=10)
+    scenario.advance(11)
+    scenario.refusal(job_id)
     return job_id
 
 
-def _worker_lost(play: Stage) -> str:
-    job_id = play.submit()
-    for _ in range(play.settings.max_claims):
-        play.take(job_id)
-        play.expire_leases()
-    play.refusal(job_id)
+def _worker_lost(scenario: Scenario) -> str:
+    job_id = scenario.submit()
+    for _ in range(scenario.settings.max_claims):
+        scenario.take(job_id)
+        scenario.expire_leases()
+    scenario.refusal(job_id)
     return job_id
 
 
-def _tool_error(play: Stage) -> str:
-    claim = play.take(play.submit())
-    play.ledger.requeue(
+def _tool_error(scenario: Scenario) -> str:
+    claim = scenario.take(scenario.submit())
+    scenario.ledger.requeue(
         claim.lease, delay=1, detail="no verdict", counter="errors", limit=1, reason="tool_error"
     )
     return claim.job_id
 
 
-def _lane_deadline(play: Stage) -> str:
-    job_id = play.submit_elsewhere(deadline=10)
-    play.advance(11)
-    play.sweep()
+def _lane_deadline(scenario: Scenario) -> str:
+    job_id = scenario.submit_elsewhere(deadline=10)
+    scenario.advance(11)
+    scenario.sweep()
     return job_id
 
 
@@ -114,23 +107,23 @@ def _lane_deadline(play: Stage) -> str:
     ],
 )
 def test_without_a_failure_the_reason_is_what_is_alike(
-    play: Stage, story: Callable[[Stage], str], reason: str
+    scenario: Scenario, story: Callable[[Scenario], str], reason: str
 ) -> None:
-    job_id = story(play)
-    found = shown(play, f"{job_id}:1")
+    job_id = story(scenario)
+    found = shown(scenario, f"{job_id}:1")
     assert (found.reason, found.signature, found.kind) == (reason, f"reason:{reason}", None)
 
 
 @pytest.mark.parametrize("state", ["succeeded", "cancelled"])
-def test_other_ends_are_no_escalations(play: Stage, state: str) -> None:
-    job_id = play.submit()
+def test_other_ends_are_no_escalations(scenario: Scenario, state: str) -> None:
+    job_id = scenario.submit()
     if state == "cancelled":
-        play.ledger.cancel(job_id)
+        scenario.ledger.cancel(job_id)
     else:
-        claim = play.take(job_id)
-        play.settle(claim, succeeds(claim))
-    assert play.ledger.escalations(only_open=False) == []
-    assert play.ledger.groups(only_open=False) == []
+        claim = scenario.take(job_id)
+        scenario.settle(claim, succeeds(claim))
+    assert scenario.ledger.escalations(only_open=False) == []
+    assert scenario.ledger.groups(only_open=False) == []
 
 
 @pytest.mark.parametrize(
@@ -142,43 +135,43 @@ def test_other_ends_are_no_escalations(play: Stage, state: str) -> None:
     ],
 )
 def test_a_cycle_that_fails_later_is_one_by_itself(
-    play: Stage, failure: CycleFailure, detail: str
+    scenario: Scenario, failure: CycleFailure, detail: str
 ) -> None:
     """The job succeeded and stays so. Escalations are grouped by the reason, not by the detail."""
-    job_id, entry = play.repaired()
-    play.advance(601)
-    lease = play.take_recheck(entry).lease
-    play.ledger.settle_cycle(lease, status="escalated", score=40, failure=failure)
-    (found,) = play.ledger.escalations()
+    job_id, entry = scenario.repaired()
+    scenario.advance(601)
+    lease = scenario.take_recheck(entry).lease
+    scenario.ledger.settle_cycle(lease, status="escalated", score=40, failure=failure)
+    (found,) = scenario.ledger.escalations()
     assert (found.id, found.cycle_id, found.attempt) == (entry.cycle_id, entry.cycle_id, 1)
     assert (found.reason, found.signature) == (failure.reason, f"reason:{failure.reason}")
     assert found.detail == detail
-    assert play.cycle(job_id).reason == detail
-    assert play.view(job_id).state == "succeeded"
+    assert scenario.cycle(job_id).reason == detail
+    assert scenario.view(job_id).state == "succeeded"
 
 
-def test_cycles_that_end_with_their_job_are_not_told_twice(play: Stage) -> None:
-    job_id = play.submit()
-    claim = play.take(job_id)
-    play.settle(claim, retries_at_once(claim))
-    claim = play.take(job_id, 2)
-    play.settle(claim, escalates(claim))
-    assert [each.id for each in play.ledger.escalations()] == [f"{job_id}:2"]
+def test_cycles_that_end_with_their_job_are_not_told_twice(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    claim = scenario.take(job_id)
+    scenario.settle(claim, retries_at_once(claim))
+    claim = scenario.take(job_id, 2)
+    scenario.settle(claim, escalates(claim))
+    assert [each.id for each in scenario.ledger.escalations()] == [f"{job_id}:2"]
 
 
 @pytest.mark.parametrize("size", [100, 167, 499, 500, 501, 10_000])
 @pytest.mark.parametrize("letter", ["a", "é", "字", "😀"])
 def test_a_long_detail_is_cut_between_characters(
-    redis_stage: StageMaker, fake_stage: StageMaker, size: int, letter: str
+    new_redis_scenario: ScenarioMaker, new_fake_scenario: ScenarioMaker, size: int, letter: str
 ) -> None:
     told = set()
-    for play in (redis_stage(), fake_stage()):
-        claim = play.take(play.submit())
-        play.ledger.requeue(
+    for scenario in (new_redis_scenario(), new_fake_scenario()):
+        claim = scenario.take(scenario.submit())
+        scenario.ledger.requeue(
             claim.lease, delay=0, detail="x" + letter * size, counter="n", limit=1, reason="why"
         )
-        (group,) = play.ledger.groups()
-        assert group.detail == shown(play, f"{claim.job_id}:1").detail
+        (group,) = scenario.ledger.groups()
+        assert group.detail == shown(scenario, f"{claim.job_id}:1").detail
         told.add(group.detail)
     (detail,) = told
     assert ("x" + letter * size).startswith(detail)
@@ -189,13 +182,13 @@ def test_a_long_detail_is_cut_between_characters(
 # -- groups ----------------------------------------------------------------------------------------
 
 
-def test_escalations_alike_are_one_group(play: Stage) -> None:
-    first = play.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
-    play.advance(10)
-    play.escalated(group_signature=SIGNATURE, task_type="summarise", labels={"tenant": "acme"})
-    last = play.escalated(group_signature=SIGNATURE)
-    other = play.escalated(group_signature="v1:other")
-    groups = {group.signature: group for group in play.ledger.groups()}
+def test_escalations_alike_are_one_group(scenario: Scenario) -> None:
+    first = scenario.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
+    scenario.advance(10)
+    scenario.escalated(group_signature=SIGNATURE, task_type="summarise", labels={"tenant": "acme"})
+    last = scenario.escalated(group_signature=SIGNATURE)
+    other = scenario.escalated(group_signature="v1:other")
+    groups = {group.signature: group for group in scenario.ledger.groups()}
     assert groups.keys() == {SIGNATURE, "v1:other"}
     group = groups[SIGNATURE]
     assert (group.open, group.total) == (3, 3)
@@ -204,163 +197,164 @@ def test_escalations_alike_are_one_group(play: Stage) -> None:
     assert group.example in {first, last}
     assert group.example == last
     assert group.last_at - group.first_at >= 10
-    assert play.ledger.group(SIGNATURE) == group
-    assert play.ledger.group("v1:unknown") is None
-    assert {each.job_id for each in play.ledger.escalations(signature="v1:other")} == {other}
-    assert len(play.ledger.escalations(signature=SIGNATURE)) == 3
-    assert len(play.ledger.escalations(signature=SIGNATURE, tenant="acme")) == 2
-    assert len(play.ledger.escalations(tenant="acme", limit=1)) == 1
+    assert scenario.ledger.group(SIGNATURE) == group
+    assert scenario.ledger.group("v1:unknown") is None
+    assert {each.job_id for each in scenario.ledger.escalations(signature="v1:other")} == {other}
+    assert len(scenario.ledger.escalations(signature=SIGNATURE)) == 3
+    assert len(scenario.ledger.escalations(signature=SIGNATURE, tenant="acme")) == 2
+    assert len(scenario.ledger.escalations(tenant="acme", limit=1)) == 1
 
 
-def test_groups_and_escalations_are_listed_newest_first(play: Stage) -> None:
+def test_groups_and_escalations_are_listed_newest_first(scenario: Scenario) -> None:
     for name in "abc":
-        play.escalated(group_signature=f"v1:{name}")
-        play.advance(1)
-    play.escalated(group_signature="v1:a")
-    assert [group.signature for group in play.ledger.groups()] == ["v1:a", "v1:c", "v1:b"]
-    assert [group.signature for group in play.ledger.groups(limit=1)] == ["v1:a"]
-    assert [each.signature for each in play.ledger.escalations()] == [
+        scenario.escalated(group_signature=f"v1:{name}")
+        scenario.advance(1)
+    scenario.escalated(group_signature="v1:a")
+    assert [group.signature for group in scenario.ledger.groups()] == ["v1:a", "v1:c", "v1:b"]
+    assert [group.signature for group in scenario.ledger.groups(limit=1)] == ["v1:a"]
+    assert [each.signature for each in scenario.ledger.escalations()] == [
         *("v1:a", "v1:c", "v1:b", "v1:a")
     ]
 
 
-def test_a_tenant_sees_the_groups_it_has_open_ones_in(play: Stage) -> None:
-    play.escalated(group_signature="v1:a", labels={"tenant": "acme"})
-    play.escalated(group_signature="v1:b", labels={"tenant": "other"})
-    play.escalated(group_signature="v1:c")
-    assert [group.signature for group in play.ledger.groups(tenant="acme")] == ["v1:a"]
-    assert play.ledger.groups(tenant="nobody") == []
+def test_a_tenant_sees_the_groups_it_has_open_ones_in(scenario: Scenario) -> None:
+    scenario.escalated(group_signature="v1:a", labels={"tenant": "acme"})
+    scenario.escalated(group_signature="v1:b", labels={"tenant": "other"})
+    scenario.escalated(group_signature="v1:c")
+    assert [group.signature for group in scenario.ledger.groups(tenant="acme")] == ["v1:a"]
+    assert scenario.ledger.groups(tenant="nobody") == []
 
 
-def test_a_group_is_muted_and_unmuted(play: Stage) -> None:
-    assert not play.ledger.mute(SIGNATURE, until=5.0)
-    play.escalated(group_signature=SIGNATURE)
-    until = play.ledger.now() + 100
-    assert play.ledger.mute(SIGNATURE, until=until)
-    group = play.ledger.group(SIGNATURE)
+def test_a_group_is_muted_and_unmuted(scenario: Scenario) -> None:
+    assert not scenario.ledger.mute(SIGNATURE, until=5.0)
+    scenario.escalated(group_signature=SIGNATURE)
+    until = scenario.ledger.now() + 100
+    assert scenario.ledger.mute(SIGNATURE, until=until)
+    group = scenario.ledger.group(SIGNATURE)
     assert group is not None
     assert group.muted_until == pytest.approx(until)
-    play.escalated(group_signature=SIGNATURE)
-    assert play.ledger.mute(SIGNATURE, until=None)
-    group = play.ledger.group(SIGNATURE)
+    scenario.escalated(group_signature=SIGNATURE)
+    assert scenario.ledger.mute(SIGNATURE, until=None)
+    group = scenario.ledger.group(SIGNATURE)
     assert group is not None
     assert (group.muted_until, group.open) == (None, 2)
 
 
-def test_partitions_know_one_group_together(redis_stage: StageMaker) -> None:
-    play = redis_stage(partitions=3)
+def test_partitions_know_one_group_together(new_redis_scenario: ScenarioMaker) -> None:
+    scenario = new_redis_scenario(partitions=3)
     jobs = [
-        play.escalated(group_signature=SIGNATURE, labels={"tenant": f"t{n % 2}"}) for n in range(20)
+        scenario.escalated(group_signature=SIGNATURE, labels={"tenant": f"t{n % 2}"})
+        for n in range(20)
     ]
     assert {job_id[:3] for job_id in jobs} == {"p00", "p01", "p02"}
-    (group,) = play.ledger.groups()
+    (group,) = scenario.ledger.groups()
     assert (group.open, group.total, group.example) == (20, 20, jobs[-1])
     assert group.tenants == {"t0": 10, "t1": 10}
-    assert {each.job_id for each in play.ledger.escalations()} == set(jobs)
-    assert len(play.ledger.escalations(signature=SIGNATURE, limit=7)) == 7
-    assert play.ledger.mute(SIGNATURE, until=play.ledger.now() + 9)
+    assert {each.job_id for each in scenario.ledger.escalations()} == set(jobs)
+    assert len(scenario.ledger.escalations(signature=SIGNATURE, limit=7)) == 7
+    assert scenario.ledger.mute(SIGNATURE, until=scenario.ledger.now() + 9)
     for job_id in jobs:
-        play.end(f"{job_id}:1", "resolved")
-    assert play.ledger.groups() == []
-    (group,) = play.ledger.groups(only_open=False)
+        scenario.end(f"{job_id}:1", "resolved")
+    assert scenario.ledger.groups() == []
+    (group,) = scenario.ledger.groups(only_open=False)
     assert (group.open, group.total, group.task_types, group.tenants) == (0, 20, {}, {})
 
 
 # -- ending one ------------------------------------------------------------------------------------
 
 
-def test_who_ended_it_and_why_stays_on_record(play: Stage) -> None:
-    job_id = play.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
-    told = play.ledger.end_escalation(f"{job_id}:1", how="resolved", by="ada", note="known")
+def test_who_ended_it_and_why_stays_on_record(scenario: Scenario) -> None:
+    job_id = scenario.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
+    told = scenario.ledger.end_escalation(f"{job_id}:1", how="resolved", by="ada", note="known")
     assert told == Ended(state="resolved")
-    found = shown(play, f"{job_id}:1")
+    found = shown(scenario, f"{job_id}:1")
     assert (found.state, found.ended_by, found.note) == ("resolved", "ada", "known")
     assert found.ended_at is not None
-    assert play.view(job_id).state == "escalated"
-    assert play.ledger.escalations() == []
-    assert play.ledger.escalations(signature=SIGNATURE) == []
-    assert play.ledger.escalations(signature=SIGNATURE, only_open=False) == [found]
-    assert play.ledger.groups() == []
-    event = list(play.ledger.events())[-1]
+    assert scenario.view(job_id).state == "escalated"
+    assert scenario.ledger.escalations() == []
+    assert scenario.ledger.escalations(signature=SIGNATURE) == []
+    assert scenario.ledger.escalations(signature=SIGNATURE, only_open=False) == [found]
+    assert scenario.ledger.groups() == []
+    event = list(scenario.ledger.events())[-1]
     assert (event.type, event.data["state"], event.data["by"]) == ("escalation", "resolved", "ada")
 
 
 @pytest.mark.parametrize("how", ["resolved", "requeued", "cancelled"])
-def test_it_is_ended_once(play: Stage, how: Any) -> None:
-    job_id = play.escalated()
-    play.end(f"{job_id}:1", how)
+def test_it_is_ended_once(scenario: Scenario, how: Any) -> None:
+    job_id = scenario.escalated()
+    scenario.end(f"{job_id}:1", how)
     for again in ("resolved", "requeued", "cancelled"):
-        told = play.ledger.end_escalation(f"{job_id}:1", how=again, by="bob")
+        told = scenario.ledger.end_escalation(f"{job_id}:1", how=again, by="bob")
         assert told == ClaimRefused("finished", how)
-    assert shown(play, f"{job_id}:1").ended_by == "ada"
+    assert shown(scenario, f"{job_id}:1").ended_by == "ada"
 
 
 @pytest.mark.parametrize("how", ["resolved", "requeued", "cancelled"])
 @pytest.mark.parametrize("name", ["p00-unknown:1", "p00-unknown", "what", "", ":", "p00-a:b:c"])
-def test_what_does_not_exist_is_gone(play: Stage, how: Any, name: str) -> None:
-    assert play.ledger.escalation(name) is None
-    assert play.ledger.end_escalation(name, how=how, by="ada") == ClaimRefused("gone")
+def test_what_does_not_exist_is_gone(scenario: Scenario, how: Any, name: str) -> None:
+    assert scenario.ledger.escalation(name) is None
+    assert scenario.ledger.end_escalation(name, how=how, by="ada") == ClaimRefused("gone")
 
 
-def test_a_job_that_is_no_longer_kept_can_only_be_resolved(play: Stage) -> None:
-    job_id = play.escalated()
-    play.advance(play.settings.retention + 1)
-    play.sweep()
-    assert play.ledger.job(job_id) is None
-    told = play.ledger.end_escalation(f"{job_id}:1", how="requeued", by="ada")
+def test_a_job_that_is_no_longer_kept_can_only_be_resolved(scenario: Scenario) -> None:
+    job_id = scenario.escalated()
+    scenario.advance(scenario.settings.retention + 1)
+    scenario.sweep()
+    assert scenario.ledger.job(job_id) is None
+    told = scenario.ledger.end_escalation(f"{job_id}:1", how="requeued", by="ada")
     assert told == ClaimRefused("gone", "the job is no longer kept")
-    assert shown(play, f"{job_id}:1").state == "open"
-    play.end(f"{job_id}:1", "resolved")
-    told = play.ledger.end_escalation(f"{job_id}:1", how="requeued", by="ada")
+    assert shown(scenario, f"{job_id}:1").state == "open"
+    scenario.end(f"{job_id}:1", "resolved")
+    told = scenario.ledger.end_escalation(f"{job_id}:1", how="requeued", by="ada")
     assert told == ClaimRefused("finished", "resolved")
 
 
-def test_cancelling_one_cancels_its_job(play: Stage) -> None:
-    job_id = play.escalated()
-    play.end(f"{job_id}:1", "cancelled", note="not worth it")
-    view = play.view(job_id)
+def test_cancelling_one_cancels_its_job(scenario: Scenario) -> None:
+    job_id = scenario.escalated()
+    scenario.end(f"{job_id}:1", "cancelled", note="not worth it")
+    view = scenario.view(job_id)
     assert (view.state, view.reason, view.detail) == ("cancelled", "cancelled", "not worth it")
-    assert [each.id for each in play.ledger.jobs(state="cancelled")] == [job_id]
-    assert play.ledger.jobs(state="escalated") == []
+    assert [each.id for each in scenario.ledger.jobs(state="cancelled")] == [job_id]
+    assert scenario.ledger.jobs(state="escalated") == []
 
 
-def test_cancelling_a_cycle_s_leaves_a_job_that_succeeded(play: Stage) -> None:
-    job_id, entry = play.repaired()
-    play.advance(601)
-    lease = play.take_recheck(entry).lease
-    play.ledger.settle_cycle(
+def test_cancelling_a_cycle_s_leaves_a_job_that_succeeded(scenario: Scenario) -> None:
+    job_id, entry = scenario.repaired()
+    scenario.advance(601)
+    lease = scenario.take_recheck(entry).lease
+    scenario.ledger.settle_cycle(
         lease, status="escalated", score=1, failure=CycleFailure(reason="no_answer")
     )
-    play.end(entry.cycle_id, "cancelled")
-    assert play.view(job_id).state == "succeeded"
+    scenario.end(entry.cycle_id, "cancelled")
+    assert scenario.view(job_id).state == "succeeded"
 
 
 # -- requeueing ------------------------------------------------------------------------------------
 
 
-def worn_out(play: Stage, **fields: Any) -> str:
+def worn_out(scenario: Scenario, **fields: Any) -> str:
     """A job that used two attempts, 20 tokens and a second, and was escalated."""
-    job_id = play.submit(**fields)
-    claim = play.take(job_id)
-    play.ledger.store_output(claim.lease, answer("first"))
-    play.settle(claim, retries_at_once(claim, score=60.0))
-    claim = play.take(job_id, 2)
-    play.ledger.store_output(claim.lease, answer("second"))
-    play.settle(claim, escalates(claim, score=30.0, group_signature=SIGNATURE))
+    job_id = scenario.submit(**fields)
+    claim = scenario.take(job_id)
+    scenario.ledger.store_output(claim.lease, answer("first"))
+    scenario.settle(claim, retries_at_once(claim, score=60.0))
+    claim = scenario.take(job_id, 2)
+    scenario.ledger.store_output(claim.lease, answer("second"))
+    scenario.settle(claim, escalates(claim, score=30.0, group_signature=SIGNATURE))
     return job_id
 
 
-def test_a_requeued_job_starts_anew(play: Stage) -> None:
+def test_a_requeued_job_starts_anew(scenario: Scenario) -> None:
     """Memory, budgets, limits and the deadline count from here."""
-    job_id = worn_out(play, deadline=LONG, priority=3)
-    play.advance(LONG - 10)
+    job_id = worn_out(scenario, deadline=LONG, priority=3)
+    scenario.advance(LONG - 10)
     decoding = Decoding(temperature=0.9)
-    ended = play.end(f"{job_id}:2", "requeued", prompt="In other words.", decoding=decoding)
+    ended = scenario.end(f"{job_id}:2", "requeued", prompt="In other words.", decoding=decoding)
     assert ended.publication == Publication(Entry("attempt", job_id, 3), "attempt", 3)
-    view = play.view(job_id)
+    view = scenario.view(job_id)
     assert (view.state, view.reason, view.finished_at) == ("queued", None, None)
-    play.advance(LONG - 10)  # the deadline is as far as it was at first
-    claim = play.take(job_id, 3)
+    scenario.advance(LONG - 10)  # the deadline is as far as it was at first
+    claim = scenario.take(job_id, 3)
     assert (claim.plan.mode, claim.plan.since) == ("initial", 2)
     assert (claim.plan.prompt, claim.plan.decoding) == ("In other words.", decoding)
     assert claim.memory.counts == {}
@@ -369,206 +363,212 @@ def test_a_requeued_job_starts_anew(play: Stage) -> None:
     assert RetryPolicy.from_spec(PolicySpec(max_attempts=2), since=2).max_attempts == 4
 
 
-def test_a_requeued_job_keeps_what_it_had(play: Stage) -> None:
-    job_id = worn_out(play)
-    play.end(f"{job_id}:2", "requeued")
-    claim = play.take(job_id, 3)
-    play.ledger.store_output(claim.lease, answer("third"))
-    play.settle(claim, retries_at_once(claim, score=10.0))
-    claim = play.take(job_id, 4)
-    play.settle(claim, escalates(claim, score=20.0))
-    view = play.view(job_id)
+def test_a_requeued_job_keeps_what_it_had(scenario: Scenario) -> None:
+    job_id = worn_out(scenario)
+    scenario.end(f"{job_id}:2", "requeued")
+    claim = scenario.take(job_id, 3)
+    scenario.ledger.store_output(claim.lease, answer("third"))
+    scenario.settle(claim, retries_at_once(claim, score=10.0))
+    claim = scenario.take(job_id, 4)
+    scenario.settle(claim, escalates(claim, score=20.0))
+    view = scenario.view(job_id)
     assert [a.output.text if a.output else None for a in view.attempts] == [
         *("first", "second", "third", None)
     ]
     assert (view.best_attempt, view.tokens, view.seconds) == (1, 30, 1.5)
     assert [cycle.source_attempt for cycle in view.cycles] == [1, 3]
-    assert [each.id for each in play.ledger.escalations()] == [f"{job_id}:4"]
-    assert len(play.ledger.escalations(only_open=False)) == 2
+    assert [each.id for each in scenario.ledger.escalations()] == [f"{job_id}:4"]
+    assert len(scenario.ledger.escalations(only_open=False)) == 2
 
 
-def test_every_cycle_of_a_job_that_was_requeued_is_still_shown(play: Stage) -> None:
-    job_id = play.submit()
+def test_every_cycle_of_a_job_that_was_requeued_is_still_shown(scenario: Scenario) -> None:
+    job_id = scenario.submit()
     for number in (1, 3):  # two loops before, none after
-        claim = play.take(job_id, number)
-        play.settle(claim, retries_at_once(claim))
-        claim = play.take(job_id, number + 1)
+        claim = scenario.take(job_id, number)
+        scenario.settle(claim, retries_at_once(claim))
+        claim = scenario.take(job_id, number + 1)
         then = retries_by_policy(claim) if number == 1 else escalates(claim)
-        play.settle(claim, then)
-    play.end(f"{job_id}:4", "requeued")
-    assert len(play.view(job_id).cycles) == 2
-    claim = play.take(job_id, 5)
-    play.settle(claim, escalates(claim))
-    play.end(f"{job_id}:5", "requeued")
-    assert [cycle.loop_index for cycle in play.view(job_id).cycles] == [1, 2]
+        scenario.settle(claim, then)
+    scenario.end(f"{job_id}:4", "requeued")
+    assert len(scenario.view(job_id).cycles) == 2
+    claim = scenario.take(job_id, 5)
+    scenario.settle(claim, escalates(claim))
+    scenario.end(f"{job_id}:5", "requeued")
+    assert [cycle.loop_index for cycle in scenario.view(job_id).cycles] == [1, 2]
 
 
-def test_what_was_spent_after_a_requeue_counts_and_what_was_before_does_not(play: Stage) -> None:
-    job_id = worn_out(play)
-    play.end(f"{job_id}:2", "requeued")
-    claim = play.take(job_id, 3)
-    play.ledger.store_output(claim.lease, answer())
-    play.settle(claim, retries_at_once(claim))
-    claim = play.take(job_id, 4)
+def test_what_was_spent_after_a_requeue_counts_and_what_was_before_does_not(
+    scenario: Scenario,
+) -> None:
+    job_id = worn_out(scenario)
+    scenario.end(f"{job_id}:2", "requeued")
+    claim = scenario.take(job_id, 3)
+    scenario.ledger.store_output(claim.lease, answer())
+    scenario.settle(claim, retries_at_once(claim))
+    claim = scenario.take(job_id, 4)
     assert (claim.tokens_used, claim.seconds_used, claim.loops) == (10, 0.5, 1)
     assert set(claim.memory.counts.values()) == {1}
 
 
-def test_a_shared_memory_is_not_forgotten(play: Stage) -> None:
-    job_id = worn_out(play, memory_scope="task_type")
-    play.end(f"{job_id}:2", "requeued")
-    assert play.take(job_id, 3).memory.counts == {"json_invalid|$": 2}
+def test_a_shared_memory_is_not_forgotten(scenario: Scenario) -> None:
+    job_id = worn_out(scenario, memory_scope="task_type")
+    scenario.end(f"{job_id}:2", "requeued")
+    assert scenario.take(job_id, 3).memory.counts == {"json_invalid|$": 2}
 
 
-def test_a_requeued_job_is_kept_until_it_ends_again_and_no_longer(play: Stage) -> None:
-    job_id = worn_out(play)
-    play.advance(play.settings.retention - 100)
-    play.end(f"{job_id}:2", "requeued")
-    play.advance(play.settings.retention + 100)
-    play.sweep()
-    assert len(play.view(job_id).attempts) == 3
-    claim = play.take(job_id, 3)
+def test_a_requeued_job_is_kept_until_it_ends_again_and_no_longer(scenario: Scenario) -> None:
+    job_id = worn_out(scenario)
+    scenario.advance(scenario.settings.retention - 100)
+    scenario.end(f"{job_id}:2", "requeued")
+    scenario.advance(scenario.settings.retention + 100)
+    scenario.sweep()
+    assert len(scenario.view(job_id).attempts) == 3
+    claim = scenario.take(job_id, 3)
     assert claim.job.task_type == "extract"
-    play.settle(claim, succeeds(claim))
-    play.advance(play.settings.retention - 100)
-    assert play.attempt(job_id, 1).output == answer("first")
-    play.advance(200)
-    assert play.ledger.job(job_id) is None
-    play.sweep()
-    assert play.ledger.jobs() == []
-    assert shown(play, f"{job_id}:2").state == "requeued"
+    scenario.settle(claim, succeeds(claim))
+    scenario.advance(scenario.settings.retention - 100)
+    assert scenario.attempt(job_id, 1).output == answer("first")
+    scenario.advance(200)
+    assert scenario.ledger.job(job_id) is None
+    scenario.sweep()
+    assert scenario.ledger.jobs() == []
+    assert shown(scenario, f"{job_id}:2").state == "requeued"
 
 
-def test_a_requeued_attempt_that_nobody_publishes_is_found_by_the_sweep(play: Stage) -> None:
-    job_id = play.escalated()
-    play.end(f"{job_id}:1", "requeued")
-    play.advance(play.settings.outbox_grace + 1)
-    assert play.swept() == {f"a:{job_id}/2"}
+def test_a_requeued_attempt_that_nobody_publishes_is_found_by_the_sweep(scenario: Scenario) -> None:
+    job_id = scenario.escalated()
+    scenario.end(f"{job_id}:1", "requeued")
+    scenario.advance(scenario.settings.outbox_grace + 1)
+    assert scenario.swept() == {f"a:{job_id}/2"}
 
 
 def test_a_job_that_runs_again_cannot_be_requeued_by_another_of_its_escalations(
-    play: Stage,
+    scenario: Scenario,
 ) -> None:
     """A job that succeeded has two late verifications that failed."""
-    job_id = play.submit()
+    job_id = scenario.submit()
     for number in (1, 3):
-        claim = play.take(job_id, number)
-        play.settle(claim, retries_at_once(claim))
-        claim = play.take(job_id, number + 1)
-        play.settle(claim, retries_by_policy(claim) if number == 1 else succeeds(claim))
-    play.advance(601)
+        claim = scenario.take(job_id, number)
+        scenario.settle(claim, retries_at_once(claim))
+        claim = scenario.take(job_id, number + 1)
+        scenario.settle(claim, retries_by_policy(claim) if number == 1 else succeeds(claim))
+    scenario.advance(601)
     cycles = [Entry("cycle", job_id, 1, 1), Entry("cycle", job_id, 3, 2)]
     for entry in cycles:
-        lease = play.take_recheck(entry).lease
-        play.ledger.settle_cycle(
+        lease = scenario.take_recheck(entry).lease
+        scenario.ledger.settle_cycle(
             lease, status="escalated", score=1, failure=CycleFailure(reason="no_answer")
         )
     first, second = (entry.cycle_id for entry in cycles)
-    play.end(first, "requeued")
-    assert play.ledger.end_escalation(second, how="requeued", by="ada") == ClaimRefused("held")
-    claim = play.take(job_id, 5)
-    play.settle(claim, succeeds(claim))
-    assert play.end(second, "requeued").publication is not None
-    assert play.take(job_id, 6).plan.since == 5
+    scenario.end(first, "requeued")
+    assert scenario.ledger.end_escalation(second, how="requeued", by="ada") == ClaimRefused("held")
+    claim = scenario.take(job_id, 5)
+    scenario.settle(claim, succeeds(claim))
+    assert scenario.end(second, "requeued").publication is not None
+    assert scenario.take(job_id, 6).plan.since == 5
 
 
-def test_a_requeued_job_of_a_lane_waits_in_its_lane(play: Stage) -> None:
-    job_id = play.submit_elsewhere(deadline=LONG)
-    claim = play.take(job_id)
-    play.settle(claim, cut_short(claim))
-    play.advance(LONG + 500)
-    assert play.end(f"{job_id}:1", "requeued").publication is None
-    assert play.waiting() == f"a:{job_id}/2"
-    play.advance(LONG + 1)
-    play.sweep()
-    assert play.view(job_id).reason == "deadline"
-    assert shown(play, f"{job_id}:2").signature == "reason:deadline"
+def test_a_requeued_job_of_a_lane_waits_in_its_lane(scenario: Scenario) -> None:
+    job_id = scenario.submit_elsewhere(deadline=LONG)
+    claim = scenario.take(job_id)
+    scenario.settle(claim, cut_short(claim))
+    scenario.advance(LONG + 500)
+    assert scenario.end(f"{job_id}:1", "requeued").publication is None
+    assert scenario.waiting() == f"a:{job_id}/2"
+    scenario.advance(LONG + 1)
+    scenario.sweep()
+    assert scenario.view(job_id).reason == "deadline"
+    assert shown(scenario, f"{job_id}:2").signature == "reason:deadline"
 
 
-def test_a_requeued_job_with_a_cycle_still_to_be_verified(play: Stage) -> None:
+def test_a_requeued_job_with_a_cycle_still_to_be_verified(scenario: Scenario) -> None:
     """Its delayed verification waits until the job has ended again."""
-    job_id = play.submit()
+    job_id = scenario.submit()
     for number in (1, 3):
-        claim = play.take(job_id, number)
-        play.settle(claim, retries_at_once(claim))
-        claim = play.take(job_id, number + 1)
-        play.settle(claim, retries_by_policy(claim) if number == 1 else succeeds(claim))
-    play.advance(601)
+        claim = scenario.take(job_id, number)
+        scenario.settle(claim, retries_at_once(claim))
+        claim = scenario.take(job_id, number + 1)
+        scenario.settle(claim, retries_by_policy(claim) if number == 1 else succeeds(claim))
+    scenario.advance(601)
     first, second = Entry("cycle", job_id, 1, 1), Entry("cycle", job_id, 3, 2)
-    lease = play.take_recheck(first).lease
-    play.ledger.settle_cycle(
+    lease = scenario.take_recheck(first).lease
+    scenario.ledger.settle_cycle(
         lease, status="escalated", score=1, failure=CycleFailure(reason="no_answer")
     )
-    play.end(first.cycle_id, "requeued")
-    assert play.refused_recheck(second) == ClaimRefused("early")
-    claim = play.take(job_id, 5)
-    play.settle(claim, succeeds(claim))
-    play.advance(play.settings.lease + 1)
-    lease = play.take_recheck(second).lease
-    assert play.ledger.settle_cycle(lease, status="completed", score=90)
-    statuses = [cycle.status for cycle in play.view(job_id).cycles]
+    scenario.end(first.cycle_id, "requeued")
+    assert scenario.refused_recheck(second) == ClaimRefused("early")
+    claim = scenario.take(job_id, 5)
+    scenario.settle(claim, succeeds(claim))
+    scenario.advance(scenario.settings.lease + 1)
+    lease = scenario.take_recheck(second).lease
+    assert scenario.ledger.settle_cycle(lease, status="completed", score=90)
+    statuses = [cycle.status for cycle in scenario.view(job_id).cycles]
     assert statuses == [CycleStatus.ESCALATED, CycleStatus.COMPLETED]
 
 
-def test_a_requeued_job_tells_so(play: Stage) -> None:
-    job_id = play.escalated(labels={"tenant": "acme"})
-    play.end(f"{job_id}:1", "requeued")
-    told = [event.data for event in play.ledger.events() if event.type == "job"][-1]
+def test_a_requeued_job_tells_so(scenario: Scenario) -> None:
+    job_id = scenario.escalated(labels={"tenant": "acme"})
+    scenario.end(f"{job_id}:1", "requeued")
+    told = [event.data for event in scenario.ledger.events() if event.type == "job"][-1]
     assert (told["state"], told["requeued"], told["tenant"]) == ("queued", True, "acme")
 
 
 # -- how long they are kept ------------------------------------------------------------------------
 
 
-def test_open_ones_stay_and_ended_ones_go_after_their_retention(play: Stage) -> None:
+def test_open_ones_stay_and_ended_ones_go_after_their_retention(scenario: Scenario) -> None:
     kept, gone = (
-        play.escalated(group_signature="v1:kept"),
-        play.escalated(group_signature="v1:gone"),
+        scenario.escalated(group_signature="v1:kept"),
+        scenario.escalated(group_signature="v1:gone"),
     )
-    play.end(f"{gone}:1", "resolved")
-    play.advance(play.settings.cycle_retention + 1)
-    play.sweep()
-    assert play.ledger.escalation(f"{gone}:1") is None
-    assert [each.job_id for each in play.ledger.escalations(only_open=False)] == [kept]
-    assert [group.signature for group in play.ledger.groups(only_open=False)] == ["v1:kept"]
+    scenario.end(f"{gone}:1", "resolved")
+    scenario.advance(scenario.settings.cycle_retention + 1)
+    scenario.sweep()
+    assert scenario.ledger.escalation(f"{gone}:1") is None
+    assert [each.job_id for each in scenario.ledger.escalations(only_open=False)] == [kept]
+    assert [group.signature for group in scenario.ledger.groups(only_open=False)] == ["v1:kept"]
 
 
-def test_a_group_that_comes_again_is_kept_with_its_history(play: Stage) -> None:
-    job_id = play.escalated(group_signature=SIGNATURE)
-    play.end(f"{job_id}:1", "resolved")
-    play.advance(play.settings.cycle_retention - 100)
-    play.escalated(group_signature=SIGNATURE)
-    play.advance(200)
-    play.sweep()
-    group = play.ledger.group(SIGNATURE)
+def test_a_group_that_comes_again_is_kept_with_its_history(scenario: Scenario) -> None:
+    job_id = scenario.escalated(group_signature=SIGNATURE)
+    scenario.end(f"{job_id}:1", "resolved")
+    scenario.advance(scenario.settings.cycle_retention - 100)
+    scenario.escalated(group_signature=SIGNATURE)
+    scenario.advance(200)
+    scenario.sweep()
+    group = scenario.ledger.group(SIGNATURE)
     assert group is not None
     assert (group.open, group.total) == (1, 2)
 
 
-def test_over_the_cap_the_oldest_ended_ones_go_first_then_the_oldest(stage: StageMaker) -> None:
-    play = stage(escalations_cap=100)
+def test_over_the_cap_the_oldest_ended_ones_go_first_then_the_oldest(
+    new_scenario: ScenarioMaker,
+) -> None:
+    scenario = new_scenario(escalations_cap=100)
     jobs = []
     for n in range(105):
-        play.advance(0.01)
-        jobs.append(play.escalated(group_signature=SIGNATURE, labels={"tenant": f"t{n % 3}"}))
+        scenario.advance(0.01)
+        jobs.append(scenario.escalated(group_signature=SIGNATURE, labels={"tenant": f"t{n % 3}"}))
     for job_id in (jobs[50], jobs[60]):
-        play.end(f"{job_id}:1", "resolved")
+        scenario.end(f"{job_id}:1", "resolved")
     for _ in range(2):  # ended ones first, in a sweep of their own
-        play.sweep()
-    left = [each.job_id for each in reversed(play.ledger.escalations(only_open=False, limit=500))]
+        scenario.sweep()
+    left = [
+        each.job_id for each in reversed(scenario.ledger.escalations(only_open=False, limit=500))
+    ]
     assert left == [job_id for job_id in jobs[3:] if job_id not in (jobs[50], jobs[60])]
-    group = play.ledger.group(SIGNATURE)
+    group = scenario.ledger.group(SIGNATURE)
     assert group is not None
     assert group.open == sum(group.tenants.values()) == group.task_types["extract"] == 100
-    assert len(play.ledger.escalations(signature=SIGNATURE, limit=500)) == 100
+    assert len(scenario.ledger.escalations(signature=SIGNATURE, limit=500)) == 100
 
 
 def test_an_ended_escalation_leaves_nothing_without_an_end(
-    redis_stage: StageMaker, redis_client: redis.Redis
+    new_redis_scenario: ScenarioMaker, redis_client: redis.Redis
 ) -> None:
-    play = redis_stage()
+    scenario = new_redis_scenario()
     for how in ("resolved", "cancelled"):
-        play.end(f"{play.escalated(group_signature=f'v1:{how}')}:1", how)
+        scenario.end(f"{scenario.escalated(group_signature=f'v1:{how}')}:1", how)
     endless = {
         name.rpartition("}:")[2]
         for name in redis_client.scan_iter(count=1000)

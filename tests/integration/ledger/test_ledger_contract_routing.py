@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.ledger_stage import Stage, StageMaker, make_job, retries_at_once, retries_by_policy
+from support.jobs import make_job
+from support.ledger_scenario import Scenario, ScenarioMaker
+from support.settlements import retries_at_once, retries_by_policy
 
 from mulligan.policies.jobs.job import Mode
 from mulligan.policies.jobs.routing import priority_of, queue_of
@@ -20,46 +22,48 @@ MODES: dict[Mode, Callable[[Claim], Settlement] | None] = {
 
 
 @pytest.fixture
-def play(stage: StageMaker) -> Stage:
-    return stage()
+def scenario(new_scenario: ScenarioMaker) -> Scenario:
+    return new_scenario()
 
 
-def waiting(play: Stage, mode: Mode) -> Publication:
+def waiting(scenario: Scenario, mode: Mode) -> Publication:
     """An attempt of this mode, as it was published at first."""
-    told = play.offer(make_job(priority=PRIORITY))
+    told = scenario.offer(make_job(priority=PRIORITY))
     assert isinstance(told, Accepted)
     settlement = MODES[mode]
     if settlement is None:
         assert told.publication is not None
         return told.publication
-    first = play.take(told.id)
-    published = play.settle(first, settlement(first))
+    first = scenario.take(told.id)
+    published = scenario.settle(first, settlement(first))
     assert published is not None
     return published
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_attempt_is_always_published_where_the_policy_says(play: Stage, mode: Mode) -> None:
+def test_an_attempt_is_always_published_where_the_policy_says(
+    scenario: Scenario, mode: Mode
+) -> None:
     """Given an attempt of each mode, when it is published at first, when its message was lost, when
     its worker gave it back, and when its worker died, then its queue and its priority are the
     policy's."""
-    published = waiting(play, mode)
+    published = waiting(scenario, mode)
     entry: Entry = published.entry
     expected = Publication(entry, queue_of(mode), priority_of(mode, PRIORITY))
     assert published == expected
-    play.advance(play.settings.outbox_grace + 1)
-    assert play.sweep() == [expected]
-    claim = play.take(entry.job_id, entry.attempt)
-    assert play.ledger.requeue(claim.lease, delay=1, detail="a fault") is None
-    play.advance(2)
-    assert play.sweep() == [expected]
-    play.take(entry.job_id, entry.attempt)
-    play.advance(play.settings.lease + 1)
-    assert play.sweep() == [expected]
+    scenario.advance(scenario.settings.outbox_grace + 1)
+    assert scenario.sweep() == [expected]
+    claim = scenario.take(entry.job_id, entry.attempt)
+    assert scenario.ledger.requeue(claim.lease, delay=1, detail="a fault") is None
+    scenario.advance(2)
+    assert scenario.sweep() == [expected]
+    scenario.take(entry.job_id, entry.attempt)
+    scenario.advance(scenario.settings.lease + 1)
+    assert scenario.sweep() == [expected]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_pause_of_its_queue_holds_an_attempt_back(play: Stage, mode: Mode) -> None:
-    entry = waiting(play, mode).entry
-    play.ledger.pause(f"queue:{queue_of(mode)}")
-    assert play.refusal(entry.job_id, entry.attempt).reason == "paused"
+def test_a_pause_of_its_queue_holds_an_attempt_back(scenario: Scenario, mode: Mode) -> None:
+    entry = waiting(scenario, mode).entry
+    scenario.ledger.pause(f"queue:{queue_of(mode)}")
+    assert scenario.refusal(entry.job_id, entry.attempt).reason == "paused"

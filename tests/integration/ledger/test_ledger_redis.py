@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,19 +11,11 @@ from typing import Any
 
 import pytest
 import redis
-from support.ledger_stage import (
-    SettingsMaker,
-    Stage,
-    StageMaker,
-    answer,
-    escalates,
-    make_job,
-    passed,
-    retries_at_once,
-    retries_by_policy,
-    succeeds,
-    until,
-)
+from support.jobs import answer, make_job, passed
+from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
+from support.redis_server import RedisServer
+from support.settlements import escalates, retries_at_once, retries_by_policy, succeeds
+from support.waiting import until
 
 from mulligan.policies.jobs.breaker import BreakerPolicy
 from mulligan.tasks.ports.errors import LedgerUnavailable, TransportFault
@@ -43,7 +34,6 @@ from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.ledger.stores.breakers import RedisBreakers
-from mulligan.workers.local.embedded_redis import find_server
 from mulligan.workers.settings.model import Settings
 
 # -- scripts ------------------------------------------------------------------------------------
@@ -91,47 +81,17 @@ def test_a_job_is_seen_as_it_is_at_one_moment(ledger: RedisLedger) -> None:
 # -- patience -----------------------------------------------------------------------------------
 
 
-class OwnRedis:
-    """A server that a test may stop and start."""
-
-    def __init__(self, folder: Path) -> None:
-        self.socket = folder / "redis.sock"
-        self.url = f"unix://{self.socket}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        argv = [find_server(), "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
-        self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, cwd=self.socket.parent)
-        until(self.answers)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def send_signal(self, number: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    def answers(self) -> bool:
-        try:
-            return bool(connect(self.url).ping())
-        except redis.RedisError:
-            return False
-
-
 @pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[OwnRedis]:
-    server = OwnRedis(tmp_path)
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path)
     yield server
-    server.stop()
+    server.kill()
 
 
 def test_a_ledger_that_stays_away_is_unavailable(
-    own_redis: OwnRedis, settings: SettingsMaker
+    own_redis: RedisServer, settings: SettingsMaker
 ) -> None:
-    ledger = RedisLedger(connect(own_redis.url), settings(), patience=0.2)
+    ledger = RedisLedger(connect(own_redis.ledger_url), settings(), patience=0.2)
     with pytest.raises(LedgerUnavailable, match="the ledger is away"):
         ledger.accept([submission(ledger)])
     with pytest.raises(LedgerUnavailable):
@@ -139,14 +99,14 @@ def test_a_ledger_that_stays_away_is_unavailable(
 
 
 def test_a_ledger_that_comes_back_in_time_is_waited_for(
-    own_redis: OwnRedis, settings: SettingsMaker
+    own_redis: RedisServer, settings: SettingsMaker
 ) -> None:
     """Given a server that dies under an open connection, when it is back within the patience,
     then the calls that waited succeed."""
     own_redis.start()
-    ledger = RedisLedger(connect(own_redis.url), settings(), patience=60)
+    ledger = RedisLedger(connect(own_redis.ledger_url), settings(), patience=60)
     ledger.now()
-    own_redis.stop()
+    own_redis.kill()
     made = ledger.round_trips
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(ledger.accept, [submission(ledger)]) for _ in range(2)]
@@ -158,12 +118,12 @@ def test_a_ledger_that_comes_back_in_time_is_waited_for(
 
 
 def test_a_ledger_that_hangs_without_dying_is_away_too(
-    own_redis: OwnRedis, settings: SettingsMaker
+    own_redis: RedisServer, settings: SettingsMaker
 ) -> None:
     """Given a server that takes requests and says nothing, then nobody waits for ever; and what
     it says late, once it goes on, is not taken for the answer to the next request."""
     own_redis.start()
-    hasty = connect(f"{own_redis.url}?socket_timeout=0.2")
+    hasty = connect(f"{own_redis.ledger_url}?socket_timeout=0.2")
     ledger = RedisLedger(hasty, settings(), patience=0)
     new = submission(ledger)
     ledger.now()
@@ -175,7 +135,7 @@ def test_a_ledger_that_hangs_without_dying_is_away_too(
     (told,) = ledger.accept([new])
     assert isinstance(told, Accepted)
     assert [row.id for row in ledger.jobs()] == [new.id]
-    assert connect(own_redis.url).get_connection_kwargs()["socket_timeout"] == SOCKET_TIMEOUT
+    assert connect(own_redis.ledger_url).get_connection_kwargs()["socket_timeout"] == SOCKET_TIMEOUT
 
 
 # -- the time -----------------------------------------------------------------------------------
@@ -196,31 +156,31 @@ def scripts_sent(client: redis.Redis, work: Callable[[], None]) -> dict[str, str
     return found
 
 
-def every_step(play: Stage) -> None:
-    play.sweep()
-    play.repaired()
-    play.ledger.renew([play.take(play.submit()).lease])
-    play.ledger.requeue(play.take(play.submit()).lease, delay=5, detail="busy")
-    play.hand_over(checked := play.submit(), [0])
-    play.ledger.store_result(play.take_check(checked, 0).lease, passed(), elapsed=0)
-    play.ledger.stamp([Entry("attempt", play.submit(), 1)])
-    play.ledger.cancel(play.submit())
-    play.end(f"{play.escalated()}:1", "resolved")
-    play.submit_elsewhere()
-    play.waiting()
-    play.view(checked)
+def every_step(scenario: Scenario) -> None:
+    scenario.sweep()
+    scenario.repaired()
+    scenario.ledger.renew([scenario.take(scenario.submit()).lease])
+    scenario.ledger.requeue(scenario.take(scenario.submit()).lease, delay=5, detail="busy")
+    scenario.hand_over(checked := scenario.submit(), [0])
+    scenario.ledger.store_result(scenario.take_check(checked, 0).lease, passed(), elapsed=0)
+    scenario.ledger.stamp([Entry("attempt", scenario.submit(), 1)])
+    scenario.ledger.cancel(scenario.submit())
+    scenario.end(f"{scenario.escalated()}:1", "resolved")
+    scenario.submit_elsewhere()
+    scenario.waiting()
+    scenario.view(checked)
 
 
 def test_a_ledger_in_production_never_sends_a_time(
-    redis_client: redis.Redis, redis_stage: StageMaker, settings: SettingsMaker
+    redis_client: redis.Redis, new_redis_scenario: ScenarioMaker, settings: SettingsMaker
 ) -> None:
     """Scripts take the time from Redis. Only the ledger of a test overrides it."""
     ledger = open_ledger(settings(), patience=5)
-    every_step(Stage(ledger, settings()))  # so that the server knows the scripts
-    sent = scripts_sent(redis_client, lambda: every_step(Stage(ledger, settings())))
+    every_step(Scenario(ledger, settings()))  # so that the server knows the scripts
+    sent = scripts_sent(redis_client, lambda: every_step(Scenario(ledger, settings())))
     assert len(sent) > 12
     assert [name for name, command in sent.items() if "now_ms" in command] == []
-    sent = scripts_sent(redis_client, lambda: every_step(redis_stage()))
+    sent = scripts_sent(redis_client, lambda: every_step(new_redis_scenario()))
     assert [name for name, command in sent.items() if "now_ms" not in command] == []
 
 
@@ -292,42 +252,42 @@ def _untagged(name: str) -> str:
     return re.sub(r"\{p\d\d\}", "{pNN}", name)
 
 
-def whole_life(play: Stage) -> None:
+def whole_life(scenario: Scenario) -> None:
     """Every kind of thing that can happen to jobs."""
-    _, entry = play.repaired()
-    play.advance(601)
-    play.sweep()
-    lease = play.take_recheck(entry).lease
-    play.ledger.settle_cycle(lease, status="completed", score=100)
-    lost = play.submit(memory_scope="task_type")
-    play.ledger.stamp([Entry("attempt", lost, 1)])
-    claim = play.take(lost)
+    _, entry = scenario.repaired()
+    scenario.advance(601)
+    scenario.sweep()
+    lease = scenario.take_recheck(entry).lease
+    scenario.ledger.settle_cycle(lease, status="completed", score=100)
+    lost = scenario.submit(memory_scope="task_type")
+    scenario.ledger.stamp([Entry("attempt", lost, 1)])
+    claim = scenario.take(lost)
     remedy = Remedy(coarse="json", technique="shorter", worked=True)
-    play.settle(claim, retries_by_policy(claim, remedy=remedy))
-    claim = play.take(lost, 2)
-    play.settle(claim, escalates(claim))
-    checked = play.submit()
-    play.hand_over(checked, [0])
-    last = play.ledger.store_result(play.take_check(checked, 0).lease, passed(), elapsed=0)
+    scenario.settle(claim, retries_by_policy(claim, remedy=remedy))
+    claim = scenario.take(lost, 2)
+    scenario.settle(claim, escalates(claim))
+    checked = scenario.submit()
+    scenario.hand_over(checked, [0])
+    last = scenario.ledger.store_result(scenario.take_check(checked, 0).lease, passed(), elapsed=0)
     assert isinstance(last, Claim)
-    play.settle(last, succeeds(last))
-    play.ledger.cancel(play.submit())
-    done_elsewhere(play)
-    for escalation in play.ledger.escalations():
-        play.end(escalation.id, "resolved")
+    scenario.settle(last, succeeds(last))
+    scenario.ledger.cancel(scenario.submit())
+    done_elsewhere(scenario)
+    for escalation in scenario.ledger.escalations():
+        scenario.end(escalation.id, "resolved")
 
 
-def done_elsewhere(play: Stage) -> None:
+def done_elsewhere(scenario: Scenario) -> None:
     """Two tasks of a tenant's subject: one was repaired, the other is in its hand for ever."""
     note = SessionNote(entry="a:1", task_type="t", mode="initial", seconds=1, loop=True, window=500)
     for number in (1, 2):
-        job_id = play.submit_elsewhere(labels={"tenant": "acme"}, deadline=900)
-        claim = play.take(job_id)
-        play.ledger.store_output(claim.lease, answer())
-        play.settle(claim, retries_at_once(claim, session=note))
-        claim = play.take(job_id, 2)
+        job_id = scenario.submit_elsewhere(labels={"tenant": "acme"}, deadline=900)
+        claim = scenario.take(job_id)
+        scenario.ledger.store_output(claim.lease, answer())
+        scenario.settle(claim, retries_at_once(claim, session=note))
+        claim = scenario.take(job_id, 2)
         if number == 1:
-            play.settle(claim, succeeds(claim, verify_on="lane"))
+            scenario.settle(claim, succeeds(claim, verify_on="lane"))
 
 
 def seen_keys(client: redis.Redis) -> dict[str, str]:
@@ -336,25 +296,25 @@ def seen_keys(client: redis.Redis) -> dict[str, str]:
 
 
 def test_every_key_is_in_the_table_and_under_one_hash_tag(
-    redis_stage: StageMaker, redis_client: redis.Redis, settings: SettingsMaker
+    new_redis_scenario: ScenarioMaker, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
-    play = redis_stage()
-    whole_life(play)
-    play.escalated(labels={"tenant": "acme"})
-    play.ledger.pause("queue:attempt")
-    play.refusal(play.submit())
-    play.ledger.resume("queue:attempt")
-    play.ledger.pause("queue:verify")
+    scenario = new_redis_scenario()
+    whole_life(scenario)
+    scenario.escalated(labels={"tenant": "acme"})
+    scenario.ledger.pause("queue:attempt")
+    scenario.refusal(scenario.submit())
+    scenario.ledger.resume("queue:attempt")
+    scenario.ledger.pause("queue:verify")
     blob_store(settings()).put(b"a workspace")
-    assert isinstance(play.ledger, RedisLedger)
+    assert isinstance(scenario.ledger, RedisLedger)
     policy = BreakerPolicy(threshold=1)
     breakers = RedisBreakers(
-        play.ledger.calls, prefix="mulligan", now=play.ledger.now, policy=policy
+        scenario.ledger.calls, prefix="mulligan", now=scenario.ledger.now, policy=policy
     )
     breakers.fault(TransportFault("503", "provider"))
-    claimed = play.submit()
-    play.take(claimed)
-    play.submit()
+    claimed = scenario.submit()
+    scenario.take(claimed)
+    scenario.submit()
     found = seen_keys(redis_client)
     assert {re.sub(r"^mulligan:\{(\w+)\}:.*", r"\1", name) for name in found} == {"p00", "fleet"}
     table = documented()
@@ -385,28 +345,32 @@ INDEXES = {"cycles", "escalations", "escalations:ended", "groups"}
 
 
 def test_after_the_retention_every_key_left_has_an_end_or_a_cap(
-    redis_stage: StageMaker, redis_client: redis.Redis
+    new_redis_scenario: ScenarioMaker, redis_client: redis.Redis
 ) -> None:
-    play = redis_stage()
+    scenario = new_redis_scenario()
     for _ in range(2):
-        whole_life(play)
-    cut = play.submit()
-    claim = play.take(cut)
-    play.ledger.cancel(cut)
-    play.settle(claim, retries_at_once(claim))
-    play.expire_leases()
-    for wait in (play.settings.stale_after, play.settings.lease, play.settings.retention):
-        play.advance(wait + 1000)
-        play.sweep()
-        for escalation in play.ledger.escalations():
-            play.end(escalation.id, "resolved")
-    play.advance(200_000)  # tokens of a day are kept for two
+        whole_life(scenario)
+    cut = scenario.submit()
+    claim = scenario.take(cut)
+    scenario.ledger.cancel(cut)
+    scenario.settle(claim, retries_at_once(claim))
+    scenario.expire_leases()
+    for wait in (
+        scenario.settings.stale_after,
+        scenario.settings.lease,
+        scenario.settings.retention,
+    ):
+        scenario.advance(wait + 1000)
+        scenario.sweep()
+        for escalation in scenario.ledger.escalations():
+            scenario.end(escalation.id, "resolved")
+    scenario.advance(200_000)  # tokens of a day are kept for two
     left = {name.rpartition("}:")[2]: redis_client.pttl(name) for name in seen_keys(redis_client)}
     endless = {name for name, ttl in left.items() if ttl < 0}
     assert endless - INDEXES <= CAPPED.keys()
     assert not any(name.startswith("job") for name in left)
-    play.advance(play.settings.cycle_retention)
-    play.sweep()
+    scenario.advance(scenario.settings.cycle_retention)
+    scenario.sweep()
     kept = {name.rpartition("}:")[2].partition(":")[0] for name in seen_keys(redis_client)}
     assert kept <= {*CAPPED, "remedy"}
 
@@ -421,34 +385,34 @@ def test_events_are_capped(redis_client: redis.Redis, settings: SettingsMaker) -
 
 
 def test_three_partitions_work_from_end_to_end(
-    redis_stage: StageMaker, redis_client: redis.Redis
+    new_redis_scenario: ScenarioMaker, redis_client: redis.Redis
 ) -> None:
-    play = redis_stage(partitions=3)
-    jobs = [play.submit() for _ in range(30)]
+    scenario = new_redis_scenario(partitions=3)
+    jobs = [scenario.submit() for _ in range(30)]
     assert {keys.partition_of(job_id) for job_id in jobs} == {"p00", "p01", "p02"}
-    play.advance(play.settings.outbox_grace + 1)
+    scenario.advance(scenario.settings.outbox_grace + 1)
     entries = [Entry("attempt", job_id, 1) for job_id in jobs]
-    assert play.swept() == {str(entry) for entry in entries}
-    play.ledger.stamp(entries)
-    claims = [play.take(job_id) for job_id in jobs]
-    assert play.ledger.renew([claim.lease for claim in claims]) == set()
+    assert scenario.swept() == {str(entry) for entry in entries}
+    scenario.ledger.stamp(entries)
+    claims = [scenario.take(job_id) for job_id in jobs]
+    assert scenario.ledger.renew([claim.lease for claim in claims]) == set()
     for claim in claims:
-        play.ledger.store_output(claim.lease, answer())
-        play.settle(claim, succeeds(claim))
-    assert {view.id for view in play.ledger.jobs(state="succeeded")} == set(jobs)
-    assert len(play.ledger.jobs(limit=7)) == 7
-    assert {event.job_id for event in play.ledger.events()} == set(jobs)
-    repaired = {play.repaired()[0] for _ in range(6)}
-    assert {cycle.job_id for cycle in play.ledger.cycles(since=0, limit=50)} == repaired
-    play.ledger.pause("queue:attempt")
-    assert {play.refusal(play.submit()) for _ in range(9)} == {ClaimRefused("paused")}
-    play.ledger.resume("queue:attempt")
-    assert len(play.swept()) == 9
+        scenario.ledger.store_output(claim.lease, answer())
+        scenario.settle(claim, succeeds(claim))
+    assert {view.id for view in scenario.ledger.jobs(state="succeeded")} == set(jobs)
+    assert len(scenario.ledger.jobs(limit=7)) == 7
+    assert {event.job_id for event in scenario.ledger.events()} == set(jobs)
+    repaired = {scenario.repaired()[0] for _ in range(6)}
+    assert {cycle.job_id for cycle in scenario.ledger.cycles(since=0, limit=50)} == repaired
+    scenario.ledger.pause("queue:attempt")
+    assert {scenario.refusal(scenario.submit()) for _ in range(9)} == {ClaimRefused("paused")}
+    scenario.ledger.resume("queue:attempt")
+    assert len(scenario.swept()) == 9
     tags = {name.split(":")[1] for name in seen_keys(redis_client)}
     assert tags == {"{p00}", "{p01}", "{p02}"}
 
 
-def test_jobs_that_share_a_memory_share_a_partition(redis_stage: StageMaker) -> None:
-    play = redis_stage(partitions=50)
-    jobs = [play.submit(memory_scope="task_type", prompt=f"Number {n}.") for n in range(9)]
+def test_jobs_that_share_a_memory_share_a_partition(new_redis_scenario: ScenarioMaker) -> None:
+    scenario = new_redis_scenario(partitions=50)
+    jobs = [scenario.submit(memory_scope="task_type", prompt=f"Number {n}.") for n in range(9)]
     assert len({keys.partition_of(job_id) for job_id in jobs}) == 1

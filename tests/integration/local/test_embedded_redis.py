@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
-from support.ledger_stage import until
+from support.waiting import until
 
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.local import embedded_redis as embedded

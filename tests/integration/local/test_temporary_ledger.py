@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.ledger_stage import make_job
+from support.jobs import make_job
 
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Submission

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.figure_stories import jobs_ran
-from support.fleet import GOOD, WRONG_TYPE, scripted
-from support.ledger_stage import SettingsMaker, Stage
-from support.web import ask, new_token
+from support.console_server import ask, new_token
+from support.finished_jobs import jobs_ran
+from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.ledger_scenario import Scenario, SettingsMaker
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import overview
@@ -156,9 +156,9 @@ def test_what_works_well_can_be_paused_on_the_page_too(settings: SettingsMaker) 
 
 
 def test_a_broken_provider_says_how_many_wait_for_it(context: ConsoleContext) -> None:
-    stage = Stage(context.ledger, context.settings)
+    scenario = Scenario(context.ledger, context.settings)
     for waiting_for in ("breaker", "breaker", "delay"):
-        claim = stage.take(stage.submit())
+        claim = scenario.take(scenario.submit())
         context.ledger.requeue(claim.lease, delay=600, detail="away", waiting_for=waiting_for)
     for _ in range(5):
         context.services.context.breakers.fault(TransportFault("away", "openai-eu"))

@@ -10,15 +10,10 @@ from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
-from support.ledger_stage import (
-    SettingsMaker,
-    Stage,
-    escalates,
-    make_job,
-    retries_at_once,
-    succeeds,
-)
-from support.web import ask, new_token
+from support.console_server import ask, new_token
+from support.jobs import make_job
+from support.ledger_scenario import Scenario, SettingsMaker
+from support.settlements import escalates, retries_at_once, succeeds
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies import (
@@ -47,15 +42,15 @@ def context(settings: SettingsMaker) -> Iterator[ConsoleContext]:
 
 
 @pytest.fixture
-def stage(context: ConsoleContext) -> Stage:
-    return Stage(context.ledger, context.settings)
+def scenario(context: ConsoleContext) -> Scenario:
+    return Scenario(context.ledger, context.settings)
 
 
-def repaired(stage: Stage, **fields: Any) -> str:
+def repaired(scenario: Scenario, **fields: Any) -> str:
     """A job of one tenant's that was repaired; its texts are recognisable."""
-    job_id = stage.submit(prompt=SECRET, labels={"tenant": "acme"}, **fields)
-    first = stage.take(job_id)
-    kept = stage.ledger.store_output(first.lease, Output(text=f"first {SECRET}"))
+    job_id = scenario.submit(prompt=SECRET, labels={"tenant": "acme"}, **fields)
+    first = scenario.take(job_id)
+    kept = scenario.ledger.store_output(first.lease, Output(text=f"first {SECRET}"))
     assert not isinstance(kept, ClaimRefused)
     finding = Finding(message=SECRET, path="$.age", code="type")
     verdict = Verdict(
@@ -80,10 +75,10 @@ def repaired(stage: Stage, **fields: Any) -> str:
             ),
         ),
     )
-    stage.settle(first, retries_at_once(first, verdict=verdict))
-    second = stage.take(job_id, 2)
-    stage.ledger.store_output(second.lease, Output(text=SECRET))
-    stage.settle(second, succeeds(second))
+    scenario.settle(first, retries_at_once(first, verdict=verdict))
+    second = scenario.take(job_id, 2)
+    scenario.ledger.store_output(second.lease, Output(text=SECRET))
+    scenario.settle(second, succeeds(second))
     return job_id
 
 
@@ -111,12 +106,12 @@ class _Inline(HTMLParser):
 
 
 def test_no_page_has_anything_inline_or_from_elsewhere(
-    context: ConsoleContext, stage: Stage
+    context: ConsoleContext, scenario: Scenario
 ) -> None:
-    job_id = repaired(stage)
-    failed = stage.submit()
-    claim = stage.take(failed)
-    stage.settle(claim, escalates(claim))
+    job_id = repaired(scenario)
+    failed = scenario.submit()
+    claim = scenario.take(failed)
+    scenario.settle(claim, escalates(claim))
     group = context.ledger.groups()[0].signature
     client = ask(context)
     for path in (*PATHS, f"/jobs/{job_id}", f"/jobs/{failed}", f"/escalations/{group}"):
@@ -126,9 +121,9 @@ def test_no_page_has_anything_inline_or_from_elsewhere(
 
 
 def test_texts_are_escaped_and_hidden_from_who_may_not_read_them(
-    context: ConsoleContext, stage: Stage
+    context: ConsoleContext, scenario: Scenario
 ) -> None:
-    job_id = repaired(stage)
+    job_id = repaired(scenario)
     read = page(ask(context), f"/jobs/{job_id}")
     assert SECRET not in read
     assert "&lt;b&gt;a secret&lt;/b&gt;" in read
@@ -141,8 +136,8 @@ def test_texts_are_escaped_and_hidden_from_who_may_not_read_them(
     assert "a secret" in page(reader, f"/jobs/{job_id}")
 
 
-def test_a_tenant_sees_its_own_alone(context: ConsoleContext, stage: Stage) -> None:
-    job_id = repaired(stage, name="of-acme")
+def test_a_tenant_sees_its_own_alone(context: ConsoleContext, scenario: Scenario) -> None:
+    job_id = repaired(scenario, name="of-acme")
     acme = ask(context, new_token(context, role="producer", tenant="acme"))
     other = ask(context, new_token(context, role="producer", tenant="globex"))
     assert "of-acme" in page(acme, "/jobs")
@@ -155,9 +150,9 @@ def test_a_tenant_sees_its_own_alone(context: ConsoleContext, stage: Stage) -> N
 
 
 def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(
-    context: ConsoleContext, stage: Stage
+    context: ConsoleContext, scenario: Scenario
 ) -> None:
-    stage.submit(name="of-beta", labels={"tenant": "beta"})
+    scenario.submit(name="of-beta", labels={"tenant": "beta"})
     others = [make_job(name=f"job-{n}", labels={"tenant": "zeta"}) for n in range(600)]
     context.ledger.accept([Submission(id=job_ids.job_id(partitions=1), job=job) for job in others])
     client = ask(context)
@@ -179,11 +174,11 @@ def test_an_empty_window_says_whose_it_is(context: ConsoleContext) -> None:
 
 
 def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
-    context: ConsoleContext, stage: Stage
+    context: ConsoleContext, scenario: Scenario
 ) -> None:
     for tenant in ("beta", "beta", "zeta"):
-        claim = stage.take(stage.submit(labels={"tenant": tenant}))
-        stage.settle(claim, escalates(claim))
+        claim = scenario.take(scenario.submit(labels={"tenant": tenant}))
+        scenario.settle(claim, escalates(claim))
     client = ask(context)
     group = quote(context.ledger.groups()[0].signature, safe="")
     address = f"/escalations/{group}?tenant=beta"
@@ -204,9 +199,9 @@ def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
     [("-2", "#attempt-2"), ("-1-v0", "#attempt-1"), ("-1-c1", "#attempt-1"), ("-done", "")],
 )
 def test_what_flower_calls_a_task_leads_to_its_story(
-    context: ConsoleContext, stage: Stage, task: str, there: str
+    context: ConsoleContext, scenario: Scenario, task: str, there: str
 ) -> None:
-    job_id = repaired(stage)
+    job_id = repaired(scenario)
     client = ask(context)
     for asked in (f"/jobs/{job_id}{task}", f"/jobs?name={job_id}{task}"):
         told = client.get(asked, headers=HTML)
@@ -228,10 +223,10 @@ def test_the_task_of_a_users_own_app_leads_to_its_story(context: ConsoleContext)
 
 
 def test_jobs_are_found_by_the_beginning_of_their_name(
-    context: ConsoleContext, stage: Stage
+    context: ConsoleContext, scenario: Scenario
 ) -> None:
     for name in ("invoice-1", "invoice-2", "person"):
-        stage.submit(name=name)
+        scenario.submit(name=name)
     client = ask(context)
     assert re.findall(r'id="job-[^>]+>([^<]+)<', page(client, "/jobs?name=invoice")) == [
         "invoice-2",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.doubles import fake_blobs
 
 from mulligan.policies.jobs.job import Message, RunnerSpec, Workspace
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.errors import BadInput, MissingBlob, RunnerError
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import BadInput, RunnerError
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.command import CommandRunner, prompt_text
 from mulligan.workers.runners.runner_registry import RunnerRegistry
@@ -20,22 +21,7 @@ from mulligan.workers.sandbox.workspace import apply_diff, pack, unpack
 ECHO = "import sys; sys.stdout.write(sys.stdin.read().upper())"
 
 
-class Blobs(dict[str, bytes]):
-    """A blob store that is a dictionary."""
-
-    def put(self, data: bytes) -> str:
-        address = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        self[address] = data
-        return address
-
-    def get(self, address: str, default: Any = None) -> bytes:
-        try:
-            return self[address]
-        except KeyError:
-            raise MissingBlob(address) from None
-
-
-def python(code: str, blobs: Blobs | None = None, **options: Json) -> CommandRunner:
+def python(code: str, blobs: BlobStore | None = None, **options: Json) -> CommandRunner:
     argv = [sys.executable, "-c", code]
     return CommandRunner.from_options({"argv": argv, **options}, blobs=blobs)
 
@@ -81,7 +67,7 @@ def test_changes_become_a_diff_and_the_original_stays(exercise: Path) -> None:
         "Path('main.py').write_text('after'); Path('gone.txt').unlink();"
         r"Path('new.bin').write_bytes(b'\x00\xff'); print('done')"
     )
-    blobs = Blobs()
+    blobs = fake_blobs()
     snapshot = pack(exercise, max_bytes=1 << 20)
     workspace = Workspace(snapshot=blobs.put(snapshot))
     # When it answers
@@ -91,7 +77,7 @@ def test_changes_become_a_diff_and_the_original_stays(exercise: Path) -> None:
     assert output.diff is not None
     rebuilt = exercise.parent / "rebuilt"
     unpack(snapshot, rebuilt)
-    apply_diff(rebuilt, blobs[output.diff])
+    apply_diff(rebuilt, blobs.get(output.diff))
     names = {path.name: path.read_bytes() for path in rebuilt.iterdir()}
     assert names == {"main.py": b"after", "new.bin": b"\x00\xff"}
     assert (exercise / "main.py").read_text() == "print('before')\n"
@@ -100,11 +86,11 @@ def test_changes_become_a_diff_and_the_original_stays(exercise: Path) -> None:
 def test_no_change_is_no_diff(exercise: Path) -> None:
     workspace = Workspace(path=str(exercise))
     assert (
-        python("print(open('main.py').read())", Blobs())
+        python("print(open('main.py').read())", fake_blobs())
         .answer(request(workspace=workspace))
         .text.startswith("print('before')")
     )
-    assert python(ECHO, Blobs()).answer(request(workspace=workspace)).diff is None
+    assert python(ECHO, fake_blobs()).answer(request(workspace=workspace)).diff is None
 
 
 def test_changes_without_a_blob_store_are_refused(exercise: Path) -> None:
@@ -189,13 +175,14 @@ def test_options_are_checked(options: dict[str, Json], field: str) -> None:
 
 
 def test_the_registry_gives_it_the_blob_store(exercise: Path) -> None:
-    blobs = Blobs()
+    blobs = fake_blobs()
     profile = {"kind": "command", "argv": [sys.executable, "-c", "open('x', 'w').close()"]}
     runner = RunnerRegistry({"agent": profile}, blobs=blobs).resolve(
         RunnerSpec(profile="agent"), allow_inline=False
     )
     output = runner.answer(request(workspace=Workspace(path=str(exercise))))
-    assert output.diff in blobs
+    assert output.diff is not None
+    assert blobs.get(output.diff)
 
 
 def test_a_job_cannot_change_the_program() -> None:

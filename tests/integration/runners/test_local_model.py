@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema_rs
 import pytest
+from support.waiting import until
 
 from mulligan.policies.jobs.job import Decoding, Message, Output
 from mulligan.policies.value import Json
@@ -62,13 +62,6 @@ def servers_of(directory: Path) -> list[int]:
         if b"mulligan.workers.runners.local_server" in words and str(directory).encode() in words:
             found.append(int(entry.parent.name))
     return found
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
 
 
 def owner() -> subprocess.Popen[str]:

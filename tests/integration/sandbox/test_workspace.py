@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.doubles import fake_blobs
 
 from mulligan.policies.jobs.job import Output, Workspace
 from mulligan.tasks.ports.errors import BadInput, MissingBlob, VerifierError
@@ -42,24 +43,6 @@ from mulligan.workers.sandbox.workspace import (
 )
 
 MEGABYTE = 1 << 20
-
-
-class Blobs:
-    """A blob store in memory."""
-
-    def __init__(self) -> None:
-        self._data: dict[str, bytes] = {}
-
-    def put(self, data: bytes) -> str:
-        address = content_address(data)
-        self._data[address] = data
-        return address
-
-    def get(self, address: str) -> bytes:
-        try:
-            return self._data[address]
-        except KeyError:
-            raise MissingBlob(address) from None
 
 
 @pytest.fixture
@@ -198,7 +181,7 @@ def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
 
 
 def test_a_private_copy_is_gone_afterwards(source: Path, tmp_path: Path) -> None:
-    blobs = Blobs()
+    blobs = fake_blobs()
     workspace = Workspace(snapshot=blobs.put(pack(source, max_bytes=MEGABYTE)))
     root = tmp_path / "copies"
     with private_copy(workspace, blobs, root=root) as work:
@@ -270,7 +253,7 @@ def test_what_is_not_known_to_be_abandoned_stays(tmp_path: Path) -> None:
 
 def test_a_snapshot_that_is_gone_is_no_verdict(source: Path) -> None:
     workspace = Workspace(snapshot="sha256:none")
-    with pytest.raises(MissingBlob), private_copy(workspace, Blobs()):
+    with pytest.raises(MissingBlob), private_copy(workspace, fake_blobs()):
         pass
     with pytest.raises(VerifierError), private_copy(workspace, None):
         pass
@@ -492,7 +475,7 @@ def test_snapshot_and_diff_give_any_tree(
 
 
 def test_a_runners_own_edit_of_the_output_file_wins_over_what_it_printed(source: Path) -> None:
-    blobs = Blobs()
+    blobs = fake_blobs()
     snapshot = pack(source, max_bytes=MEGABYTE)
     (source / "answer.py").write_text("edited = True\n")
     (source / "conftest.py").write_text("planted = True\n")

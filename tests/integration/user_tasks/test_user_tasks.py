@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from support.fleet import Server, wait_for
-from support.ledger_stage import failure_of, verdict_of
+from support.jobs import failure_of, verdict_of
+from support.redis_server import RedisServer
+from support.waiting import wait_for
 
 from mulligan.policies import Retry
 from mulligan.tasks.ports.ledger import JobView
@@ -98,7 +99,7 @@ def plain(number):
 class Mine:
     """A user's project with a worker, and what the ledger knows about its tasks."""
 
-    def __init__(self, server: Server, stack: Stack) -> None:
+    def __init__(self, server: RedisServer, stack: Stack) -> None:
         self.app = Celery("client", broker=server.url, backend=server.url)
         self.stack = stack
         settings = Settings(broker_url=server.url)
@@ -127,7 +128,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mine]:
     for package in ("workers", "policies"):  # names that our own folders have, too
         (folder / package).mkdir()
         (folder / package / "__init__.py").write_text("")
-    server = Server(folder / "redis")
+    server = RedisServer(folder / "redis")
     server.start()
     stack = Stack(folder, {**os.environ, "BROKER": server.url, "PYTHONPATH": str(folder)})
     argv = [sys.executable, "-P", "-m", "celery", "--workdir", str(folder), "-A", "tasks"]

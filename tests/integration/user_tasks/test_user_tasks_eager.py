@@ -15,7 +15,8 @@ import pytest
 from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
 from celery import Celery
 from celery.exceptions import Ignore
-from support.fleet import Server, wait_for
+from support.redis_server import RedisServer
+from support.waiting import wait_for
 from typer.testing import CliRunner
 
 from mulligan import Repair, RepairingTask, install
@@ -238,7 +239,7 @@ class Mine:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tasks.py").write_text(PROJECT)
-        self.server = Server(folder / "r")
+        self.server = RedisServer(folder / "r")
         self.app = Celery("client", broker=self.server.url, backend=self.server.url,
                           set_as_current=False)  # fmt: skip
         environment = {**os.environ, "BROKER": self.server.url, "PYTHONPATH": str(folder)}

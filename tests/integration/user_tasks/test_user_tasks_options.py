@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from celery.exceptions import MaxRetriesExceededError, Retry
 from pydantic import BaseModel
-from support.ledger_stage import failure_of
+from support.jobs import failure_of
 
 from mulligan import RepairingTask, Scored, install
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus

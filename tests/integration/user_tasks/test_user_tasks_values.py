@@ -14,7 +14,7 @@ from celery import Celery
 from celery.exceptions import Retry
 from kombu import entity
 from pydantic import BaseModel
-from support.ledger_stage import verdict_of
+from support.jobs import verdict_of
 
 from mulligan import Repair, RepairingTask, install
 from mulligan.tasks.ports.errors import BadInput

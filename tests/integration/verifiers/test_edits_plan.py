@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ledger_stage import failure_of, fake_blobs
+from support.doubles import fake_blobs
+from support.jobs import failure_of
 
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output, VerifierSpec, Workspace

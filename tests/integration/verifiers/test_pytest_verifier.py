@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.doubles import fake_blobs
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Output, VerifierSpec, Workspace
 from mulligan.policies.repair import score as scoring
-from mulligan.tasks.ports.errors import BadInput, MissingBlob, VerifierError
+from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.subprocesses import Limits
-from mulligan.workers.sandbox.workspace import content_address, make_diff, pack
+from mulligan.workers.sandbox.workspace import make_diff, pack
 from mulligan.workers.verifiers.pytest.pytest_subprocess import PytestSubprocess
 
 PASS, FAIL = VerificationStatus.PASS, VerificationStatus.FAIL
@@ -38,27 +39,12 @@ RIGHT = "def bitcount(n):\n    return bin(n).count('1')\n"
 WRONG = "def bitcount(n):\n    return 7\n"
 
 
-class Blobs:
-    def __init__(self) -> None:
-        self._data: dict[str, bytes] = {}
-
-    def put(self, data: bytes) -> str:
-        self._data[content_address(data)] = data
-        return content_address(data)
-
-    def get(self, address: str) -> bytes:
-        try:
-            return self._data[address]
-        except KeyError:
-            raise MissingBlob(address) from None
-
-
 class Project:
     """A workspace on disk, and answers to it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.blobs = Blobs()
+        self.blobs = fake_blobs()
 
     def write(self, name: str, text: str) -> None:
         path = self.root / name

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.ledger_stage import FakeRunner, Stage, StageMaker, bench_of, intake_of
+from support.doubles import FakeRunner
+from support.ledger_scenario import Scenario, ScenarioMaker, attempt_context, intake_of
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.tasks.jobs.attempt import run_attempt
@@ -22,7 +23,7 @@ AFTER = 601
 REPAIRS = ["no JSON", "{}"]
 
 
-def submit(play: Stage) -> str:
+def submit(scenario: Scenario) -> str:
     job = read_job(
         {
             "task_type": "extract",
@@ -32,48 +33,48 @@ def submit(play: Stage) -> str:
             "labels": {"tenant": "acme"},
         }
     )
-    (told,) = submit_jobs(intake_of(play), [job])
+    (told,) = submit_jobs(intake_of(scenario), [job])
     return told.id
 
 
-def run(play: Stage, job_id: str, answers: list[str], *, attempts: int) -> None:
-    context = bench_of(play, FakeRunner(answers))
+def run(scenario: Scenario, job_id: str, answers: list[str], *, attempts: int) -> None:
+    context = attempt_context(scenario, FakeRunner(answers))
     for number in range(1, attempts + 1):
         run_attempt(context, Entry("attempt", job_id, number))
 
 
-def _low_score(play: Stage) -> str:
-    job_id = submit(play)
-    run(play, job_id, REPAIRS, attempts=1)
+def _low_score(scenario: Scenario) -> str:
+    job_id = submit(scenario)
+    run(scenario, job_id, REPAIRS, attempts=1)
     return job_id
 
 
-def _repaired(play: Stage) -> str:
-    job_id = submit(play)
-    run(play, job_id, REPAIRS, attempts=2)
+def _repaired(scenario: Scenario) -> str:
+    job_id = submit(scenario)
+    run(scenario, job_id, REPAIRS, attempts=2)
     return job_id
 
 
-def _verified_later(play: Stage) -> str:
-    job_id = _repaired(play)
-    play.advance(AFTER)
-    run_recheck(bench_of(play), Entry("cycle", job_id, 1, 1))
+def _verified_later(scenario: Scenario) -> str:
+    job_id = _repaired(scenario)
+    scenario.advance(AFTER)
+    run_recheck(attempt_context(scenario), Entry("cycle", job_id, 1, 1))
     return job_id
 
 
-def _never_repaired(play: Stage) -> str:
-    job_id = submit(play)
-    run(play, job_id, ["no JSON"], attempts=4)
+def _never_repaired(scenario: Scenario) -> str:
+    job_id = submit(scenario)
+    run(scenario, job_id, ["no JSON"], attempts=4)
     return job_id
 
 
-def _cancelled(play: Stage) -> str:
-    job_id = _low_score(play)
-    play.ledger.cancel(job_id)
+def _cancelled(scenario: Scenario) -> str:
+    job_id = _low_score(scenario)
+    scenario.ledger.cancel(job_id)
     return job_id
 
 
-STATUSES: dict[CycleStatus, Callable[[Stage], str]] = {
+STATUSES: dict[CycleStatus, Callable[[Scenario], str]] = {
     CycleStatus.PENDING_IMMEDIATE_RETRY: _low_score,
     CycleStatus.PENDING_DELAYED_VERIFICATION: _repaired,
     CycleStatus.COMPLETED: _verified_later,
@@ -83,13 +84,15 @@ STATUSES: dict[CycleStatus, Callable[[Stage], str]] = {
 
 
 @pytest.mark.parametrize("status", CycleStatus)
-def test_every_status_of_a_cycle_is_reached(fake_stage: StageMaker, status: CycleStatus) -> None:
-    play = fake_stage()
-    job_id = STATUSES[status](play)
-    cycle = play.cycle(job_id)
+def test_every_status_of_a_cycle_is_reached(
+    new_fake_scenario: ScenarioMaker, status: CycleStatus
+) -> None:
+    scenario = new_fake_scenario()
+    job_id = STATUSES[status](scenario)
+    cycle = scenario.cycle(job_id)
     assert cycle.status is status
     assert cycle.open is (cycle.ended_at is None)
-    told = [event.data for event in play.ledger.events() if event.type == "cycle"]
+    told = [event.data for event in scenario.ledger.events() if event.type == "cycle"]
     assert told[-1]["status"] == status.value
 
 
@@ -105,11 +108,11 @@ def test_every_status_of_a_cycle_is_reached(fake_stage: StageMaker, status: Cycl
     ],
 )
 def test_an_escalation_is_told_with_kind_place_and_count(
-    fake_stage: StageMaker, answers: list[str], reason: str, count: str
+    new_fake_scenario: ScenarioMaker, answers: list[str], reason: str, count: str
 ) -> None:
-    play = fake_stage()
-    job_id = submit(play)
-    context = bench_of(play, FakeRunner(answers))
+    scenario = new_fake_scenario()
+    job_id = submit(scenario)
+    context = attempt_context(scenario, FakeRunner(answers))
     entries = [Entry("attempt", job_id, number) for number in (1, 2, 3, 4)]
     told = [(entry, run_attempt(context, entry)) for entry in entries]
     entry, last = next(
@@ -136,30 +139,30 @@ class Open:
     def success(self, provider: str) -> None: ...
 
 
-def _transport_fault(play: Stage) -> str:
-    job_id = submit(play)
+def _transport_fault(scenario: Scenario) -> str:
+    job_id = submit(scenario)
     runner = FakeRunner([TransportFault("503", provider="fake")])
-    run_attempt(bench_of(play, runner), Entry("attempt", job_id, 1))
+    run_attempt(attempt_context(scenario, runner), Entry("attempt", job_id, 1))
     return job_id
 
 
-def _quota(play: Stage) -> str:
-    play.take(submit(play))
-    job_id = submit(play)
-    run(play, job_id, REPAIRS, attempts=1)
+def _quota(scenario: Scenario) -> str:
+    scenario.take(submit(scenario))
+    job_id = submit(scenario)
+    run(scenario, job_id, REPAIRS, attempts=1)
     return job_id
 
 
-def _paused(play: Stage) -> str:
-    play.ledger.pause("task_type:extract")
-    job_id = submit(play)
-    run(play, job_id, REPAIRS, attempts=1)
+def _paused(scenario: Scenario) -> str:
+    scenario.ledger.pause("task_type:extract")
+    job_id = submit(scenario)
+    run(scenario, job_id, REPAIRS, attempts=1)
     return job_id
 
 
-def _breaker(play: Stage) -> str:
-    job_id = submit(play)
-    run_attempt(bench_of(play, breakers=Open()), Entry("attempt", job_id, 1))
+def _breaker(scenario: Scenario) -> str:
+    job_id = submit(scenario)
+    run_attempt(attempt_context(scenario, breakers=Open()), Entry("attempt", job_id, 1))
     return job_id
 
 
@@ -168,8 +171,8 @@ def _breaker(play: Stage) -> str:
     [("delay", _transport_fault), ("budget", _quota), ("pause", _paused), ("breaker", _breaker)],
 )
 def test_everything_a_job_can_wait_for(
-    fake_stage: StageMaker, waiting_for: str, story: Callable[[Stage], str]
+    new_fake_scenario: ScenarioMaker, waiting_for: str, story: Callable[[Scenario], str]
 ) -> None:
-    play = fake_stage(quotas={"acme": {"concurrency": 1}})
-    view = play.view(story(play))
+    scenario = new_fake_scenario(quotas={"acme": {"concurrency": 1}})
+    view = scenario.view(story(scenario))
     assert (view.state, view.waiting_for) == ("waiting", waiting_for)

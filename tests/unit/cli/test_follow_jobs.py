@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.ledger_stage import StageMaker, succeeds
+from support.ledger_scenario import ScenarioMaker
+from support.settlements import succeeds
 
 from mulligan.console.cli import follow_jobs
 from mulligan.console.cli.exit_codes import ExitCode
@@ -18,9 +19,9 @@ from mulligan.workers.backends import follow as feeds
 from mulligan.workers.backends.follow import LedgerFeed
 
 
-def test_a_job_that_waits_is_unfinished_and_not_lost(fake_stage: StageMaker) -> None:
-    play = fake_stage()
-    figures = RunFigures.of([play.view(play.submit())], accepted=1)
+def test_a_job_that_waits_is_unfinished_and_not_lost(new_fake_scenario: ScenarioMaker) -> None:
+    scenario = new_fake_scenario()
+    figures = RunFigures.of([scenario.view(scenario.submit())], accepted=1)
     assert (figures.lost, figures.unfinished) == (0, 1)
     assert summary_lines(figures)[1] == "cycles 0 · lost 0 · unfinished 1"
 
@@ -79,20 +80,20 @@ def test_a_ledger_that_says_no_is_not_waited_for() -> None:
 
 
 def test_silence_is_asked_about_until_the_job_ends(
-    fake_stage: StageMaker, monkeypatch: pytest.MonkeyPatch
+    new_fake_scenario: ScenarioMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "SILENCE", 0.0)
-    play = fake_stage()
-    job_id = play.submit()
+    scenario = new_fake_scenario()
+    job_id = scenario.submit()
     asked: list[None] = []
 
     def somebody_comes() -> None:
         asked.append(None)
         if len(asked) == 3:
-            claim = play.take(job_id)
-            play.settle(claim, succeeds(claim))
+            claim = scenario.take(job_id)
+            scenario.settle(claim, succeeds(claim))
 
     jobs = FollowedJobs.of({job_id: "a job"})
-    feed = LedgerFeed(play.ledger)
-    assert follow(play.ledger, jobs, feed, retry=LedgerRetry(), on_silence=somebody_comes)
+    feed = LedgerFeed(scenario.ledger)
+    assert follow(scenario.ledger, jobs, feed, retry=LedgerRetry(), on_silence=somebody_comes)
     assert len(asked) >= 3

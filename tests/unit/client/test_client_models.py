@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from support.client_models import Person
-from support.ledger_stage import make_job
+from support.jobs import make_job
 
 from mulligan.client.schema_form import with_form
 from mulligan.policies.failures.failure import VerificationResult

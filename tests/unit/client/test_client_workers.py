@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import redis
-from support.ledger_stage import fake_ledger, make_job, until
+from support.doubles import fake_ledger
+from support.jobs import make_job
+from support.waiting import until
 
 from mulligan.policies.jobs.job import TERMINAL, Job, Output
 from mulligan.tasks.jobs.context import ResolvedRunner

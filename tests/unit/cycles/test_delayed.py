@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.ledger_stage import StageMaker, intake_of, make_job
+from support.jobs import make_job
+from support.ledger_scenario import ScenarioMaker, intake_of
 
 from mulligan.policies.cycles.delayed import (
     SAME_FORMULATION,
@@ -137,18 +138,18 @@ LONG = " ".join(f"word{n}" for n in range(2000))
     ],
 )
 def test_what_could_never_count_is_refused_before_it_is_accepted(
-    fake_stage: StageMaker, task: str, delayed: dict[str, Any], line: str | None
+    new_fake_scenario: ScenarioMaker, task: str, delayed: dict[str, Any], line: str | None
 ) -> None:
-    play = fake_stage()
+    scenario = new_fake_scenario()
     job = reformulating(task, **delayed)
     if line is None:
-        assert problems(intake_of(play), job) == []
+        assert problems(intake_of(scenario), job) == []
         return
     with pytest.raises(BadInput) as caught:
-        submit_jobs(intake_of(play), [job])
+        submit_jobs(intake_of(scenario), [job])
     (problem,) = caught.value.problems
     assert problem.startswith(line)
-    assert play.ledger.jobs() == []
+    assert scenario.ledger.jobs() == []
 
 
 def test_a_stored_answer_that_is_checked_again_needs_no_other_words() -> None:
@@ -200,7 +201,7 @@ def test_what_contradicts_itself_is_no_job(fields: dict[str, Any], line: str) ->
     ],
 )  # fmt: skip
 def test_a_score_that_is_given_elsewhere_has_its_conditions(
-    fake_stage: StageMaker, fields: dict[str, Any], line: str
+    new_fake_scenario: ScenarioMaker, fields: dict[str, Any], line: str
 ) -> None:
-    found = problems(intake_of(fake_stage()), read_job({**RAW, **fields}))
+    found = problems(intake_of(new_fake_scenario()), read_job({**RAW, **fields}))
     assert found[0].startswith(line)

@@ -6,7 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
-from support.ledger_stage import FakeRunner, Stage, StageMaker, bench_of, make_job, passed
+from support.doubles import FakeRunner
+from support.jobs import make_job, passed
+from support.ledger_scenario import Scenario, ScenarioMaker, attempt_context
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.delayed import SAME_FORMULATION, similarity
@@ -24,32 +26,32 @@ AFTER = 601
 
 
 @pytest.fixture
-def play(fake_stage: StageMaker) -> Stage:
-    return fake_stage()
+def scenario(new_fake_scenario: ScenarioMaker) -> Scenario:
+    return new_fake_scenario()
 
 
-def repaired(play: Stage, mode: str, **delayed: Any) -> Entry:
+def repaired(scenario: Scenario, mode: str, **delayed: Any) -> Entry:
     """A job that failed, was repaired by its mandatory retry, and is due to be verified again."""
-    told = play.offer(make_job(prompt=PROMPT, delayed_verification={"mode": mode, **delayed}))
-    context = bench_of(play, FakeRunner(["no JSON", '{"name": "Ada"}']))
+    told = scenario.offer(make_job(prompt=PROMPT, delayed_verification={"mode": mode, **delayed}))
+    context = attempt_context(scenario, FakeRunner(["no JSON", '{"name": "Ada"}']))
     for number in (1, 2):
         run_attempt(context, Entry("attempt", told.id, number))
-    assert play.view(told.id).state == "succeeded"
-    play.advance(AFTER)
+    assert scenario.view(told.id).state == "succeeded"
+    scenario.advance(AFTER)
     return Entry("cycle", told.id, 1, 1)
 
 
 @pytest.mark.parametrize(("mode", "queue"), [("recheck", "verify"), ("reformulate", "attempt")])
-def test_it_runs_where_its_work_belongs(play: Stage, mode: str, queue: str) -> None:
+def test_it_runs_where_its_work_belongs(scenario: Scenario, mode: str, queue: str) -> None:
     """Checking is the verify pool's; asking a model is the attempt pool's."""
-    entry = repaired(play, mode)
-    assert play.sweep() == [Publication(entry, queue, 5)]
+    entry = repaired(scenario, mode)
+    assert scenario.sweep() == [Publication(entry, queue, 5)]
 
 
-def test_a_stored_answer_is_checked_and_nobody_is_asked(play: Stage) -> None:
-    entry = repaired(play, "recheck")
+def test_a_stored_answer_is_checked_and_nobody_is_asked(scenario: Scenario) -> None:
+    entry = repaired(scenario, "recheck")
     runner = FakeRunner(["never"])
-    told = run_recheck(bench_of(play, runner), entry)
+    told = run_recheck(attempt_context(scenario, runner), entry)
     assert told == Rechecked(entry=entry, score=100, status="completed")
     assert runner.asked == []
 
@@ -65,49 +67,51 @@ class Slow:
 
 
 @pytest.mark.parametrize(("mode", "least"), [("recheck", 5000.0), ("reformulate", 5007.0)])
-def test_it_is_held_for_as_long_as_its_parts_may_take(play: Stage, mode: str, least: float) -> None:
+def test_it_is_held_for_as_long_as_its_parts_may_take(
+    scenario: Scenario, mode: str, least: float
+) -> None:
     """At the deadline the process is replaced, with whatever its other slots are doing."""
-    entry = repaired(play, mode)
+    entry = repaired(scenario, mode)
     held: list[float] = []
 
     def holding(_lease: Lease, deadline: float) -> AbstractContextManager[None]:
         held.append(deadline)
         return nullcontext()
 
-    context = bench_of(play, verifier=lambda _: Slow(), holding=holding)
+    context = attempt_context(scenario, verifier=lambda _: Slow(), holding=holding)
     assert isinstance(run_recheck(context, entry), Rechecked)
     assert held == [least + SLACK]
 
 
-def test_in_other_words_the_runner_is_asked_once(play: Stage) -> None:
-    entry = repaired(play, "reformulate")
+def test_in_other_words_the_runner_is_asked_once(scenario: Scenario) -> None:
+    entry = repaired(scenario, "reformulate")
     runner = FakeRunner([Output(text='{"name": "Ada"}', usage=Usage(total_tokens=9))])
-    told = run_recheck(bench_of(play, runner), entry)
+    told = run_recheck(attempt_context(scenario, runner), entry)
     assert told == Rechecked(entry=entry, score=100, status="completed")
     (asked,) = runner.asked
     words = asked.messages[-1].content
     assert PROMPT in words
     assert similarity(PROMPT, words) < SAME_FORMULATION
     assert asked.attempt == 3  # a scripted runner tells it from the attempts
-    assert play.view(entry.job_id).tokens == 9
-    assert play.cycle(entry.job_id).status is CycleStatus.COMPLETED
+    assert scenario.view(entry.job_id).tokens == 9
+    assert scenario.cycle(entry.job_id).status is CycleStatus.COMPLETED
 
 
-def test_a_producer_s_own_words_are_asked(play: Stage) -> None:
-    entry = repaired(play, "reformulate", prompt="Who is it? Answer with an object.")
+def test_a_producer_s_own_words_are_asked(scenario: Scenario) -> None:
+    entry = repaired(scenario, "reformulate", prompt="Who is it? Answer with an object.")
     runner = FakeRunner(["{}"])
-    run_recheck(bench_of(play, runner), entry)
+    run_recheck(attempt_context(scenario, runner), entry)
     assert runner.asked[0].messages[-1].content == "Who is it? Answer with an object."
 
 
-def test_the_score_of_the_new_answer_counts(play: Stage) -> None:
+def test_the_score_of_the_new_answer_counts(scenario: Scenario) -> None:
     """However good the stored answer is."""
-    entry = repaired(play, "reformulate")
-    told = run_recheck(bench_of(play, FakeRunner(["no JSON"])), entry)
+    entry = repaired(scenario, "reformulate")
+    told = run_recheck(attempt_context(scenario, FakeRunner(["no JSON"])), entry)
     assert told == Rechecked(entry=entry, score=0, status="escalated")
-    assert play.cycle(entry.job_id).reason == "delayed verification scored 0"
-    assert play.view(entry.job_id).state == "succeeded"
-    (escalation,) = play.ledger.escalations()
+    assert scenario.cycle(entry.job_id).reason == "delayed verification scored 0"
+    assert scenario.view(entry.job_id).state == "succeeded"
+    (escalation,) = scenario.ledger.escalations()
     assert (escalation.reason, escalation.cycle_id) == ("delayed_verification", entry.cycle_id)
 
 
@@ -120,38 +124,38 @@ class Failing:
         raise VerifierError("no disk")
 
 
-def test_an_answer_that_is_stored_is_not_asked_for_again(play: Stage) -> None:
-    entry = repaired(play, "reformulate")
+def test_an_answer_that_is_stored_is_not_asked_for_again(scenario: Scenario) -> None:
+    entry = repaired(scenario, "reformulate")
     runner = FakeRunner(["{}"])
-    broken = bench_of(play, runner, verifier=lambda _: Failing())
+    broken = attempt_context(scenario, runner, verifier=lambda _: Failing())
     assert isinstance(run_recheck(broken, entry), Requeued)
-    play.advance(10)
-    told = run_recheck(bench_of(play, runner), entry)
+    scenario.advance(10)
+    told = run_recheck(attempt_context(scenario, runner), entry)
     assert told == Rechecked(entry=entry, score=100, status="completed")
     assert len(runner.asked) == 1
 
 
-def test_a_verifier_that_never_reaches_a_verdict_ends_with_a_person(play: Stage) -> None:
-    entry = repaired(play, "reformulate")
-    broken = bench_of(play, verifier=lambda _: Failing())
+def test_a_verifier_that_never_reaches_a_verdict_ends_with_a_person(scenario: Scenario) -> None:
+    entry = repaired(scenario, "reformulate")
+    broken = attempt_context(scenario, verifier=lambda _: Failing())
     for _ in range(broken.verifier_tries - 1):
         assert isinstance(run_recheck(broken, entry), Requeued)
-        play.advance(10)
+        scenario.advance(10)
     assert run_recheck(broken, entry) == ClaimRefused("escalated", "tool_error")
-    assert play.cycle(entry.job_id).reason == "tool_error"
+    assert scenario.cycle(entry.job_id).reason == "tool_error"
 
 
-def test_a_transport_fault_puts_it_off(play: Stage) -> None:
-    entry = repaired(play, "reformulate")
+def test_a_transport_fault_puts_it_off(scenario: Scenario) -> None:
+    entry = repaired(scenario, "reformulate")
     fault = TransportFault("busy", provider="fake", status=429, retry_after=30.0)
     runner = FakeRunner([fault, "{}"])
-    context = bench_of(play, runner)
+    context = attempt_context(scenario, runner)
     told = run_recheck(context, entry)
     assert isinstance(told, Requeued)
     assert told.delay >= 30
     assert run_recheck(context, entry) == ClaimRefused("early")
-    play.advance(told.delay + 1)
-    assert play.swept() == {str(entry)}
+    scenario.advance(told.delay + 1)
+    assert scenario.swept() == {str(entry)}
     assert run_recheck(context, entry) == Rechecked(entry=entry, score=100, status="completed")
     assert len(runner.asked) == 2
 
@@ -167,36 +171,36 @@ class Away:
     def success(self, provider: str) -> None: ...
 
 
-def test_a_provider_that_is_away_is_left_alone_and_at_last_told_of(play: Stage) -> None:
-    entry = repaired(play, "reformulate")
+def test_a_provider_that_is_away_is_left_alone_and_at_last_told_of(scenario: Scenario) -> None:
+    entry = repaired(scenario, "reformulate")
     runner = FakeRunner(["{}"])
-    context = bench_of(play, runner, breakers=Away())
+    context = attempt_context(scenario, runner, breakers=Away())
     told: Any = None
     for _ in range(200):
         told = run_recheck(context, entry)
         if isinstance(told, ClaimRefused):
             break
-        play.advance(51)
+        scenario.advance(51)
     assert told == ClaimRefused("escalated", "missing_delayed_verification")
     assert runner.asked == []
 
 
-def test_a_runner_that_fails_proves_nothing(play: Stage) -> None:
-    entry = repaired(play, "reformulate")
-    told = run_recheck(bench_of(play, FakeRunner([RunnerError("no such model")])), entry)
+def test_a_runner_that_fails_proves_nothing(scenario: Scenario) -> None:
+    entry = repaired(scenario, "reformulate")
+    told = run_recheck(attempt_context(scenario, FakeRunner([RunnerError("no such model")])), entry)
     assert told == Rechecked(entry=entry, score=None, status="escalated")
-    assert play.cycle(entry.job_id).reason == "delayed verification: no such model"
-    assert play.ledger.escalations()[0].signature == "reason:delayed_verification"
+    assert scenario.cycle(entry.job_id).reason == "delayed verification: no such model"
+    assert scenario.ledger.escalations()[0].signature == "reason:delayed_verification"
 
 
-def test_whoever_lost_the_lease_changes_nothing(play: Stage) -> None:
-    entry = repaired(play, "reformulate")
+def test_whoever_lost_the_lease_changes_nothing(scenario: Scenario) -> None:
+    entry = repaired(scenario, "reformulate")
 
     class Slow(FakeRunner):
         def answer(self, request: Any) -> Output:
-            play.expire_leases()
+            scenario.expire_leases()
             return super().answer(request)
 
-    assert run_recheck(bench_of(play, Slow(["no JSON"])), entry) == ClaimRefused("lost")
-    told = run_recheck(bench_of(play, FakeRunner(["{}"])), entry)
+    assert run_recheck(attempt_context(scenario, Slow(["no JSON"])), entry) == ClaimRefused("lost")
+    told = run_recheck(attempt_context(scenario, FakeRunner(["{}"])), entry)
     assert told == Rechecked(entry=entry, score=100, status="completed")

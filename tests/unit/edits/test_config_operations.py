@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.edit_trees import an_edit, changed, planted, reasons, text_after
+from support.edit_changes import an_edit, changed, reasons, text_after
+from support.file_trees import write_files
 
 from mulligan.tasks.ports.appliers import EditRefused
 
@@ -50,7 +51,7 @@ patience = 2
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return planted(tmp_path, {"fleet.toml": TOML})
+    return write_files(tmp_path, {"fleet.toml": TOML})
 
 
 CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
@@ -234,7 +235,7 @@ def test_training_is_refused_with_what_to_do_instead(root: Path) -> None:
 
 
 def test_each_edit_changes_the_one_file_that_defines_the_name(tmp_path: Path) -> None:
-    root = planted(tmp_path, {
+    root = write_files(tmp_path, {
         "conf/models.yaml": "models:\n  small: {temperature: 0.7} # c\n",
         "conf/fleet.json": '{"agents": {"a": {"tools": ["t"]}}, "tools": {"t": {}, "u": {}}}',
         "conf/agents/clerk.toml": 'class = "Clerk"\n[params]\nturns = 1\n',
@@ -276,7 +277,7 @@ def test_each_edit_changes_the_one_file_that_defines_the_name(tmp_path: Path) ->
 
 
 def test_a_name_that_is_defined_twice_is_ambiguous(tmp_path: Path) -> None:
-    root = planted(tmp_path, {
+    root = write_files(tmp_path, {
         "a.toml": "[models.small]\nx = 1\n", "b/c.yaml": "models: {small: {x: 1}}\n"
     })  # fmt: skip
     edit = an_edit("set_model_param", "models.small", model="small", param="x", value=2)
@@ -285,7 +286,7 @@ def test_a_name_that_is_defined_twice_is_ambiguous(tmp_path: Path) -> None:
 
 
 def test_what_is_no_configuration_does_not_disturb(tmp_path: Path) -> None:
-    root = planted(tmp_path, {
+    root = write_files(tmp_path, {
         "a.toml": "[models.small]\nx = 1\n",
         "broken.json": '{"models": {"small": ',
         "many.yaml": "models: 1\n---\nmodels: 2\n",
@@ -304,8 +305,8 @@ def test_what_is_no_configuration_does_not_disturb(tmp_path: Path) -> None:
 
 
 def test_a_configuration_folder_outside_of_the_root_is_refused(tmp_path: Path) -> None:
-    root = planted(tmp_path / "root", {"a.toml": "[models.small]\nx = 1\n"})
-    planted(tmp_path / "other", {"b.toml": "[models.other]\nx = 1\n"})
+    root = write_files(tmp_path / "root", {"a.toml": "[models.small]\nx = 1\n"})
+    write_files(tmp_path / "other", {"b.toml": "[models.other]\nx = 1\n"})
     (root / "conf").symlink_to(tmp_path / "other")
     edit = an_edit("set_model_param", "models.other", model="other", param="x", value=2)
     for config in ("../other", "conf", "/etc"):
@@ -321,15 +322,15 @@ def test_a_configuration_folder_outside_of_the_root_is_refused(tmp_path: Path) -
 def test_a_list_of_tools_is_a_list_whatever_comes_and_goes(tmp_path: Path, tools: str) -> None:
     """Never ``[, "new"]``, never a comma too many."""
     text = f"[agents.x]\ntools = {tools} # end\n[tools.new]\n"
-    root = planted(tmp_path, {"a.toml": text})
+    root = write_files(tmp_path, {"a.toml": text})
     before = tomllib.loads(text)["agents"]["x"]["tools"]
     more = text_after(root, an_edit("add_tool_to_agent", "agents.x", agent="x", tool="new"))
     assert tomllib.loads(more)["agents"]["x"]["tools"] == [*before, "new"]
-    planted(tmp_path, {"a.toml": more})
+    write_files(tmp_path, {"a.toml": more})
     less = text_after(root, an_edit("remove_tool_from_agent", "agents.x", agent="x", tool="new"))
     assert tomllib.loads(less) == tomllib.loads(text)
     for tool in before:
-        planted(tmp_path, {"a.toml": less})
+        write_files(tmp_path, {"a.toml": less})
         edit = an_edit("remove_tool_from_agent", "agents.x", agent="x", tool=tool)
         less = text_after(root, edit)
     assert tomllib.loads(less)["agents"]["x"]["tools"] == []

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from support.edit_trees import an_edit, changed, planted, reasons, text_after
+from support.edit_changes import an_edit, changed, reasons, text_after
+from support.file_trees import write_files
 
 from mulligan.tasks.ports.appliers import EditRefused
 
@@ -80,7 +81,7 @@ EDITS: list[tuple[str, dict[str, Any], str]] = [
 def test_a_prompt_is_edited_where_it_is(
     tmp_path: Path, home: str, op: str, payload: dict[str, Any], after: str
 ) -> None:
-    root = planted(tmp_path, HOMES[home])
+    root = write_files(tmp_path, HOMES[home])
     edit = an_edit(op, "agents.clerk", agent="clerk", **payload)
     (change,) = changed(root, edit)
     assert change.after is not None
@@ -90,19 +91,19 @@ def test_a_prompt_is_edited_where_it_is(
     assert (b"\r\n" in before) == ("\r\n" in text)
     assert "\n" not in text.replace("\r\n", "") or b"\r\n" not in before
     # Once more, it is there.
-    planted(tmp_path, {change.path: change.after})
+    write_files(tmp_path, {change.path: change.after})
     assert changed(root, edit) == []
 
 
 def test_a_block_keeps_its_style_and_what_follows_it(tmp_path: Path) -> None:
-    root = planted(tmp_path, HOMES["yaml block"])
+    root = write_files(tmp_path, HOMES["yaml block"])
     before = (root / "a.yaml").read_text()
     edit = an_edit("patch_system_prompt", "agents.clerk", agent="clerk", diff=DIFF)
     assert text_after(root, edit) == before.replace("brief", "exact")
 
 
 def test_a_prompt_without_a_last_line_ending_takes_a_diff(tmp_path: Path) -> None:
-    root = planted(tmp_path, {
+    root = write_files(tmp_path, {
         "a.json": json.dumps({"agents": {"clerk": {"system_prompt": PROMPT.rstrip(), "x": 1}}})
     })  # fmt: skip
     edit = an_edit("patch_system_prompt", "agents.clerk", agent="clerk", diff=DIFF)
@@ -111,7 +112,7 @@ def test_a_prompt_without_a_last_line_ending_takes_a_diff(tmp_path: Path) -> Non
 
 
 def test_a_file_keeps_its_last_line_ending(tmp_path: Path) -> None:
-    root = planted(tmp_path, HOMES["crlf"])
+    root = write_files(tmp_path, HOMES["crlf"])
     edit = an_edit("replace_system_prompt", "agents.clerk", agent="clerk", prompt="a\nb")
     assert text_after(root, edit) == "a\r\nb\r\n"
 
@@ -140,13 +141,13 @@ REFUSALS: list[tuple[dict[str, str | bytes], str, dict[str, Any], str]] = [
 def test_refusals_say_what_is_wrong(
     tmp_path: Path, files: dict[str, str | bytes], op: str, payload: dict[str, Any], why: str
 ) -> None:
-    root = planted(tmp_path, files)
+    root = write_files(tmp_path, files)
     with pytest.raises(EditRefused, match=why):
         changed(root, an_edit(op, f"agents.{payload['agent']}", **payload))
 
 
 def test_a_first_prompt_is_written_only_on_demand(tmp_path: Path) -> None:
-    root = planted(tmp_path, {"conf/a.toml": "[agents.clerk]\n"})
+    root = write_files(tmp_path, {"conf/a.toml": "[agents.clerk]\n"})
     edit = an_edit("replace_system_prompt", "agents.clerk", agent="clerk", prompt="x", create=True)
     (change,) = changed(root, edit, config=Path("conf"))
     assert (change.path, change.before, change.after) == ("conf/prompts/clerk.md", None, b"x\n")
@@ -215,7 +216,7 @@ def exemplars_in(name: str, text: str) -> Any:
 def test_exemplars_come_go_and_change(
     tmp_path: Path, home: str, payload: dict[str, Any], after: list[Any]
 ) -> None:
-    root = planted(tmp_path, LISTS[home])
+    root = write_files(tmp_path, LISTS[home])
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", **payload)
     assert reasons(root, edit) == []
     (change,) = changed(root, edit)
@@ -225,7 +226,7 @@ def test_exemplars_come_go_and_change(
 
 def test_comments_of_the_others_stay(tmp_path: Path) -> None:
     for home in ("toml array", "toml tables", "yaml"):
-        root = planted(tmp_path / home, LISTS[home])
+        root = write_files(tmp_path / home, LISTS[home])
         edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", remove=0, add=C)
         text = text_after(root, edit)
         assert "# two" in text
@@ -233,14 +234,14 @@ def test_comments_of_the_others_stay(tmp_path: Path) -> None:
 
 
 def test_exemplars_that_are_there_are_a_no_op(tmp_path: Path) -> None:
-    root = planted(tmp_path, LISTS["json"])
+    root = write_files(tmp_path, LISTS["json"])
     for payload in ({"add": A}, {"replace": {"at": 1, "with": B}}):
         edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", **payload)
         assert changed(root, edit) == []
 
 
 def test_the_first_exemplars_of_an_agent(tmp_path: Path) -> None:
-    root = planted(tmp_path, {"a.toml": "[agents.clerk]\nx = 1\n"})
+    root = write_files(tmp_path, {"a.toml": "[agents.clerk]\nx = 1\n"})
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", add=[A, B])
     assert exemplars_in("a.toml", text_after(root, edit)) == [A, B]
 
@@ -260,7 +261,7 @@ def test_the_first_exemplars_of_an_agent(tmp_path: Path) -> None:
 def test_exemplars_that_do_not_fit_are_refused(
     tmp_path: Path, payload: dict[str, Any], why: str
 ) -> None:
-    root = planted(tmp_path, LISTS["yaml"])
+    root = write_files(tmp_path, LISTS["yaml"])
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", **payload)
     with pytest.raises(EditRefused, match=why):
         changed(root, edit)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.edit_trees import an_edit, changed, planted, reasons, text_after
+from support.edit_changes import an_edit, changed, reasons, text_after
+from support.file_trees import write_files
 
 from mulligan.tasks.ports.appliers import EditRefused
 
@@ -106,7 +107,7 @@ def test_everything_else_keeps_its_bytes(
     tmp_path: Path, symbol: str, code: str, old: str, new: str, ending: str
 ) -> None:
     assert SOURCE.count(old) == 1
-    root = planted(tmp_path, {"app.py": SOURCE.replace("\n", ending)})
+    root = write_files(tmp_path, {"app.py": SOURCE.replace("\n", ending)})
     after = text_after(root, python(symbol, code))
     if '"""a\n b"""' in code:  # the inside of a text is its own
         after = after.replace("a\n b", f"a{ending} b")
@@ -114,7 +115,7 @@ def test_everything_else_keeps_its_bytes(
 
 
 def test_the_same_definition_is_a_no_op(tmp_path: Path) -> None:
-    root = planted(tmp_path, {"app.py": SOURCE})
+    root = write_files(tmp_path, {"app.py": SOURCE})
     assert changed(root, python("A.Inner.m", "def m(self): return 3")) == []
 
 
@@ -136,7 +137,7 @@ def test_the_same_definition_is_a_no_op(tmp_path: Path) -> None:
     ],
 )
 def test_refusals_say_what_is_wrong(tmp_path: Path, symbol: str, code: str, why: str) -> None:
-    root = planted(tmp_path, {"app.py": SOURCE})
+    root = write_files(tmp_path, {"app.py": SOURCE})
     with pytest.raises(EditRefused, match=why):
         changed(root, python(symbol, code))
 
@@ -150,14 +151,14 @@ def test_refusals_say_what_is_wrong(tmp_path: Path, symbol: str, code: str, why:
     ],
 )
 def test_files_that_cannot_be_edited(tmp_path: Path, name: str, data: bytes, why: str) -> None:
-    root = planted(tmp_path, {name: data})
+    root = write_files(tmp_path, {name: data})
     with pytest.raises(EditRefused, match=why):
         changed(root, python("f", "def f(): pass"))
 
 
 def test_encodings_stay(tmp_path: Path) -> None:
     text = "# coding: latin-1\nname = 'é'\ndef f(): return 1\n"
-    root = planted(tmp_path, {"app.py": text.encode("latin-1")})
+    root = write_files(tmp_path, {"app.py": text.encode("latin-1")})
     (change,) = changed(root, python("f", "def f(): return 'ü'"))
     assert change.after == text.replace("1\n", "'ü'\n").replace("latin-'ü'", "latin-1").encode(
         "latin-1"
@@ -188,7 +189,7 @@ def test_the_definitions_around_it_never_change(
         for n, body in enumerate(all_bodies)
     ]
     chosen = data.draw(st.integers(0, len(parts) - 1))
-    root = planted(tmp_path_factory.mktemp("tree"), {"app.py": "\n\n".join(parts)})
+    root = write_files(tmp_path_factory.mktemp("tree"), {"app.py": "\n\n".join(parts)})
     after = text_after(root, python(f"f{chosen}", f"def f{chosen}(): return 2"))
     parts[chosen] = f"# about f{chosen}\ndef f{chosen}(): return 2\n"
     assert after == "\n\n".join(parts)
@@ -204,7 +205,7 @@ def shouting(tmp_path: Path, body: str) -> tuple[str, ...]:
 
 
 def test_ruff_formats_a_file_as_its_project_is_set(tmp_path: Path) -> None:
-    root = planted(tmp_path, {
+    root = write_files(tmp_path, {
         "pyproject.toml": "[tool.ruff.format]\nquote-style = 'single'\n",
         "src/a.py": 'x = {"a":1}\n',
         "src/b.py": "y=1\n",
@@ -212,12 +213,14 @@ def test_ruff_formats_a_file_as_its_project_is_set(tmp_path: Path) -> None:
     assert text_after(root, an_edit("run_formatter", "src/a.py")) == "x = {'a': 1}\n"
     both = changed(root, an_edit("run_formatter", "src", name="ruff"))
     assert [change.path for change in both] == ["src/a.py", "src/b.py"]
-    planted(tmp_path, {change.path: change.after or b"" for change in both})
+    write_files(tmp_path, {change.path: change.after or b"" for change in both})
     assert changed(root, an_edit("run_formatter", "src")) == []
 
 
 def test_only_what_it_changed_is_taken_over(tmp_path: Path) -> None:
-    root = planted(tmp_path / "root", {"d/a.txt": "a", "d/b.txt": "B", "d/.git/c": "c", "e": "e"})
+    root = write_files(
+        tmp_path / "root", {"d/a.txt": "a", "d/b.txt": "B", "d/.git/c": "c", "e": "e"}
+    )
     (root / "d/link").symlink_to("a.txt")
     argv = shouting(tmp_path, (
         "for p in sorted(path.rglob('*.txt')): p.write_text(p.read_text().upper())\n"
@@ -243,14 +246,14 @@ def test_only_what_it_changed_is_taken_over(tmp_path: Path) -> None:
 def test_a_formatter_that_fails_is_refused_with_its_message(
     tmp_path: Path, body: str, why: str
 ) -> None:
-    root = planted(tmp_path / "root", {"a.txt": "a"})
+    root = write_files(tmp_path / "root", {"a.txt": "a"})
     argv = shouting(tmp_path, body)
     with pytest.raises(EditRefused, match=why):
         changed(root, an_edit("run_formatter", "a.txt"), formatters={"shout": argv})
 
 
 def test_an_edit_names_a_formatter_and_never_a_command(tmp_path: Path) -> None:
-    root = planted(tmp_path, {"a.txt": "a"})
+    root = write_files(tmp_path, {"a.txt": "a"})
     known = {"black": ("black",), "shout": ("shout",)}
     (reason,) = reasons(root, an_edit("run_formatter", "a.txt", name="shuot"), formatters=known)
     assert "there is no formatter 'shuot'; did you mean 'shout'" in reason

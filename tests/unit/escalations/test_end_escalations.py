@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.ledger_stage import Stage, StageMaker, answer, escalates, retries_at_once, succeeds
+from support.jobs import answer
+from support.ledger_scenario import Scenario, ScenarioMaker
+from support.settlements import escalates, retries_at_once, succeeds
 
 from mulligan.policies.jobs.job import Decoding
 from mulligan.tasks.escalations.end_escalations import (
@@ -24,11 +26,11 @@ ALIKE = "v1:a1b2c3"
 NOW = 1000.0
 
 
-def escalate(stage: Stage, group_signature: str | None = ALIKE, **fields: Any) -> str:
+def escalate(scenario: Scenario, group_signature: str | None = ALIKE, **fields: Any) -> str:
     """A job that was escalated; the id of its escalation."""
-    job_id = stage.submit(**fields)
-    claim = stage.take(job_id)
-    stage.settle(claim, escalates(claim, group_signature=group_signature))
+    job_id = scenario.submit(**fields)
+    claim = scenario.take(job_id)
+    scenario.settle(claim, escalates(claim, group_signature=group_signature))
     return f"{job_id}:1"
 
 
@@ -36,14 +38,14 @@ def requeue(**fields: Any) -> EndAction:
     return EndAction(how="requeued", by="ann", **fields)
 
 
-def end(stage: Stage, ids: list[str], action: EndAction) -> tuple[Any, list[Publication]]:
+def end(scenario: Scenario, ids: list[str], action: EndAction) -> tuple[Any, list[Publication]]:
     published: list[Publication] = []
-    tally = end_all(stage.ledger, published.extend, ids, action)
+    tally = end_all(scenario.ledger, published.extend, ids, action)
     return tally, published
 
 
-def known(stage: Stage, escalation_id: str) -> Escalation:
-    found = stage.ledger.escalation(escalation_id)
+def known(scenario: Scenario, escalation_id: str) -> Escalation:
+    found = scenario.ledger.escalation(escalation_id)
     assert found is not None
     return found
 
@@ -76,17 +78,17 @@ def test_all_that_is_given_must_fit(which: dict[str, Any], fits: bool) -> None:
     assert EscalationFilter(**which).fits(ONE, now=NOW) is fits
 
 
-def test_a_filter_finds_open_ones_the_oldest_first(stage: StageMaker) -> None:
-    play = stage()
-    first = escalate(play)
-    play.advance(100)
-    other = escalate(play, group_signature="v1:dd", task_type="translate")
-    lost = escalate(play, group_signature=None)
-    second = escalate(play)
-    play.ledger.end_escalation(lost, how="resolved", by="ann")
+def test_a_filter_finds_open_ones_the_oldest_first(new_scenario: ScenarioMaker) -> None:
+    scenario = new_scenario()
+    first = escalate(scenario)
+    scenario.advance(100)
+    other = escalate(scenario, group_signature="v1:dd", task_type="translate")
+    lost = escalate(scenario, group_signature=None)
+    second = escalate(scenario)
+    scenario.ledger.end_escalation(lost, how="resolved", by="ann")
 
     def ids(**which: Any) -> list[str]:
-        return [each.id for each in select(play.ledger, EscalationFilter(**which))]
+        return [each.id for each in select(scenario.ledger, EscalationFilter(**which))]
 
     assert ids(signature=ALIKE) == [first, second]
     assert ids(task_type="translate") == [other]
@@ -96,25 +98,27 @@ def test_a_filter_finds_open_ones_the_oldest_first(stage: StageMaker) -> None:
     assert set(ids(reason="max_attempts")) == {first, other, second}
 
 
-def test_age_is_by_the_ledger_s_own_clock(fake_stage: StageMaker) -> None:
-    play = fake_stage()
-    first = escalate(play)
-    play.advance(100)
-    second = escalate(play)
-    assert [each.id for each in select(play.ledger, EscalationFilter(older_than=50))] == [first]
-    assert [each.id for each in select(play.ledger, EscalationFilter(newer_than=50))] == [second]
+def test_age_is_by_the_ledger_s_own_clock(new_fake_scenario: ScenarioMaker) -> None:
+    scenario = new_fake_scenario()
+    first = escalate(scenario)
+    scenario.advance(100)
+    second = escalate(scenario)
+    assert [each.id for each in select(scenario.ledger, EscalationFilter(older_than=50))] == [first]
+    assert [each.id for each in select(scenario.ledger, EscalationFilter(newer_than=50))] == [
+        second
+    ]
 
 
-def test_everything_at_once_is_refused(stage: StageMaker) -> None:
+def test_everything_at_once_is_refused(new_scenario: ScenarioMaker) -> None:
     with pytest.raises(BadInput, match="say which"):
-        select(stage().ledger, EscalationFilter())
+        select(new_scenario().ledger, EscalationFilter())
 
 
-def test_ids_that_nobody_knows_are_all_named(stage: StageMaker) -> None:
-    play = stage()
-    theirs = escalate(play, labels={"tenant": "globex"})
+def test_ids_that_nobody_knows_are_all_named(new_scenario: ScenarioMaker) -> None:
+    scenario = new_scenario()
+    theirs = escalate(scenario, labels={"tenant": "globex"})
     with pytest.raises(BadInput) as caught:
-        select(play.ledger, EscalationFilter(ids=("p00-x:1", theirs), tenant="acme"))
+        select(scenario.ledger, EscalationFilter(ids=("p00-x:1", theirs), tenant="acme"))
     assert caught.value.problems == (
         "ids: there is no escalation p00-x:1",
         f"ids: there is no escalation {theirs}",
@@ -124,48 +128,50 @@ def test_ids_that_nobody_knows_are_all_named(stage: StageMaker) -> None:
 # -- ending ----------------------------------------------------------------------------------------
 
 
-def test_requeueing_asks_anew_and_publishes_and_is_on_record(stage: StageMaker) -> None:
-    play = stage()
-    ids = [escalate(play) for _ in range(3)]
+def test_requeueing_asks_anew_and_publishes_and_is_on_record(new_scenario: ScenarioMaker) -> None:
+    scenario = new_scenario()
+    ids = [escalate(scenario) for _ in range(3)]
     how = Decoding(temperature=0.7, fallback=1)
-    tally, published = end(play, ids, requeue(note="again", prompt="In JSON!", decoding=how))
+    tally, published = end(scenario, ids, requeue(note="again", prompt="In JSON!", decoding=how))
     assert (tally.done, tally.skipped, tally.problems) == (3, 0, ())
     assert len(published) == 3
     for escalation_id in ids:
-        record = known(play, escalation_id)
+        record = known(scenario, escalation_id)
         assert (record.state, record.ended_by, record.note) == ("requeued", "ann", "again")
-        claim = play.take(record.job_id, 2)
+        claim = scenario.take(record.job_id, 2)
         assert (claim.plan.prompt, claim.plan.decoding) == ("In JSON!", how)
-    group = play.ledger.group(ALIKE)
+    group = scenario.ledger.group(ALIKE)
     assert group is not None
     assert (group.open, group.total) == (0, 3)
 
 
-def test_the_same_again_changes_nothing(stage: StageMaker) -> None:
+def test_the_same_again_changes_nothing(new_scenario: ScenarioMaker) -> None:
     """A batch whose worker died before it was committed is done again by the next."""
-    play = stage()
-    ids = [escalate(play)]
-    end(play, ids, requeue())
-    tally, published = end(play, ids, requeue())
+    scenario = new_scenario()
+    ids = [escalate(scenario)]
+    end(scenario, ids, requeue())
+    tally, published = end(scenario, ids, requeue())
     assert (tally.done, tally.skipped, published) == (1, 0, [])
-    assert len(play.view(known(play, ids[0]).job_id).attempts) == 2
+    assert len(scenario.view(known(scenario, ids[0]).job_id).attempts) == 2
 
 
-def test_what_somebody_else_ended_first_is_left_as_it_is(stage: StageMaker) -> None:
-    play = stage()
-    escalation_id = escalate(play)
-    play.ledger.end_escalation(escalation_id, how="resolved", by="bob", note="known")
-    tally, published = end(play, [escalation_id], requeue())
+def test_what_somebody_else_ended_first_is_left_as_it_is(new_scenario: ScenarioMaker) -> None:
+    scenario = new_scenario()
+    escalation_id = escalate(scenario)
+    scenario.ledger.end_escalation(escalation_id, how="resolved", by="bob", note="known")
+    tally, published = end(scenario, [escalation_id], requeue())
     assert (tally.done, tally.skipped, published) == (0, 1, [])
-    assert known(play, escalation_id).ended_by == "bob"
+    assert known(scenario, escalation_id).ended_by == "bob"
 
 
-def test_a_job_that_is_no_longer_kept_is_reported_and_can_be_resolved(stage: StageMaker) -> None:
-    play = stage(retention=100)
-    gone = escalate(play)
-    play.advance(101)
-    kept = escalate(play)
-    tally, published = end(play, [gone, kept], requeue())
+def test_a_job_that_is_no_longer_kept_is_reported_and_can_be_resolved(
+    new_scenario: ScenarioMaker,
+) -> None:
+    scenario = new_scenario(retention=100)
+    gone = escalate(scenario)
+    scenario.advance(101)
+    kept = escalate(scenario)
+    tally, published = end(scenario, [gone, kept], requeue())
     assert (tally.done, len(published)) == (1, 1)
     assert tally.problems == (
         NotEnded(
@@ -173,64 +179,64 @@ def test_a_job_that_is_no_longer_kept_is_reported_and_can_be_resolved(stage: Sta
             why="the job is no longer kept: it cannot be queued again, but it can be resolved",
         ),
     )
-    assert known(play, gone).state == "open"
-    tally, _ = end(play, [gone], EndAction(how="resolved", by="ann", note="too old"))
+    assert known(scenario, gone).state == "open"
+    tally, _ = end(scenario, [gone], EndAction(how="resolved", by="ann", note="too old"))
     assert tally.done == 1
-    assert known(play, gone).state == "resolved"
+    assert known(scenario, gone).state == "resolved"
 
 
-def test_a_job_that_is_under_way_again_is_not_started_twice(stage: StageMaker) -> None:
+def test_a_job_that_is_under_way_again_is_not_started_twice(new_scenario: ScenarioMaker) -> None:
     """The delayed verifications of both its cycles went wrong."""
-    play = stage()
-    job_id = play.submit()
+    scenario = new_scenario()
+    job_id = scenario.submit()
     for number in (1, 2):
-        claim = play.take(job_id, number)
-        play.settle(claim, retries_at_once(claim))
-    last = play.take(job_id, 3)
-    play.ledger.store_output(last.lease, answer())
-    play.settle(last, succeeds(last))
-    play.advance(601)
+        claim = scenario.take(job_id, number)
+        scenario.settle(claim, retries_at_once(claim))
+    last = scenario.take(job_id, 3)
+    scenario.ledger.store_output(last.lease, answer())
+    scenario.settle(last, succeeds(last))
+    scenario.advance(601)
     for entry in (Entry("cycle", job_id, 1, 1), Entry("cycle", job_id, 2, 2)):
-        lease = play.take_recheck(entry).lease
-        play.ledger.settle_cycle(lease, status="escalated", score=9, failure=CycleFailure())
+        lease = scenario.take_recheck(entry).lease
+        scenario.ledger.settle_cycle(lease, status="escalated", score=9, failure=CycleFailure())
     both = [f"{job_id}:1:1", f"{job_id}:2:2"]
-    tally, published = end(play, both, requeue())
+    tally, published = end(scenario, both, requeue())
     assert (tally.done, len(published)) == (1, 1)
     assert [problem.id for problem in tally.problems] == both[1:]
     assert "under way" in tally.problems[0].why
 
 
-def test_cancelling_ends_the_jobs(stage: StageMaker) -> None:
-    play = stage()
-    escalation_id = escalate(play)
-    end(play, [escalation_id], EndAction(how="cancelled", by="ann", note="never mind"))
-    view = play.view(known(play, escalation_id).job_id)
+def test_cancelling_ends_the_jobs(new_scenario: ScenarioMaker) -> None:
+    scenario = new_scenario()
+    escalation_id = escalate(scenario)
+    end(scenario, [escalation_id], EndAction(how="cancelled", by="ann", note="never mind"))
+    view = scenario.view(known(scenario, escalation_id).job_id)
     assert (view.state, view.detail) == ("cancelled", "never mind")
 
 
 # -- tenants ---------------------------------------------------------------------------------------
 
 
-def test_a_tenant_s_group_has_nothing_of_another_s(stage: StageMaker) -> None:
-    play = stage()
-    mine = [escalate(play, labels={"tenant": "acme"}) for _ in range(2)]
-    play.advance(10)
-    escalate(play, labels={"tenant": "globex"}, task_type="secret_project")
-    play.advance(10)
-    escalate(play, group_signature="v1:theirs", labels={"tenant": "globex"})
-    (group,) = list_groups(play.ledger, tenant="acme")
+def test_a_tenant_s_group_has_nothing_of_another_s(new_scenario: ScenarioMaker) -> None:
+    scenario = new_scenario()
+    mine = [escalate(scenario, labels={"tenant": "acme"}) for _ in range(2)]
+    scenario.advance(10)
+    escalate(scenario, labels={"tenant": "globex"}, task_type="secret_project")
+    scenario.advance(10)
+    escalate(scenario, group_signature="v1:theirs", labels={"tenant": "globex"})
+    (group,) = list_groups(scenario.ledger, tenant="acme")
     assert (group.signature, group.open, group.total) == (ALIKE, 2, 2)
     assert (group.task_types, group.tenants) == ({"extract": 2}, {"acme": 2})
     assert f"{group.example}:1" in mine
-    assert find_group(play.ledger, "v1:theirs", tenant="acme") is None
-    assert len(list_groups(play.ledger)) == 2
+    assert find_group(scenario.ledger, "v1:theirs", tenant="acme") is None
+    assert len(list_groups(scenario.ledger)) == 2
 
 
-def test_ended_groups_of_a_tenant_are_listed_on_demand(stage: StageMaker) -> None:
-    play = stage()
-    mine = escalate(play, labels={"tenant": "acme"})
-    escalate(play, labels={"tenant": "globex"})
-    end(play, [mine], EndAction(how="resolved", by="ann"))
-    assert list_groups(play.ledger, tenant="acme") == []
-    (group,) = list_groups(play.ledger, tenant="acme", only_open=False)
+def test_ended_groups_of_a_tenant_are_listed_on_demand(new_scenario: ScenarioMaker) -> None:
+    scenario = new_scenario()
+    mine = escalate(scenario, labels={"tenant": "acme"})
+    escalate(scenario, labels={"tenant": "globex"})
+    end(scenario, [mine], EndAction(how="resolved", by="ann"))
+    assert list_groups(scenario.ledger, tenant="acme") == []
+    (group,) = list_groups(scenario.ledger, tenant="acme", only_open=False)
     assert (group.open, group.total, group.tenants) == (0, 1, {})

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from support.ledger_stage import FakeRunner, Stage, StageMaker, bench_of, intake_of, make_job
+from support.doubles import FakeRunner
+from support.jobs import make_job
+from support.ledger_scenario import Scenario, ScenarioMaker, attempt_context, intake_of
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.guardrail import LOOP_CAP, TIME_SHARE_CAP, Guardrail
@@ -37,9 +39,9 @@ AFTER = 601
 
 @dataclass(frozen=True)
 class School:
-    """A stage, a bench and a door, and what the subjects of a school do."""
+    """A scenario, a bench and a door, and what the subjects of a school do."""
 
-    play: Stage
+    scenario: Scenario
     context: AttemptContext
 
     def record(self, score: float | None, *, subject: str = "mia", **fields: Any) -> str:
@@ -53,7 +55,7 @@ class School:
         report = ReportedAttempt(
             score=score, answer="I goed.", feedback="'goed' is not a word", seconds=seconds
         )
-        return record_attempt(self.context, intake_of(self.play), raw, report)
+        return record_attempt(self.context, intake_of(self.scenario), raw, report)
 
     def next(self, subject: str = "mia", tenant: str | None = None) -> ExternalTask:
         task = next_task(self.context, subject, tenant=tenant)
@@ -73,17 +75,17 @@ class School:
         """A job that failed, was repaired, and is due to be verified once more."""
         job_id = self.record(40, **fields)
         self.report(self.next(), 90)
-        self.play.advance(AFTER)
+        self.scenario.advance(AFTER)
         return job_id
 
     def view(self, job_id: str) -> JobView:
-        return self.play.view(job_id)
+        return self.scenario.view(job_id)
 
 
 @pytest.fixture
-def school(fake_stage: StageMaker) -> School:
-    play = fake_stage(stale_after=50_000, retention=100_000)
-    return School(play, bench_of(play))
+def school(new_fake_scenario: ScenarioMaker) -> School:
+    scenario = new_fake_scenario(stale_after=50_000, retention=100_000)
+    return School(scenario, attempt_context(scenario))
 
 
 # -- the mandatory retry ---------------------------------------------------------------------------
@@ -101,8 +103,8 @@ def test_a_low_score_makes_the_retry_the_subject_s_next_task(school: School) -> 
     assert prompt is not None
     assert PROMPT in prompt
     assert "'goed' is not a word" in prompt
-    assert task.expires_at == pytest.approx(school.play.ledger.now() + 1800, abs=60)
-    assert school.play.cycle(job_id).status is CycleStatus.PENDING_IMMEDIATE_RETRY
+    assert task.expires_at == pytest.approx(school.scenario.ledger.now() + 1800, abs=60)
+    assert school.scenario.cycle(job_id).status is CycleStatus.PENDING_IMMEDIATE_RETRY
 
 
 @pytest.mark.parametrize("score", [70, 70.5, 100])
@@ -117,7 +119,7 @@ def test_findings_say_where_it_went_wrong(school: School) -> None:
     raw = {"subject": "mia", "task_type": "past_tense", "prompt": PROMPT}
     found = Finding(path="line 2", message="is in the present tense", code="tense")
     report = ReportedAttempt(score=20, answer="I go.", findings=[found])
-    record_attempt(school.context, intake_of(school.play), raw, report)
+    record_attempt(school.context, intake_of(school.scenario), raw, report)
     assert "is in the present tense" in (school.next().claim.plan.prompt or "")
 
 
@@ -155,7 +157,7 @@ def test_a_report_that_was_cut_off_may_be_repeated(school: School) -> None:
     """Given that the answer was stored and the verdict was not."""
     job_id = school.record(40)
     task = school.next()
-    school.play.ledger.store_output(task.lease, Output(text="I went.", elapsed_seconds=10))
+    school.scenario.ledger.store_output(task.lease, Output(text="I went.", elapsed_seconds=10))
     assert isinstance(school.report(task, 90), Settled)
     assert school.view(job_id).seconds == 20
 
@@ -163,9 +165,9 @@ def test_a_report_that_was_cut_off_may_be_repeated(school: School) -> None:
 def test_an_expired_lease_is_refused_and_the_task_comes_again(school: School) -> None:
     school.record(40)
     task = school.next()
-    school.play.advance(1801)
+    school.scenario.advance(1801)
     assert school.report(task, 90) == ClaimRefused("lost")
-    school.play.sweep()
+    school.scenario.sweep()
     again = school.next()
     assert again.lease.entry == task.lease.entry
     assert again.token != task.token
@@ -201,7 +203,7 @@ def test_a_key_is_recorded_once(school: School) -> None:
 def test_a_score_is_needed_before_anything_is_stored(school: School) -> None:
     with pytest.raises(BadInput, match="score: is required"):
         school.record(None)
-    assert school.play.ledger.jobs() == []
+    assert school.scenario.ledger.jobs() == []
 
 
 def test_an_attempt_of_nobody_s_is_refused(school: School) -> None:
@@ -229,22 +231,22 @@ def test_a_token_names_its_task(school: School, entry: Entry) -> None:
 
 def test_a_pause_leaves_nothing_to_do_and_loses_nothing(school: School) -> None:
     job_id = school.record(40)
-    school.play.ledger.pause("task_type:past_tense")
+    school.scenario.ledger.pause("task_type:past_tense")
     assert school.nothing()
     assert school.view(job_id).waiting_for == "pause"
-    school.play.ledger.resume("task_type:past_tense")
+    school.scenario.ledger.resume("task_type:past_tense")
     assert school.next().claim.job_id == job_id
 
 
 def test_a_paused_task_type_does_not_block_another_retry(school: School) -> None:
     first = school.record(40, task_type="past_tense")
     second = school.record(40, task_type="plural")
-    school.play.ledger.pause("task_type:past_tense")
+    school.scenario.ledger.pause("task_type:past_tense")
     task = school.next()
     assert (task.claim.job_id, task.mode) == (second, "immediate_retry")
     school.report(task, 90)
     assert school.nothing()
-    school.play.ledger.resume("task_type:past_tense")
+    school.scenario.ledger.resume("task_type:past_tense")
     assert school.next().claim.job_id == first
 
 
@@ -252,7 +254,7 @@ def test_a_paused_task_type_does_not_block_another_retry(school: School) -> None
 
 
 def submitted(school: School, *verifiers: Any) -> str:
-    return school.play.submit(
+    return school.scenario.submit(
         task_type="person", subject="mia", runner={"kind": "external"}, verifiers=verifiers
     )
 
@@ -286,7 +288,7 @@ def test_a_delayed_verification_comes_when_it_is_due(school: School) -> None:
     school.record(40)
     school.report(school.next(), 90)
     assert school.nothing()
-    school.play.advance(AFTER)
+    school.scenario.advance(AFTER)
     task = school.next()
     assert task.mode == "delayed_verification"
     assert school.next().token == task.token
@@ -308,11 +310,11 @@ def test_its_score_decides(
     task = school.next()
     told = school.report(task, score, prompt=OTHER)
     assert told == Rechecked(entry=task.lease.entry, score=score, status=status.value)
-    cycle = school.play.cycle(job_id)
+    cycle = school.scenario.cycle(job_id)
     assert (cycle.status, cycle.reason or None) == (status, reason)
     assert school.view(job_id).state == "succeeded"
     assert school.report(task, 0, prompt=OTHER) == ClaimRefused("stored")
-    assert school.play.cycle(job_id).score == score
+    assert school.scenario.cycle(job_id).score == score
     assert school.nothing()
 
 
@@ -332,9 +334,9 @@ def test_what_does_not_count_is_counted_and_may_be_done_again(school: School) ->
         with pytest.raises(NotCounted, match=reason) as caught:
             school.report(task, 100, **fields)
         assert caught.value.reason == reason
-    assert school.play.cycle(job_id).status is CycleStatus.PENDING_DELAYED_VERIFICATION
+    assert school.scenario.cycle(job_id).status is CycleStatus.PENDING_DELAYED_VERIFICATION
     assert task.cycle_id is not None
-    counted = json.loads(school.play.cycle_row(task.cycle_id)["delayed_invalid"])
+    counted = json.loads(school.scenario.cycle_row(task.cycle_id)["delayed_invalid"])
     assert counted == {
         "missing_task_family_context": 1,
         "missing_prompt_context": 2,
@@ -342,7 +344,7 @@ def test_what_does_not_count_is_counted_and_may_be_done_again(school: School) ->
         "duplicate_prompt_formulation": 1,
     }
     school.report(task, 80, prompt=OTHER, task_family="plurals")
-    assert school.play.cycle(job_id).status is CycleStatus.COMPLETED
+    assert school.scenario.cycle(job_id).status is CycleStatus.COMPLETED
 
 
 def test_one_without_a_score_counts_for_nothing(school: School) -> None:
@@ -354,7 +356,7 @@ def test_one_without_a_score_counts_for_nothing(school: School) -> None:
 
 
 def test_one_may_be_verified_here_too(school: School) -> None:
-    job_id = school.play.submit(
+    job_id = school.scenario.submit(
         task_type="person",
         subject="mia",
         prompt=PROMPT,
@@ -363,9 +365,9 @@ def test_one_may_be_verified_here_too(school: School) -> None:
     )
     school.report(school.next(), None, answer="no JSON")
     school.report(school.next(), None, answer="{}")
-    school.play.advance(AFTER)
+    school.scenario.advance(AFTER)
     school.report(school.next(), None, answer="no JSON", prompt=OTHER)
-    cycle = school.play.cycle(job_id)
+    cycle = school.scenario.cycle(job_id)
     assert (cycle.status, cycle.reason) == (
         CycleStatus.ESCALATED,
         "delayed verification scored 0",
@@ -390,14 +392,14 @@ def test_the_third_loop_of_a_skill_is_a_person_s(school: School) -> None:
     assert (view.state, view.reason, len(view.attempts)) == ("escalated", LOOP_CAP, 1)
     assert (view.cycles[0].status, view.cycles[0].reason) == (CycleStatus.ESCALATED, LOOP_CAP)
     assert view.cycles[0].ended_at is not None
-    assert school.play.view(loop(school, task_type="plurals")).state == "succeeded"
-    assert school.play.view(loop(school, subject="noa")).reason is None
+    assert school.scenario.view(loop(school, task_type="plurals")).state == "succeeded"
+    assert school.scenario.view(loop(school, subject="noa")).reason is None
 
 
 def test_a_session_ends_and_loops_are_allowed_again(school: School) -> None:
     for _ in range(2):
         loop(school)
-    school.play.advance(5401)
+    school.scenario.advance(5401)
     assert school.view(loop(school)).state == "succeeded"
 
 
@@ -435,8 +437,8 @@ def test_a_guardrail_forbids_loops_and_nothing_else(school: School) -> None:
     for _ in range(2):
         loop(school)
     assert school.view(school.record(85)).state == "succeeded"
-    context = bench_of(school.play, exempt_task_types=frozenset({"past_tense"}))
-    job_id = School(school.play, context).record(40)
+    context = attempt_context(school.scenario, exempt_task_types=frozenset({"past_tense"}))
+    job_id = School(school.scenario, context).record(40)
     assert (school.view(job_id).state, school.view(job_id).cycles) == ("queued", ())
 
 
@@ -451,33 +453,35 @@ def test_a_loop_under_way_may_end(school: School) -> None:
 # -- guardrails of queue jobs ----------------------------------------------------------------------
 
 
-def tired(play: Stage, **changes: Any) -> JobView:
+def tired(scenario: Scenario, **changes: Any) -> JobView:
     """A queue job that fails again and again."""
-    context = bench_of(play, FakeRunner(["no JSON"]), **changes)
-    told = play.offer(make_job(policy={"max_attempts": 6, "same_failure_limit": 9}))
+    context = attempt_context(scenario, FakeRunner(["no JSON"]), **changes)
+    told = scenario.offer(make_job(policy={"max_attempts": 6, "same_failure_limit": 9}))
     for number in range(1, 7):
         run_attempt(context, Entry("attempt", told.id, number))
-    return play.view(told.id)
+    return scenario.view(told.id)
 
 
-def test_queue_jobs_have_no_guardrails_unless_they_are_set(fake_stage: StageMaker) -> None:
-    play = fake_stage()
-    off = tired(play, guardrail=Guardrail(loops=1))
+def test_queue_jobs_have_no_guardrails_unless_they_are_set(
+    new_fake_scenario: ScenarioMaker,
+) -> None:
+    scenario = new_fake_scenario()
+    off = tired(scenario, guardrail=Guardrail(loops=1))
     assert off.reason not in (LOOP_CAP, TIME_SHARE_CAP)
     assert len(off.cycles) > 1
-    on = tired(play, guard_jobs=True, guardrail=Guardrail(loops=1))
+    on = tired(scenario, guard_jobs=True, guardrail=Guardrail(loops=1))
     assert (on.state, on.reason) == ("escalated", LOOP_CAP)
     assert [cycle.status for cycle in on.cycles] == [CycleStatus.ESCALATED] * 2
     assert on.cycles[-1].reason == LOOP_CAP
 
 
-def test_a_requeued_job_has_its_loops_again(fake_stage: StageMaker) -> None:
-    play = fake_stage()
-    view = tired(play, guard_jobs=True, guardrail=Guardrail(loops=1))
+def test_a_requeued_job_has_its_loops_again(new_fake_scenario: ScenarioMaker) -> None:
+    scenario = new_fake_scenario()
+    view = tired(scenario, guard_jobs=True, guardrail=Guardrail(loops=1))
     number = len(view.attempts)
-    play.end(f"{view.id}:{number}", "requeued")
+    scenario.end(f"{view.id}:{number}", "requeued")
     again = FakeRunner(["no JSON"])
-    context = bench_of(play, again, guard_jobs=True, guardrail=Guardrail(loops=1))
+    context = attempt_context(scenario, again, guard_jobs=True, guardrail=Guardrail(loops=1))
     run_attempt(context, Entry("attempt", view.id, number + 1))
-    after = play.view(view.id)
+    after = scenario.view(view.id)
     assert (after.state, after.attempts[-1].plan.mode) == ("queued", "immediate_retry")

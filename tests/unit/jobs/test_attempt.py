@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.ledger_stage import failure_of, fake_ledger, make_job
+from support.doubles import FakeBreakers, FakeRunner, fake_ledger
+from support.jobs import failure_of, make_job
 
 from mulligan.policies.failures.failure import FailureKind
 from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
@@ -20,47 +21,14 @@ from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.submit import Intake, problems, read_job
 from mulligan.tasks.ports.errors import BadInput, RunnerError, TransportFault, VerifierError
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Publication, Submission
-from mulligan.tasks.ports.runners import Request
 from mulligan.workers.ledger.job_ids import job_id as new_id
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 Answer = str | Output | Exception
 
 
-@dataclass
-class FakeRunner:
-    """Answers, or raises, what it is given; remembers what it was asked."""
-
-    answers: Sequence[Answer]
-    provider: str = "fake"
-    asked: list[Request] = field(default_factory=list)
-
-    def answer(self, request: Request) -> Output:
-        self.asked.append(request)
-        given = self.answers[min(len(self.asked), len(self.answers)) - 1]
-        if isinstance(given, Exception):
-            raise given
-        return given if isinstance(given, Output) else Output(text=given)
-
-
-@dataclass
-class FakeBreakers:
-    stay: ProviderHold | None = None
-    faults: list[TransportFault] = field(default_factory=list)
-    successes: int = 0
-
-    def wait(self, provider: str) -> ProviderHold | None:
-        return self.stay
-
-    def fault(self, fault: TransportFault) -> None:
-        self.faults.append(fault)
-
-    def success(self, provider: str) -> None:
-        self.successes += 1
-
-
-class Shop:
-    """One worker's bench over an in-memory ledger."""
+class Worker:
+    """One worker over a ledger on fakeredis."""
 
     def __init__(self, *answers: Answer, **changes: Any) -> None:
         self.ledger = fake_ledger()
@@ -98,7 +66,7 @@ class Shop:
 
 
 def test_an_answer_over_the_cap_is_cut_and_counts_as_truncated() -> None:
-    services = Shop('{"a": "' + "x" * 100 + '"}', answer_cap=20)
+    services = Worker('{"a": "' + "x" * 100 + '"}', answer_cap=20)
     _, view = services.run(make_job())
     output = view.attempts[0].output
     assert output is not None
@@ -107,7 +75,7 @@ def test_an_answer_over_the_cap_is_cut_and_counts_as_truncated() -> None:
 
 
 def test_text_that_is_no_text_is_replaced_not_fatal() -> None:
-    _, view = Shop('{"a": "\ud800"}').run(make_job())
+    _, view = Worker('{"a": "\ud800"}').run(make_job())
     assert view.state == "succeeded"
 
 
@@ -119,8 +87,8 @@ def test_text_that_is_no_text_is_replaced_not_fatal() -> None:
     ],
 )
 def test_a_provider_is_left_alone_for_as_long_as_it_takes(stay: ProviderHold, reason: str) -> None:
-    services = Shop("{}")
-    services.breakers.stay = stay
+    services = Worker("{}")
+    services.breakers.hold = stay
     outcome, view = services.run(make_job())
     assert isinstance(outcome, Requeued)
     assert (outcome.delay, outcome.reason) == (stay.seconds, reason)
@@ -130,7 +98,7 @@ def test_a_provider_is_left_alone_for_as_long_as_it_takes(stay: ProviderHold, re
 
 def test_a_transport_fault_is_no_failure_of_the_answer() -> None:
     fault = TransportFault("busy", provider="fake", status=429, retry_after=3.0)
-    outcome, view = Shop(fault).run(make_job())
+    outcome, view = Worker(fault).run(make_job())
     assert isinstance(outcome, Requeued)
     assert outcome.delay == 3.5  # what it asked for, and half of the first back-off of 1 s
     assert (view.state, view.waiting_for) == ("waiting", "delay")
@@ -139,7 +107,7 @@ def test_a_transport_fault_is_no_failure_of_the_answer() -> None:
 
 
 def test_an_answer_tells_the_breaker() -> None:
-    services = Shop("{}")
+    services = Worker("{}")
     services.run(make_job())
     assert services.breakers.successes == 1
 
@@ -156,7 +124,7 @@ def test_an_answer_tells_the_breaker() -> None:
     ],
 )
 def test_a_runner_that_fails(error: Exception, state: str, reason: str | None) -> None:
-    outcome, view = Shop(error).run(make_job())
+    outcome, view = Worker(error).run(make_job())
     assert isinstance(outcome, Settled)
     assert (view.state, view.reason) == (state, reason)
     assert view.attempts[0].score is None
@@ -165,20 +133,20 @@ def test_a_runner_that_fails(error: Exception, state: str, reason: str | None) -
 
 def test_the_next_call_may_cost_what_is_left_of_the_budget() -> None:
     costly = Output(text="nonsense", usage=Usage(total_tokens=600))
-    services = Shop(costly, "{}")
+    services = Worker(costly, "{}")
     services.run(make_job(budget={"tokens": 1000}), attempts=2)
     assert [request.token_allowance for request in services.runner.asked] == [1000, 400]
 
 
 def test_seconds_are_running_time_and_are_enforced() -> None:
     slow = Output(text="nonsense", elapsed_seconds=5.0)
-    _, view = Shop(slow).run(make_job(budget={"seconds": 4}))
+    _, view = Worker(slow).run(make_job(budget={"seconds": 4}))
     assert (view.state, view.reason) == ("escalated", "budget_seconds")
 
 
 def test_the_retry_asks_the_corrected_prompt_in_another_way() -> None:
     schema = {"type": "object", "required": ["a"]}
-    services = Shop("{}", '{"a": 1}')
+    services = Worker("{}", '{"a": 1}')
     _, view = services.run(
         make_job(system="You are terse.", verifiers=[{"id": "contract.schema", "schema": schema}]),
         attempts=2,
@@ -198,7 +166,7 @@ def test_what_cured_a_failure_once_is_passed_on_to_other_jobs() -> None:
     schema = {"type": "object", "required": ["secret"]}
     job = make_job(prompt="Job one's own words", verifiers=[{"id": "contract.schema",
                                                              "schema": schema}])  # fmt: skip
-    services = Shop("{}", '{"secret": 1}', "{}", '{"secret": 2}')
+    services = Worker("{}", '{"secret": 1}', "{}", '{"secret": 2}')
     services.run(job, attempts=2)
     other = job.model_copy(update={"prompt": "Another job"})
     services.run(other, attempts=2)
@@ -215,7 +183,7 @@ def test_a_verifier_without_a_verdict_is_run_again_on_the_same_answer() -> None:
         def verify(self, candidate: Any) -> Any:
             raise VerifierError("no program")
 
-    services = Shop("{}")
+    services = Worker("{}")
     services.context = replace(services.context, verifier=lambda _: Broken())
     outcome, view = services.run(make_job())
     assert isinstance(outcome, Requeued)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.ledger_stage import fake_ledger, make_job
+from support.doubles import fake_ledger
+from support.jobs import make_job
 
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.context import AttemptContext

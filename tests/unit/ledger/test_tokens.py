@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
-from support.ledger_stage import until
+from support.waiting import until
 
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.calls import RedisCalls

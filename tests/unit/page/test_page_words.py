@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from support.ledger_stage import make_job
+from support.jobs import make_job
 
 from mulligan.console.page import job_story_page as story
 from mulligan.console.page import live_list as live

@@ -8,19 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.doubles import ManualClock
 
 from mulligan.workers.settings.live_settings import LIVE, LiveExemptTypes, LiveSettings
 from mulligan.workers.settings.model import Settings, load_settings
 from mulligan.workers.settings.tenant_settings import ModelPrice, TenantQuota
 
 FILE = Path("mulligan.toml")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def write(text: str) -> None:
@@ -30,11 +24,11 @@ def write(text: str) -> None:
     os.utime(FILE, ns=(before + 10**9, before + 10**9))
 
 
-def started(text: str = "", **given: Any) -> tuple[LiveSettings, Clock]:
+def started(text: str = "", **given: Any) -> tuple[LiveSettings, ManualClock]:
     """A process that was started with this file."""
     if text:
         write(text)
-    clock = Clock()
+    clock = ManualClock()
     return LiveSettings(load_settings(**given), clock=clock), clock
 
 

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from support.ledger_stage import MovableClock, failure_of, fake_ledger, make_job, verdict_of
+from support.doubles import FakeBreakers, MovableClock, fake_ledger
+from support.jobs import failure_of, make_job, verdict_of
 
 from mulligan.console.reports.observe_report import observe_report
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Job, Output
-from mulligan.tasks.jobs.context import AttemptContext, ProviderHold, ResolvedRunner
+from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Requeued
 from mulligan.tasks.jobs.settle import Settled
-from mulligan.tasks.ports.errors import TransportFault, VerifierError
+from mulligan.tasks.ports.errors import VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, JobView, Publication, Submission
 from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.tasks.user_tasks.user_task import (
@@ -57,21 +58,12 @@ class Signal(Exception):
     """Stands for Celery's Ignore, Reject and Retry."""
 
 
-class NoBreakers:
-    def wait(self, provider: str) -> ProviderHold | None:
-        return None
-
-    def fault(self, fault: TransportFault) -> None: ...
-
-    def success(self, provider: str) -> None: ...
-
-
 def no_runner(_: Any) -> ResolvedRunner:
     raise AssertionError("a task of the user's own has no runner")
 
 
-class Bench:
-    """A worker of a user's app over an in-memory ledger, whose clock a story moves."""
+class UserWorker:
+    """A worker of a user's app over a ledger on fakeredis, whose clock a test moves."""
 
     def __init__(self, **fields: Any) -> None:
         self.clock = MovableClock()
@@ -88,7 +80,7 @@ class Bench:
             verifier=lambda spec: self.checks.get(spec.id) or self.registry.build(spec),
             publish=self.published.extend,
             holding=lambda _lease, _deadline: nullcontext(),
-            breakers=NoBreakers(),
+            breakers=FakeBreakers(),
             worker="here",
             randomness=lambda: 0.5,
         )
@@ -146,7 +138,7 @@ def check_named(verifier_id: str) -> Sequence[VerificationResult]:
 
 
 def test_a_message_delivered_again_after_the_end_runs_nothing() -> None:
-    context = Bench()
+    context = UserWorker()
     assert context.deliver(answers("{}")).value == "{}"
     assert context.deliver(answers("{}")).outcome == ClaimRefused("finished")
     assert len(context.calls) == 1
@@ -154,7 +146,7 @@ def test_a_message_delivered_again_after_the_end_runs_nothing() -> None:
 
 
 def test_a_message_delivered_again_while_it_runs_is_left_alone() -> None:
-    context = Bench()
+    context = UserWorker()
     claim = context.ledger.claim(Entry("attempt", context.job_id, 1), worker="other")
     assert isinstance(claim, Claim)
     assert context.deliver(answers("{}")).outcome == ClaimRefused("held")
@@ -162,7 +154,7 @@ def test_a_message_delivered_again_while_it_runs_is_left_alone() -> None:
 
 
 def test_a_failure_delivered_again_opens_no_second_cycle() -> None:
-    context = Bench()
+    context = UserWorker()
     context.deliver(answers("no JSON"))
     context.deliver(answers("no JSON"))
     assert [a.plan.mode for a in context.view.attempts] == ["initial", "immediate_retry"]
@@ -172,7 +164,7 @@ def test_a_failure_delivered_again_opens_no_second_cycle() -> None:
 
 @pytest.mark.parametrize("value", ["{}", {"a": [1, None]}], ids=["text", "value"])
 def test_a_stored_answer_is_not_asked_for_again(value: Any) -> None:
-    context = Bench()
+    context = UserWorker()
     kind = None if isinstance(value, str) else "value"
     context.stored_by_a_lost_worker(Output(text=as_text(value), finish_reason=kind))
     ran = context.deliver(raises(AssertionError("asked again")))
@@ -183,7 +175,7 @@ def test_a_stored_answer_is_not_asked_for_again(value: Any) -> None:
 
 def test_a_scored_answer_of_a_lost_worker_keeps_its_score() -> None:
     """What the task found is stored with its answer: neither is asked for again."""
-    context = Bench()
+    context = UserWorker()
     found = check(VerificationStatus.FAIL, 10)
     context.stored_by_a_lost_worker(Output(text="{}"), given=found)
     context.deliver(raises(AssertionError("asked again")))
@@ -195,7 +187,7 @@ def test_a_scored_answer_of_a_lost_worker_keeps_its_score() -> None:
 
 
 def test_scored_is_taken_instead_of_the_verifiers() -> None:
-    context = Bench()
+    context = UserWorker()
     ran = context.deliver(answers(Scored("no JSON", check(VerificationStatus.PASS, 90))))
     assert ran.value == "no JSON"
     assert context.view.state == "succeeded"
@@ -203,7 +195,7 @@ def test_scored_is_taken_instead_of_the_verifiers() -> None:
 
 
 def test_scored_below_70_is_retried() -> None:
-    context = Bench()
+    context = UserWorker()
     ran = context.deliver(answers(Scored({"a": 1}, check(VerificationStatus.FAIL, 60))))
     assert isinstance(ran.outcome, Settled)
     assert context.view.attempts[1].plan.mode == "immediate_retry"
@@ -216,7 +208,7 @@ def test_a_repair_has_a_score_between_0_and_100(score: float) -> None:
 
 
 def test_repair_says_what_is_wrong_and_where() -> None:
-    context = Bench()
+    context = UserWorker()
     ran = context.deliver(raises(Repair("say please", score=40, path="$.manners")))
     assert isinstance(ran.error, Repair)
     attempt = context.view.attempts[0]
@@ -229,7 +221,7 @@ def test_repair_says_what_is_wrong_and_where() -> None:
 
 
 def test_an_exception_is_classified_and_the_next_attempt_is_told() -> None:
-    context = Bench()
+    context = UserWorker()
     context.deliver(raises(KeyError("age")))
     assert failure_of(context.view.attempts[0]).kind == "missing_context"
     context.deliver(answers("{}"), number=2)
@@ -244,7 +236,7 @@ def test_a_verifier_that_fails_itself_does_not_blame_the_answer() -> None:
     def broken(_text: str) -> bool:
         raise RuntimeError("the check's own bug")
 
-    context = Bench(verifiers=["own.broken"])
+    context = UserWorker(verifiers=["own.broken"])
     context.checks["own.broken"] = CallableVerifier(broken)
     context.deliver(answers("{}"))
     assert (context.view.state, context.view.waiting_for) == ("waiting", "delay")
@@ -253,7 +245,7 @@ def test_a_verifier_that_fails_itself_does_not_blame_the_answer() -> None:
 
 def test_a_verifier_that_the_task_no_longer_has_does_not_blame_the_answer() -> None:
     """A deploy changed the task's verifiers while the job was on its way."""
-    context = Bench(verifiers=["own.removed", "json.object"])
+    context = UserWorker(verifiers=["own.removed", "json.object"])
     ran = context.deliver(answers("{}"))
     assert isinstance(ran.outcome, Requeued)
     assert "own.removed" in ran.outcome.reason
@@ -266,12 +258,12 @@ CIRCULAR.append(CIRCULAR)
 
 @pytest.mark.parametrize("value", [CIRCULAR, "half a \ud800"], ids=["no JSON", "no UTF-8"])
 def test_a_value_that_cannot_be_stored_is_a_failure(value: Any) -> None:
-    context = Bench()
+    context = UserWorker()
     ran = context.deliver(answers(value))
     assert isinstance(ran.outcome, Settled)
     assert isinstance(ran.error, ValueError)
     assert [attempt.state for attempt in context.view.attempts] == ["settled", "queued"]
-    observing = Bench()
+    observing = UserWorker()
     seen = observing.deliver(answers(value), enforce=False)
     assert (seen.outcome, seen.error, seen.value is value) == (OBSERVED, None, True)
     assert observing.view.state == "cancelled"
@@ -300,7 +292,7 @@ def test_scored_says_what_it_takes(results: Any, told: str) -> None:
     ids=["fence", "prose"],
 )
 def test_a_free_repair_is_in_what_the_caller_gets(text: str) -> None:
-    context = Bench()
+    context = UserWorker()
     assert context.deliver(answers(text)).value == '{"name": "Alice"}'
     assert context.view.state == "succeeded"
     # The ledger keeps what the model said, and a message that comes again tells the same.
@@ -309,7 +301,7 @@ def test_a_free_repair_is_in_what_the_caller_gets(text: str) -> None:
     assert attempt.output.text == text
     results = verdict_of(attempt).results
     assert answer_of(attempt.output, results) == '{"name": "Alice"}'
-    assert Bench().deliver(answers(text), enforce=False).value == text
+    assert UserWorker().deliver(answers(text), enforce=False).value == text
 
 
 @pytest.mark.parametrize(
@@ -324,10 +316,10 @@ def test_a_free_repair_is_in_what_the_caller_gets(text: str) -> None:
     ids=["model", "nested", "set", "date and bytes", "keys"],
 )
 def test_what_is_no_text_is_given_as_json_has_it(value: Any, given: Any) -> None:
-    context = Bench()
+    context = UserWorker()
     assert context.deliver(answers(value)).value == given
     assert context.view.state == "succeeded"
-    assert Bench().deliver(answers(value), enforce=False).value is value
+    assert UserWorker().deliver(answers(value), enforce=False).value is value
 
 
 # -- the queue's own signals -----------------------------------------------------------------------
@@ -335,7 +327,7 @@ def test_what_is_no_text_is_given_as_json_has_it(value: Any, given: Any) -> None
 
 @pytest.mark.parametrize("enforce", [True, False])
 def test_a_signal_passes_through_and_gives_the_claim_back(enforce: bool) -> None:
-    context = Bench()
+    context = UserWorker()
     with pytest.raises(Signal):
         context.deliver(raises(Signal()), enforce=enforce)
     attempt = context.view.attempts[0]
@@ -344,7 +336,7 @@ def test_a_signal_passes_through_and_gives_the_claim_back(enforce: bool) -> None
 
 
 def test_a_signal_that_names_a_time_is_not_overtaken_by_the_sweep() -> None:
-    context = Bench()
+    context = UserWorker()
     with pytest.raises(Signal):
         context.deliver(raises(Signal()), again=lambda _signal: 30.0)
     assert context.ledger.sweep(empty_queues=()) == []
@@ -356,7 +348,7 @@ def test_a_signal_that_names_a_time_is_not_overtaken_by_the_sweep() -> None:
 
 
 def test_a_signal_whose_message_never_comes_again_ends_the_job() -> None:
-    context = Bench()
+    context = UserWorker()
     with pytest.raises(Signal):
         context.deliver(raises(Signal()), again=lambda _signal: None)
     assert context.view.state == "cancelled"
@@ -368,7 +360,7 @@ def test_a_signal_whose_message_never_comes_again_ends_the_job() -> None:
 
 
 def test_observing_a_success() -> None:
-    context = Bench()
+    context = UserWorker()
     ran = context.deliver(answers("{}"), enforce=False)
     assert (ran.outcome, ran.value, ran.error) == (OBSERVED, "{}", None)
     assert context.view.state == "succeeded"
@@ -388,7 +380,7 @@ def test_observing_a_success() -> None:
 def test_observing_a_failure_records_it_and_does_nothing(
     task: Task, value: Any, would: str
 ) -> None:
-    context = Bench()
+    context = UserWorker()
     ran = context.deliver(task, enforce=False)
     assert (ran.outcome, ran.value) == (OBSERVED, value)
     assert (ran.error is None) == (value is not None)
@@ -409,7 +401,7 @@ def test_observing_a_verifier_that_fails_itself_runs_nothing_again() -> None:
         def verify(self, candidate: Any) -> VerificationResult:
             raise VerifierError("away")
 
-    context = Bench(verifiers=["broken"])
+    context = UserWorker(verifiers=["broken"])
     context.checks["broken"] = Broken()
     ran = context.deliver(answers("{}"), enforce=False)
     assert (ran.outcome, ran.value) == (OBSERVED, "{}")
@@ -439,7 +431,7 @@ def test_functions_of_one_name_are_told_apart_and_keep_their_place() -> None:
 # -- the prompt ------------------------------------------------------------------------------------
 
 
-def bench_before(context: Bench) -> PreviousAttempt:
+def bench_before(context: UserWorker) -> PreviousAttempt:
     before = read_previous_attempt(context.view, 1)
     assert before is not None
     return before
@@ -450,7 +442,7 @@ def test_the_prompt_is_unchanged_at_first() -> None:
 
 
 def test_the_prompt_is_corrected_later_and_bounded_whatever_the_answer() -> None:
-    context = Bench(policy={"max_attempts": 9, "same_failure_limit": 9})
+    context = UserWorker(policy={"max_attempts": 9, "same_failure_limit": 9})
     sizes = []
     for number in range(1, 7):
         context.deliver(answers("not JSON " * 10_000), number=number)

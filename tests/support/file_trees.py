@@ -1,4 +1,4 @@
-"""The vocabulary of the stories about trees: what is in a folder, changes to it, a killed child."""
+"""Folders of files: what is in them, changes to them, and a child that is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ def snapshot(root: Path, *, without: Path | None = None) -> Snapshot:
     return found
 
 
-def write(root: Path, files: Mapping[str, bytes | tuple[bytes, int]]) -> None:
+def write_files(root: Path, files: Mapping[str, str | bytes | tuple[bytes, int]]) -> Path:
+    """Files by their path: text, bytes, or bytes with a mode."""
     for name, given in files.items():
         data, mode = given if isinstance(given, tuple) else (given, 0o644)
         place = root / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(data)
+        place.write_bytes(data.encode() if isinstance(data, str) else data)
         place.chmod(mode)
+    return root
 
 
 def change(root: Path, path: str, after: bytes | None, mode: int | None = None) -> FileChange:

@@ -1,4 +1,4 @@
-"""Trees of files for the stories of edits, and edits on them."""
+"""What an edit would change in a folder."""
 
 from __future__ import annotations
 
@@ -10,15 +10,6 @@ from mulligan.tasks.ports.appliers import ApplyContext, FileChange
 from mulligan.workers.edits.applier_registry import default_registry
 
 REGISTRY = default_registry()
-
-
-def planted(root: Path, files: dict[str, str | bytes]) -> Path:
-    """A root with these files."""
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return root
 
 
 def an_edit(op: str, target: str, **payload: Any) -> Edit:

@@ -1,4 +1,4 @@
-"""Jobs that really ran, for tests of what is told about them: threads, no Celery worker."""
+"""Jobs that really ran, in threads of this process: for tests of what people see of them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mulligan.console.http.context import ConsoleContext
 from mulligan.tasks.jobs.submit import read_job, submit_jobs
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.local.local_stack import local_stack
-from support.fleet import wait_for
+from support.waiting import wait_for
 
 _ENDS = ("succeeded", "escalated", "cancelled")
 
 
 def jobs_ran(context: ConsoleContext, *jobs: dict[str, Any]) -> list[JobView]:
-    """Submit jobs to the site's ledger, work on them in this process, and wait for their ends."""
+    """Submit jobs to the console's ledger and run them in this process until they have ended."""
     with local_stack(context.services.settings, context.ledger, slots=2) as stack:
         accepted = submit_jobs(stack.intake, [read_job(job) for job in jobs])
         return [wait_for(partial(_ended, context, each.id), "a job to end") for each in accepted]

@@ -1,197 +1,38 @@
-"""The vocabulary of the ledger's stories: jobs, settlements, and a stage to play them on.
-
-``from support import …`` works in every test: conftest.py puts this folder on the path.
-"""
+"""The steps of jobs on a ledger, and a clock that tests move instead of sleeping."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mulligan.policies.cycles.cycle import SelfRepairCycle, cycle_id
-from mulligan.policies.failures.failure import (
-    FailureKind,
-    FailureRecord,
-    VerificationResult,
-    VerificationStatus,
-)
-from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Mode, Output, Usage
-from mulligan.policies.repair.verdict import Verdict
+from mulligan.policies.cycles.cycle import SelfRepairCycle
+from mulligan.policies.jobs.job import Decoding, Job
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.submit import Intake
-from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.ledger import (
     Accepted,
     AttemptView,
     Claim,
     ClaimRefused,
     CycleClaim,
-    CyclePlan,
     Ended,
     Entry,
     EscalationEnd,
-    Finish,
     JobView,
     KeyConflict,
-    NextAttempt,
     Publication,
     Settlement,
     Submission,
 )
-from mulligan.tasks.ports.runners import Request
 from mulligan.workers.ledger import job_ids, keys, rows
-from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
-
-
-def until(condition: Callable[[], Any], *, timeout: float = 60.0) -> None:
-    """Wait for something that is bound to happen; fail if it does not."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-
-
-def make_job(**fields: Any) -> Job:
-    defaults: dict[str, Any] = {
-        "task_type": "extract",
-        "prompt": "Extract the person.",
-        "runner": {"kind": "scripted", "answers": ["{}"]},
-        "verifiers": ["json.object"],
-    }
-    return Job.model_validate({**defaults, **fields})
-
-
-def answer(text: str = "an answer", *, tokens: int | None = 10, seconds: float = 0.5) -> Output:
-    return Output(text=text, usage=Usage(total_tokens=tokens), elapsed_seconds=seconds)
-
-
-def passed(verifier: str = "json.object") -> VerificationResult:
-    return VerificationResult(status=VerificationStatus.PASS, verifier_id=verifier, score=100)
-
-
-# -- settlements -----------------------------------------------------------------------------------
-
-
-def succeeds(claim: Claim, *, score: float = 100.0, **more: Any) -> Settlement:
-    return _settlement(claim, Finish(state="succeeded"), score=score, success=True, **more)
-
-
-def escalates(claim: Claim, reason: str = "max_attempts", **more: Any) -> Settlement:
-    then = Finish(state="escalated", reason=reason, detail="it went wrong")
-    return _settlement(claim, then, **more)
-
-
-def retries_at_once(claim: Claim, **more: Any) -> Settlement:
-    """A low score: the mandatory retry and its cycle."""
-    loop = claim.loops + 1
-    cycle = CyclePlan(
-        id=cycle_id(claim.job_id, claim.plan.number, loop),
-        loop_index=loop,
-        status="pending_immediate_retry",
-        metadata={"taskType": claim.job.task_type, "causeLabel": "json_invalid"},
-    )
-    then = _next(claim, "immediate_retry", cycle=cycle.id)
-    return _settlement(claim, then, cycle=cycle, **more)
-
-
-def cut_short(claim: Claim, reason: str = "per_skill_loop_cap", **more: Any) -> Settlement:
-    """A low score whose mandatory retry a guardrail or a budget forbids."""
-    loop = claim.loops + 1
-    cycle = CyclePlan(
-        id=cycle_id(claim.job_id, claim.plan.number, loop),
-        loop_index=loop,
-        status="escalated",
-        metadata={"taskType": claim.job.task_type, "causeLabel": "json_invalid"},
-    )
-    then = Finish(state="escalated", reason=reason, detail="it went wrong")
-    return _settlement(claim, then, cycle=cycle, **more)
-
-
-def retries_by_policy(claim: Claim, *, delay: float = 0.0, **more: Any) -> Settlement:
-    return _settlement(claim, _next(claim, "policy_retry", delay=delay), **more)
-
-
-def _next(claim: Claim, mode: Mode, *, cycle: str | None = None, delay: float = 0.0) -> NextAttempt:
-    plan = AttemptPlan(
-        number=claim.plan.number + 1, mode=mode, prompt="Do it right.", cycle_id=cycle
-    )
-    return NextAttempt(plan=plan, delay=delay)
-
-
-def _settlement(
-    claim: Claim,
-    then: NextAttempt | Finish,
-    *,
-    score: float = 40.0,
-    success: bool = False,
-    verdict: Verdict | None = None,
-    **more: Any,
-) -> Settlement:
-    mandatory = claim.plan.mode == "immediate_retry"
-    known = verdict or make_verdict(score=score, success=success)
-    fields: dict[str, Any] = {
-        "signatures": known.signatures,
-        "cycle_done": claim.plan.cycle_id if mandatory else None,
-    }
-    return Settlement(then=then, verdict=known, **{**fields, **more})
-
-
-def make_verdict(*, score: float = 40.0, success: bool = False) -> Verdict:
-    """The verdict on a success, or on an answer that is no JSON."""
-    if success:
-        return Verdict(score=score, success=True)
-    failure = FailureRecord(
-        kind=FailureKind.JSON_INVALID,
-        classification_signature="json_invalid|$",
-        coarse_signature="json_invalid|$",
-        message="it went wrong",
-        source="verify",
-    )
-    return Verdict(score=score, failure=failure, signatures=(failure.classification_signature,))
-
-
-def verdict_of(attempt: AttemptView) -> Verdict:
-    assert attempt.verdict is not None
-    return attempt.verdict
-
-
-def failure_of(attempt: AttemptView) -> FailureRecord:
-    failure = verdict_of(attempt).failure
-    assert failure is not None
-    return failure
-
-
-def fake_ledger(
-    settings: Settings | None = None, *, clock: MovableClock | None = None
-) -> RedisLedger:
-    """A new ledger on a fakeredis of its own."""
-    return RedisLedger(fake_client(), settings or Settings(), patience=5.0, test_clock=clock)
-
-
-def fake_blobs() -> BlobStore:
-    """A new store of blobs on a fakeredis of its own."""
-    return blob_store(Settings(), fake_ledger().calls)
-
-
-# -- the stage -------------------------------------------------------------------------------------
-
-
-class MovableClock:
-    """The real time, plus what a test adds to it."""
-
-    def __init__(self) -> None:
-        self.shift = 0.0
-
-    def __call__(self) -> float:
-        return time.time() + self.shift
-
+from support.doubles import FakeRunner, MovableClock
+from support.jobs import answer, make_job
+from support.settlements import escalates, retries_at_once, succeeds
 
 _SHORTEN_ENDS = """
 for _, key in ipairs(redis.call('KEYS', '*')) do
@@ -202,7 +43,7 @@ end
 
 
 @dataclass(frozen=True)
-class Stage:
+class Scenario:
     """A ledger, and a clock that tests move instead of sleeping; without one, the real time."""
 
     ledger: RedisLedger
@@ -342,7 +183,7 @@ class Stage:
         self.advance(self.settings.lease + 1)
         return self.swept()
 
-    # -- longer stories -------------------------------------------------------------------------
+    # -- several steps -------------------------------------------------------------------------
 
     def repaired(self, **fields: Any) -> tuple[str, Entry]:
         """A job that succeeded by its mandatory retry, and its cycle's delayed verification."""
@@ -355,54 +196,39 @@ class Stage:
         return job_id, Entry("cycle", job_id, 1, 1)
 
 
-# -- the bench of one worker -----------------------------------------------------------------------
-
-
-@dataclass
-class FakeRunner:
-    """Answers, or raises, what it is given; remembers what it was asked."""
-
-    answers: Sequence[str | Output | Exception]
-    provider: str = "fake"
-    asked: list[Request] = field(default_factory=list)
-
-    def answer(self, request: Request) -> Output:
-        self.asked.append(request)
-        given = self.answers[min(len(self.asked), len(self.answers)) - 1]
-        if isinstance(given, Exception):
-            raise given
-        return given if isinstance(given, Output) else Output(text=given)
-
-
-def bench_of(stage: Stage, runner: FakeRunner | None = None, **changes: Any) -> AttemptContext:
-    """A workbench over a stage's ledger. It publishes nothing: stories call what is due."""
+def attempt_context(
+    scenario: Scenario, runner: FakeRunner | None = None, **changes: Any
+) -> AttemptContext:
+    """A worker's context over a scenario's ledger. It publishes nothing: tests call what is due."""
     asked = ResolvedRunner(runner=runner or FakeRunner(["{}"]), timeout=7.0, decoding=Decoding())
     context = AttemptContext(
-        ledger=stage.ledger,
+        ledger=scenario.ledger,
         runner=lambda _: asked,
         verifier=VerifierRegistry().build,
         publish=lambda _: None,
         holding=lambda _lease, _deadline: nullcontext(),
-        breakers=stage.ledger.breakers,
+        breakers=scenario.ledger.breakers,
         worker="here",
-        tenant=lambda job: rows.tenant_of(job, stage.settings),
+        tenant=lambda job: rows.tenant_of(job, scenario.settings),
         randomness=lambda: 0.5,
     )
     return replace(context, **changes)
 
 
-def intake_of(stage: Stage, **changes: Any) -> Intake:
+def intake_of(scenario: Scenario, **changes: Any) -> Intake:
     fields: dict[str, Any] = {
-        "ledger": stage.ledger,
+        "ledger": scenario.ledger,
         "publish": lambda _: None,
         "check": lambda _: [],
         "snapshot": lambda workspace: workspace,
-        "new_id": stage.new_id,
+        "new_id": scenario.new_id,
         "prompt_cap": 100_000,
-        "exempt_task_types": stage.settings.exempt_task_types,
+        "exempt_task_types": scenario.settings.exempt_task_types,
     }
     return Intake(**{**fields, **changes})
 
 
-StageMaker = Callable[..., Stage]
+ScenarioMaker = Callable[..., Scenario]
+
+
 SettingsMaker = Callable[..., Settings]

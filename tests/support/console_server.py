@@ -14,7 +14,7 @@ from mulligan.console.http.app import create_console
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.server import ConsoleServer, listen
 from mulligan.workers.settings.model import Settings
-from support.fleet import wait_for
+from support.waiting import wait_for
 
 
 def ask(context: ConsoleContext, token: str | None = None, **options: Any) -> TestClient:

@@ -1,0 +1,88 @@
+"""Doubles of what an attempt touches: a runner, breakers, clocks, a ledger and blobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mulligan.policies.jobs.job import Output
+from mulligan.tasks.jobs.context import ProviderHold
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.runners import Request
+from mulligan.workers.ledger.fake_redis import fake_client
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores.blobs import blob_store
+from mulligan.workers.settings.model import Settings
+
+
+@dataclass
+class FakeRunner:
+    """Answers, or raises, what it is given; remembers what it was asked."""
+
+    answers: Sequence[str | Output | Exception]
+    provider: str = "fake"
+    asked: list[Request] = field(default_factory=list)
+
+    def answer(self, request: Request) -> Output:
+        self.asked.append(request)
+        given = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        if isinstance(given, Exception):
+            raise given
+        return given if isinstance(given, Output) else Output(text=given)
+
+
+@dataclass
+class FakeBreakers:
+    """Holds every provider back, or none; remembers what it was told."""
+
+    hold: ProviderHold | None = None
+    faults: list[TransportFault] = field(default_factory=list)
+    successes: int = 0
+
+    def wait(self, provider: str) -> ProviderHold | None:
+        return self.hold
+
+    def fault(self, fault: TransportFault) -> None:
+        self.faults.append(fault)
+
+    def success(self, provider: str) -> None:
+        self.successes += 1
+
+
+@dataclass
+class ManualClock:
+    """Time that passes by waiting, or as a test says."""
+
+    now: float = 0.0
+    waits: list[float] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+class MovableClock:
+    """The real time, plus what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.shift = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.shift
+
+
+def fake_ledger(
+    settings: Settings | None = None, *, clock: MovableClock | None = None
+) -> RedisLedger:
+    """A new ledger on a fakeredis of its own."""
+    return RedisLedger(fake_client(), settings or Settings(), patience=5.0, test_clock=clock)
+
+
+def fake_blobs() -> BlobStore:
+    """A new store of blobs on a fakeredis of its own."""
+    return blob_store(Settings(), fake_ledger().calls)

@@ -1,0 +1,53 @@
+"""A Redis of a test's own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import redis
+
+from mulligan.workers.local.embedded_redis import find_server
+from support.waiting import wait_for
+
+
+class RedisServer:
+    """A Redis that can be killed and started again with its data."""
+
+    def __init__(self, folder: Path, *, persistent: bool = False) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.socket = folder / "r.sock"
+        #: As Celery spells it, and as the ledger does.
+        self.url = f"redis+socket://{self.socket}"
+        self.ledger_url = f"unix://{self.socket}"
+        self._folder = folder
+        self._persistent = persistent
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        argv = [find_server(), "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
+        argv += ["--dir", str(self._folder), "--appendfsync", "always"]
+        argv += ["--appendonly", "yes" if self._persistent else "no"]
+        self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        wait_for(self.answers, "Redis to answer")
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait()
+            self._process = None
+
+    def send_signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(unix_socket_path=str(self.socket), decode_responses=True)
+
+    def answers(self) -> bool:
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
