@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -143,20 +143,6 @@ class LedgerRetry:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
 
-@dataclass(frozen=True)
-class RetryingFeed:
-    """A feed that outlasts a ledger that is away."""
-
-    feed: EventFeed
-    retry: LedgerRetry
-
-    def take(self) -> Sequence[Event] | None:
-        return self.retry(self.feed.take)
-
-    def close(self) -> None:
-        self.feed.close()
-
-
 def follow(
     ledger: LedgerReader,
     jobs: FollowedJobs,
@@ -167,7 +153,7 @@ def follow(
     on_silence: Callable[[], None] = lambda: None,
 ) -> bool:
     """Follow until all have ended; False if the deadline came first."""
-    looks = look_at(RetryingFeed(feed, retry), follows=jobs.jobs.__contains__)
+    looks = look_at(lambda: retry(feed.take), follows=jobs.jobs.__contains__)
     while jobs.unfinished:
         look = next(looks)
         for event in look.events:

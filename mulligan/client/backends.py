@@ -5,17 +5,17 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mulligan.client.build_jobs import contract_by_reference
-from mulligan.policies.jobs.job import TERMINAL, Job
+from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import Intake, key_problems, store_jobs
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import Accepted, Event, JobView, KeyConflict, Ledger
-from mulligan.workers.backends.follow import EventFeed, LedgerFeed, job_events, position_before
+from mulligan.tasks.ports.ledger import Accepted, JobView, KeyConflict, Ledger
+from mulligan.workers.backends.follow import EventFeed, LedgerFeed
 from mulligan.workers.contract_models import CONTRACT, ContractModels
 from mulligan.workers.settings.model import Settings, load_settings
 
@@ -57,11 +57,8 @@ class Backend(Protocol):
     def cancel(self, job_id: str) -> str:
         """The job's state afterwards, or ``gone``."""
 
-    def feed(self) -> EventFeed:
-        """The events of all jobs from now on."""
-
-    def events_of(self, job_id: str) -> Iterator[Event | None]:
-        """One job's events to its end; None now and then while nothing happens."""
+    def feed(self, job_id: str | None = None, *, after: str | None = None) -> EventFeed:
+        """Events after a position or from now on: of all jobs, or at least of this one."""
 
     def start(self) -> None:
         """Start the workers, if they are this process's own."""
@@ -110,21 +107,8 @@ class LedgerBackend:
     def cancel(self, job_id: str) -> str:
         return self._ledger.cancel(job_id, detail="cancelled by a client")
 
-    def feed(self) -> EventFeed:
-        return LedgerFeed(self._ledger)
-
-    def events_of(self, job_id: str) -> Iterator[Event | None]:
-        view = self._ledger.job(job_id)
-        if view is None:
-            raise BadInput(f"there is no job {job_id}")
-        feed = LedgerFeed(self._ledger, after=position_before(view.created_at))
-        return job_events(feed, job_id, ended_at=lambda: self._ended_at(job_id))
-
-    def _ended_at(self, job_id: str) -> float | None:
-        view = self._ledger.job(job_id)
-        if view is None:
-            return 0.0
-        return view.finished_at if view.state in TERMINAL else None
+    def feed(self, _job_id: str | None = None, *, after: str | None = None) -> EventFeed:
+        return LedgerFeed(self._ledger, after=after)
 
 
 class BrokerBackend(LedgerBackend):

@@ -15,10 +15,10 @@ from mulligan.client.build_jobs import contract_by_reference, placed
 from mulligan.client.http_events import ConsoleEvents
 from mulligan.client.http_requests import TOKEN_VARIABLE, ConsoleConnection
 from mulligan.client.http_rows import view_of
-from mulligan.policies.jobs.job import TERMINAL, Job
+from mulligan.policies.jobs.job import Job
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import Accepted, Event, JobView
-from mulligan.workers.backends.follow import EventFeed, job_events, position_before
+from mulligan.tasks.ports.ledger import Accepted, JobView
+from mulligan.workers.backends.follow import EventFeed
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.settings.model import Settings, load_settings
 
@@ -80,12 +80,12 @@ class HttpBackend:
 
     def states(self, job_ids: Sequence[str]) -> dict[str, str]:
         """A hundred jobs per request: the console counts requests."""
-        return {row["id"]: row["state"] for row in self._summaries(job_ids)}
-
-    def _summaries(self, job_ids: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        states: dict[str, str] = {}
         for start in range(0, len(job_ids), _NAMED):
             named = quote(",".join(job_ids[start : start + _NAMED]), safe="")
-            yield from self._console.ask("GET", f"/api/jobs?ids={named}").body["jobs"]
+            rows = self._console.ask("GET", f"/api/jobs?ids={named}").body["jobs"]
+            states |= {row["id"]: row["state"] for row in rows}
+        return states
 
     def cancel(self, job_id: str) -> str:
         answer = self._console.ask("POST", f"{_path(job_id)}/cancel", also=(404, 409))
@@ -95,26 +95,11 @@ class HttpBackend:
             return str(answer.body["state"])
         return self.states([job_id]).get(job_id, "gone")
 
-    def feed(self) -> EventFeed:
-        return self._listen("/api/events")
-
-    def _listen(self, path: str, after: str | None = None) -> ConsoleEvents:
+    def feed(self, job_id: str | None = None, *, after: str | None = None) -> EventFeed:
+        path = "/api/events" if job_id is None else f"{_path(job_id)}/events"
         stream = ConsoleEvents(self._console, path, after=after)
         self._streams.add(stream)
         return stream
-
-    def events_of(self, job_id: str) -> Iterator[Event | None]:
-        found = next(self._summaries([job_id]), None)
-        if found is None:
-            raise BadInput(f"there is no job {job_id}")
-        feed = self._listen(f"{_path(job_id)}/events", position_before(found["created_at"]))
-        return job_events(feed, job_id, ended_at=lambda: self._ended_at(job_id))
-
-    def _ended_at(self, job_id: str) -> float | None:
-        found = next(self._summaries([job_id]), None)
-        if found is None:
-            return 0.0
-        return float(found["finished_at"]) if found["state"] in TERMINAL else None
 
     def start(self) -> None:
         """The workers of a fleet run already."""

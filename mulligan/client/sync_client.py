@@ -344,10 +344,12 @@ class Client:
 
     def events_of(self, job: Handle[Any] | str) -> Iterator[Event | None]:
         """As ``watch``, with None now and then while nothing happens."""
+        from mulligan.workers.backends.follow import job_events
+
         (handle,), _ = handles_of(job)
         backend = self._backend
         backend.start()
-        return backend.events_of(handle.id)
+        return job_events(backend, handle.id)
 
 
 def handles_of(jobs: Any) -> tuple[list[Handle[Any]], bool]:

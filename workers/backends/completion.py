@@ -50,7 +50,7 @@ class CompletionWatcher:
         self._fail_all(MulliganError("the client was closed while jobs were waited for"))
 
     def _follow(self, feed: EventFeed) -> None:
-        looks = look_at(feed, follows=lambda job_id: job_id in self._waiting)
+        looks = look_at(feed.take, follows=lambda job_id: job_id in self._waiting)
         try:
             while self._is_needed():
                 look = next(looks)

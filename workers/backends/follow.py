@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mulligan.policies.jobs.job import TERMINAL
-from mulligan.tasks.ports.ledger import Event, LedgerReader
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
 
 #: Seconds that one look at a feed waits for the first event.
 BLOCK = 0.25
@@ -36,11 +37,13 @@ class EventFeed(Protocol):
 class JobReader(Protocol):
     """Answers questions about jobs."""
 
-    def feed(self) -> EventFeed:
-        """The events of all jobs from now on."""
+    def job(self, job_id: str) -> JobView | None: ...
 
     def states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """The state of each job; unknown jobs are left out."""
+
+    def feed(self, job_id: str | None = None, *, after: str | None = None) -> EventFeed:
+        """Events after a position or from now on: of all jobs, or at least of this one."""
 
 
 class LedgerFeed:
@@ -74,11 +77,13 @@ class Look:
     silent: bool
 
 
-def look_at(feed: EventFeed, *, follows: Callable[[str], bool]) -> Iterator[Look]:
+def look_at(
+    take: Callable[[], Sequence[Event] | None], *, follows: Callable[[str], bool]
+) -> Iterator[Look]:
     """Look at a feed again and again; ``follows`` selects jobs by their ids."""
     heard = time.monotonic()
     while True:
-        taken = feed.take()
+        taken = take()
         events = [event for event in taken or () if follows(event.job_id)]
         silent = not events and time.monotonic() - heard >= SILENCE
         if events or silent or taken is None:
@@ -87,39 +92,37 @@ def look_at(feed: EventFeed, *, follows: Callable[[str], bool]) -> Iterator[Look
         yield Look(events=events, newest=newest, lost=taken is None, silent=silent)
 
 
-def job_events(
-    feed: EventFeed, job_id: str, *, ended_at: Callable[[], float | None]
-) -> Iterator[Event | None]:
-    """One job's events to its end; None now and then while nothing happens.
-
-    ``ended_at`` asks when the job ended; None: it has not. The feed is closed at the end.
-    """
+def job_events(reader: JobReader, job_id: str) -> Iterator[Event | None]:
+    """One job's events from its beginning to its end; None now and then while nothing happens."""
+    view = reader.job(job_id)
+    if view is None:
+        raise BadInput(f"there is no job {job_id}")
+    feed = reader.feed(job_id, after=f"{max(0, int(view.created_at * 1000) - _SKEW_MS)}-0")
+    heard, ended_at = time.monotonic(), _ended_at(view)
     try:
-        ended = ended_at()
-        heard = time.monotonic()
-        for look in look_at(feed, follows=lambda each: each == job_id):
+        for look in look_at(feed.take, follows=lambda each: each == job_id):
             for event in look.events:
                 yield event
                 if ends_job(event):
                     return
-            if ended is None and (look.lost or look.silent):
-                ended = ended_at()
-            if look.newest is not None:
-                heard = time.monotonic()
-            else:
+            if ended_at is None and (look.lost or look.silent):
+                ended_at = _ended_at(reader.job(job_id))
+            if look.newest is None:
                 yield None
-            # The job's last events may have been trimmed away.
-            if ended is not None and (
-                time.monotonic() - heard >= LAST_EVENTS or (look.newest or 0) > ended + LAST_EVENTS
-            ):
-                return
+            else:
+                heard = time.monotonic()
+            waited = max(time.monotonic() - heard, (look.newest or 0) - (ended_at or 0))
+            if ended_at is not None and waited >= LAST_EVENTS:
+                return  # the last events were trimmed away
     finally:
         feed.close()
 
 
-def position_before(created_at: float) -> str:
-    """A position in the events before the first one of a job."""
-    return f"{max(0, int(created_at * 1000) - _SKEW_MS)}-0"
+def _ended_at(view: JobView | None) -> float | None:
+    """When a job ended; None: it has not."""
+    if view is None:
+        return 0.0
+    return view.finished_at if view.state in TERMINAL else None
 
 
 def ends_job(event: Event) -> bool:

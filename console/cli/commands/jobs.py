@@ -102,7 +102,7 @@ def watch(
 
 def _follow(ledger: LedgerReader, *, only: str | None, json: bool) -> None:
     seen = FollowedJobs({})
-    for look in look_at(LedgerFeed(ledger), follows=lambda job_id: only in (None, job_id)):
+    for look in look_at(LedgerFeed(ledger).take, follows=lambda job_id: only in (None, job_id)):
         for event in look.events:
             job = seen.note_any(event, lambda job_id: _label(ledger, job_id))
             if json:
