@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
+from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.value import Value
 
 AlertEvent = Literal["escalated", "breaker_opened", "budget_exhausted", "job_finished", "test"]
@@ -154,13 +155,6 @@ def _mac(secret: str, moment: str, body: bytes) -> str:
 
 
 def delivery_delay(tries: int, *, randomness: float) -> float:
-    """Seconds until the next try after ``tries`` failed ones: doubling, half of it jitter.
-
-    Not full jitter: a receiver that is being restarted should not be asked again at once.
-    """
-    if tries < 1:
-        raise ValueError(f"tries is {tries}: the first one is 1")
-    if not 0 <= randomness < 1:
-        raise ValueError(f"randomness is {randomness}: it must be in [0, 1)")
-    longest = min(_BACKOFF_CAP, _BACKOFF_BASE * 2.0 ** min(tries - 1, 60))
-    return longest / 2 * (1 + randomness)
+    """Seconds until the next try after ``tries`` failed ones. Half of it is no jitter: a receiver
+    that restarts should not be called again at once."""
+    return backoff(tries, base=_BACKOFF_BASE, cap=_BACKOFF_CAP, randomness=randomness, jitter=0.5)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mulligan.policies.jobs.backoff import doubled
 from mulligan.workers.settings.model import Settings
 
 _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
@@ -82,7 +83,7 @@ class Stack:
                 _signal(child, signal.SIGKILL, group=True)
                 healthy = now - child.started_at > _HEALTHY_SECONDS
                 child.deaths = 1 if healthy else child.deaths + 1
-                delay = min(self.backoff_cap, self.backoff * 2 ** min(child.deaths - 1, 10))
+                delay = doubled(child.deaths, base=self.backoff, cap=self.backoff_cap)
                 child.restart_at = now + delay
                 code = child.process.returncode if child.process else -1
                 self.on_death(child.name, code, delay)

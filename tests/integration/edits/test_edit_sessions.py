@@ -21,7 +21,12 @@ from mulligan.tasks.edits.advance import RetryLater, advance
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.queues import Pool
 from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine, take_steps
-from mulligan.workers.edits.sessions.session_store import SessionStore, StoredSession, hints
+from mulligan.workers.edits.sessions.session_store import (
+    SessionLease,
+    SessionStore,
+    StoredSession,
+    hints,
+)
 from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
@@ -242,16 +247,21 @@ def test_who_lost_the_lease_writes_nothing(
 
 
 def test_a_lease_is_one_process_s_until_it_expires(engine: Maker, root: Path) -> None:
-    first, second = engine(lease=0.05), engine()
-    begin(first, root, plan("good"))
-    assert first.sessions.take_lease("s1", "one", 0.05)
-    assert first.sessions.take_lease("s1", "one", 0.05), "asking twice is one"
-    wait_for(lambda: second.sessions.take_lease("s1", "two", 30), "the lease to expire")
-    assert not first.sessions.keep_lease("s1", "one", 30)
+    backend = engine()
+    begin(backend, root, plan("good"))
+    first = SessionLease(backend.sessions, "s1", "one", 0.05)
+    second = SessionLease(backend.sessions, "s1", "two", 30)
+    assert first.step("take")
+    assert first.step("take"), "asking twice is one"
+    wait_for(lambda: second.step("take"), "the lease to expire")
+    assert not first.step("renew")
+    assert not first.step("release"), "it is another's"
+    assert backend.sessions.is_leased("s1")
     with pytest.raises(RetryLater, match="another process"):
-        first.work("s1")
-    second.sessions.drop_lease("s1", "two")
-    assert not first.sessions.is_leased("s1")
+        backend.work("s1")
+    assert first.step("take", force=True)
+    assert first.step("release")
+    assert not backend.sessions.is_leased("s1")
 
 
 @pytest.mark.parametrize("phase", ["ready", "baseline", "measuring"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from secrets import token_hex
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from mulligan.policies.edits.session import EditDelta, EditSession
 from mulligan.tasks.edits.advance import RetryLater
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 
@@ -162,55 +162,23 @@ class SessionStore:
     def leased(
         self, session_id: str, *, patience: float = 0.0, by_force: bool = False
     ) -> Iterator[SessionLease]:
-        """Be the only one who takes this session's steps. NotNow if somebody else still is after
-        ``patience`` seconds. ``by_force``: the caller knows that whoever was, is dead."""
+        """Be the only one who takes this session's steps. RetryLater if another process still does
+        after ``patience`` seconds. ``by_force``: the caller knows that this process is dead."""
         lease = SessionLease(self, session_id, token_hex(8), self._lease)
-        if by_force:
-            self._calls.run("HDEL", keys.edit_session(self._fleet, session_id), "lease")
         deadline = time.monotonic() + patience
-        while not lease.take():
-            if time.monotonic() < deadline:
-                time.sleep(_POLL)
-                continue
-            raise RetryLater(f"session {session_id} is being worked on by another process")
+        while not lease.step("take", force=by_force):
+            if time.monotonic() >= deadline:
+                raise RetryLater(f"session {session_id} is being worked on by another process")
+            time.sleep(_POLL)
         with lease.renewed():
             yield lease
 
-    def take_lease(self, session_id: str, token: str, seconds: float) -> bool:
-        """Whether it was free, or is ours already."""
-        held, holder, until = self._holder(session_id)
-        if holder not in ("", token) and until > self._now_ms():
-            return False
-        return self._set_lease(session_id, held, token, seconds)
-
-    def keep_lease(self, session_id: str, token: str, seconds: float) -> bool:
-        """Whether it is still ours; then it is for so much longer."""
-        held, holder, _ = self._holder(session_id)
-        return holder == token and self._set_lease(session_id, held, token, seconds)
-
-    def drop_lease(self, session_id: str, token: str) -> None:
-        held, holder, _ = self._holder(session_id)
-        if holder == token:
-            self._swap(keys.edit_session("", session_id), "lease", held, "")
-
     def is_leased(self, session_id: str) -> bool:
-        return self._holder(session_id)[2] > self._now_ms()
+        return bool(self.lease_step("look", session_id)[0] == "held")
 
-    def _holder(self, session_id: str) -> tuple[str, str, float]:
-        """The lease as it is written, whose it is, and until when."""
-        text = str(
-            self._calls.run("HGET", keys.edit_session(self._fleet, session_id), "lease") or ""
-        )
-        token, _, until = text.partition(" ")
-        return text, token, float(until or 0)
-
-    def _set_lease(self, session_id: str, held: str, token: str, seconds: float) -> bool:
-        until = self._now_ms() + seconds * 1000
-        return self._swap(keys.edit_session("", session_id), "lease", held, f"{token} {until:.0f}")
-
-    def _now_ms(self) -> float:
-        seconds, micros = self._calls.run("TIME")
-        return float(seconds) * 1000 + float(micros) / 1000
+    def lease_step(self, verb: str, session_id: str, **request: Any) -> list[Any]:
+        key = keys.edit_session("", session_id)
+        return self._calls.one("lease", self._fleet, verb=verb, key=key, **request)
 
     # -- whose a tree is -------------------------------------------------------------------------
 
@@ -239,41 +207,46 @@ class SessionStore:
         return bool(answer[0] == "swapped")
 
 
+@dataclass(frozen=True)
 class SessionLease:
     """The right to take a session's steps; checked again right before anything is written."""
 
-    def __init__(self, sessions: SessionStore, session_id: str, token: str, seconds: float) -> None:
-        self._sessions = sessions
-        self._id = session_id
-        self._token = token
-        self._seconds = seconds
+    sessions: SessionStore
+    session_id: str
+    token: str
+    seconds: float
 
-    def take(self) -> bool:
-        return self._sessions.take_lease(self._id, self._token, self._seconds)
+    def step(self, verb: str, *, force: bool = False) -> bool:
+        """Take, renew or release the lease; whether it is, or was, ours."""
+        answer = self.sessions.lease_step(
+            verb, self.session_id, token=self.token, lease_ms=self.seconds * 1000, force=force
+        )
+        return bool(answer[0] == "ours")
 
     def check(self) -> None:
-        """Raise NotNow if it is no longer ours."""
-        if not self._sessions.keep_lease(self._id, self._token, self._seconds):
-            raise RetryLater(f"session {self._id} was taken over by another process")
+        """Raise RetryLater if the lease was lost."""
+        if not self.step("renew"):
+            raise RetryLater(f"session {self.session_id} was taken over by another process")
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
-        """Keep it while the block lasts, then give it back."""
+        """Renew the lease while the block lasts, then release it."""
         over = threading.Event()
 
-        def keep() -> None:
-            while not over.wait(self._seconds / 3):
-                if not self._sessions.keep_lease(self._id, self._token, self._seconds):
-                    return
+        def renew() -> None:
+            while not over.wait(self.seconds / 3):
+                with suppress(LedgerUnavailable):  # whether it is lost shows when it is checked
+                    if not self.step("renew"):
+                        return
 
-        thread = threading.Thread(target=keep, name=f"lease-{self._id}", daemon=True)
+        thread = threading.Thread(target=renew, name=f"lease-{self.session_id}", daemon=True)
         thread.start()
         try:
             yield
         finally:
             over.set()
-            thread.join(self._seconds)
-            self._sessions.drop_lease(self._id, self._token)
+            thread.join(self.seconds)
+            self.step("release")
 
 
 def _tree(session: EditSession) -> str:

@@ -40,7 +40,7 @@ end
 
 if R.verb == 'take' then
   if b[1] ~= 'running' then return { 'over' } end
-  if b[2] ~= '' and b[2] ~= R.token and tonumber(b[3]) > NOW then
+  if b[2] ~= '' and b[2] ~= R.token and not expired(b[3]) then
     return { 'wait', stamp(math.min(tonumber(b[3]) - NOW, 1000)) }
   end
   -- A bucket of two seconds' worth: whoever comes by once a second can use all of it.

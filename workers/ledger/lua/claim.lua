@@ -10,8 +10,7 @@ if attempt[1] == 'verifying' then drop_entry(entry) return { 'verifying' } end
 if attempt[2] and attempt[2] ~= '' then
   -- The same token: our own claim, whose answer was lost on the way.
   if attempt[2] == R.token then return attempt_view('claimed', R.id, R.n) end
-  local lease = redis.call('ZSCORE', P .. 'leases', entry)
-  if lease and tonumber(lease) > NOW then return { 'held' } end
+  if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return { 'held' } end
   redis.call('HSET', key, 'token', '')
 end
 -- Before the pause: an entry that waits for its time keeps waiting for it in the outbox.

@@ -16,8 +16,7 @@ end
 if cycle[2] and cycle[2] ~= '' then
   -- The same token: our own claim, whose answer was lost on the way.
   if cycle[2] == R.token then return claimed() end
-  local lease = redis.call('ZSCORE', P .. 'leases', entry)
-  if lease and tonumber(lease) > NOW then return { 'held' } end
+  if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return { 'held' } end
 end
 if tonumber(cycle[5]) > NOW then return { 'early' } end
 local queue = job[4] or 'verify'

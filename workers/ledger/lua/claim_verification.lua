@@ -12,8 +12,7 @@ if TERMINAL[state] or attempt[1] ~= 'verifying' or attempt[2] then
 end
 if attempt[3] and attempt[3] ~= '' then
   if attempt[3] == R.token then return attempt_view('claimed', R.id, R.n) end
-  local lease = redis.call('ZSCORE', P .. 'leases', entry)
-  if lease and tonumber(lease) > NOW then return { 'held' } end
+  if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return { 'held' } end
   redis.call('HSET', key, 'vtoken:' .. i, '')
 end
 if attempt[5] and tonumber(attempt[5]) > NOW then return { 'early' } end

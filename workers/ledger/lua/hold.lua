@@ -8,7 +8,7 @@ if kind == 'c' then
   if cycle[2] ~= 'pending_delayed_verification' then
     return { cycle[4] == R.token and 'settled' or 'finished' }
   end
-  if cycle[1] ~= R.token or not lease or tonumber(lease) <= NOW then return { 'lost' } end
+  if cycle[1] ~= R.token or expired(lease) then return { 'lost' } end
   local best = redis.call('HGET', job_key(id), 'best')
   if not best then return { 'gone' } end
   local answer = attempt_view('held', id, tonumber(best))
@@ -21,5 +21,5 @@ if attempt[2] == 'settled' then
   return { attempt[3] == R.token and 'settled' or 'finished' }
 end
 if attempt[2] == 'verifying' and attempt[4] == R.token then return { 'verifying' } end
-if attempt[1] ~= R.token or not lease or tonumber(lease) <= NOW then return { 'lost' } end
+if attempt[1] ~= R.token or expired(lease) then return { 'lost' } end
 return attempt_view('held', id, tonumber(n))

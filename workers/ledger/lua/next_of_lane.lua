@@ -9,7 +9,7 @@ end
 local held = redis.call('HGET', P .. 'holding', R.lane)
 if held then
   local token, lease = token_of(held), redis.call('ZSCORE', P .. 'leases', held)
-  if token and token ~= '' and lease and tonumber(lease) > NOW then
+  if token and token ~= '' and not expired(lease) then
     return { 'held', held, token, lease }
   end
   redis.call('HDEL', P .. 'holding', R.lane)

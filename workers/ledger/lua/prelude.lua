@@ -8,6 +8,8 @@ local NOW = R.now_ms or tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 
 local function given(value) return value ~= nil and value ~= cjson.null and value ~= false end
 local function stamp(ms) return string.format('%.3f', ms) end
+-- A lease is a random token and the time at which it expires; a lease without a time has expired.
+local function expired(at) return not given(at) or tonumber(at) <= NOW end
 local function job_key(id) return P .. 'job:' .. id end
 local function attempt_key(id, n) return P .. 'job:' .. id .. ':' .. string.format('%d', n) end
 local function cycle_key(id) return P .. 'cycle:' .. id end
@@ -123,7 +125,7 @@ local function hold(lane, entry)
   redis.call('ZREM', P .. 'lane:' .. lane, entry)
   local held = redis.call('HGET', P .. 'holding', lane)
   local lease = held and redis.call('ZSCORE', P .. 'leases', held)
-  if not lease or tonumber(lease) <= NOW then redis.call('HSET', P .. 'holding', lane, entry) end
+  if expired(lease) then redis.call('HSET', P .. 'holding', lane, entry) end
 end
 
 local function let_go(lane, entry)
