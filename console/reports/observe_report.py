@@ -11,6 +11,7 @@ from mulligan.policies.figures.format import number, percent
 from mulligan.policies.repair.retry import Escalate
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import JobView
+from mulligan.tasks.user_tasks.task_route import task_mode
 
 #: What enforcing would have done with a task, in the order of the report.
 PASSED, MANDATORY, POLICY, ESCALATED = "passed", "mandatory_retry", "policy_retry", "escalation"
@@ -33,7 +34,7 @@ UNKNOWN = (
 
 
 def is_observed(view: JobView, *, since: float) -> bool:
-    return view.job.labels.get("mode") == "observe" and view.created_at >= since
+    return task_mode(view.job) == "observe" and view.created_at >= since
 
 
 def observe_report(views: Sequence[JobView]) -> dict[str, Any]:

@@ -246,12 +246,22 @@ class Output(Value):
     """A runner's answer, as it is stored before anything else happens."""
 
     text: str
+    #: How ``text`` holds the answer: as it is, or as the JSON of a task's return value.
+    encoding: Literal["text", "json"] = "text"
     finish_reason: str | None = None
     usage: Usage = Usage()
     model: str | None = None
     elapsed_seconds: float = Field(default=0.0, ge=0)
     #: Content address of a binary diff of the runner's private copy, for command runners.
     diff: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older_rows(cls, value: Any) -> Any:
+        """Rows without an encoding say by this finish reason that they hold JSON."""
+        if isinstance(value, dict) and value.get("finish_reason") == "value":
+            return {**value, "encoding": "json", "finish_reason": None}
+        return value
 
     @property
     def truncated(self) -> bool:

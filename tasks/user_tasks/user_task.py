@@ -27,16 +27,8 @@ from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Finish, JobView, Settlement
 
-#: What a job of a user's own task has in the place of a runner.
-KIND = "celery"
-#: Modes of a task, and the label of its jobs: repaired, or only recorded.
-ENFORCE, OBSERVE = "enforce", "observe"
 #: The id of a check that the task made itself, by Scored or Repair.
 BY_HAND = "own.check"
-#: How a stored answer ended that was no text.
-_VALUE = "value"
-
-
 #: The outcome of a delivery that was only observed.
 OBSERVED = ClaimRefused("stored", "observed")
 
@@ -164,22 +156,23 @@ def _give_back(context: AttemptContext, claim: Claim, again: float | None) -> No
 
 
 def _output(value: Any, elapsed: float) -> Output:
-    kind = None if isinstance(value, str) else _VALUE
-    return Output(text=as_text(value), finish_reason=kind, elapsed_seconds=elapsed)
+    return Output(
+        text=as_text(value),
+        encoding="text" if isinstance(value, str) else "json",
+        elapsed_seconds=elapsed,
+    )
 
 
 def value_of(output: Output) -> Any:
     """What the task returned, from its stored answer."""
-    if output.finish_reason == _VALUE:
-        return json.loads(output.text)
-    return output.text
+    return json.loads(output.text) if output.encoding == "json" else output.text
 
 
 def answer_of(output: Output, results: Sequence[VerificationResult]) -> Any:
     """What whoever asked is given of a success: JSON without the fence or the prose that a free
     repair took away, because that is what was verified."""
     passed = [result for result in results if result.status is VerificationStatus.PASS]
-    if output.finish_reason == _VALUE or not coercions(passed):
+    if output.encoding == "json" or not coercions(passed):
         return value_of(output)
     return extract_json(output.text, truncated=False).text
 

@@ -11,7 +11,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from mulligan.tasks.ports.ledger import Entry, Ledger, Publication
-from mulligan.tasks.user_tasks.user_task import OBSERVE
+from mulligan.tasks.user_tasks.task_route import TaskRoute
 from mulligan.workers.celery.flower_format import describe, describe_entry
 from mulligan.workers.celery.queue_depth import SENT_HEADER
 from mulligan.workers.celery.queues import REPAIR_QUEUE
@@ -134,17 +134,17 @@ class Publisher:
         view = self._ledger.job(entry.job_id)
         if view is None:
             return
-        if view.job.labels.get("mode") == OBSERVE:
+        route = TaskRoute.of(view.job)
+        if route.mode == "observe":
             # Only the sweep finds such an entry: whoever ran it is gone.
             self._ledger.cancel(entry.job_id, detail="its worker was lost; it was only observed")
             return
-        route = view.job.runner.options
-        queue, root = str(route["queue"]), str(route["root"])
-        args, kwargs = sent_arguments(route)
+        queue, root = route.queue, route.root
+        args, kwargs = sent_arguments(route.args, route.kwargs)
         name = root if entry.attempt == 1 else f"{root}-{entry.attempt}"
         before = root if entry.attempt == 2 else f"{root}-{entry.attempt - 1}"
         self._app.send_task(
-            route["task"],
+            route.task,
             args=args,
             kwargs=kwargs,
             argsrepr=describe(args),

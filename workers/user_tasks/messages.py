@@ -11,6 +11,7 @@ from typing import Any
 from celery import Celery
 from kombu.utils import json as kombu_json
 
+from mulligan.policies.value import Json
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.flower_format import describe
 
@@ -43,9 +44,12 @@ def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[s
     }
 
 
-def sent_arguments(kept: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    args, kwargs = _loads(json.dumps([kept["args"], kept["kwargs"]]))
-    return args, kwargs
+def sent_arguments(
+    args: Sequence[Json], kwargs: Mapping[str, Json]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Kept arguments as the task was sent them."""
+    sent_args, sent_kwargs = _loads(json.dumps([args, kwargs]))
+    return sent_args, sent_kwargs
 
 
 def _plain(value: Any) -> Any:

@@ -6,12 +6,12 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
 
-from mulligan.policies.jobs.job import Job, PolicySpec, VerifierSpec
+from mulligan.policies.jobs.job import Job, PolicySpec, RunnerSpec, VerifierSpec
 from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.recheck import run_recheck
@@ -19,9 +19,8 @@ from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, NextAttempt, Submission
 from mulligan.tasks.ports.verifiers import Verifier
+from mulligan.tasks.user_tasks.task_route import KIND, TaskMode, TaskRoute
 from mulligan.tasks.user_tasks.user_task import (
-    KIND,
-    OBSERVE,
     OBSERVED,
     DeliveryResult,
     PreviousAttempt,
@@ -76,7 +75,7 @@ class RepairingTask(StateTask):
 
     verifiers: ClassVar[Sequence[Check]] = ()
     task_type: ClassVar[str | None] = None
-    mode: ClassVar[Literal["enforce", "observe"]] = "enforce"
+    mode: ClassVar[TaskMode] = "enforce"
     policy: ClassVar[PolicySpec | Mapping[str, Any]] = PolicySpec()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -93,14 +92,16 @@ class RepairingTask(StateTask):
     def bind(cls, app: Celery) -> Celery:
         if "app" not in vars(cls):
             refuse_bad_options(cls, RepairingTask, settings_of(app))
-        if cls.mode == OBSERVE:
+        if cls.mode == "observe":
             leave_to_the_app(cls, RepairingTask)
         return super().bind(app)
 
     def correct(self, prompt: str) -> str:
         """The prompt, unchanged at first and corrected on a retry."""
         before = self._before()
-        return prompt if before is None else correct(prompt, self._job({}), before)
+        if before is None:
+            return prompt
+        return correct(prompt, self._job(RunnerSpec(kind=KIND)), before)
 
     @property
     def repair(self) -> RepairInstruction | None:
@@ -110,7 +111,7 @@ class RepairingTask(StateTask):
 
     def retry(self, args: Any = None, kwargs: Any = None, exc: Any = None, **options: Any) -> Any:
         """Celery's own while observing. Enforced, this attempt fails: the policy decides."""
-        if self.mode == OBSERVE or self.request.called_directly:
+        if self.mode == "observe" or self.request.called_directly:
             return super().retry(args, kwargs, exc, **options)
         failure = exc if isinstance(exc, Exception) else sys.exception()
         if not isinstance(failure, Exception):
@@ -129,7 +130,7 @@ class RepairingTask(StateTask):
         context = self._bench(services)
         if entry.kind == "cycle":
             return self.report(entry, run_recheck(context, entry))
-        if self.mode == OBSERVE:
+        if self.mode == "observe":
             return self._observed(context, self._delivery(services, entry, args, kwargs))
         while True:
             ran = run_user_task(context, self._delivery(services, entry, args, kwargs))
@@ -212,13 +213,14 @@ class RepairingTask(StateTask):
             return Entry.parse(str(named))
         line = f"{self.request.id}/{retries}" if retries else str(self.request.id)
         job_id = job_ids.own_job_id(line, partitions=services.settings.partitions)
-        route = {
-            "task": self.name,
-            "queue": queue_of(self.app, self.request.delivery_info or {}),
-            "root": self.request.id,
+        route = TaskRoute(
+            task=self.name,
+            queue=queue_of(self.app, self.request.delivery_info or {}),
+            root=self.request.id,
+            mode=self.mode,
             **self._arguments(args, kwargs),
-        }
-        services.ledger.accept([Submission(id=job_id, job=self._job(route))])
+        )
+        services.ledger.accept([Submission(id=job_id, job=self._job(route.runner))])
         return Entry("attempt", job_id, 1)
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,17 +228,17 @@ class RepairingTask(StateTask):
         try:
             return keep_arguments(args, kwargs)
         except BadInput:
-            if self.mode != OBSERVE:
+            if self.mode != "observe":
                 raise
             return describe_arguments(args, kwargs)
 
-    def _job(self, route: Mapping[str, Any]) -> Job:
+    def _job(self, runner: RunnerSpec) -> Job:
         return Job.model_validate(
             {
                 "task_type": task_type_of(self, self.name),
                 "name": as_name(self.name),
                 "prompt": f"the task {self.name}",
-                "runner": {"kind": KIND, **route},
+                "runner": runner,
                 "verifiers": [spec for spec, _ in self._checks()],
                 "policy": self.policy,
                 "labels": {"mode": self.mode},
@@ -256,7 +258,7 @@ class RepairingTask(StateTask):
         return TaskDelivery(
             entry=entry,
             call=call,
-            enforce=self.mode != OBSERVE,
+            enforce=self.mode != "observe",
             signals=_SIGNALS,
             again=_again,
             deadline=float(self.time_limit or services.settings.hard_limit),

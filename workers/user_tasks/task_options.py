@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from rapidfuzz import fuzz, process
@@ -11,13 +11,14 @@ from rapidfuzz import fuzz, process
 from mulligan.policies.jobs.job import Name, PolicySpec, VerifierSpec
 from mulligan.tasks.jobs.submit import explain
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.user_tasks.user_task import ENFORCE, OBSERVE
+from mulligan.tasks.user_tasks.task_route import TaskMode
 from mulligan.workers.contract_models import ContractModels, schema_of
 from mulligan.workers.runners.runner_options import did_you_mean, read_options
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.user_tasks.verifier_specs import as_name
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
+_MODES = get_args(TaskMode)
 _OPTIONS = ("verifiers", "task_type", "mode", "policy")
 #: How alike two names are, of 100, to be one name with a slip. Celery lets a task have any
 #: attribute, so that only what is nearly one of ours can be a mistake; these words are not.
@@ -38,7 +39,7 @@ def refuse_bad_options(task: type, base: type, settings: Settings) -> None:
         *_task_type(task),
         *_verifiers(task, settings),
     ]
-    if getattr(task, "mode", None) != OBSERVE:
+    if getattr(task, "mode", None) != "observe":
         problems += _second_authority(task, given)
     if problems:
         raise BadInput(*(f"task {name}: {problem}" for problem in problems))
@@ -66,16 +67,16 @@ def _slips(given: Mapping[str, Any], base: type) -> Iterator[str]:
         if name.startswith("_") or name in known or callable(value):
             continue
         near = process.extractOne(name, _OPTIONS, scorer=fuzz.ratio, score_cutoff=_SLIP)
-        is_mode = isinstance(value, str) and value in (ENFORCE, OBSERVE)
+        is_mode = isinstance(value, str) and value in _MODES
         meant = near[0] if near else "mode" if is_mode else None
         if meant:
             yield f"{name}: there is no such option; did you mean {meant!r}?"
 
 
 def _mode(task: Any) -> Iterator[str]:
-    if task.mode not in (ENFORCE, OBSERVE):
-        hint = did_you_mean(str(task.mode), (ENFORCE, OBSERVE))
-        yield f'mode: is "{ENFORCE}" or "{OBSERVE}", not {task.mode!r}{hint}'
+    if task.mode not in _MODES:
+        hint = did_you_mean(str(task.mode), _MODES)
+        yield f'mode: is "enforce" or "observe", not {task.mode!r}{hint}'
 
 
 def task_type_of(task: Any, name: str) -> str:

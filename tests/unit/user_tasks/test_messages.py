@@ -48,13 +48,13 @@ binding: Any = entity.binding
 def test_arguments_come_back_as_they_were(value: Any) -> None:
     kept = keep_arguments((value, [value]), {"named": {"in": value}})
     stored = json.loads(json.dumps(kept, allow_nan=False))
-    args, kwargs = sent_arguments(stored)
+    args, kwargs = sent_arguments(**stored)
     assert (args, kwargs) == ([value, [value]], {"named": {"in": value}})
     assert type(args[0]) is type(value)
 
 
 def test_a_tuple_comes_back_as_a_list() -> None:
-    assert sent_arguments(keep_arguments(((1, 2),), {})) == ([[1, 2]], {})
+    assert sent_arguments(**keep_arguments(((1, 2),), {})) == ([[1, 2]], {})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import date
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -165,8 +165,8 @@ def test_a_failure_delivered_again_opens_no_second_cycle() -> None:
 @pytest.mark.parametrize("value", ["{}", {"a": [1, None]}], ids=["text", "value"])
 def test_a_stored_answer_is_not_asked_for_again(value: Any) -> None:
     context = UserWorker()
-    kind = None if isinstance(value, str) else "value"
-    context.stored_by_a_lost_worker(Output(text=as_text(value), finish_reason=kind))
+    encoding: Literal["text", "json"] = "text" if isinstance(value, str) else "json"
+    context.stored_by_a_lost_worker(Output(text=as_text(value), encoding=encoding))
     ran = context.deliver(raises(AssertionError("asked again")))
     assert ran.value == value
     assert context.calls == []
@@ -465,7 +465,12 @@ def test_a_return_value_as_verifiers_read_it(value: Any, text: str) -> None:
 
 def test_a_stored_text_stays_text_even_if_it_looks_like_json() -> None:
     assert value_of(Output(text="31")) == "31"
-    assert value_of(Output(text="31", finish_reason="value")) == 31
+    assert value_of(Output(text="31", encoding="json")) == 31
+
+
+def test_an_answer_that_was_stored_before_outputs_had_an_encoding() -> None:
+    output = Output.model_validate_json('{"text": "31", "finish_reason": "value"}')
+    assert (value_of(output), output.finish_reason) == (31, None)
 
 
 def test_a_report_about_nothing() -> None:
