@@ -13,9 +13,10 @@ from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, invalid
 from mulligan.console.http.routes.job_routes import visible_job
-from mulligan.console.page import job_story_page as story
+from mulligan.console.page import job_story_page
 from mulligan.console.page.job_address import address_of
 from mulligan.console.page.render import page
+from mulligan.tasks.jobs.job_story import tell_story
 from mulligan.workers.ledger.job_pages import JobFilter
 
 Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
@@ -84,17 +85,18 @@ def _add_story(router: APIRouter, context: ConsoleContext) -> None:
         # Before it is read: what happens meanwhile is told again, and never missed.
         after = f"{int(context.ledger.now() * 1000)}"
         view = visible_job(context, caller, job_id)
+        story = tell_story(view, texts=caller.texts)
         return page(
             request,
             "job.html",
             caller=caller,
             after=after,
-            answer=story.answer_of(view, texts=caller.texts),
-            cancellable=story.may_cancel(view),
-            chapters=story.attempt_sections(view, texts=caller.texts),
-            escalation=story.open_escalation(context.ledger, view),
+            cancellable=job_story_page.may_cancel(view),
+            sections=job_story_page.attempt_sections(view, story),
+            story=story,
+            escalation=job_story_page.open_escalation(context.ledger, view),
             job=view,
-            job_file=story.job_file(view.job) if caller.texts else None,
+            job_file=job_story_page.job_file(view.job) if caller.texts else None,
             texts=caller.texts,
         )
 
@@ -103,4 +105,4 @@ def _add_story(router: APIRouter, context: ConsoleContext) -> None:
         view = visible_job(context, caller, job_id)
         if not caller.texts:
             raise HttpError(403, "forbidden", "this token may not read prompts")
-        return Response(story.job_file(view.job), media_type="application/yaml")
+        return Response(job_story_page.job_file(view.job), media_type="application/yaml")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mulligan.console.reports.report_view import BarChart, ColumnChart, ReportTable, ReportView
-from mulligan.console.reports.words import failure_in_words
+from mulligan.policies.failures.describe import describe_failure
 from mulligan.policies.failures.failure import FailureRecord
 from mulligan.policies.failures.redaction import redacted_parts
 from mulligan.policies.failures.signature import explain_signature
@@ -82,7 +82,7 @@ def place_of(failure: FailureRecord | None, *, texts: bool = False) -> str:
     """
     if failure is None:
         return ""
-    return failure_in_words(failure, texts=texts).removeprefix(failure.kind.value).strip()
+    return describe_failure(failure, texts=texts).removeprefix(failure.kind.value).strip()
 
 
 def _head(found: Window, window: str, now: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mulligan.policies.repair.verdict import Verdict, verdict_to_dict
+from mulligan.tasks.jobs.job_story import prompt_of
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 
@@ -39,11 +40,6 @@ def job_document(view: JobView) -> dict[str, Any]:
     }
 
 
-def asked(view: JobView, attempt: AttemptView) -> str:
-    """What an attempt asked."""
-    return attempt.plan.prompt if attempt.plan.prompt is not None else view.job.task_text
-
-
 def _verdict(verdict: Verdict | None) -> dict[str, Any]:
     """The verdict's own fields; null or empty while there is none."""
     if verdict is None:
@@ -63,7 +59,7 @@ def _attempt(view: JobView, attempt: AttemptView) -> dict[str, Any]:
         "usage": output.usage.model_dump(mode="json") if output else None,
         "model": output.model if output else None,
         "finish_reason": output.finish_reason if output else None,
-        "prompt": asked(view, attempt),
+        "prompt": prompt_of(view, attempt),
         "answer": output.text if output else None,
         "queued_at": attempt.queued_at,
         "started_at": attempt.started_at,

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from mulligan.policies.jobs.job import TERMINAL
+from mulligan.tasks.jobs.job_story import first_try
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 
@@ -49,12 +50,6 @@ class RunFigures:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def first_try(view: JobView) -> bool:
-    """Whether the first attempt already succeeded."""
-    verdict = view.attempts[0].verdict if view.attempts else None
-    return verdict is not None and verdict.success
 
 
 def retry_latencies(view: JobView) -> Iterator[float]:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mulligan.console.reports.words import (
-    errors_beyond_summary,
-    failure_in_words,
-    next_step,
-    number,
-    technique,
-)
 from mulligan.policies.failures.failure import VerificationStatus
-from mulligan.policies.repair.verdict import Verdict
-from mulligan.tasks.ports.ledger import AttemptView, JobView
+from mulligan.policies.figures.format import shortened, words
+from mulligan.tasks.jobs.job_story import AttemptStory, tell_story
+from mulligan.tasks.ports.ledger import JobView
 
 _MARKS = {
     VerificationStatus.PASS: "✓",
@@ -21,48 +15,30 @@ _MARKS = {
     VerificationStatus.WARN: "!",
     VerificationStatus.SKIPPED: "–",
 }
+#: Characters of an answer that are shown.
 _ANSWER = 300
-_MOST_ERRORS = 10
 
 
 def tell(view: JobView) -> str:
     """Every attempt with its answer, its checks and what was decided."""
-    return "\n".join(_lines(view))
+    story = tell_story(view)
+    lines = [f"{view.job.label}  {story.status}  {view.id}"]
+    lines += [view.detail] if view.detail else []
+    lines += [line for attempt in story.attempts for line in _attempt(attempt)]
+    return "\n".join([*lines, *story.cycles])
 
 
-def _lines(view: JobView) -> Iterator[str]:
-    reason = f": {view.reason}" if view.reason else ""
-    yield f"{view.job.label}  {view.state}{reason}  {view.id}"
-    if view.detail:
-        yield view.detail
-    for attempt in view.attempts:
-        yield from _attempt(view, attempt)
-    for cycle in view.cycles:
-        status = cycle.status.value.replace("_", " ")
-        yield f"cycle {cycle.loop_index} after attempt {cycle.source_attempt}: {status}"
-
-
-def _attempt(view: JobView, attempt: AttemptView) -> Iterator[str]:
-    verdict, plan = attempt.verdict, attempt.plan
-    score = f"score {number(verdict.score)}" if verdict else attempt.state
-    said = f"  {failure_in_words(verdict.failure)}" if verdict and verdict.failure else ""
-    yield f"attempt {plan.number}  {plan.mode.replace('_', ' ')}  {score}{said}"
-    if plan.technique:
-        yield f"  changed: {technique(view, attempt)}"
-    if attempt.last_fault:
-        yield f"  {attempt.faults} transport faults, the last: {attempt.last_fault}"
-    if attempt.output is not None:
-        text = " ".join(attempt.output.text.split())
-        yield f"  answered: {text if len(text) <= _ANSWER else text[:_ANSWER] + '…'}"
-    if verdict is not None:
-        yield from _verdict(verdict)
-
-
-def _verdict(verdict: Verdict) -> Iterator[str]:
-    for result in verdict.results:
-        yield f"  {_MARKS[result.status]} {result.verifier_id}  {result.summary}".rstrip()
-        for error in errors_beyond_summary(result)[:_MOST_ERRORS]:
-            place = f"{error.path}: " if error.path else ""
-            yield f"      {place}{error.message}"
-    if then := next_step(verdict.decision):
-        yield f"  then: {then}"
+def _attempt(attempt: AttemptStory) -> Iterator[str]:
+    failure = f"  {attempt.failure}" if attempt.failure else ""
+    yield f"attempt {attempt.number}  {words(attempt.mode)}  {attempt.outcome}{failure}"
+    if attempt.technique:
+        yield f"  changed: {attempt.technique}"
+    if attempt.faults:
+        yield f"  {attempt.faults}"
+    if attempt.answer is not None:
+        yield f"  answered: {shortened(' '.join(attempt.answer.split()), _ANSWER)}"
+    for check in attempt.checks:
+        yield f"  {_MARKS[check.status]} {check.verifier}  {check.summary}".rstrip()
+        yield from (f"      {error}" for error in check.errors)
+    if attempt.decision:
+        yield f"  then: {attempt.decision}"

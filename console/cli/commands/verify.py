@@ -10,15 +10,15 @@ import typer
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-from mulligan.console.cli.output.job_story import print_results
+from mulligan.console.cli.output.job_story import print_checks
 from mulligan.console.cli.output.prompt_diff import print_diff
 from mulligan.console.jobfiles.check_answer import CheckedAnswer, check_answer
 from mulligan.console.jobfiles.job_file import FoundJob, find_jobs
 from mulligan.console.jobfiles.source_document import read_text
-from mulligan.console.reports.words import next_step
 from mulligan.policies.figures.format import score
 from mulligan.policies.jobs.job import AttemptPlan, Job
 from mulligan.policies.repair.verdict import Verdict, verdict_to_dict
+from mulligan.tasks.jobs.job_story import check_stories, describe_decision, diff_lines
 from mulligan.tasks.ports.errors import BadInput
 
 
@@ -69,16 +69,17 @@ def _document(job: Job, verdict: Verdict, following: AttemptPlan | None) -> dict
 
 def _print(job: Job, verdict: Verdict, following: AttemptPlan | None, *, next_prompt: bool) -> None:
     screen.say(f"{job.label}  score {score(verdict.score)}", style="bold")
-    print_results(verdict.results)
+    print_checks(check_stories(verdict.results))
     if verdict.coercions:
         screen.say(f"  free repairs: {', '.join(verdict.coercions)}")
     if verdict.success:
-        screen.say("a success", style="green")
+        screen.say("passed", style="green")
     else:
-        then = next_step(verdict.decision)
+        then = describe_decision(verdict.decision)
         screen.say(f"next: {then}", style="yellow" if following is None else None)
         if following is not None and verdict.instruction is not None:
             screen.say(f"instruction: {verdict.instruction.prompt_suffix}")
     if next_prompt and following is not None and following.prompt is not None:
         screen.say()
-        print_diff(job.task_text, following.prompt, names=("first prompt", "corrected prompt"))
+        names = ("first prompt", "corrected prompt")
+        print_diff(diff_lines(job.task_text, following.prompt, names=names))

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from mulligan.console.cli.output import screen
-from mulligan.console.reports.job_document import asked
+from mulligan.tasks.jobs.job_story import diff_lines, prompt_of
 from mulligan.tasks.ports.ledger import JobView
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def diff_lines(before: str, after: str, *, names: tuple[str, str]) -> Iterator[str]:
-    return difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="", n=2)
-
-
-def print_diff(before: str, after: str, *, names: tuple[str, str], indent: str = "") -> None:
+def print_diff(lines: Iterable[str], *, indent: str = "") -> None:
     console = screen.out()
-    for line in diff_lines(before, after, names=names):
+    for line in lines:
         style = "bold" if line[:3] in ("+++", "---") else _STYLES.get(line[:1])
         console.print(indent + line, style=style, soft_wrap=True)
 
 
 def print_repair(views: Sequence[JobView]) -> None:
-    """One corrected prompt beside its first one: of a job that it helped, if there is one."""
-    repaired = [view for view in views if len(view.attempts) > 1]
-    if not repaired:
+    """One corrected prompt against the first one, of a job that it repaired if there is one."""
+    retried = [view for view in views if len(view.attempts) > 1]
+    if not retried:
         return
-    view = next((v for v in repaired if v.state == "succeeded"), repaired[0])
-    first, second = view.attempts[0], view.attempts[1]
+    view = next((v for v in retried if v.state == "succeeded"), retried[0])
+    first, second = (prompt_of(view, attempt) for attempt in view.attempts[:2])
     names = (f"{view.job.label} attempt 1", f"{view.job.label} attempt 2")
-    print_diff(asked(view, first), asked(view, second), names=names)
+    print_diff(diff_lines(first, second, names=names))
     screen.say()

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.prompt_diff import print_repair
-from mulligan.console.reports import words
-from mulligan.console.reports.run_figures import RunFigures, first_try, tokens_of
+from mulligan.console.reports.run_figures import RunFigures, tokens_of
 from mulligan.policies.figures.format import duration, number
+from mulligan.tasks.jobs.job_story import failed_with, first_try, repaired_by, score_path
 from mulligan.tasks.ports.ledger import JobView
 
 _STATUS_WORDS = {
@@ -61,9 +61,9 @@ def jobs_table(views: Sequence[JobView]) -> Table:
         table.add_row(
             view.job.label,
             str(len(view.attempts)),
-            words.score_path(view),
-            words.failed_with(view),
-            words.repaired_by(view),
+            score_path(view),
+            failed_with(view),
+            repaired_by(view),
             number(tokens),
             style=_STYLES.get(view.state, "red"),
         )

@@ -256,7 +256,7 @@ def test_a_redis_without_memory_is_told_in_its_own_words(
 
 def test_verify_a_good_answer() -> None:
     argv = ("verify", write("job.json", job()), "--answer", write("a.txt", '{"age": 31}'))
-    assert "a success" in mulligan(*argv).stdout
+    assert mulligan(*argv).stdout.endswith("\npassed\n")
     told = json.loads(mulligan(*argv, "--json").stdout)
     assert (told["score"], told["success"], told["next_prompt"]) == (100, True, None)
 
@@ -281,7 +281,7 @@ def test_verify_in_a_workspace() -> None:
     workspace = {"path": "exercise", "output_file": "it.py"}
     file = write("job.json", job(verifiers=[tests], workspace=workspace))
     right = write("right.py", "```python\ndef f():\n    return 1\n```")
-    assert "a success" in mulligan("verify", file, "--answer", right).stdout
+    assert mulligan("verify", file, "--answer", right).stdout.endswith("\npassed\n")
     wrong = write("wrong.py", "def f():\n    return 2\n")
     assert "test_failed" in mulligan("verify", file, "--answer", wrong, "--json", code=1).stdout
 

@@ -1,0 +1,40 @@
+"""Failures and their findings in a few words."""
+
+from __future__ import annotations
+
+from mulligan.policies.failures.failure import FailureRecord, Finding, VerificationResult
+from mulligan.policies.failures.redaction import redacted_place
+
+
+def describe_failure(failure: FailureRecord, *, texts: bool = True) -> str:
+    """Kind and place: ``schema_invalid $.age``. Without texts, nothing of an answer is quoted."""
+    if failure.cause == "truncated":
+        return "truncated"
+    kind, evidence = failure.kind.value, failure.evidence
+    passed, collected = evidence.get("passed"), evidence.get("collected")
+    if isinstance(passed, int) and isinstance(collected, int) and collected:
+        return f"{kind} {passed}/{collected} passed"
+    verifier = failure.verifier_id
+    paths = [f.path if texts else place_without_texts(f, verifier) for f in failure.findings]
+    if places := [path for path in paths if path not in (None, "", "$")]:
+        return f"{kind} {places[0]}"
+    if evidence.get("exit_code") is not None:
+        return f"{kind} exit {evidence['exit_code']}"
+    return f"{kind} {failure.cause or ''}".strip()
+
+
+def place_without_texts(finding: Finding, verifier_id: str | None) -> str:
+    """Where a finding is, for readers who may not see the answer; empty if that would quote it."""
+    return redacted_place(
+        finding.path,
+        verifier_id=verifier_id,
+        code=finding.code,
+        schema_path=finding.schema_path,
+    )
+
+
+def errors_beyond_summary(result: VerificationResult) -> tuple[Finding, ...]:
+    """The errors of a result; none if its summary already says the only one."""
+    if len(result.errors) == 1 and result.errors[0].message in result.summary:
+        return ()
+    return result.errors

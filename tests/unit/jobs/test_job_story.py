@@ -1,0 +1,136 @@
+"""The story of a job: built once, rendered by the page, the terminal and the client."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.jobs import answer, make_job
+
+from mulligan.client.job_story import tell
+from mulligan.console.cli.output.job_story import print_story
+from mulligan.console.page.job_story_page import attempt_sections
+from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.failures.memory import RetryMemory
+from mulligan.policies.jobs.job import AttemptPlan, Decoding
+from mulligan.policies.repair.verdict import Verdict, judge
+from mulligan.tasks.jobs.job_story import failed_with, repaired_by, score_path, tell_story
+from mulligan.tasks.ports.ledger import AttemptView, JobView
+
+SECRET = "Alice's own words"
+JOB = make_job(prompt="Extract the person.", verifiers=["json.object"])
+FIRST = AttemptPlan(number=1, mode="initial")
+SECOND = AttemptPlan(
+    number=2,
+    mode="immediate_retry",
+    prompt="Extract the person.\nage must be an integer.",
+    technique="fix_type+constrained",
+    decoding=Decoding(constrained=True),
+)
+WRONG = VerificationResult(
+    status=VerificationStatus.FAIL,
+    verifier_id="json.object",
+    summary="2 errors",
+    errors=(
+        Finding(message=f"{SECRET}: not an integer", code="type", path="$.age", expected="integer"),
+        Finding(message="name is missing", code="required", path="$.name"),
+    ),
+    score=40,
+)
+
+
+def attempt(plan: AttemptPlan, text: str, verdict: Verdict | None) -> AttemptView:
+    return AttemptView(
+        plan=plan,
+        state="settled" if verdict else "running",
+        output=answer(text),
+        verdict=verdict,
+        queued_at=1.0,
+        started_at=2.0,
+        settled_at=5.0 if verdict else None,
+        worker="host",
+        claims=1,
+        faults=0,
+        last_fault=None,
+    )
+
+
+@pytest.fixture
+def view() -> JobView:
+    """A job whose second attempt repairs the first."""
+    failed = judge(JOB, FIRST, [WRONG], RetryMemory())
+    return JobView(
+        id="p00-a",
+        job=JOB,
+        state="succeeded",
+        waiting_for=None,
+        reason=None,
+        detail=None,
+        created_at=1.0,
+        finished_at=9.0,
+        best_attempt=2,
+        tokens=20,
+        seconds=3.0,
+        attempts=(
+            attempt(FIRST, SECRET, failed),
+            attempt(SECOND, "{}", Verdict(score=100.0, success=True)),
+        ),
+    )
+
+
+def test_each_attempt_says_what_was_asked_answered_wrong_changed_and_decided(view: JobView) -> None:
+    first, second = tell_story(view).attempts
+    assert (first.prompt, first.answer, first.outcome) == (JOB.task_text, SECRET, "score 40")
+    assert [error.path for error in first.checks[0].errors] == ["$.age", "$.name"]
+    assert first.failure.endswith("$.age")
+    assert first.decision.startswith("immediate retry: ")
+    assert first.instruction
+    assert list(first.prompt_diff()) == []
+    assert second.technique == '"integer" + constrained'
+    assert second.decoding == "constrained"
+    assert "+age must be an integer." in list(second.prompt_diff())
+    assert (second.success, second.failure, second.decision) == (True, "", "")
+
+
+def test_an_attempt_that_runs_has_a_state_and_no_score(view: JobView) -> None:
+    running = replace(view, attempts=(attempt(FIRST, "", None),), best_attempt=None)
+    (only,) = tell_story(running).attempts
+    assert (only.success, only.outcome) == (None, "running")
+
+
+def test_a_reader_without_texts_gets_no_word_of_prompt_or_answer(view: JobView) -> None:
+    story = tell_story(view, texts=False)
+    assert SECRET not in repr(story)
+    assert "Extract" not in repr(story)
+    assert story.attempts[0].failure_signature
+    assert story.attempts[0].checks[0].errors[0].text == "type"
+
+
+def test_every_renderer_tells_the_same_story(
+    view: JobView, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_story(view, diff=True, attempt=None)
+    terminal = capsys.readouterr().out
+    assert "+age must be an integer." in terminal
+    story = tell_story(view)
+    first, second = attempt_sections(view, story)
+    assert (first.tone, second.tone) == ("bad", "good")
+    assert second.diff[-1].text == "+age must be an integer."
+    for text in (terminal, tell(view)):
+        for expected in (
+            "attempt 1  initial  score 40",
+            story.attempts[0].failure,
+            story.attempts[0].decision,
+            "$.name: name is missing",
+            'changed: "integer" + constrained',
+        ):
+            assert expected in text
+
+
+def test_the_few_words_of_a_table(view: JobView) -> None:
+    assert score_path(view) == " 40 → 100"
+    assert failed_with(view) == tell_story(view).attempts[0].failure
+    assert repaired_by(view) == '"integer" + constrained'
+    assert repaired_by(replace(view, state="escalated", reason="max_attempts")) == (
+        "ESCALATED max_attempts"
+    )
