@@ -1,5 +1,5 @@
--- Notice what somebody wants to be told, and write the deliveries in the same step: a crash can
--- neither lose nor double an alert. One per group and window, with the count since the last one.
+-- Find what webhooks subscribe to, and write the deliveries in the same step: a crash can neither
+-- lose nor double an alert. One per group and window, with the count since the last one.
 local ALERTS = P .. 'alerts'          -- hash: how far groups and events were looked at
 local DUE = P .. 'alerts:due'         -- zset: `g:<signature>` and `b:<provider>` by when to tell
 local tag = string.match(P, '{(.-)}')
@@ -18,19 +18,19 @@ local function deliver(hook, name, count, about)
   redis.call('ZADD', P .. (full and 'deliveries:dead' or 'deliveries'), NOW, id)
 end
 
--- Tell everybody who wants the first of these events that they want at all.
+-- Each webhook gets the first of these events that it subscribes to.
 local function tell(names, count, about)
-  local told = false
+  local sent = false
   for _, hook in ipairs(R.hooks) do
     for _, name in ipairs(names) do
       if hook.wants[name] then
         deliver(hook.name, name, count, about)
-        told = true
+        sent = true
         break
       end
     end
   end
-  return told
+  return sent
 end
 
 local function wanted(name)
@@ -40,7 +40,7 @@ local function wanted(name)
   return false
 end
 
--- When a group may be told of again; one that is muted is looked at now and then, for mutes are
+-- When a group may be alerted again. A muted one is checked now and then, because a mute may be
 -- lifted early.
 local function due_at(alerted_at, muted_until)
   local muted = tonumber(muted_until or '') or 0
@@ -60,18 +60,18 @@ for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', looked, '+
   end
 end
 
-local function opened(told)
-  local key = P .. 'alert:' .. told.provider
+local function opened(change)
+  local key = P .. 'alert:' .. change.provider
   redis.call('HINCRBY', key, 'since_alert', 1)
-  redis.call('HSET', key, 'provider', told.provider)
+  redis.call('HSET', key, 'provider', change.provider)
   expire(key, 2 * R.window_ms + R.keep_ms)
-  redis.call('ZADD', DUE, due_at(redis.call('HGET', key, 'alerted_at')), 'b:' .. told.provider)
+  redis.call('ZADD', DUE, due_at(redis.call('HGET', key, 'alerted_at')), 'b:' .. change.provider)
 end
 
-local function finished(told)
-  tell({ 'job_finished' }, 1, { job_id = told.job, state = told.state, reason = told.reason,
-    task_type = told.task_type, tenant = told.tenant, attempts = told.attempts,
-    tokens = told.tokens, first_try = told.first_try })
+local function finished(change)
+  tell({ 'job_finished' }, 1, { job_id = change.job, state = change.state, reason = change.reason,
+    task_type = change.task_type, tenant = change.tenant, attempts = change.attempts,
+    tokens = change.tokens, first_try = change.first_try })
 end
 
 -- Events are read once, by a cursor; without one, from a window ago.
@@ -81,9 +81,9 @@ local cursor = redis.call('HGET', ALERTS, 'cursor')
 if tag == 'fleet' or wanted('job_finished') then
   local found = redis.call('XRANGE', P .. 'events', '(' .. cursor, '+', 'COUNT', R.limit)
   for _, item in ipairs(found) do
-    local told = cjson.decode(item[2][2])
-    if told.type == 'job' and TERMINAL[told.state] then finished(told) end
-    if told.type == 'breaker' and told.state == 'open' then opened(told) end
+    local change = cjson.decode(item[2][2])
+    if change.type == 'job' and TERMINAL[change.state] then finished(change) end
+    if change.type == 'breaker' and change.state == 'open' then opened(change) end
     cursor = item[1]
   end
   if #found == R.limit then more = 1 end
@@ -113,16 +113,16 @@ local function tell_of(member, key)
   if count == 0 then return redis.call('ZREM', DUE, member) end
   local at = due_at(raw.alerted_at, raw.muted_until)
   if at > NOW then return redis.call('ZADD', DUE, at, member) end
-  local told
+  local sent
   if raw.provider then
-    told = tell({ 'breaker_opened' }, count, { provider = raw.provider })
+    sent = tell({ 'breaker_opened' }, count, { provider = raw.provider })
   elseif R.budget[raw.reason] then
-    told = tell({ 'budget_exhausted', 'escalated' }, count, about_group(raw))
+    sent = tell({ 'budget_exhausted', 'escalated' }, count, about_group(raw))
   else
-    told = tell({ 'escalated' }, count, about_group(raw))
+    sent = tell({ 'escalated' }, count, about_group(raw))
   end
   redis.call('HSET', key, 'since_alert', 0)
-  if told then redis.call('HSET', key, 'alerted_at', stamp(NOW)) end
+  if sent then redis.call('HSET', key, 'alerted_at', stamp(NOW)) end
   redis.call('ZREM', DUE, member)
 end
 

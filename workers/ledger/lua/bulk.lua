@@ -1,5 +1,5 @@
 -- A bulk action, step by step. `todo` is the fixed list of what it is about; a batch stays at its
--- head until it is committed, so that whoever takes over does it again, which is harmless.
+-- head until it is committed, so that the next worker repeats it, which is harmless.
 local key = P .. 'bulk:' .. R.id
 local todo, problems = key .. ':todo', key .. ':problems'
 
@@ -43,7 +43,7 @@ if R.verb == 'take' then
   if b[2] ~= '' and b[2] ~= R.token and not expired(b[3]) then
     return { 'wait', stamp(math.min(tonumber(b[3]) - NOW, 1000)) }
   end
-  -- A bucket of two seconds' worth: whoever comes by once a second can use all of it.
+  -- A bucket of two seconds' worth, so that a worker that comes once a second can use all of it.
   local rate = tonumber(b[4])
   local allowance = math.min(math.max(1, 2 * rate),
     tonumber(b[5]) + (NOW - tonumber(b[6])) / 1000 * rate)

@@ -19,7 +19,7 @@ if not R.already_run then
   local why, behind = held_back(attempt[5], job[3], job[4])
   if why then
     local since = why == 'budget' and tonumber(attempt[6]) or nil
-    if not job[5] then park(entry, behind, since) end -- work done elsewhere stays in its lane
+    if not job[5] then park(entry, behind, since) end -- external work stays in its lane
     set_state(R.id, job[1], 'waiting', why)
     return { why == 'pause' and 'paused' or 'over_quota' }
   end

@@ -32,7 +32,7 @@ if not TERMINAL[job[1]] and job[1] then
   return { 'early' }
 end
 local claims = tonumber(cycle[3] or '0')
--- However often it was given back, it is late by the time it was due at first.
+-- Lateness is measured from the time it was first due, however often it was given back.
 local stale = NOW - tonumber(cycle[7] or cycle[5]) > R.stale_ms
 if stale or claims >= R.max_claims or not job[2] then
   local reason = stale and 'missing_delayed_verification' or 'worker_lost'

@@ -12,7 +12,7 @@ local function line(id, key)
   if not c[1] then return nil end
   local about = cjson.decode(c[8] or '{}')
   local function text(value) return type(value) == 'string' and value or '' end
-  -- For a cycle that does not say whose it is, its job does, as long as there is one.
+  -- A cycle without a tenant takes that of its job, as long as the job is kept.
   local tenant = c[5] or redis.call('HGET', job_key(string.match(id, '^(.*):%d+:%d+$')), 'tenant')
   local found = { c[1], c[2], c[3] or '', c[4] or '', clean(tenant), clean(text(about.taskType)),
     clean(text(about.causeLabel)), clean(c[6]), c[7] or '', id }

@@ -1,4 +1,4 @@
--- One delivery after another: taken with a short lease, sent outside, ended with what came of it.
+-- Deliveries, one at a time: taken with a short lease, sent by a worker, ended with the result.
 local PENDING, DEAD = P .. 'deliveries', P .. 'deliveries:dead'
 local function key_of(id) return P .. 'delivery:' .. id end
 
@@ -24,8 +24,8 @@ local function bury(id, why)
   redis.call('ZADD', DEAD, NOW, id)
 end
 
--- The first that is due and whose receiver is not to be spared. A try counts when it begins: one
--- that kills its sender every time must end, too.
+-- The first that is due and whose receiver is not held back. A try counts when it begins, so that
+-- a delivery that kills its sender each time ends, too.
 local function take()
   trim()
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', PENDING, '-inf', NOW, 'LIMIT', 0, 1000)) do
@@ -60,7 +60,7 @@ local function finish_try()
   return { 'done' }
 end
 
--- What a person asks for: dead ones are tried anew, any may be dropped.
+-- Requests of a person: retry dead deliveries, drop any.
 local function revive(id)
   if redis.call('HGET', key_of(id), 'state') ~= 'dead' then return 0 end
   redis.call('HSET', key_of(id), 'state', 'pending', 'tries', 0)

@@ -10,7 +10,7 @@ local queued = ''
 if R.how == 'requeued' then
   if not job[1] then return { 'gone', 'the job is no longer kept' } end
   if not TERMINAL[job[1]] then return { 'held' } end
-  if tonumber(job[2]) ~= R.plan_number - 1 then return { 'stored' } end -- somebody was faster
+  if tonumber(job[2]) ~= R.plan_number - 1 then return { 'stored' } end -- another requeue came first
   local n = R.plan_number
   -- The job's own memory starts anew; one that it shares with other jobs does not.
   if job[3] == 'memory:job:' .. id then redis.call('DEL', P .. job[3]) end

@@ -1,5 +1,5 @@
--- The figures of a batch of events, written once: whoever folds, and however often.
--- Only a batch that begins where the last one ended is taken.
+-- The figures of a batch of events, counted once, however many workers fold and however often:
+-- only a batch that begins where the last one ended is taken.
 local cursor = redis.call('GET', P .. 'folded') or '0-0'
 if cursor ~= R.after then return { 'behind', cursor } end
 

@@ -1,4 +1,4 @@
--- What a subject holds, to write about it: only with the token that came with it.
+-- The entry that a subject holds, so that it can be reported: only with its token.
 local kind, id, n = parse_entry(R.entry)
 local lease = redis.call('ZSCORE', P .. 'leases', R.entry)
 if kind == 'c' then

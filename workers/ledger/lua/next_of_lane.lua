@@ -1,5 +1,5 @@
--- What a subject is to do next: what it holds already, with its token, or the first that is due
--- and that neither a pause nor a quota holds back.
+-- The next entry of a subject: the one it holds, with its token, or the first that is due and that
+-- neither a pause nor a quota holds back.
 local lane = P .. 'lane:' .. R.lane
 local function token_of(entry)
   local kind, id, n = parse_entry(entry)

@@ -36,7 +36,7 @@ local function expire(key, ms) redis.call('PEXPIRE', key, math.ceil(ms)) end
 -- What is published is only looked at now and then, whether it was lost. Its score is above LOOK:
 -- a backlog, however long, stands behind all that is due.
 -- Published at -1: it waits for the sweep, which publishes it when it is due; there is no other
--- due index. Published at 0: somebody has it in hand to publish.
+-- due index. Published at 0: the caller of the script is publishing it.
 local LOOK = 1e14
 local function look_again(entry, at) redis.call('ZADD', P .. 'outbox', 'XX', LOOK + at, entry) end
 
@@ -114,13 +114,13 @@ local function unpark(pause)
   end
 end
 
--- Work done elsewhere waits in its subject's lane: mandatory retries first, then what is due.
+-- External work waits in its subject's lane: mandatory retries first, then what is due.
 local RANK = { immediate_retry = 0, delayed_verification = 1, policy_retry = 2, initial = 3 }
 local function offer(lane, entry, mode, at)
   redis.call('ZADD', P .. 'lane:' .. lane, RANK[mode] * 1e14 + at, entry)
 end
 
--- A subject holds one thing: what it has in hand is not forgotten for another it brings along.
+-- A subject holds one entry: the one it holds is not replaced by another that it reports.
 local function hold(lane, entry)
   redis.call('ZREM', P .. 'lane:' .. lane, entry)
   local held = redis.call('HGET', P .. 'holding', lane)
@@ -134,7 +134,7 @@ local function let_go(lane, entry)
   end
 end
 
--- Nobody may ever come to a lane: the sweep ends what waits there past the job's deadline.
+-- A lane may never be asked again: the sweep ends what waits there past the job's deadline.
 local function await_deadline(id, at) redis.call('ZADD', P .. 'stale', at, 'j:' .. id) end
 
 -- A lease of a tenant's attempt counts against its concurrency.
@@ -214,7 +214,7 @@ local function brief(text)
   return string.sub(text, 1, last)
 end
 
--- An escalation that is no longer open counts no more.
+-- An escalation that has ended is no longer counted in its group.
 local function leave_group(eid, signature, task_type, tenant)
   local group = P .. 'group:' .. signature
   redis.call('ZREM', group .. ':open', eid)
@@ -228,8 +228,8 @@ local function leave_group(eid, signature, task_type, tenant)
   end
 end
 
--- Something a person must look at, on record until somebody ends it and long after. Alike ones,
--- by their signature, are one group.
+-- Something that needs attention, kept until a person ends it and long after. Escalations with the
+-- same signature are one group.
 local function escalate(eid, id, n, cycle, reason, detail, failure)
   local key = P .. 'escalation:' .. eid
   if redis.call('EXISTS', key) == 1 then return end
@@ -291,7 +291,7 @@ local function finish(id, old, state, reason, detail, failure)
   redis.call('HSET', key, 'reason', reason or '', 'detail', detail or '',
     'finished_at', stamp(NOW))
   local job = redis.call('HMGET', key, 'attempt', 'tokens', 'task_type', 'tenant', 'lane')
-  local told = { state = state, reason = reason, attempts = tonumber(job[1]),
+  local data = { state = state, reason = reason, attempts = tonumber(job[1]),
     tokens = tonumber(job[2]) or cjson.null, task_type = job[3], tenant = job[4] or nil,
     first_try = state == 'succeeded' and job[1] == '1' }
   if job[5] then
@@ -300,8 +300,8 @@ local function finish(id, old, state, reason, detail, failure)
     redis.call('ZREM', P .. 'stale', 'j:' .. id)
   end
   if state == 'escalated' then
-    told.escalation = id .. ':' .. job[1]
-    told.signature = escalate(told.escalation, id, job[1], nil, reason, detail, failure)
+    data.escalation = id .. ':' .. job[1]
+    data.signature = escalate(data.escalation, id, job[1], nil, reason, detail, failure)
   end
   if state ~= 'succeeded' then
     for _, cycle in ipairs(open_cycles(id)) do end_cycle(id, cycle, state, reason or state) end
@@ -309,7 +309,7 @@ local function finish(id, old, state, reason, detail, failure)
   end
   local done = redis.call('HGET', job_key(id), 'on_done')
   if done then enqueue('d:' .. id .. '/1', done, 5, NOW) end
-  event('job', id, told)
+  event('job', id, data)
   retain(id)
 end
 
@@ -331,8 +331,8 @@ local function open_cycle(id, n, cycle, reason)
   event('cycle', id, { cycle = cycle.id, status = cycle.status })
 end
 
--- When and where a delayed verification is due: on a queue, or in the lane of its subject, where
--- nobody may ever come: the sweep ends a stale one.
+-- When and where a delayed verification is due: on a queue, or in the lane of its subject, which may
+-- never be asked again: the sweep ends a stale one.
 local function await_verification(id, cycle, queue, lane, at)
   if queue == 'lane' then
     offer(lane, 'c:' .. cycle, 'delayed_verification', at)
@@ -345,7 +345,7 @@ end
 -- As policies/jobs/routing.py has it, for what is published again; a contract test compares them.
 local function queue_of(mode) return mode == 'immediate_retry' and 'repair' or 'attempt' end
 
--- What an attempt has to wait for, `pause` or `budget`, and behind what; nil if nothing is in its way.
+-- What an attempt waits for, `pause` or `budget`, and behind which pause or quota; nil for nothing.
 local function held_back(mode, task_type, tenant)
   local pauses = { 'queue:' .. queue_of(mode), 'task_type:' .. task_type }
   local paused = redis.call('HMGET', P .. 'paused', pauses[1], pauses[2])
@@ -369,7 +369,7 @@ local function attempt_view(verb, id, n)
     results[#results + 1] = index
     results[#results + 1] = redis.call('HGET', key, 'result:' .. index) or ''
   end
-  -- What was spent before a person's requeue is not held against what came after it.
+  -- What was spent before a person's requeue does not count.
   local tokens = tonumber(job[3] or '0') - tonumber(job[6] or '0')
   local seconds = tonumber(job[4] or '0') - tonumber(job[7] or '0')
   return { verb, job[1], attempt[1] or '', attempt[2] or '', memory, string.format('%d', tokens),

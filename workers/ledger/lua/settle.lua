@@ -60,11 +60,11 @@ if given(R.remedy) then
   if R.remedy.worked then redis.call('HINCRBY', remedy, R.remedy.technique .. ':worked', 1) end
   expire(remedy, 7776000000)
 end
-local told = given(R.facts) and R.facts or {}
-told.attempt, told.state, told.score, told.success = R.n, 'settled', R.score, R.success
-told.kind, told.next = R.kind, given(R.next) and R.next.mode or nil
-told.tenant = job[8] or nil
-event('attempt', R.id, told)
+local data = given(R.facts) and R.facts or {}
+data.attempt, data.state, data.score, data.success = R.n, 'settled', R.score, R.success
+data.kind, data.next = R.kind, given(R.next) and R.next.mode or nil
+data.tenant = job[8] or nil
+event('attempt', R.id, data)
 if given(R.session) then
   local session = P .. 'session:' .. job[7]
   redis.call('ZADD', session, NOW, R.session.note)

@@ -4,7 +4,7 @@
 for _, entry in ipairs(R.entries) do
   local e = read_entry(entry)
   if parse_entry(entry) == 'd' then
-    drop_entry(entry) -- nobody claims an outcome: it is told once it is published
+    drop_entry(entry) -- an outcome is not claimed: publishing it is all
   elseif e and e.published >= 0 then
     e.published = NOW
     write_entry(entry, e)

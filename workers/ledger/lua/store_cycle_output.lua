@@ -1,4 +1,4 @@
--- Keep the answer of a delayed verification in other words: it was paid for.
+-- Store the answer of a reformulated delayed verification: it was paid for.
 local key = cycle_key(R.cycle)
 local cycle = redis.call('HMGET', key, 'token', 'output_by')
 if cycle[1] ~= R.token then return { 'lost' } end

@@ -1,4 +1,4 @@
--- Keep an answer that was paid for. Slow verifications are handed over in the same step,
+-- Store an answer that was paid for. Slow verifications are handed over in the same step,
 -- which ends the attempt's own lease.
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'token', 'output_by', 'mode')
@@ -22,7 +22,7 @@ if given(R.seconds) then
   end
 end
 if #R.given > 0 then
-  -- What was found is known already: whoever settles this attempt has it.
+  -- The results came with the answer; settling reads them.
   local places = {}
   for i, result in ipairs(R.given) do
     places[i] = string.format('%d', i - 1)

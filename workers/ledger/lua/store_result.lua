@@ -1,4 +1,4 @@
--- Keep a verification's result. Whoever stores the last one is given the attempt, to settle it.
+-- Store a verification's result. The last one claims the attempt, to settle it.
 local key = attempt_key(R.id, R.n)
 local i = string.format('%d', R.index)
 local attempt = redis.call('HMGET', key, 'vtoken:' .. i, 'result:' .. i, 'state', 'token')

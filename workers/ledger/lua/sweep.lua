@@ -18,7 +18,7 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, '
     local priority = priority_of(mode, redis.call('HGET', job_key(id), 'priority'))
     redis.call('HSET', key, kind == 'v' and 'vtoken:' .. index or 'token', '')
     if TERMINAL[state] then
-      -- A cancelled job's attempt: nobody needs it, and its worker is not to write any more.
+      -- The attempt of a cancelled job is not needed, and its worker may not write any more.
     elseif kind == 'v' then
       enqueue(entry, 'verify', priority, NOW)
     else
@@ -50,8 +50,8 @@ for _, pause in ipairs(redis.call('SMEMBERS', P .. 'parked')) do
   end
 end
 
--- An attempt of a lane that nobody came to make before the job's deadline. One that is in hand may
--- still come back.
+-- An attempt of a lane that was not made before the job's deadline. One that is held may still be
+-- reported.
 local function end_overdue(id)
   local job = redis.call('HMGET', job_key(id), 'state', 'attempt')
   if not job[1] or TERMINAL[job[1]] then return end

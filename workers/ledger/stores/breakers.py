@@ -92,9 +92,15 @@ class RedisBreakers:
 
     def _swap(self, provider: str, old: str, new: Breaker | None) -> bool:
         text = new.model_dump_json() if new else ""
-        told = _told(provider, self._parse(old), new or Breaker())
+        event = _state_change(provider, self._parse(old), new or Breaker())
         answer = self._calls.one(
-            "swap", self._fleet, key=keys.breakers(""), field=provider, old=old, new=text, told=told
+            "swap",
+            self._fleet,
+            key=keys.breakers(""),
+            field=provider,
+            old=old,
+            new=text,
+            event=event,
         )
         with self._lock:
             self._seen_at = float("-inf")
@@ -105,8 +111,8 @@ class RedisBreakers:
         return Breaker.model_validate_json(text) if text else Breaker()
 
 
-def _told(provider: str, before: Breaker, after: Breaker) -> dict[str, Any] | None:
-    """The event of a breaker that changed its state; None if it did not."""
+def _state_change(provider: str, before: Breaker, after: Breaker) -> dict[str, Any] | None:
+    """The event of a breaker whose state changed; None if it did not."""
     if before.state == after.state:
         return None
     return {
