@@ -162,7 +162,7 @@ def test_show_tells_who_ended_what_and_which_is_open(shell: Shell, scenario: Sce
     shell.look("escalations", "resolve", "--id", ids[0], "--note", "bad key", "--by", "bo", "--yes")
     text = shell.look("escalations", "show", ALIKE).stdout
     assert "1 open of 2" in text
-    line = rf"^{ids[0]}  extract  \d+s ago  resolved by bo, \d+s ago: bad key$"
+    line = rf"^{ids[0]}  extract  [\d.]+ m?s ago  resolved by bo, [\d.]+ m?s ago: bad key$"
     assert re.search(line, text, re.MULTILINE)
     assert f"mulligan escalations requeue --signature {ALIKE} --dry-run" in text
     assert "runbook" in text
