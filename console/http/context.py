@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from celery import Celery
 
@@ -13,7 +12,6 @@ from mulligan.workers.celery.factory import create_app
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.tokens import Tokens
 from mulligan.workers.services import Services, app_services
-from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import Settings
 
 
@@ -25,12 +23,11 @@ class ConsoleContext:
     app: Celery
     rate: RateLimit
     broadcast: Broadcast
-    #: The settings in force now: prices, quotas and the like are reloaded.
-    current: Callable[[], Settings] = field(repr=False)
 
     @property
     def settings(self) -> Settings:
-        return self.current()
+        """The settings in force now: prices, quotas and the like are reloaded."""
+        return self.services.live.current()
 
     @property
     def ledger(self) -> RedisLedger:
@@ -55,5 +52,4 @@ def open_context(settings: Settings) -> ConsoleContext:
         app=app,
         rate=RateLimit(hasty.rate_limit),
         broadcast=Broadcast(services.ledger, hasty),
-        current=LiveSettings(hasty).current,
     )

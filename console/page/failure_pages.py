@@ -46,7 +46,8 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         tenant: Tenant = "",
     ) -> HTMLResponse:
         figures = overview(
-            context,
+            context.services,
+            context.app,
             window=window,
             tenant=only(caller, tenant),
             bound=caller.tenant is not None,

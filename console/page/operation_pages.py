@@ -24,7 +24,9 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/operations")
     def operations(request: Request, caller: Reader) -> HTMLResponse:
         bound = caller.tenant is not None
-        figures = overview(context, window=_SEEN, tenant=caller.tenant, bound=bound)
+        figures = overview(
+            context.services, context.app, window=_SEEN, tenant=caller.tenant, bound=bound
+        )
         breakers = visible_breakers(context.services, caller.tenant)
         configured = [] if bound else context.services.runners.providers()
         providers = sorted({*breakers, *configured, *_paused(figures, "provider")})

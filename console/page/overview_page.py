@@ -40,7 +40,13 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         request: Request, caller: Reader, window: Window = "1h", tenant: Tenant = ""
     ) -> HTMLResponse:
         whose = only(caller, tenant)
-        figures = overview(context, window=window, tenant=whose, bound=caller.tenant is not None)
+        figures = overview(
+            context.services,
+            context.app,
+            window=window,
+            tenant=whose,
+            bound=caller.tenant is not None,
+        )
         # The script keeps the list itself: only the whole page begins with one.
         begins = FRAGMENT_HEADER not in request.headers
         rows, after = live.newest(context, tenant=whose) if begins else ((), "")

@@ -37,7 +37,9 @@ from mulligan.policies.figures import trend
 from mulligan.workers.figures.windows import parse_window
 
 if TYPE_CHECKING:
-    from mulligan.console.http.context import ConsoleContext
+    from celery import Celery
+
+    from mulligan.workers.services import Services
 
 __all__ = [
     "WINDOWS",
@@ -55,7 +57,8 @@ __all__ = [
 
 
 def overview(
-    context: ConsoleContext,
+    services: Services,
+    app: Celery,
     *,
     window: str = "1h",
     tenant: str | None = None,
@@ -68,9 +71,9 @@ def overview(
     ``whys``: how many signatures of failures at most.
     """
     seconds = parse_window(window)
-    settings = context.settings
-    figures = context.services.figures
-    now = read_current_state(context, tenant=tenant, bound=bound)
+    settings = services.live.current()
+    figures = services.figures
+    now = read_current_state(services, app, tenant=tenant, bound=bound)
     found = figures.window(seconds, now=now.at)
     buckets = condensed(found.buckets)
     rows = [bucket.rows for bucket in buckets]
@@ -98,6 +101,6 @@ def overview(
         ),
         paused=now.paused,
         behind_breakers=str(now.behind) if now.behind.count else "",
-        changes=context.ledger.config_changes.changes(since=now.at - seconds),
+        changes=services.ledger.config_changes.changes(since=now.at - seconds),
         tenants=tenants_of(rows, tenant=tenant),
     )

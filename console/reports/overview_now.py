@@ -6,20 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kombu.exceptions import OperationalError
+
 from mulligan.console.reports.overview_values import Health, Lane, NeedsAttention
 from mulligan.console.reports.visibility import visible_breakers, visible_pauses
 from mulligan.policies.figures.format import duration
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.tasks.escalations.end_escalations import list_groups
-from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
 from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES, REQUIRED_QUEUES, main_queue
 from mulligan.workers.ledger.status_reads import WaitingJobs
 from mulligan.workers.ledger.stores.beats import Beat
+from mulligan.workers.services import Services
 
 if TYPE_CHECKING:
-    from mulligan.console.http.context import ConsoleContext
+    from celery import Celery
 
 #: Seconds without a sweep, or with events uncounted, until people are told, and until it is dead.
 _LATE, _DEAD = 60.0, 300.0
@@ -51,12 +53,14 @@ class CurrentState:
         return max(ages, default=0.0) if self.queues is not None else None
 
 
-def read_current_state(context: ConsoleContext, *, tenant: str | None, bound: bool) -> CurrentState:
+def read_current_state(
+    services: Services, app: Celery, *, tenant: str | None, bound: bool
+) -> CurrentState:
     """Read it all; the number of round trips does not depend on how many jobs there are.
 
     ``bound``: the reader may know of this tenant alone.
     """
-    services, ledger = context.services, context.ledger
+    ledger = services.ledger
     now = ledger.now()
     bound_to = tenant if bound else None
     breakers = visible_breakers(services, bound_to)
@@ -64,7 +68,7 @@ def read_current_state(context: ConsoleContext, *, tenant: str | None, bound: bo
     return CurrentState(
         at=now,
         beats=ledger.beats.live(now=now),
-        queues=_queues(context),
+        queues=_queues(app),
         paused=tuple(visible_pauses(services, bound_to)),
         breakers=breakers,
         behind=ledger.waiting_for("breaker") if any_open else WaitingJobs(0),
@@ -72,23 +76,23 @@ def read_current_state(context: ConsoleContext, *, tenant: str | None, bound: bo
         dead_webhooks=0 if bound else services.webhooks.deliveries.counts()["dead"],
         sweep_age=ledger.sweep_age(),
         fold_lag=services.figures.lag(now=now),
-        spent=_spent(context, now, tenant),
+        spent=_spent(services, now, tenant),
     )
 
 
-def _queues(context: ConsoleContext) -> Mapping[str, QueueDepth] | None:
+def _queues(app: Celery) -> Mapping[str, QueueDepth] | None:
     try:
-        return waiting(context.app, QUEUES)
-    except LedgerUnavailable:
+        return waiting(app, QUEUES)
+    except OperationalError:
         return None  # the page says so, and shows what the ledger knows
 
 
-def _spent(context: ConsoleContext, now: float, tenant: str | None) -> dict[str, int]:
-    quotas = context.settings.quotas
+def _spent(services: Services, now: float, tenant: str | None) -> dict[str, int]:
+    quotas = services.live.current().quotas
     if not quotas:
         return {}
     tenants = [name for name in quotas if name != "*"] if tenant is None else [tenant]
-    return context.ledger.tokens_spent(tenants, day=int(now // 86400))
+    return services.ledger.tokens_spent(tenants, day=int(now // 86400))
 
 
 # -- health ----------------------------------------------------------------------------------------

@@ -10,6 +10,9 @@ from pydantic import Field, model_validator
 
 from mulligan.policies.value import Json, Value
 
+#: The verifier of a job whose score comes with the attempt.
+GIVEN_SCORE = "external.score"
+
 
 class FailureKind(StrEnum):
     """The kinds of failure, by their wire names. Each is also its own lower-case alias."""

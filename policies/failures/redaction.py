@@ -9,9 +9,8 @@ import builtins
 import re
 from collections.abc import Callable
 
-from mulligan.policies.failures.failure import FailureKind
+from mulligan.policies.failures.failure import GIVEN_SCORE, FailureKind
 from mulligan.policies.failures.signature import Parts, SignatureExplanation
-from mulligan.policies.jobs.job import GIVEN_SCORE
 from mulligan.policies.value import Json
 
 #: A class of errors is a word: what has spaces in it may be a sentence of the answer's.

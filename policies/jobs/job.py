@@ -138,8 +138,6 @@ class DelayedVerification(Value):
 
 #: The runner of work that a person or another system does.
 EXTERNAL = "external"
-#: The verifier of a job whose score comes with the attempt.
-GIVEN_SCORE = "external.score"
 
 
 class OnDone(Value):

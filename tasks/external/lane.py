@@ -12,8 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mulligan.policies.cycles.delayed import invalid_reason
-from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
-from mulligan.policies.jobs.job import EXTERNAL, GIVEN_SCORE, Decoding, Job, Output, Usage
+from mulligan.policies.failures.failure import (
+    GIVEN_SCORE,
+    Finding,
+    VerificationResult,
+    VerificationStatus,
+)
+from mulligan.policies.jobs.job import EXTERNAL, Decoding, Job, Output, Usage
 from mulligan.policies.repair.retry import PASSING_SCORE, passes
 from mulligan.tasks.jobs.attempt import presentable
 from mulligan.tasks.jobs.context import AttemptContext

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from mulligan.policies.cycles.delayed import reformulation_problem
-from mulligan.policies.jobs.job import GIVEN_SCORE, Job, Workspace
+from mulligan.policies.failures.failure import GIVEN_SCORE
+from mulligan.policies.jobs.job import Job, Workspace
 from mulligan.tasks.jobs.validation_errors import explain, without_echoes
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import (

@@ -45,8 +45,11 @@ mulligan:{p00}:alerts                  hash    how far events and groups were lo
 mulligan:{p00}:alerts:due              zset    `g:<signature>`, `b:<provider>` by when to tell of it
 mulligan:{fleet}:alert:<provider>      hash    a breaker's openings since it was told of
 mulligan:{p00}:delivery:<id>           hash    one alert for one webhook; {fleet} too
-mulligan:{p00}:deliveries              zset    those that wait by due time; `deliveries:dead` too
-mulligan:{fleet}:bulk:<id>             hash    a bulk action; `:todo`, `:problems` are lists
+mulligan:{p00}:deliveries              zset    those that wait by due time; {fleet} too
+mulligan:{p00}:deliveries:dead         zset    those that were given up; {fleet} too
+mulligan:{fleet}:bulk:<id>             hash    a bulk action
+mulligan:{fleet}:bulk:<id>:todo        list    escalations that it has not ended yet
+mulligan:{fleet}:bulk:<id>:problems    list    escalations that it could not end, and why
 mulligan:{fleet}:bulks                 zset    bulk actions that run, by when to look at them
 mulligan:{fleet}:edits:score:<run>     string  what a command of a suite scored in a session
 mulligan:{fleet}:edits:session:<id>    hash    a session of edits: `state` as JSON, `lease`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, NoReturn
 
-from mulligan.policies.jobs.job import GIVEN_SCORE
+from mulligan.policies.failures.failure import GIVEN_SCORE
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.tasks.ports.verifiers import Candidate

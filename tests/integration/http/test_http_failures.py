@@ -234,7 +234,7 @@ def beat(
 
 
 def looked(context: ConsoleContext, **options: Any) -> Overview:
-    return overview(context, **options)
+    return overview(context.services, context.app, **options)
 
 
 def test_the_overview_of_a_stack_that_nobody_started(context: ConsoleContext) -> None:

@@ -16,6 +16,7 @@ from support.ledger_scenario import Scenario, SettingsMaker
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import overview
 from mulligan.tasks.ports.errors import TransportFault
+from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.heartbeat import Heartbeat
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger import keys
@@ -47,7 +48,7 @@ def test_what_runs_is_counted_once_though_a_worker_serves_two_queues(
     beat(context, "attempt", "repair", "attempt", active=3, slots=16)
     beat(context, "verify", active=1)
     beat(context, "edit", "edit", "edit.host", slots=1)
-    seen = overview(context)
+    seen = overview(context.services, context.app)
     assert seen.running == 4
     assert {lane.name: (lane.active, lane.slots) for lane in seen.queues} == {
         "repair": (0, 4),
@@ -76,7 +77,7 @@ def test_a_pool_of_another_name_counts_where_most_of_its_work_is(
     context: ConsoleContext, pool: str, queues: tuple[str, ...], lane: str
 ) -> None:
     beat(context, pool, *queues, active=2)
-    seen = overview(context)
+    seen = overview(context.services, context.app)
     assert {each.name: each.active for each in seen.queues if each.active} == {lane: 2}
     assert seen.running == 2
 
@@ -107,7 +108,7 @@ def test_a_tenant_is_told_of_queues_and_its_own_task_types(shared: ConsoleContex
     for path in ("/", "/failures", "/operations"):
         text = acme.get(path, headers={"Accept": "text/html"}).text
         assert "rival" not in text, path
-    seen = overview(shared, tenant="acme", bound=True)
+    seen = overview(shared.services, shared.app, tenant="acme", bound=True)
     assert seen.paused == ("queue:verify", "task_type:acmes")
     assert [need.kind for need in seen.needs_you if need.kind == "breaker"] == []
 
@@ -118,14 +119,14 @@ def test_who_may_see_everybody_sees_them_all_though_one_tenant_is_chosen(
     ops = ask(shared, new_token(shared, role="ops"))
     assert len(ops.get("/api/pauses").json()["paused"]) == 4
     assert [row["provider"] for row in ops.get("/api/breakers").json()["breakers"]] == ["rival-ai"]
-    seen = overview(shared, tenant="acme")
+    seen = overview(shared.services, shared.app, tenant="acme")
     assert (len(seen.paused), seen.health.breakers_open) == (4, 1)
 
 
 def test_how_long_retries_waited_is_the_tenants_own(shared: ConsoleContext) -> None:
-    assert overview(shared, tenant="acme").speed.retry_p50_ms is not None
-    assert overview(shared, tenant="rival").speed.retry_p50_ms is None
-    assert overview(shared).speed.retry_p50_ms is not None
+    assert overview(shared.services, shared.app, tenant="acme").speed.retry_p50_ms is not None
+    assert overview(shared.services, shared.app, tenant="rival").speed.retry_p50_ms is None
+    assert overview(shared.services, shared.app).speed.retry_p50_ms is not None
 
 
 def test_nobody_is_offered_a_pause_that_would_be_refused(shared: ConsoleContext) -> None:
@@ -155,6 +156,16 @@ def test_what_works_well_can_be_paused_on_the_page_too(settings: SettingsMaker) 
     context.close()
 
 
+def test_a_broker_that_is_away_is_said_and_the_figures_are_shown(context: ConsoleContext) -> None:
+    """Given a ledger that answers and a broker that does not."""
+    app = create_app(context.settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0"}))
+    beat(context, "attempt", "attempt", slots=2)
+    seen = overview(context.services, app)
+    assert seen.health.state == "down"
+    assert "the broker is away" in seen.health.reasons
+    assert seen.health.workers == 1
+
+
 def test_a_broken_provider_says_how_many_wait_for_it(context: ConsoleContext) -> None:
     scenario = Scenario(context.ledger, context.settings)
     for waiting_for in ("breaker", "breaker", "delay"):
@@ -162,7 +173,9 @@ def test_a_broken_provider_says_how_many_wait_for_it(context: ConsoleContext) ->
         context.ledger.requeue(claim.lease, delay=600, detail="away", waiting_for=waiting_for)
     for _ in range(5):
         context.services.context.breakers.fault(TransportFault("away", "openai-eu"))
-    (need,) = [need for need in overview(context).needs_you if need.kind == "breaker"]
+    (need,) = [
+        need for need in overview(context.services, context.app).needs_you if need.kind == "breaker"
+    ]
     assert need.detail.startswith("waiting before the next probe, 2 jobs waiting, 5 faults")
     text = ask(context).get("/operations", headers={"Accept": "text/html"}).text
     assert "2 jobs wait for an open one" in text
