@@ -6,7 +6,8 @@ from pathlib import Path
 
 from benchmarks.plain import RETRIES
 from benchmarks.rig import GOOD, SCHEMA, WRONG, Rig, rig, wait_until
-from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.read_job import read_job
+from mulligan.tasks.jobs.submit import submit_jobs
 
 PROBES = 200
 WARM_UP = 20

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mulligan.policies.jobs.job import TERMINAL
-from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.read_job import read_job
+from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.workers.local.local_stack import local_stack
 from mulligan.workers.local.temporary_ledger import temporary_ledger
 from mulligan.workers.settings.model import Settings

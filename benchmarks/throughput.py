@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.rig import GOOD, SCHEMA, Rig, rig, wait_until
-from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.read_job import read_job
+from mulligan.tasks.jobs.submit import submit_jobs
 
 PAYLOAD = "x" * 1000
 

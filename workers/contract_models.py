@@ -20,6 +20,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
 from mulligan.policies.jobs.job import Job, VerifierSpec
+from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.errors import BadInput
 
 CONTRACT = "contract.schema"
@@ -42,7 +43,7 @@ def schema_of(model: Model) -> dict[str, Any]:
         return model.model_json_schema() if is_model(model) else _adapter(model).json_schema()
     except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
         name = getattr(model, "__name__", model)
-        raise BadInput(f"model: {name} has no JSON Schema: {error.message}") from error
+        raise BadInput.at("model", f"{name} has no JSON Schema: {error.message}") from error
 
 
 def read_as(model: Model, text: str) -> Any:
@@ -119,22 +120,22 @@ class ContractModels:
         """The model that a job names, or BadInput; nothing that is not allowed is imported."""
         module, _, name = reference.partition(":")
         if not module or not name:
-            raise BadInput(f"model: {reference!r} is not of the form package.module:Model")
+            raise BadInput.at("model", f"{reference!r} is not of the form package.module:Model")
         if not self.allows(module):
-            raise BadInput(
-                f"model: the module {module!r} is not allow-listed; add it, or a package above it,"
-                " to model_modules of the workers' mulligan.toml"
+            message = (
+                f"the module {module!r} is not allow-listed; add it, or a package above it, to"
+                " model_modules of the workers' mulligan.toml"
             )
+            raise BadInput.at("model", message, "not_allowed")
         try:
             found: Any = import_module(module)
             for part in name.split("."):
                 found = getattr(found, part)
         except Exception as error:  # a module may fail in any way; the message must name it
-            raise BadInput(
-                f"model: {reference} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise BadInput.at("model", f"{reference} cannot be imported: {reason}") from error
         if not is_model(found):
-            raise BadInput(f"model: {reference} is not a pydantic model")
+            raise BadInput.at("model", f"{reference} is not a pydantic model")
         return found
 
 
@@ -152,7 +153,7 @@ def _completed(spec: VerifierSpec, models: ContractModels) -> VerifierSpec:
     return VerifierSpec.model_validate({**spec.model_dump(mode="json"), "schema": schema})
 
 
-def contract_problems(job: Job, models: ContractModels) -> list[str]:
+def contract_problems(job: Job, models: ContractModels) -> list[Problem]:
     """A model stands for its own schema: one beside it must be the one that we fill in."""
     found = []
     for index, spec in enumerate(job.verifiers):
@@ -164,5 +165,6 @@ def contract_problems(job: Job, models: ContractModels) -> list[str]:
         except BadInput:
             continue  # building the verifier says it
         if not same:
-            found.append(f"verifiers[{index}].model: give either a model or a schema, not both")
+            message = "give either a model or a schema, not both"
+            found.append(Problem(message, ("verifiers", index, "model")))
     return found

@@ -14,7 +14,7 @@ from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.output import screen
 from mulligan.console.jobfiles.job_file import FoundJob, check_jobs
 from mulligan.policies.jobs.job import Job
-from mulligan.tasks.jobs.submit import problems
+from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.backends.local_model import LocalModel
 from mulligan.workers.backends.placement import BESIDE_UP, Placement, place_jobs
@@ -70,8 +70,8 @@ class CliBackend:
             return "no worker serves the queue `attempt`: start `mulligan up`, or one that does"
         return None
 
-    def check(self, job: Job) -> list[str]:
-        return problems(self.services.intake, job)
+    def check(self, job: Job) -> list[Problem]:
+        return self.services.intake.problems(job)
 
 
 def connect(settings: Settings) -> CliBackend:
@@ -103,9 +103,10 @@ def _check_transport(app: Celery) -> None:
     try:
         _ = app.connection_for_write().transport
     except Exception as error:  # each transport raises an error of its own
-        raise BadInput(
-            f"broker_url: the client of this broker cannot be loaded ({error}); install it, or use"
-            " redis://… or amqp://…"
+        raise BadInput.at(
+            "broker_url",
+            f"the client of this broker cannot be loaded ({error}); install it, or use"
+            " redis://… or amqp://…",
         ) from None
 
 
@@ -171,12 +172,12 @@ def _start_stack(
         yield replace(backend, stack=stack, redis=redis)
 
 
-def _unreachable(backend: CliBackend, job: Job) -> list[str]:
+def _unreachable(backend: CliBackend, job: Job) -> list[Problem]:
     """Why a job's runner could not answer now, if the runner has a probe."""
     runner = backend.services.runners.resolve(job.runner, allow_inline=True)
-    probe: Callable[[], str | None] = getattr(runner, "probe", lambda: None)
+    probe: Callable[[], Problem | None] = getattr(runner, "probe", lambda: None)
     problem = probe()
-    return [f"runner.{problem}"] if problem else []
+    return [problem.below("runner")] if problem else []
 
 
 def _note_death(home: Path) -> Callable[[str, int, float], None]:

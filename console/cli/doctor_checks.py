@@ -108,7 +108,7 @@ def _redis_server(settings: Settings) -> Check:
 def _profiles(settings: Settings) -> Iterator[Check]:
     problems = RunnerRegistry(profiles=settings.runners).check_profiles()
     for problem in problems:
-        yield fail("profiles", problem, "mend it in mulligan.toml")
+        yield fail("profiles", str(problem), "mend it in mulligan.toml")
     if not problems:
         names = ", ".join(sorted(settings.runners)) or "none named in mulligan.toml"
         yield ok("profiles", names)

@@ -14,7 +14,7 @@ def report(error: Exception) -> ExitCode:
     """Print what is wrong, one line per problem; the exit code for it."""
     match error:
         case errors.BadInput():
-            screen.complain(*error.problems)
+            screen.complain(*map(str, error.problems))
             return ExitCode.BAD_INPUT
         case NoBroker():
             screen.complain(str(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,32 +12,37 @@ from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.follow_jobs import FollowedJobs, LedgerRetry, follow, read_again
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.live_progress import progress
-from mulligan.console.jobfiles.job_file import FoundJob, check_jobs
+from mulligan.console.jobfiles.job_file import FoundJob
 from mulligan.console.reports.job_document import job_document
 from mulligan.console.reports.run_figures import RunFigures
 from mulligan.policies.cycles.report import immediate_loop_report
+from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.tasks.ports.ledger import Accepted, JobView
+from mulligan.workers.admission.intake import offline_rules
 from mulligan.workers.backends.follow import LedgerFeed
+from mulligan.workers.settings.model import load_settings
 
-_NUMBERED = re.compile(r"jobs\[(\d+)\]\.(.*)", re.DOTALL)
+
+def offline_check(*, own_workers: bool) -> Check:
+    """What the jobs of a command are checked by, for files that are malformed anyway.
+
+    ``own_workers``: whether the command starts workers if none are configured.
+    """
+    settings = load_settings()
+    if own_workers and settings.broker_url is None:
+        settings = load_settings(allow_inline=True)
+    return offline_rules(settings).problems
 
 
 def submit_found(backend: CliBackend, found: Sequence[FoundJob]) -> list[Accepted]:
     """Submit all or none; BadInput names every problem with its file and line."""
-    check_jobs(found, backend.check)
     try:
         return submit_jobs(backend.services.intake, [each.job for each in found])
     except BadInput as error:
-        raise BadInput(*(_placed(line, found) for line in error.problems)) from None
-
-
-def _placed(line: str, found: Sequence[FoundJob]) -> str:
-    numbered = _NUMBERED.fullmatch(line)
-    if numbered:
-        return found[int(numbered[1])].source.place(numbered[2])
-    return found[0].source.place(line) if len(found) == 1 else line
+        placed = (found[each.index or 0].source.place(each) for each in error.problems)
+        raise BadInput(*dict.fromkeys(placed)) from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mulligan.console.http.login_redirect import login_for
-from mulligan.tasks.jobs.submit import explain
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 
 _LOG = logging.getLogger("mulligan.console")
@@ -51,14 +52,14 @@ class HttpError(Exception):
         code: str,
         message: str,
         *,
-        details: Sequence[str] = (),
+        details: Sequence[Problem | str] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
-        self.details = list(details)
+        self.details = [str(each) for each in details]
         self.headers = dict(headers or {})
 
     def body(self) -> bytes:
@@ -76,8 +77,8 @@ def not_found(what: str) -> HttpError:
     return HttpError(404, "not_found", f"there is no {what}")
 
 
-def invalid(*lines: str) -> HttpError:
-    return HttpError(422, "invalid", "the request cannot be accepted", details=lines)
+def invalid(*problems: Problem | str) -> HttpError:
+    return HttpError(422, "invalid", "the request cannot be accepted", details=problems)
 
 
 def too_many(seconds: float) -> HttpError:
@@ -147,11 +148,12 @@ def install(app: FastAPI, error_page: ErrorPage | None = None) -> None:
         return answer(request, _from_http(error, request))
 
     def on_invalid(request: Request, error: Exception) -> Response:
-        return answer(request, invalid(*_lines(error)))
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - for the type checker
+        return answer(request, invalid(*map(_request_problem, error.errors())))
 
     def on_bad_input(request: Request, error: Exception) -> Response:
-        lines = error.problems if isinstance(error, BadInput) else (str(error),)
-        return answer(request, invalid(*lines))
+        assert isinstance(error, BadInput)  # noqa: S101 - for the type checker
+        return answer(request, invalid(*error.problems))
 
     def on_away(request: Request, error: Exception) -> Response:
         _LOG.warning("away: %s", error)
@@ -173,7 +175,7 @@ def _is_page(request: Request) -> bool:
 
 
 #: What came without a JSON content type is passed on as it is: bytes.
-NOT_JSON = "body: is not JSON: send it with the header Content-Type: application/json"
+NOT_JSON = Problem.at("body", "is not JSON: send it with the header Content-Type: application/json")
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
@@ -186,16 +188,12 @@ def _from_http(error: Exception, request: Request) -> HttpError:
     return HttpError(status, _CODES.get(status, "refused"), message, headers=headers)
 
 
-def _lines(error: Exception) -> list[str]:
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    return [_line(item) for item in found]
-
-
-def _line(item: Any) -> str:
+def _request_problem(item: Any) -> Problem:
+    """What FastAPI found wrong with a request."""
     if item["type"] == "json_invalid":
-        return f"body: is not JSON: {item.get('ctx', {}).get('error', item['msg'])}"
+        return Problem.at("body", f"is not JSON: {item.get('ctx', {}).get('error', item['msg'])}")
     if item["loc"] == ("body",) and isinstance(item.get("input"), bytes):
         return NOT_JSON
-    place = [part for part in item["loc"] if part not in ("query", "path", "header")]
-    about: Any = {**item, "loc": tuple(place) or item["loc"]}
-    return explain(about)
+    path = tuple(part for part in item["loc"] if part not in ("query", "path", "header"))
+    about: Any = {**item, "loc": path or item["loc"]}
+    return problem_of(about)

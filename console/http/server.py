@@ -52,9 +52,10 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.create_server((host, port), family=family, backlog=512)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(
-            f"console_port: cannot listen on {host}:{port}: {reason.lower()}; set"
-            " MULLIGAN_CONSOLE_PORT (or --port) to another one"
+        raise BadInput.at(
+            "console_port",
+            f"cannot listen on {host}:{port}: {reason.lower()}; set"
+            " MULLIGAN_CONSOLE_PORT (or --port) to another one",
         ) from None
     # Connections inherit it. Without it an answer on a kept connection waits for the peer's
     # delayed acknowledgement of the one before.

@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from mulligan.console.jobfiles.prompt_file import expand_prompt_file
-from mulligan.console.jobfiles.source_document import SourceDocument, line_of, read_document
-from mulligan.policies.jobs.job import (
-    Budget,
-    DelayedVerification,
-    Job,
-    Message,
-    PolicySpec,
-    Workspace,
+from mulligan.console.jobfiles.source_document import (
+    FileProblem,
+    SourceDocument,
+    line_of,
+    read_document,
 )
-from mulligan.tasks.jobs.validation_errors import did_you_mean, explain, spelled, without_echoes
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.policies.jobs.job import Job
+from mulligan.policies.problem import FieldPath, Problem
+from mulligan.tasks.jobs.read_job import PROMPTS, Check, inspect_job
+from mulligan.tasks.jobs.validation_errors import did_you_mean
+from mulligan.tasks.ports.errors import BadInput, refuse
 
 #: What a file may say besides the fields of a job.
 _FILE_FIELDS = ("prompt_file", "vars")
-#: A job that has one of these does not take another one from the defaults.
-PROMPTS = ("prompt", "prompt_file", "messages")
-_NESTED: dict[str, type[BaseModel]] = {
-    "policy": PolicySpec,
-    "budget": Budget,
-    "workspace": Workspace,
-    "delayed_verification": DelayedVerification,
-    "messages": Message,
-}
-_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
-
 Raw = dict[str, Any]
 
 
@@ -44,36 +30,30 @@ class JobSource:
 
     document: SourceDocument
     #: From the top of the file to the job: ``("jobs", 2)``.
-    path: tuple[str | int, ...]
+    path: FieldPath
     #: From the top of the file to the defaults, if it has any.
-    defaults: tuple[str | int, ...] | None = None
+    defaults: FieldPath | None = None
 
-    def place(self, problem: str) -> str:
-        """``field: problem`` as ``file:line: jobs[2].field: problem``."""
-        field, steps, rest = split_problem(problem)
-        name = f"{spelled(self.path)}.{field}".strip(".")
-        line = self.owner(steps)[1]
-        return f"{self.document.name}:{line}: {name}: {rest}".replace(": : ", ": ")
+    def place(self, problem: Problem) -> FileProblem:
+        """A problem of the job at its line. One that came from the defaults is theirs."""
+        owner, line = self.owner(problem.path)
+        path = (*owner, *problem.path)
+        return FileProblem(problem.message, path, problem.code, file=self.document.name, line=line)
 
-    def owner(self, steps: Sequence[str | int]) -> tuple[tuple[str | int, ...], int]:
+    def owner(self, path: FieldPath) -> tuple[FieldPath, int]:
         """Who has a field, or the nearest one above it, and its line: the job or its defaults."""
         root = self.document.root
         owners = [self.path] if self.defaults is None else [self.path, self.defaults]
-        for end in range(len(steps), 0, -1):
-            for path in owners:
-                line, found = line_of(root, (*path, *steps[:end]))
+        for end in range(len(path), 0, -1):
+            for owner in owners:
+                line, found = line_of(root, (*owner, *path[:end]))
                 if found:
-                    return path, line
+                    return owner, line
         return self.path, line_of(root, self.path)[0]
 
-
-def split_problem(problem: str) -> tuple[str, list[str | int], str]:
-    """``verifiers[1].id: problem`` as the field, the steps to it and the problem alone."""
-    field, colon, rest = problem.partition(": ")
-    if not colon:
-        return "", [], problem
-    parts = (number or name for number, name in _STEP.findall(field))
-    return field, [int(part) if part.isdigit() else part for part in parts], rest
+    def refuse(self, path: str, message: str) -> BadInput:
+        """One problem of the file's own form."""
+        return BadInput(self.place(Problem(message, (path,) if path else ())))
 
 
 @dataclass(frozen=True)
@@ -89,38 +69,52 @@ def load_jobs(paths: Sequence[str]) -> list[Job]:
     return [found.job for found in find_jobs(paths)]
 
 
-def find_jobs(paths: Sequence[str]) -> list[FoundJob]:
-    """Every job with its place; ``-`` is stdin."""
-    problems: list[str] = []
-    jobs: list[FoundJob] = []
-    for path in paths:
-        try:
-            jobs += _jobs_of(read_document(path))
-        except BadInput as error:
-            problems += error.problems
-    if problems:
-        raise BadInput(*problems)
-    return jobs
+def find_jobs(paths: Sequence[str], check: Callable[[], Check] | None = None) -> list[FoundJob]:
+    """Every job with its place; ``-`` is stdin. BadInput has every problem of all files.
+
+    ``check`` makes what whoever takes the jobs will check. It is called if a file is malformed, so
+    that the problems of the other jobs are told with its own.
+    """
+    files = [_entries_of(path) for path in paths]
+    read = [
+        (source, *read_entry(raw, source, _nothing)) for raws, _ in files for source, raw in raws
+    ]
+    if any(unreadable for _, unreadable in files) or any(wrong for _, _, wrong in read):
+        refuse(dict.fromkeys(_all_problems(files, check)))
+    return [FoundJob(job, source) for source, job, _ in read if job is not None]
 
 
-def check_jobs(jobs: Sequence[FoundJob], check: Callable[[Job], list[str]]) -> None:
+def _entries_of(path: str) -> tuple[list[tuple[JobSource, Any]], Sequence[Problem]]:
+    """The raw jobs of a file, or why there are none."""
+    try:
+        return entries(read_document(path)), ()
+    except BadInput as error:
+        return [], error.problems
+
+
+def _all_problems(
+    files: Sequence[tuple[list[tuple[JobSource, Any]], Sequence[Problem]]],
+    check: Callable[[], Check] | None,
+) -> Iterator[Problem]:
+    checked: Check = _nothing
+    try:
+        checked = check() if check is not None else _nothing
+    except BadInput as error:  # the settings are wrong, too
+        yield from error.problems
+    for raws, unreadable in files:
+        yield from unreadable
+        for source, raw in raws:
+            yield from map(source.place, read_entry(raw, source, checked)[1])
+
+
+def _nothing(_: Job) -> list[Problem]:
+    return []
+
+
+def check_jobs(jobs: Sequence[FoundJob], check: Check) -> None:
     """Raise BadInput with what ``check`` finds wrong, each problem at its place."""
-    problems = [found.source.place(line) for found in jobs for line in check(found.job)]
-    if problems:
-        raise BadInput(*problems)
-
-
-def _jobs_of(document: SourceDocument) -> list[FoundJob]:
-    problems: list[str] = []
-    jobs: list[FoundJob] = []
-    for source, raw in entries(document):
-        job, wrong = read_job(raw, source)
-        problems += map(source.place, wrong)
-        if job is not None:
-            jobs.append(FoundJob(job, source))
-    if problems:
-        raise BadInput(*problems)
-    return jobs
+    placed = (found.source.place(problem) for found in jobs for problem in check(found.job))
+    refuse(dict.fromkeys(placed))
 
 
 def entries(document: SourceDocument) -> list[tuple[JobSource, Any]]:
@@ -129,42 +123,43 @@ def entries(document: SourceDocument) -> list[tuple[JobSource, Any]]:
     if isinstance(data, list):
         return [(JobSource(document, (i,)), raw) for i, raw in enumerate(_some(data, whole, ""))]
     if not isinstance(data, dict):
-        raise BadInput(f"{document.name}:1: a job file holds a job, a list of jobs or `jobs:`")
+        raise whole.refuse("", "a job file holds a job, a list of jobs or `jobs:`")
     if "jobs" not in data:
         if "defaults" in data:
-            raise BadInput(whole.place("defaults: is only of use beside `jobs:`"))
+            raise whole.refuse("defaults", "is only of use beside `jobs:`")
         return [(whole, data)]
     _only(data, ("jobs", "defaults"), whole)
     defaults = data.get("defaults") or {}
     if not isinstance(defaults, dict):
-        raise BadInput(whole.place("defaults: must be a mapping of job fields"))
+        raise whole.refuse("defaults", "must be a mapping of job fields")
     if not isinstance(data["jobs"], list):
-        raise BadInput(whole.place("jobs: must be a list of jobs"))
+        raise whole.refuse("jobs", "must be a list of jobs")
     return [
         (JobSource(document, ("jobs", i), ("defaults",)), _merged(defaults, raw))
-        for i, raw in enumerate(_some(data["jobs"], whole, "jobs: "))
+        for i, raw in enumerate(_some(data["jobs"], whole, "jobs"))
     ]
 
 
 def _some(jobs: list[Any], whole: JobSource, field: str) -> list[Any]:
     if not jobs:
-        raise BadInput(whole.place(f"{field}there are no jobs in it"))
+        raise whole.refuse(field, "there are no jobs in it")
     return jobs
 
 
 def _only(data: Raw, known: Sequence[str], whole: JobSource) -> None:
-    unknown = [name for name in data if name not in known]
-    if unknown:
-        hints = {name: did_you_mean(name, known) for name in unknown}
-        raise BadInput(
-            *(
-                whole.place(
-                    f"{name}: there is no such field beside `jobs:`"
-                    + (hints[name] or "; fields that all jobs share go under `defaults:`")
-                )
-                for name in unknown
+    """Refuse what stands beside `jobs:`, except ``known``."""
+    shared = "; fields that all jobs share go under `defaults:`"
+    refuse(
+        whole.place(
+            Problem(
+                f"there is no such field beside `jobs:`{did_you_mean(name, known) or shared}",
+                (name,),
+                "unknown_field",
             )
         )
+        for name in data
+        if name not in known
+    )
 
 
 # -- defaults -------------------------------------------------------------------------------------
@@ -215,19 +210,16 @@ def _deep(base: Mapping[str, Any], own: Mapping[str, Any]) -> Raw:
 # -- one job --------------------------------------------------------------------------------------
 
 
-def read_job(raw: Any, source: JobSource) -> tuple[Job | None, list[str]]:
-    """A job, if it is one, and every problem as ``field: problem``."""
+def read_entry(raw: Any, source: JobSource, check: Check) -> tuple[Job | None, list[Problem]]:
+    """A job, if it is one, and every problem of its form and of what ``check`` asks."""
     if not isinstance(raw, dict):
-        return None, ["a job is a mapping with task_type, prompt, runner, verifiers"]
+        return inspect_job(raw, check)
     raw, problems = prepared(raw, source)
-    try:
-        return Job.model_validate(raw), problems
-    except ValidationError as error:
-        wrong = without_echoes(error.errors(include_url=False))
-        return None, problems + [explain(item, known=_fields_beside, got=True) for item in wrong]
+    job, wrong = inspect_job(raw, check, also=_FILE_FIELDS, show_values=True)
+    return job, problems + wrong
 
 
-def prepared(raw: Raw, source: JobSource) -> tuple[Raw, list[str]]:
+def prepared(raw: Raw, source: JobSource) -> tuple[Raw, list[Problem]]:
     """A job with its prompt in place and paths that hold from anywhere, and what went wrong."""
     folder = source.document.folder
     raw, problems = expand_prompt_file(raw, folder, own_vars=_own(source).get("vars"))
@@ -243,10 +235,3 @@ def _own(source: JobSource) -> Raw:
     for step in source.path:
         found = found[step]
     return found if isinstance(found, dict) else {}
-
-
-def _fields_beside(loc: tuple[str | int, ...]) -> list[str]:
-    if len(loc) == 1:
-        return [*Job.model_fields, *_FILE_FIELDS]
-    model = _NESTED.get(str(loc[0]))
-    return list(model.model_fields) if model else []

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from mulligan.console.jobfiles.job_file import FoundJob
 from mulligan.policies.jobs.job import Job
+from mulligan.policies.problem import Problem
 from mulligan.workers.runners.local import LocalOptions
 from mulligan.workers.settings.model import Settings
 
@@ -25,8 +26,8 @@ _UNHEARD = 0.3
 
 class LintWarning(NamedTuple):
     rule: str
-    #: ``field: what is odd; what to do``.
-    said: str
+    #: What is odd, and what to do.
+    problem: Problem
 
 
 def lint_warnings(job: Job, settings: Settings) -> Iterator[LintWarning]:
@@ -48,12 +49,12 @@ def repeated_keys(found: Sequence[FoundJob]) -> Iterator[tuple[FoundJob, LintWar
             continue
         other = first.setdefault(key, each)
         if other.job != each.job:
-            line = other.source.owner(["idempotency_key"])[1]
-            said = (
-                f"idempotency_key: {key!r} is that of another job"
-                f" ({other.source.document.name}:{line}): this one will be refused"
+            line = other.source.owner(("idempotency_key",))[1]
+            message = (
+                f"{key!r} is that of another job ({other.source.document.name}:{line}): this one"
+                " will be refused"
             )
-            yield each, LintWarning("repeated-key", said)
+            yield each, LintWarning("repeated-key", Problem.at("idempotency_key", message))
 
 
 def _runner(job: Job, settings: Settings) -> dict[str, Any]:
@@ -64,20 +65,17 @@ def _runner(job: Job, settings: Settings) -> dict[str, Any]:
 
 def _no_contract(job: Job) -> Iterator[LintWarning]:
     if {spec.id for spec in job.verifiers} == {"json.object"}:
-        yield LintWarning(
-            "no-contract",
-            "verifiers[0]: any JSON object passes, {} too; add contract.schema to say what"
-            " belongs in it",
-        )
+        message = "any JSON object passes, {} too; add contract.schema to say what belongs in it"
+        yield LintWarning("no-contract", Problem(message, ("verifiers", 0)))
 
 
 def _no_budget(job: Job, runner: Mapping[str, Any]) -> Iterator[LintWarning]:
     if runner["kind"] in _COSTLY and job.budget.tokens is None and job.budget.seconds is None:
-        yield LintWarning(
-            "no-budget",
-            f"budget: there is none, and up to {job.policy.max_attempts} attempts are paid for;"
-            " give tokens or seconds",
+        message = (
+            f"there is none, and up to {job.policy.max_attempts} attempts are paid for; give tokens"
+            " or seconds"
         )
+        yield LintWarning("no-budget", Problem.at("budget", message))
 
 
 def _small_cap(job: Job, runner: Mapping[str, Any]) -> Iterator[LintWarning]:
@@ -90,11 +88,10 @@ def _small_cap(job: Job, runner: Mapping[str, Any]) -> Iterator[LintWarning]:
     ]
     needed = max(sizes, default=0) // _CHARACTERS_PER_TOKEN
     if isinstance(cap, int) and cap < needed:
-        yield LintWarning(
-            "small-max-tokens",
-            f"runner.max_tokens: {cap} is too small: the shortest answer that keeps the contract"
-            f" takes about {needed}",
+        message = (
+            f"{cap} is too small: the shortest answer that keeps the contract takes about {needed}"
         )
+        yield LintWarning("small-max-tokens", Problem.at("runner.max_tokens", message))
 
 
 def _light(job: Job) -> Iterator[LintWarning]:
@@ -102,21 +99,19 @@ def _light(job: Job) -> Iterator[LintWarning]:
     for index, spec in enumerate(job.verifiers):
         share = spec.weight / total
         if spec.required and spec.weight < 1 and share <= _UNHEARD:
-            yield LintWarning(
-                "light-verifier",
-                f"verifiers[{index}].weight: {spec.id} is required but only {share:.0%} of the"
-                f" score: if it alone fails, the score is {int(100 - 100 * share)} and no immediate"
-                " retry follows; give it more weight, or required: false",
+            message = (
+                f"{spec.id} is required but only {share:.0%} of the score: if it alone fails, the"
+                f" score is {int(100 - 100 * share)} and no immediate retry follows; give it more"
+                " weight, or required: false"
             )
+            yield LintWarning("light-verifier", Problem(message, ("verifiers", index, "weight")))
 
 
 def _unused_answer(job: Job, runner: Mapping[str, Any]) -> Iterator[LintWarning]:
     tested = any(spec.id == "pytest.subprocess" for spec in job.verifiers)
     if tested and runner["kind"] in _TEXT_ONLY and job.workspace and not job.workspace.output_file:
-        yield LintWarning(
-            "unused-answer",
-            "workspace: the tests never see the answer; say with output_file which file it becomes",
-        )
+        message = "the tests never see the answer; say with output_file which file it becomes"
+        yield LintWarning("unused-answer", Problem.at("workspace", message))
 
 
 def _shortest(schema: Any, depth: int = 0) -> int:

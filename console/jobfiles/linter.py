@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from mulligan.console.jobfiles.job_file import (
-    PROMPTS,
-    FoundJob,
-    JobSource,
-    Raw,
-    entries,
-    prepared,
-    read_job,
-    split_problem,
-)
-from mulligan.console.jobfiles.lint_warnings import lint_warnings, repeated_keys
-from mulligan.console.jobfiles.source_document import read_document
-from mulligan.policies.jobs.job import Job, RunnerSpec
-from mulligan.tasks.jobs.submit import JobRules, problems
-from mulligan.tasks.jobs.validation_errors import spelled
+from mulligan.console.jobfiles.job_file import FoundJob, JobSource, entries, read_entry
+from mulligan.console.jobfiles.lint_warnings import LintWarning, lint_warnings, repeated_keys
+from mulligan.console.jobfiles.source_document import FileProblem, read_document
+from mulligan.policies.jobs.job import Job
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.admission.intake import check_job, workspace_path
-from mulligan.workers.contract_models import ContractModels
-from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.admission.intake import offline_rules, workspace_path
 from mulligan.workers.sandbox.workspace import pack
 from mulligan.workers.settings.config_file import config_path
 from mulligan.workers.settings.model import Settings, load_settings
-from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
-
-_PLACED = re.compile(r":(\d+): (?:((?:jobs|defaults)[\w.\[\]]*|\w+): )?(.*)", re.DOTALL)
-#: A job without a mistake; its parts stand in for those that have one.
-_SOUND: Raw = {
-    "task_type": "job",
-    "prompt": "-",
-    "runner": {"kind": "scripted", "answers": ["-"]},
-    "verifiers": ["json.object"],
-}
-_SOUND_RUNNER = RunnerSpec.model_validate(_SOUND["runner"])
-#: Stands in for a workspace that has a mistake: nobody looks for its directory.
-_SOMEWHERE: Raw = {"snapshot": "sha256:-"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +34,18 @@ class LintFinding:
     #: Of warnings: which one it is.
     rule: str | None = None
 
+    @property
+    def place(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+    @property
+    def text(self) -> str:
+        """What is wrong, without the place and the severity."""
+        field = f"{self.field}: " if self.field else ""
+        return f"{field}{self.message}{f' [{self.rule}]' if self.rule else ''}"
+
     def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        rule = f" [{self.rule}]" if self.rule else ""
-        parts = [place, self.severity, self.field, self.message + rule]
-        return ": ".join(part for part in parts if part)
+        return f"{self.place}: {self.severity}: {self.text}"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,48 +73,36 @@ class LintReport:
 def lint_files(paths: Sequence[str], *, allow_inline: bool) -> LintReport:
     """Every problem and suspicion. Reads the files, what they name, and mulligan.toml; no more."""
     found = LintReport(files=len(paths))
-    door = _door(found, allow_inline=allow_inline)
+    intake = _intake(found, allow_inline=allow_inline)
     sound: list[FoundJob] = []
     for path in paths:
         in_file = LintReport()
-        sound += _lint_file(path, door, in_file)
+        sound += _lint_file(path, intake, in_file)
         found.jobs += in_file.jobs
         found.add(*sorted(in_file.all, key=lambda each: each.line or 0))
-    for each, doubt in repeated_keys(sound):
-        found.add(_placed(each.source, doubt.said, doubt.rule))
+    for each, warning in repeated_keys(sound):
+        found.add(_warning(each.source, warning))
     return found
 
 
-def _lint_file(path: str, door: LintIntake | None, found: LintReport) -> list[FoundJob]:
+def _lint_file(path: str, intake: LintIntake | None, found: LintReport) -> list[FoundJob]:
     """Adds what is wrong with a file; its jobs without a mistake."""
     try:
         raws = entries(read_document(path))
     except BadInput as error:
-        found.add(*(_of_file(path, problem) for problem in error.problems))
+        found.add(*map(_finding, error.problems))
         return []
     sound = []
     for source, raw in raws:
         found.jobs += 1
-        job, wrong = read_job(raw, source)
-        if wrong:
-            wrong = wrong + _unasked(raw, wrong)
-        if door is not None:
-            wrong = wrong + (door.problems(job) if job and not wrong else door.rest(raw, source))
-        found.add(*(_placed(source, problem) for problem in wrong))
+        job, wrong = read_entry(raw, source, intake.problems if intake else lambda _: [])
+        found.add(*(_finding(source.place(problem)) for problem in wrong))
         if job is not None and not wrong:
             sound.append(FoundJob(job, source))
-            if door is not None:
-                doubts = lint_warnings(job, door.settings)
-                found.add(*(_placed(source, doubt.said, doubt.rule) for doubt in doubts))
+            if intake is not None:
+                warnings = lint_warnings(job, intake.settings)
+                found.add(*(_warning(source, warning) for warning in warnings))
     return sound
-
-
-def _unasked(raw: Any, wrong: list[str]) -> list[str]:
-    """A missing prompt is only seen in a job that is otherwise well-formed: look for it here."""
-    told = any("did you mean 'prompt" in line or "give either a prompt" in line for line in wrong)
-    if told or not isinstance(raw, dict) or any(name in raw for name in PROMPTS):
-        return []
-    return ["prompt: is required, or messages, or prompt_file"]
 
 
 # -- what only the intake knows --------------------------------------------------------------------
@@ -146,120 +113,55 @@ class LintIntake:
     """The checks of whoever would accept the jobs."""
 
     settings: Settings
-    check: Callable[[Job], list[str]]
+    check: Check
     #: Why a directory cannot become a snapshot; each is looked at once.
-    unpackable: Callable[[Path], list[str]]
+    unpackable: Callable[[Path], list[Problem]]
 
-    def problems(self, job: Job) -> list[str]:
+    def problems(self, job: Job) -> list[Problem]:
         """Everything that keeps a well-formed job from being accepted."""
         found = self.check(job)
-        if job.workspace is not None and not any(p.startswith("workspace") for p in found):
+        if job.workspace is not None and not any(p.path[0] == "workspace" for p in found):
             path = workspace_path(job.workspace, self.settings)
             found += self.unpackable(path) if path is not None else []
         return found
 
-    def rest(self, raw: Any, source: JobSource) -> list[str]:
-        """The same about those parts of a broken job that are well-formed themselves."""
-        if not isinstance(raw, dict):
-            return []
-        given, _ = prepared(raw, source)
-        job = _mended(given)
-        found = self.problems(job)
-        if job.runner == _SOUND_RUNNER:
-            return [problem for problem in found if not problem.startswith("runner.")]
-        return found
 
-
-def _unpackable(path: Path, *, cap: int) -> list[str]:
+def _unpackable(path: Path, *, cap: int) -> list[Problem]:
     try:
         pack(path, max_bytes=cap)
     except BadInput as error:
-        own = ("workspace", "workspace.path")
-        return [p if split_problem(p)[0] in own else f"workspace.path: {p}" for p in error.problems]
+        return list(error.problems)
     return []
 
 
-def _door(found: LintReport, *, allow_inline: bool) -> LintIntake | None:
+def _intake(found: LintReport, *, allow_inline: bool) -> LintIntake | None:
     """None, and the reasons are findings, if mulligan.toml is not in order."""
     try:
         settings = load_settings(allow_inline=allow_inline)
     except BadInput as error:
         file = str(config_path() or "the environment")
-        found.add(*(_error(file, None, "", problem) for problem in error.problems))
+        found.add(*(_finding(FileProblem(str(each), file=file)) for each in error.problems))
         return None
-    runners = RunnerRegistry(profiles=settings.runners)
-    verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
-    rules = JobRules(
-        check=lambda job: check_job(
-            job, settings=settings, runners=runners, verifiers=verifiers, local_paths=True
-        ),
-        prompt_cap=settings.prompt_cap,
-        exempt_task_types=settings.exempt_task_types,
-    )
     return LintIntake(
         settings=settings,
-        check=lambda job: problems(rules, job),
+        check=offline_rules(settings).problems,
         unpackable=cache(partial(_unpackable, cap=settings.workspace_cap)),
     )
-
-
-def _mended(raw: Raw) -> Job:
-    """A job of what is well-formed in it; sound parts stand in for the rest."""
-    sound = {**_SOUND, "verifiers": _verifiers(raw.get("verifiers"))}
-    if raw.get("messages"):
-        del sound["prompt"]
-        sound["messages"] = [{"role": "user", "content": "-"}]
-    for name in Job.model_fields:
-        if name not in raw or name == "verifiers" or (name == "prompt" and "messages" in sound):
-            continue
-        try:
-            Job.model_validate({**sound, name: raw[name]})
-            sound[name] = raw[name]
-        except ValidationError:
-            if name == "workspace":
-                sound[name] = _SOMEWHERE
-    return Job.model_validate(sound)
-
-
-def _verifiers(raw: Any) -> list[Any]:
-    """The verifiers at their places, those with a mistake replaced."""
-    if not isinstance(raw, list) or not 1 <= len(raw) <= 50:
-        return list(_SOUND["verifiers"])
-    mended: list[Any] = []
-    for item in raw:
-        mended.append("json.object")
-        with suppress(ValidationError):
-            Job.model_validate({**_SOUND, "verifiers": [item]})
-            mended[-1] = item
-    return mended
 
 
 # -- places ----------------------------------------------------------------------------------------
 
 
-def _placed(source: JobSource, problem: str, rule: str | None = None) -> LintFinding:
-    """``field: problem`` of a job. What came from the defaults is told of the defaults."""
-    name, steps, rest = split_problem(problem)
-    path, line = source.owner(steps)
+def _finding(problem: Problem, rule: str | None = None) -> LintFinding:
     return LintFinding(
-        file=source.document.name,
-        line=line,
+        file=problem.file if isinstance(problem, FileProblem) else "",
+        line=problem.line if isinstance(problem, FileProblem) else None,
         severity="error" if rule is None else "warning",
-        field=f"{spelled(path)}.{name}".strip("."),
-        message=rest,
+        field=problem.field,
+        message=problem.message,
         rule=rule,
     )
 
 
-def _of_file(path: str, problem: str) -> LintFinding:
-    """``file:line: field: problem``, as the reader of files has it."""
-    file = "<stdin>" if path == "-" else path
-    rest = problem.removeprefix(file)
-    placed = _PLACED.fullmatch(rest)
-    if placed:
-        return _error(file, int(placed[1]), placed[2] or "", placed[3])
-    return _error(file, None, "", rest.removeprefix(": "))
-
-
-def _error(file: str, line: int | None, field: str, message: str) -> LintFinding:
-    return LintFinding(file=file, line=line, severity="error", field=field, message=message)
+def _warning(source: JobSource, warning: LintWarning) -> LintFinding:
+    return _finding(source.place(warning.problem), warning.rule)

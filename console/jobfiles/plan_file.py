@@ -1,33 +1,24 @@
-"""Plan files and suite files: every problem with its file and line."""
+"""Plan files: edits and the suite that measures them. Every problem with its file and line."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
-from rapidfuzz import process
+from pydantic import ValidationError
 
 from mulligan.console.jobfiles.job_file import JobSource
-from mulligan.console.jobfiles.source_document import SourceDocument, read_document
-from mulligan.policies.edits.edit import BenchmarkSpec, Edit, EditPlan
-from mulligan.policies.edits.suite import Suite, SuiteTask
-from mulligan.tasks.jobs.validation_errors import spelled
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.console.jobfiles.source_document import read_document
+from mulligan.console.jobfiles.suite_file import SuiteFile
+from mulligan.policies.edits.edit import EditPlan
+from mulligan.policies.edits.suite import Suite
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.read_job import Check
+from mulligan.tasks.jobs.validation_errors import nearest_name, problems_of
+from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.workers.edits.applier_registry import default_registry
-from mulligan.workers.edits.sessions.suite_jobs import shape_problems
-
-_M = TypeVar("_M", bound=BaseModel)
-#: The model of what stands at the end of a path.
-_NESTED: dict[str, type[BaseModel]] = {
-    "": EditPlan,
-    "benchmark": BenchmarkSpec,
-    "edits": Edit,
-    "tasks": SuiteTask,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,52 +26,71 @@ class PlanFile:
     """A plan, its suite, and where both stand."""
 
     plan: EditPlan
-    suite: Suite | None
     source: JobSource
-    suite_source: JobSource | None = None
+    suite_file: SuiteFile | None = None
+
+    @property
+    def suite(self) -> Suite | None:
+        return self.suite_file.suite if self.suite_file else None
 
     def typos(self) -> list[str]:
-        """Operations that nobody knows, but that look like one: they cannot be applied."""
+        """Operations that do not exist but look like one: they cannot be applied."""
         known = default_registry().names()
+        unknown = [(i, e.op) for i, e in enumerate(self.plan.edits) if e.op not in known]
+        nearest = [(i, op, nearest_name(op, known)) for i, op in unknown]
         return [
-            self.source.place(f"edits[{i}].op: {typo}")
-            for i, edit in enumerate(self.plan.edits)
-            if edit.op not in known and (typo := _typo(edit.op, known))
+            str(self.source.place(_unknown_operation(i, op, near)))
+            for i, op, near in nearest
+            if near is not None
         ]
 
-    def placed(self, problem: str) -> str:
-        """A problem of the suite (``tasks[0].command: …``) at its line."""
-        return (self.suite_source or self.source).place(problem.removeprefix("suite: "))
+    def place(self, problem: Problem) -> Problem:
+        """A problem of the suite (``suite.tasks[0].command``) at its line; others as they are."""
+        if self.suite_file is None or problem.path[:1] != ("suite",):
+            return problem
+        inside = Problem(problem.message, problem.path[1:], problem.code)
+        return self.suite_file.source.place(inside)
 
 
-def read_plan(path: str) -> PlanFile:
-    """A plan file, ``-`` is stdin; BadInput with every problem of it and of its suite."""
+def read_plan(path: str, check: Callable[[], Check]) -> PlanFile:
+    """A plan file, ``-`` is stdin; BadInput with every problem of it and of its suite.
+
+    ``check`` makes what the jobs of the suite are checked by. It is called if a file is malformed,
+    so that the problems of the suite's jobs are told with the others.
+    """
     document = read_document(path)
     source = JobSource(document, ())
-    data = document.data
-    if isinstance(data, list):
-        raise BadInput(source.place("put the list under `edits:`"))
-    plan = _validated(EditPlan, data, document, "a plan holds `edits:`, a list of edits")
-    named = plan.benchmark.suite
-    if named is None:
-        return PlanFile(plan=plan, suite=None, source=source)
-    suite, suite_source = read_suite(str(_beside(document.folder, named)))
-    return PlanFile(plan=plan, suite=suite, source=source, suite_source=suite_source)
+    plan, found = inspect_plan(document.data)
+    problems: list[Problem] = [*map(source.place, found)]
+    suite = None
+    try:
+        suite = _suite_of(document.data, document.folder)
+    except BadInput as error:
+        problems += error.problems
+    if suite is not None and (problems or suite.problems):
+        problems += suite.all_problems(check())
+    refuse(problems)
+    assert plan is not None  # noqa: S101 - without a problem there is a plan
+    return PlanFile(plan=plan, source=source, suite_file=suite)
 
 
-def read_suite(path: str) -> tuple[Suite, JobSource]:
-    """A suite file, and where its tasks stand."""
-    document = read_document(path)
-    suite = _validated(Suite, document.data, document, "a suite holds `tasks:`, a list of tasks")
-    source = JobSource(document, ())
-    problems = [
-        source.place(f"tasks[{i}].job.{problem}")
-        for i, task in enumerate(suite.tasks)
-        for problem in shape_problems(task)
-    ]
-    if problems:
-        raise BadInput(*problems)
-    return suite, source
+def inspect_plan(raw: Any) -> tuple[EditPlan | None, list[Problem]]:
+    """A plan, if it is one, and every problem of its form."""
+    if isinstance(raw, list):
+        return None, [Problem("put the list under `edits:`", code="wrong_type")]
+    if not isinstance(raw, dict):
+        return None, [Problem("a plan holds `edits:`, a list of edits", code="wrong_type")]
+    try:
+        return EditPlan.model_validate(raw), []
+    except ValidationError as error:
+        return None, problems_of(error, EditPlan, list_known=True, show_values=True)
+
+
+def _suite_of(raw: Any, folder: Path) -> SuiteFile | None:
+    """The suite that a plan names, however the rest of the plan looks."""
+    benchmark = raw.get("benchmark") if isinstance(raw, dict) else None
+    name = benchmark.get("suite") if isinstance(benchmark, dict) else None
+    return SuiteFile.read(str(_beside(folder, name))) if isinstance(name, str) and name else None
 
 
 def _beside(folder: Path, name: str) -> Path:
@@ -92,44 +102,6 @@ def _beside(folder: Path, name: str) -> Path:
         return path
 
 
-def _typo(op: str, known: Sequence[str]) -> str:
-    near = process.extractOne(op, known, score_cutoff=80)
-    return f"there is no operation {op!r}; did you mean {near[0]!r}?" if near else ""
-
-
-def _validated(model: type[_M], data: Any, document: SourceDocument, shape: str) -> _M:
-    if not isinstance(data, dict):
-        raise BadInput(f"{document.name}:1: {shape}")
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        source = JobSource(document, ())
-        found = error.errors(include_url=False)
-        raise BadInput(*(source.place(_explained(model, item)) for item in found)) from None
-
-
-def _explained(model: type[BaseModel], item: ErrorDetails) -> str:
-    loc = item["loc"]
-    field = spelled(loc)
-    match item["type"]:
-        case "extra_forbidden":
-            known = _fields_beside(model, loc)
-            near = process.extractOne(str(loc[-1]), known, score_cutoff=65)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known)}"
-            return f"{field}: there is no such field{hint}"
-        case "missing":
-            return f"{field}: is required"
-        case "too_short":
-            return f"{field}: give at least one"
-        case "string_pattern_mismatch":
-            return f"{field}: give letters, digits, '_', '-' and '.' only (got {item['input']!r})"
-        case _:
-            message = item["msg"].removeprefix("Value error, ")
-            # The validators of a whole plan name the field themselves.
-            return f"{field}: {message[0].lower()}{message[1:]}" if field else message
-
-
-def _fields_beside(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
-    names = [part for part in loc[:-1] if isinstance(part, str)]
-    owner = _NESTED.get(names[0]) if names else model
-    return list((owner or model).model_fields)
+def _unknown_operation(index: int, op: str, near: str) -> Problem:
+    message = f"there is no operation {op!r}; did you mean {near!r}?"
+    return Problem(message, ("edits", index, "op"), "unknown_name")

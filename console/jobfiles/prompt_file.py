@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.console.jobfiles.source_document import read_text
+from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.errors import BadInput
 
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
@@ -14,46 +15,47 @@ _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 
 def expand_prompt_file(
     raw: dict[str, Any], folder: Path, *, own_vars: Any
-) -> tuple[dict[str, Any], list[str]]:
-    """The job with its prompt in place, and every problem as ``field: problem``.
+) -> tuple[dict[str, Any], list[Problem]]:
+    """The job with its prompt in place, and every problem.
 
     ``own_vars`` are the job's own: only those must be used; a default may be for other jobs.
     """
     rest = {name: value for name, value in raw.items() if name not in ("prompt_file", "vars")}
     if "prompt_file" not in raw:
-        problems = ["vars: is only of use with prompt_file"] if "vars" in raw else []
-        return rest, problems
+        unused = Problem.at("vars", "is only of use with prompt_file")
+        return rest, [unused] if "vars" in raw else []
     if "prompt" in raw or "messages" in raw:
         # The rest of the job is still checked, as if it had only its prompt.
-        return rest, ["prompt_file: give either a prompt or a prompt_file"]
+        return rest, [Problem.at("prompt_file", "give either a prompt or a prompt_file")]
     text, problems = _filled(raw["prompt_file"], raw.get("vars", {}), own_vars, folder)
     return {**rest, "prompt": text or "-"}, problems
 
 
-def _filled(name: Any, variables: Any, own: Any, folder: Path) -> tuple[str, list[str]]:
+def _filled(name: Any, variables: Any, own: Any, folder: Path) -> tuple[str, list[Problem]]:
     if not isinstance(name, str) or not name:
-        return "", ["prompt_file: must be the path of a text file"]
+        message = "must be the path of a text file"
+        return "", [Problem.at("prompt_file", message, "wrong_type")]
     if not isinstance(variables, dict):
-        return "", ["vars: must be a mapping of names to values"]
+        return "", [Problem.at("vars", "must be a mapping of names to values", "wrong_type")]
     try:
         text = read_text(str(folder / name), name)
     except BadInput as error:
-        return "", [f"prompt_file: {problem}" for problem in error.problems]
+        return "", [Problem.at("prompt_file", str(problem)) for problem in error.problems]
     if not text.strip():
-        return "", [f"prompt_file: {name}: is empty"]
+        return "", [Problem.at("prompt_file", f"{name}: is empty")]
     wanted = dict.fromkeys(_PLACEHOLDER.findall(text))
     problems = [
-        f"vars: {name} asks for {{{{{missing}}}}}, which is not given"
+        Problem.at("vars", f"{name} asks for {{{{{missing}}}}}, which is not given", "missing")
         for missing in wanted
         if missing not in variables
     ]
     problems += [
-        f"vars.{extra}: {name} has no {{{{{extra}}}}}"
+        Problem(f"{name} has no {{{{{extra}}}}}", ("vars", extra), "unknown_field")
         for extra in (own if isinstance(own, dict) else ())
         if extra not in wanted
     ]
     problems += [
-        f"vars.{key}: must be text or a number"
+        Problem("must be text or a number", ("vars", key), "wrong_type")
         for key in wanted
         if key in variables and not isinstance(variables[key], str | int | float)
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
+from mulligan.policies.problem import FieldPath, Problem
 from mulligan.tasks.ports.errors import BadInput
 
 STDIN = "-"
@@ -24,8 +24,17 @@ MAX_BYTES = 10_000_000
 #: Aliases can make a small file expand without end.
 MAX_VALUES = 200_000
 
-#: From the top of a document to a value.
-Steps = Sequence[str | int]
+
+@dataclass(frozen=True)
+class FileProblem(Problem):
+    """A problem at its place in a file."""
+
+    file: str = ""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {super().__str__()}"
 
 
 @dataclass(frozen=True)
@@ -53,13 +62,17 @@ def read_document(path: str) -> SourceDocument:
     folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
     text = read_text(path, name)
     if not text.strip():
-        raise BadInput(f"{name}: is empty")
+        raise _bad(name, "is empty")
     try:
         data, root = _parse(text, name)
         _check(data, root, name)
     except RecursionError:
-        raise BadInput(f"{name}: is nested too deeply") from None
+        raise _bad(name, "is nested too deeply") from None
     return SourceDocument(name, folder, data, root)
+
+
+def _bad(file: str, message: str, line: int | None = None) -> BadInput:
+    return BadInput(FileProblem(message, file=file, line=line))
 
 
 def read_text(path: str, name: str) -> str:
@@ -67,20 +80,19 @@ def read_text(path: str, name: str) -> str:
     try:
         data = _read_bytes(path)
     except FileNotFoundError:
-        raise BadInput(f"{name}: there is no such file") from None
+        raise _bad(name, "there is no such file") from None
     except IsADirectoryError:
-        raise BadInput(f"{name}: is a directory; name a file in it") from None
+        raise _bad(name, "is a directory; name a file in it") from None
     except OSError as error:
-        raise BadInput(f"{name}: cannot be read: {error.strerror}") from None
+        raise _bad(name, f"cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
-        raise BadInput(f"{name}: is over {MAX_BYTES // 1_000_000} MB; is it the right file?")
+        raise _bad(name, f"is over {MAX_BYTES // 1_000_000} MB; is it the right file?")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise BadInput(
-            f"{name}:{line}: is not UTF-8 (byte 0x{data[error.start]:02x}); save it as UTF-8"
-        ) from None
+        message = f"is not UTF-8 (byte 0x{data[error.start]:02x}); save it as UTF-8"
+        raise _bad(name, message, line) from None
 
 
 def _read_bytes(path: str) -> bytes:
@@ -106,9 +118,9 @@ def _json(text: str, name: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
     except json.JSONDecodeError as error:
-        raise BadInput(f"{name}:{error.lineno}: broken JSON: {error.msg}") from None
+        raise _bad(name, f"broken JSON: {error.msg}", error.lineno) from None
     except ValueError as error:
-        raise BadInput(f"{name}: {error}") from None
+        raise _bad(name, f"{error}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -141,17 +153,16 @@ def _yaml(text: str, name: str) -> tuple[Any, Node | None]:
         return (None if root is None else yaml.constructor.construct_document(root)), root
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise BadInput(
-            f"{name}:{line}: broken YAML: the character {error.character!r} is not allowed"
-        ) from None
+        message = f"broken YAML: the character {error.character!r} is not allowed"
+        raise _bad(name, message, line) from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise BadInput(f"{name}:{mark.line + 1 if mark else 1}: {_told(error)}") from None
+        raise _bad(name, _explain(error), mark.line + 1 if mark else 1) from None
     except (YAMLError, ValueError) as error:
-        raise BadInput(f"{name}: broken YAML: {' '.join(str(error).split())}") from None
+        raise _bad(name, f"broken YAML: {' '.join(str(error).split())}") from None
 
 
-def _told(error: MarkedYAMLError) -> str:
+def _explain(error: MarkedYAMLError) -> str:
     problem = str(error.problem or error)
     if "duplicate key" in problem:
         return f"{problem.split(' with value')[0].removeprefix('found ')}: give it once"
@@ -173,16 +184,16 @@ def _check(data: Any, root: Node | None, name: str) -> None:
         path, value = waiting.pop()
         count += 1
         if count > MAX_VALUES or len(path) > 100:
-            raise BadInput(f"{name}: expands to too much; does an alias contain itself?")
+            raise _bad(name, "expands to too much; does an alias contain itself?")
         if isinstance(value, dict):
             for key in value:
                 if not isinstance(key, str):
-                    raise BadInput(f"{name}:{line_of(root, path)[0]}: the key {key!r} is not text")
+                    raise _bad(name, f"the key {key!r} is not text", line_of(root, path)[0])
             waiting += [((*path, key), item) for key, item in value.items()]
         elif isinstance(value, list):
             waiting += [((*path, index), item) for index, item in enumerate(value)]
         elif not _plain(value):
-            raise BadInput(f"{name}:{line_of(root, path)[0]}: {value!r} cannot be kept as JSON")
+            raise _bad(name, f"{value!r} cannot be kept as JSON", line_of(root, path)[0])
 
 
 def _plain(value: Any) -> bool:
@@ -191,7 +202,7 @@ def _plain(value: Any) -> bool:
     return value is None or isinstance(value, str | bool | int)
 
 
-def line_of(root: Node | None, path: Steps) -> tuple[int, bool]:
+def line_of(root: Node | None, path: FieldPath) -> tuple[int, bool]:
     """The line of the value at a path, and whether it is there; else of the nearest one above."""
     node, line = root, 1
     if node is not None:

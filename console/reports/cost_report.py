@@ -44,13 +44,13 @@ def _groups(by: str, settings: Settings) -> Sequence[str]:
     try:
         groups = cost.group_names(by)
     except ValueError as error:
-        raise BadInput(f"by: {error}") from None
+        raise BadInput.at("by", f"{error}") from None
     own = f"label:{settings.tenant_label}"
     for name in groups:
         label = name.removeprefix("label:")
         if name.startswith("label:") and name != own and label not in settings.report_labels:
-            raise BadInput(
-                f"by: no figures are kept by the label {label!r}: add it to report_labels"
+            raise BadInput.at(
+                "by", f"no figures are kept by the label {label!r}: add it to report_labels"
             )
     # Figures have the tenant's label in a place of its own.
     return tuple(dict.fromkeys("tenant" if name == own else name for name in groups))

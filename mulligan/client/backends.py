@@ -10,8 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mulligan.client.build_jobs import contract_by_reference
+from mulligan.client.build_jobs import JobDraft, contract_by_reference
 from mulligan.policies.jobs.job import Job
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.read_job import inspect_job
 from mulligan.tasks.jobs.submit import Intake, key_problems, store_jobs
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Accepted, JobView, KeyConflict, Ledger
@@ -31,7 +33,7 @@ class SubmitResult:
     #: The stored jobs, by their index.
     accepted: Mapping[int, Accepted]
     #: What is wrong with the others, if it showed only after some were stored.
-    problems: Sequence[str] = ()
+    problems: Sequence[Problem] = ()
 
 
 class Backend(Protocol):
@@ -42,6 +44,9 @@ class Backend(Protocol):
 
     def contract(self, returns: Any) -> dict[str, Any]:
         """The verifier spec that makes an answer what the caller wants back."""
+
+    def check(self, drafts: Sequence[JobDraft]) -> list[Problem]:
+        """Everything wrong with jobs of which one is malformed, each with its index."""
 
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         """Store jobs, or none of them and raise BadInput with every problem.
@@ -86,6 +91,13 @@ class LedgerBackend:
     def __init__(self, ledger: Ledger, intake: Intake) -> None:
         self._ledger = ledger
         self._intake = intake
+
+    def check(self, drafts: Sequence[JobDraft]) -> list[Problem]:
+        return [
+            problem.of_job(index)
+            for index, draft in enumerate(drafts)
+            for problem in inspect_job(draft.raw, self._intake.problems)[1]
+        ]
 
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         answers = dict(enumerate(store_jobs(self._intake, jobs, stored=stored)))
@@ -209,10 +221,11 @@ class EmbeddedBackend(LocalBackend):
         self._resources.close()
 
 
-def _undeliverable(job: Job) -> list[str]:
+def _undeliverable(job: Job) -> list[Problem]:
     if job.on_done is None:
         return []
-    return ["on_done: there is no broker to send it through; set broker_url"]
+    message = "there is no broker to send it through; set broker_url"
+    return [Problem.at("on_done", message, "not_allowed")]
 
 
 _LOCK = threading.Lock()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -12,8 +12,9 @@ from pydantic import BaseModel
 
 from mulligan.client.schema_form import with_form
 from mulligan.policies.jobs.job import Job
-from mulligan.tasks.jobs.submit import read_job
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.read_job import inspect_job
+from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.workers.contract_models import (
     CONTRACT,
     ContractModels,
@@ -36,12 +37,10 @@ if TYPE_CHECKING:
 Ask = str | Job | Mapping[str, Any]
 #: The contract counts twice as much as being JSON at all.
 _WEIGHT = 2.0
-#: How a problem begins that is about one of many jobs.
-_PLACE = re.compile(r"^jobs\[(\d+)\]\.")
 _NOTHING_CHECKED = (
-    "verifiers: give returns=Model or verifiers=[…]: an answer that nothing checks is never"
-    " called a success"
+    "give returns=Model or verifiers=[…]: an answer that nothing checks is never called a success"
 )
+_NO_RUNNER = "name a profile of the workers' mulligan.toml: runner='small', or set default_runner"
 
 
 class JobOptions(TypedDict, total=False):
@@ -75,27 +74,70 @@ class RequestDefaults:
     runner: Any
 
 
-def build_jobs(asks: Sequence[tuple[Ask, Mapping[str, Any]]], asked: RequestDefaults) -> list[Job]:
-    """The jobs, or BadInput with every problem of each: of many, by its place."""
-    jobs: list[Job] = []
-    found: list[str] = []
-    for place, (ask, options) in enumerate(asks):
-        try:
-            jobs.append(_build(ask, options, asked))
-        except BadInput as error:
-            where = f"jobs[{place}]." if len(asks) > 1 else ""
-            found += [f"{where}{line}" for line in error.problems]
-    if found:
-        raise BadInput(*found)
+@dataclass(frozen=True)
+class JobDraft:
+    """One job as its caller described it."""
+
+    #: The document, whether or not it is well-formed.
+    raw: Any
+    #: What only the client can know to be wrong.
+    problems: list[Problem] = field(default_factory=list)
+
+    @cached_property
+    def read(self) -> tuple[Job | None, list[Problem]]:
+        """The job, if the document is well-formed, and every problem of its form."""
+        job, problems = inspect_job(self.raw, lambda _: [])
+        return (None if self.problems else job), problems
+
+    @property
+    def job(self) -> Job | None:
+        return self.read[0]
+
+
+def draft_jobs(
+    asks: Sequence[tuple[Ask, Mapping[str, Any]]], asked: RequestDefaults
+) -> list[JobDraft]:
+    """What is submitted for each ask, with the contract and the defaults filled in."""
+    return [_draft(ask, options, asked) for ask, options in asks]
+
+
+def well_formed(
+    drafts: Sequence[JobDraft], check: Callable[[Sequence[JobDraft]], list[Problem]]
+) -> list[Job]:
+    """The jobs. BadInput if one is malformed, with every problem of all of them.
+
+    ``check`` finds everything wrong with the drafts. It is asked if one is malformed: storing the
+    jobs checks them otherwise.
+    """
+    jobs = [draft.job for draft in drafts if draft.job is not None]
+    if len(jobs) == len(drafts):
+        return jobs
+    found = check(drafts)
+    refuse(
+        problem.of_job(index if len(drafts) > 1 else None)
+        for index, draft in enumerate(drafts)
+        for problem in _merged(draft, [each for each in found if each.index == index])
+    )
     return jobs
 
 
-def _build(ask: Ask, options: Mapping[str, Any], asked: RequestDefaults) -> Job:
-    raw, contract = _fields(ask), asked.contract
+def _merged(draft: JobDraft, found: Sequence[Problem]) -> list[Problem]:
+    """A client's own words about a field replace others about it."""
+    own = {problem.path for problem in draft.problems}
+    return [*draft.problems, *(problem for problem in found if problem.path[:1] not in own)]
+
+
+def _draft(ask: Ask, options: Mapping[str, Any], asked: RequestDefaults) -> JobDraft:
+    if not isinstance(ask, str | Job | Mapping):
+        message = f"a job is a prompt, a mapping or a Job, not a {type(ask).__name__}"
+        return JobDraft({}, [Problem(message, code="wrong_type")])
+    raw, contract, problems = _fields(ask), asked.contract, []
     raw.update({name: value for name, value in options.items() if value is not None})
     given = raw.get("verifiers", ())
     if not isinstance(given, list | tuple):
-        raise BadInput('verifiers: must be a list, such as ["json.object"]')
+        message = 'must be a list, such as ["json.object"]'
+        problems.append(Problem.at("verifiers", message, "wrong_type"))
+        given = ()
     raw["verifiers"] = [*_contract_verifiers(contract), *given]
     if contract is not None and isinstance(raw.get("prompt"), str):
         # The first attempt is told too: asking blindly would waste it.
@@ -104,24 +146,17 @@ def _build(ask: Ask, options: Mapping[str, Any], asked: RequestDefaults) -> Job:
     raw.setdefault("runner", asked.runner)
     if isinstance(raw.get("workspace"), str | PathLike):
         raw["workspace"] = {"path": str(raw["workspace"])}
-    if not raw["verifiers"]:
-        raise BadInput(_NOTHING_CHECKED)
+    if not raw["verifiers"] and not problems:
+        problems.append(Problem.at("verifiers", _NOTHING_CHECKED, "missing"))
     if raw["runner"] is None:
-        raise BadInput(
-            "runner: name a profile of the workers' mulligan.toml: runner='small', or set"
-            " default_runner"
-        )
-    return read_job(raw)
+        problems.append(Problem.at("runner", _NO_RUNNER, "missing"))
+    return JobDraft(raw, problems)
 
 
 def _fields(ask: Ask) -> dict[str, Any]:
     if isinstance(ask, str):
         return {"prompt": ask}
-    if isinstance(ask, Job):
-        return ask.model_dump(mode="json", exclude_defaults=True)
-    if isinstance(ask, Mapping):
-        return dict(ask)
-    raise BadInput(f"a job is a prompt, a mapping or a Job, not a {type(ask).__name__}")
+    return ask.model_dump(mode="json", exclude_defaults=True) if isinstance(ask, Job) else dict(ask)
 
 
 def _contract_verifiers(contract: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
@@ -138,16 +173,20 @@ def check_returns(returns: Any) -> None:
     if isinstance(returns, Mapping):
         return
     if returns is str:
-        raise BadInput("returns: text is what comes back without it: give verifiers=[…] instead")
+        raise BadInput.at(
+            "returns", "text is what comes back without it: give verifiers=[…] instead"
+        )
     if isinstance(returns, BaseModel):
-        raise BadInput(f"returns: give the class {type(returns).__name__}, not an instance of it")
+        raise BadInput.at(
+            "returns", f"give the class {type(returns).__name__}, not an instance of it"
+        )
     try:
         schema_of(returns)
     except Exception as error:  # what pydantic raises for what is no type is its own affair
         if is_model(returns):
             raise
         told = "a pydantic model, a type such as list[Person] or a dataclass, or a JSON Schema"
-        raise BadInput(f"returns: must be {told}, not {returns!r}") from error
+        raise BadInput.at("returns", f"must be {told}, not {returns!r}") from error
 
 
 def title_of(returns: Any) -> str | None:
@@ -166,16 +205,3 @@ def contract_by_reference(returns: Any, models: ContractModels) -> dict[str, Any
     if is_model(returns) and models.allows(returns.__module__) and "<" not in returns.__qualname__:
         spec["model"] = reference_of(returns)
     return spec
-
-
-def placed(problems: Sequence[str], start: int = 0) -> list[str]:
-    """The problems of some of many jobs, by each one's place among all of them: ``[102].prompt…``.
-
-    ``start`` is the place of the first of those that were looked at.
-    """
-    found = []
-    for line in problems:
-        match = _PLACE.match(line)
-        index = start + int(match[1]) if match else start
-        found.append(f"[{index}].{line[match.end() :] if match else line}")
-    return found

@@ -11,12 +11,13 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from mulligan.client.backends import SubmitResult
-from mulligan.client.build_jobs import contract_by_reference, placed
+from mulligan.client.build_jobs import JobDraft, contract_by_reference
 from mulligan.client.http_events import ConsoleEvents
 from mulligan.client.http_requests import TOKEN_VARIABLE, ConsoleConnection
 from mulligan.client.http_rows import view_of
 from mulligan.policies.jobs.job import Job
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.policies.problem import Problem
+from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.tasks.ports.ledger import Accepted, JobView
 from mulligan.workers.backends.follow import EventFeed
 from mulligan.workers.contract_models import ContractModels
@@ -24,6 +25,12 @@ from mulligan.workers.settings.model import Settings, load_settings
 
 #: Jobs, and bytes of them, per request: the console has caps.
 _JOBS, _BYTES = 1000, 4_000_000
+#: Stands for a job that is not sent.
+_NULL = "null"
+_NO_FILES = (
+    "files are not sent over HTTP: name a directory of the workers with `profile:`, or give"
+    " Client() the broker's URL"
+)
 #: Jobs that one request may ask about.
 _NAMED = 100
 
@@ -48,6 +55,25 @@ class HttpBackend:
         """A model of an allow-listed module by its name too; the workers check its validators."""
         return contract_by_reference(returns, self._models)
 
+    def check(self, drafts: Sequence[JobDraft]) -> list[Problem]:
+        """As far as the console can be asked: the parts of malformed jobs are not sent."""
+        malformed = {place for place, draft in enumerate(drafts) if draft.job is None}
+        found = [problem.of_job(i) for i in malformed for problem in drafts[i].read[1]]
+        start = 0
+        # A list with a null in it is never accepted, so asking stores nothing.
+        bodies = [_keyed(draft.job) if draft.job else _NULL for draft in drafts]
+        for part in _parts(bodies, spare=1) if len(drafts) > 1 else ():
+            try:
+                self._submit([*part, _NULL], single=False)
+            except BadInput as error:
+                problems = _shifted(error.problems, start)
+                asked = {*range(start, start + len(part))} - malformed
+                found += [each for each in problems if each.index in asked]
+            except MulliganError:  # what is known here is worth more than why it is not reached
+                break
+            start += len(part)
+        return found
+
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         """Each under a key of its own, so that a repeated request makes no second job."""
         _refuse_paths(jobs)
@@ -59,10 +85,10 @@ class HttpBackend:
             except BadInput as error:
                 if len(jobs) == 1:
                     raise
-                lines = [f"jobs{line}" for line in placed(error.problems, start)]
+                problems = _shifted(error.problems, start)
                 if not accepted:
-                    raise BadInput(*lines) from None
-                return SubmitResult(accepted=accepted, problems=lines)
+                    raise BadInput(*problems) from None
+                return SubmitResult(accepted=accepted, problems=problems)
             for place, answer in enumerate(answers, start):
                 mine = jobs[place].idempotency_key is None  # so nobody else's job can be seen
                 accepted[place] = replace(answer, status="accepted") if mine else answer
@@ -118,11 +144,13 @@ def _refuse_paths(jobs: Sequence[Job]) -> None:
     """The console knows all other problems: they depend on its settings."""
     named = [i for i, job in enumerate(jobs) if job.workspace and job.workspace.path is not None]
     if named:
-        problem = (
-            "workspace.path: files are not sent over HTTP: name a directory of the workers with"
-            " `profile:`, or give Client() the broker's URL"
-        )
-        raise BadInput(*(f"jobs[{i}].{problem}" if len(jobs) > 1 else problem for i in named))
+        problem = Problem.at("workspace.path", _NO_FILES, "not_allowed")
+        raise BadInput(*(problem.of_job(i if len(jobs) > 1 else None) for i in named))
+
+
+def _shifted(problems: Sequence[Problem], start: int) -> list[Problem]:
+    """The problems of one request's jobs, by their places among all of them."""
+    return [problem.of_job(start + (problem.index or 0)) for problem in problems]
 
 
 def _keyed(job: Job) -> str:
@@ -130,13 +158,13 @@ def _keyed(job: Job) -> str:
     return job.model_copy(update={"idempotency_key": key}).model_dump_json(exclude_defaults=True)
 
 
-def _parts(bodies: Sequence[str]) -> Iterator[list[str]]:
-    """As few requests as the caps allow."""
+def _parts(bodies: Sequence[str], *, spare: int = 0) -> Iterator[list[str]]:
+    """As few requests as the caps allow, each with room for ``spare`` jobs more."""
     part: list[str] = []
     size = 0
     for body in bodies:
         length = len(body.encode()) + 1
-        if part and (len(part) == _JOBS or size + length > _BYTES):
+        if part and (len(part) == _JOBS - spare or size + length > _BYTES):
             yield part
             part, size = [], 0
         part.append(body)

@@ -10,10 +10,13 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from mulligan.policies.problem import Problem, ProblemCode
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, MulliganError
 
 TOKEN_VARIABLE = "MULLIGAN_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN = re.compile(r"^[\x21-\x7e]{1,1000}$")
+#: How the console spells a problem of one of several jobs.
+_OF_JOB = re.compile(r"jobs\[(?P<index>\d+)\](?:\.(?P<field>[^:]+))?: (?P<message>.*)", re.DOTALL)
 _TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
 #: The console says something every 15 s, if only that it is still there.
 _STREAM_TIMEOUT = httpx2.Timeout(45.0, connect=5.0)
@@ -48,7 +51,7 @@ class ConsoleConnection:
         self._has_token = token is not None
         host = _host_of(url)
         if token is not None and not _TOKEN.match(token):
-            raise BadInput("token: has characters that no token has")
+            raise BadInput.at("token", "has characters that no token has")
         self._client = httpx2.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
@@ -127,6 +130,7 @@ class ConsoleConnection:
             body = response.json()
             told = body["error"] if not response.is_success else {}
             message, details = str(told.get("message", "")), list(told.get("details", ()))
+            code = told.get("code")
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self._stranger() from None
         if response.is_success or status in also:
@@ -134,7 +138,7 @@ class ConsoleConnection:
         if status == 401:
             raise MulliganError(self._unknown())
         if status in (400, 404, 409, 413, 422):
-            raise BadInput(*(details or [message]))
+            raise BadInput(*(_problem(line, code) for line in details or [message]))
         raise MulliganError(f"the console at {self.url} refuses ({status}): {message}")
 
     def _unknown(self) -> str:
@@ -159,6 +163,16 @@ class ConsoleConnection:
         return MulliganError(f"{self.url} does not answer as a mulligan console does")
 
 
+def _problem(line: str, code: object) -> Problem:
+    """A line of an error's ``details``: the API sends the index and the field within the text."""
+    parts = _OF_JOB.fullmatch(line)
+    kind: ProblemCode = "key_in_use" if code == "key_in_use" else "invalid"
+    if parts is None:
+        return Problem(line, code=kind)
+    path = (parts["field"],) if parts["field"] else ()
+    return Problem(parts["message"], path, kind, int(parts["index"]))
+
+
 def _host_of(url: str) -> str:
     """The host as it stands in a pattern for URLs; BadInput if the URL will not do."""
     try:
@@ -167,9 +181,9 @@ def _host_of(url: str) -> str:
     except ValueError:
         host = ""
     if not host:
-        raise BadInput("url: is not a console's URL: http://host:8700")
+        raise BadInput.at("url", "is not a console's URL: http://host:8700")
     if parts.username is not None or parts.query or parts.fragment:
-        raise BadInput(f"url: only http://host:port/path; a token goes into {TOKEN_VARIABLE}")
+        raise BadInput.at("url", f"only http://host:port/path; a token goes into {TOKEN_VARIABLE}")
     return f"[{host}]" if ":" in host else host
 
 

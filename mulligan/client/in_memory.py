@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mulligan.client.backends import LocalBackend, SubmitResult
+from mulligan.client.build_jobs import JobDraft
 from mulligan.policies.jobs.job import Job, RunnerSpec
+from mulligan.policies.problem import Problem
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -25,6 +28,14 @@ class ScriptedBackend(LocalBackend):
         self._answers = answers
         if answers:
             self.runner = {"kind": "scripted", "answers": [""]}
+
+    def check(self, drafts: Sequence[JobDraft]) -> list[Problem]:
+        return super().check([self._draft(draft) for draft in drafts])
+
+    def _draft(self, draft: JobDraft) -> JobDraft:
+        """Whatever runner a job names, the script answers."""
+        scripted = {**draft.raw, "runner": self.runner} if self._answers else draft.raw
+        return replace(draft, raw=scripted)
 
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         return super().submit([self._scripted(job) for job in jobs], stored=stored)

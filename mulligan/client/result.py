@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from mulligan.policies.problem import Problem
 from mulligan.policies.repair.free_repair import extract_json
 from mulligan.tasks.ports.errors import BadInput, MulliganError
 
@@ -36,7 +37,7 @@ class NotAllStored(BadInput):
     ``handles`` are those of the stored ones, by their places among all; ``problems`` name the rest.
     """
 
-    def __init__(self, problems: Sequence[str], handles: Mapping[int, Handle[Any]]) -> None:
+    def __init__(self, problems: Sequence[Problem], handles: Mapping[int, Handle[Any]]) -> None:
         count = len(handles)
         told = "1 job is" if count == 1 else f"{count} jobs are"
         super().__init__(*problems, f"{told} stored all the same; see handles of this error")

@@ -49,13 +49,15 @@ class Client:
         if workers < 1:
             from mulligan.tasks.ports.errors import BadInput
 
-            raise BadInput("workers: 1 or more: these threads do the work if there is no broker")
+            raise BadInput.at(
+                "workers", "1 or more: these threads do the work if there is no broker"
+            )
         self._console = url if url and url.startswith(("http://", "https://")) else None
         if self._console is None:
             if token is not None:
                 from mulligan.tasks.ports.errors import BadInput
 
-                raise BadInput("token: is for a console: give its URL too (http://host:8700)")
+                raise BadInput.at("token", "is for a console: give its URL too (http://host:8700)")
             settings = settings if url is None else {"broker_url": url, **settings}
         self._token = token
         self._settings = settings
@@ -94,11 +96,10 @@ class Client:
         (its schema is the contract, and its validators are verifiers), or a JSON Schema. BadInput
         names every problem, and then nothing is stored.
         """
-        from mulligan.client.build_jobs import build_jobs
+        from mulligan.client.build_jobs import draft_jobs, well_formed
 
-        return self._submit(build_jobs([(ask, options)], self._request_defaults(returns)), returns)[
-            0
-        ]
+        drafts = draft_jobs([(ask, options)], self._request_defaults(returns))
+        return self._submit(well_formed(drafts, self._backend.check), returns)[0]
 
     @overload
     def submit_many(
@@ -130,24 +131,28 @@ class Client:
         stored when a problem shows late: because another program takes a key at this very moment,
         or over HTTP in a later request (each has up to a thousand jobs).
         """
-        from mulligan.client.build_jobs import build_jobs, placed
+        from mulligan.client.build_jobs import draft_jobs, well_formed
         from mulligan.client.progress_bar import bar
         from mulligan.client.result import NotAllStored
         from mulligan.tasks.ports.errors import BadInput
 
         if isinstance(asks, str | Mapping):
-            raise BadInput("asks: a list of prompts or jobs; for a single one there is submit()")
+            raise BadInput.at(
+                "asks", "a list of prompts or jobs; for a single one there is submit()"
+            )
         key = options.pop("idempotency_key", None)
         own = ({"idempotency_key": f"{key}-{i}"} if key else {} for i in count())
         defaults = self._request_defaults(returns)
         try:
-            jobs = build_jobs([(ask, {**options, **next(own)}) for ask in asks], defaults)
+            drafts = draft_jobs([(ask, {**options, **next(own)}) for ask in asks], defaults)
+            jobs = well_formed(drafts, self._backend.check)
             with bar("submitting", len(jobs), wanted=progress) as advance:
                 return self._submit(jobs, returns, advance)
         except NotAllStored as error:
-            raise NotAllStored(placed(error.problems), error.handles) from None
+            problems = [problem.of_job(problem.index or 0) for problem in error.problems]
+            raise NotAllStored(problems, error.handles) from None
         except BadInput as error:
-            raise BadInput(*placed(error.problems)) from None
+            raise BadInput(*(each.of_job(each.index or 0) for each in error.problems)) from None
 
     @overload
     def run(

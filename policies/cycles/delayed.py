@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 from mulligan.policies.jobs.job import Job
+from mulligan.policies.problem import Problem
 from mulligan.policies.repair.wording import REFORMULATED
 
 #: Prompts at least this similar are the same formulation.
@@ -63,15 +64,17 @@ def suggested(job: Job) -> str | None:
     return words if similarity(job.task_text, words) < SAME_FORMULATION else None
 
 
-def reformulation_problem(job: Job) -> str | None:
+def reformulation_problem(job: Job) -> Problem | None:
     """Why a job's delayed verification could never count, known before it is accepted."""
     if job.delayed_verification.mode != "reformulate" or job.subject is not None:
         return None
     if suggested(job) is not None:
         return None
     if job.delayed_verification.prompt is not None:
-        return "delayed_verification.prompt: says the same in nearly the same words"
-    return (
-        "delayed_verification: the task is too long to be put in other words without a model;"
-        " give delayed_verification.prompt"
+        message = "repeats the task in nearly the same words"
+        return Problem.at("delayed_verification.prompt", message)
+    message = (
+        "the task is too long to be put in other words without a model; give"
+        " delayed_verification.prompt"
     )
+    return Problem.at("delayed_verification", message)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from mulligan.policies.edits.patch import PatchError, parse
+from mulligan.policies.problem import FieldError
 from mulligan.policies.value import Json, Value
 
 
@@ -119,14 +120,14 @@ class EditPlan(Value):
     @model_validator(mode="after")
     def _each_once(self) -> EditPlan:
         seen: set[str] = set()
-        for edit in self.edits:
+        for place, edit in enumerate(self.edits):
             if edit.id in seen:
-                raise ValueError(f"edits: the id {edit.id!r} is given twice")
+                raise FieldError(("edits", place, "id"), f"{edit.id!r} is given twice")
             seen.add(edit.id)
         try:
             self.model_dump_json()
         except ValueError:
-            raise ValueError("edits: a text holds half a surrogate pair, no text") from None
+            raise FieldError("edits", "a text holds half a surrogate pair") from None
         return self
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from mulligan.policies.jobs.job import Name, Seconds
+from mulligan.policies.problem import FieldError
 from mulligan.policies.value import Json, Value
 
 #: What jobs of a suite are called; exempt, because their first attempt is what counts.
@@ -44,11 +45,11 @@ class SuiteTask(Value):
         if (self.command is None) == (self.job is None):
             raise ValueError("give either a command or a job")
         if self.command is not None and not (self.command and self.command[0]):
-            raise ValueError("command: name a program, as in [python, score.py]")
+            raise FieldError("command", "name a program, as in [python, score.py]")
         if self.job is not None and self.cluster is None:
-            raise ValueError("cluster: a job counts for a cluster; name it")
+            raise FieldError("cluster", "is required, because a job counts for a cluster")
         if self.job is not None and self.timeout is not None:
-            raise ValueError("timeout: is for commands; a job has budget.seconds")
+            raise FieldError("timeout", "is for commands; a job has budget.seconds")
         return self
 
     @property
@@ -80,9 +81,9 @@ class Suite(Value):
     @model_validator(mode="after")
     def _each_once(self) -> Suite:
         seen: set[str] = set()
-        for task in self.tasks:
+        for place, task in enumerate(self.tasks):
             if task.id in seen:
-                raise ValueError(f"tasks: the id {task.id!r} is given twice")
+                raise FieldError(("tasks", place, "id"), f"{task.id!r} is given twice")
             seen.add(task.id)
         return self
 

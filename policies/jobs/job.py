@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mulligan.policies.failures.failure import FailureKind
+from mulligan.policies.problem import FieldError
 from mulligan.policies.value import Json, Value
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
@@ -108,7 +109,7 @@ class Workspace(Value):
         if not (self.path or self.profile or self.snapshot):
             raise ValueError("a workspace needs a path")
         if self.output_file is not None and escapes(self.output_file):
-            raise ValueError(f"output_file {self.output_file!r} must stay inside the workspace")
+            raise FieldError("output_file", f"{self.output_file!r} is not inside the workspace")
         return self
 
 
@@ -149,7 +150,7 @@ class OnDone(Value):
     @model_validator(mode="after")
     def _not_ours(self) -> OnDone:
         if self.task.startswith("mulligan."):
-            raise ValueError("on_done.task must be a task of your own app, not one of mulligan's")
+            raise FieldError("task", "must be a task of your own app, not one of mulligan's")
         return self
 
 
@@ -187,17 +188,17 @@ class Job(Value):
     @model_validator(mode="after")
     def _has_a_prompt(self) -> Job:
         if (self.prompt is None) == (not self.messages):
-            raise ValueError("give either a prompt or messages")
+            raise FieldError("prompt", "give either a prompt or messages")
         if self.messages and self.messages[-1].role != "user":
-            raise ValueError("the last message must be the user's")
+            raise FieldError("messages", "the last message must be the user's")
         return self
 
     @model_validator(mode="after")
     def _done_by_somebody(self) -> Job:
         if (self.runner.kind == EXTERNAL) != (self.subject is not None):
-            raise ValueError("a subject and the runner {kind: external} belong together")
+            raise FieldError("subject", "a subject and the runner {kind: external} belong together")
         if self.subject is not None and self.memory_scope != "job":
-            raise ValueError("memory_scope: work done elsewhere is remembered by job")
+            raise FieldError("memory_scope", "must be job for work done elsewhere")
         return self
 
     @property

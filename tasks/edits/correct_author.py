@@ -17,7 +17,7 @@ def correct_author(intake: Intake, session: EditSession) -> str | None:
         return None
     view = intake.ledger.job(session.author)
     if view is None:
-        raise BadInput(f"author: there is no job {session.author} any more")
+        raise BadInput.at("author", f"there is no job {session.author} any more")
     job = correction_of(view.job, view.id, _answer(view), session)
     if job is None:
         return None

@@ -28,7 +28,7 @@ def reject(session: EditSession, edit_id: str, *, by: str, now: datetime, note: 
     """Decide that an edit that waits is not applied. ``note`` is why, and has to say something."""
     index = _reviewable(session, edit_id, "rejected")
     if not note.strip():
-        raise BadInput("note: say why it is rejected")
+        raise BadInput.at("note", "say why it is rejected")
     outcome = _ended(session.records[index], "rejected_by_user", "rejected", note)
     decided = {"decided_by": by, "decided_at": now, "note": note}
     return session.moved(updated_at=now).recorded(index, outcome=outcome, **decided)

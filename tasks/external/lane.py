@@ -23,9 +23,10 @@ from mulligan.policies.repair.retry import PASSING_SCORE, passes
 from mulligan.tasks.jobs.attempt import presentable
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, VerificationPending
+from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.recheck import end_by_results, judge_again
 from mulligan.tasks.jobs.settle import settle_answer
-from mulligan.tasks.jobs.submit import Intake, read_job, submit_jobs
+from mulligan.tasks.jobs.submit import Intake, submit_jobs
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, slow_verifiers
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, Entry, Lease
@@ -76,7 +77,7 @@ class ReportedAttempt:
     def result(self) -> VerificationResult:
         """The given score as a verifier's result."""
         if self.score is None:
-            raise BadInput("score: is required, because nothing else verifies this attempt")
+            raise BadInput.at("score", "is required, because nothing else verifies this attempt")
         passed = passes(self.score)
         return VerificationResult(
             status=VerificationStatus.PASS if passed else VerificationStatus.FAIL,
@@ -104,7 +105,7 @@ def parse_token(text: str) -> Lease:
     """The lease that a task's token stands for, or BadInput."""
     found = _TOKEN.fullmatch(text)
     if found is None:
-        raise BadInput("token: is not one that came with a task")
+        raise BadInput.at("token", "is not one that came with a task")
     return Lease(Entry.parse(found[1]), found[2])
 
 

@@ -1,18 +1,16 @@
-"""Submit: validate a job with every error named, then write it before anything else happens."""
+"""Submit: check jobs with every problem named, then write them before anything else happens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic import ValidationError
 
 from mulligan.policies.cycles.delayed import reformulation_problem
 from mulligan.policies.failures.failure import GIVEN_SCORE
 from mulligan.policies.jobs.job import Job, Workspace
-from mulligan.tasks.jobs.validation_errors import explain, without_echoes
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.read_job import Check
+from mulligan.tasks.ports.errors import refuse
 from mulligan.tasks.ports.ledger import (
     Accepted,
     JobLedger,
@@ -22,20 +20,54 @@ from mulligan.tasks.ports.ledger import (
     Submission,
 )
 
-__all__ = ["Intake", "JobRules", "explain", "problems", "read_job", "submit_jobs"]
-
 #: Jobs per round trip.
 _BATCH = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRules:
-    """What a well-formed job must fulfil to be accepted."""
+    """What a well-formed job must fulfil to be accepted. Checking contacts nothing."""
 
-    #: Every problem of a job's runner, verifiers and workspace, without contacting anything.
-    check: Callable[[Job], list[str]]
+    #: Every problem of a job's runner, verifiers and workspace.
+    check: Check
     prompt_cap: int
     exempt_task_types: Container[str]
+
+    def problems(self, job: Job) -> list[Problem]:
+        """Everything that keeps a well-formed job from being accepted."""
+        found = []
+        if job.prompt_size > self.prompt_cap:
+            message = (
+                f"{job.prompt_size:,} bytes are over the cap of {self.prompt_cap:,}"
+                " (prompt_cap in mulligan.toml)"
+            )
+            found.append(Problem.at("prompt", message, "too_long"))
+        if job.policy.max_attempts < 2 and job.task_type not in self.exempt_task_types:
+            found.append(Problem.at("policy.max_attempts", TOO_FEW_ATTEMPTS))
+        return [*found, *_external_problems(job), *self.check(job)]
+
+
+#: What is wrong with a job of one attempt whose type is not exempt.
+TOO_FEW_ATTEMPTS = (
+    "must be 2 or more, because a score below 70 is always retried once; or add the task type to"
+    " exempt_task_types"
+)
+
+
+def _external_problems(job: Job) -> list[Problem]:
+    """What rules out a score from elsewhere, and a delayed verification in other words."""
+    found = []
+    given = [spec.id for spec in job.verifiers].count(GIVEN_SCORE)
+    if given and (job.subject is None or len(job.verifiers) > 1):
+        message = (
+            "external.score is for work done elsewhere (runner external, subject), and stands alone"
+        )
+        found.append(Problem.at("verifiers", message, "not_allowed"))
+    if given and job.delayed_verification.mode == "recheck":
+        message = "nothing here can check the answer again: use reformulate"
+        found.append(Problem.at("delayed_verification.mode", message, "not_allowed"))
+    problem = reformulation_problem(job)
+    return [*found, problem] if problem else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,60 +83,15 @@ class Intake(JobRules):
     new_id: Callable[[Job], str]
 
 
-def read_job(raw: Any) -> Job:
-    """A job from plain data, or BadInput with one line per error."""
-    if not isinstance(raw, Mapping):
-        raise BadInput(f"a job is a mapping with task_type, prompt, runner…, not {_a(raw)}")
-    try:
-        return Job.model_validate(raw)
-    except ValidationError as error:
-        wrong = without_echoes(error.errors(include_url=False))
-        raise BadInput(*(explain(item) for item in wrong)) from None
-
-
-def problems(rules: JobRules, job: Job) -> list[str]:
-    """Everything that keeps a well-formed job from being accepted."""
-    found = []
-    if job.prompt_size > rules.prompt_cap:
-        found.append(
-            f"prompt: {job.prompt_size:,} bytes are over the cap of {rules.prompt_cap:,}"
-            " (prompt_cap in mulligan.toml)"
-        )
-    if job.policy.max_attempts < 2 and job.task_type not in rules.exempt_task_types:
-        found.append(
-            "policy.max_attempts: must be 2 or more, because a score below 70 is always retried"
-            " once; or add the task type to exempt_task_types"
-        )
-    return found + _elsewhere_problems(job) + rules.check(job)
-
-
-def _elsewhere_problems(job: Job) -> list[str]:
-    """What a score that is given elsewhere, and a delayed verification in other words, rule out."""
-    found = []
-    given = [spec.id for spec in job.verifiers].count(GIVEN_SCORE)
-    if given and (job.subject is None or len(job.verifiers) > 1):
-        found.append(
-            "verifiers: external.score is for work done elsewhere (runner external, subject), and"
-            " stands alone"
-        )
-    if given and job.delayed_verification.mode == "recheck":
-        found.append(
-            "delayed_verification.mode: nothing here can check the answer again: use reformulate"
-        )
-    problem = reformulation_problem(job)
-    return [*found, problem] if problem else found
-
-
 def submit_jobs(intake: Intake, jobs: Sequence[Job]) -> list[Accepted]:
     """Accept the jobs: nothing is stored while any of them has a problem.
 
-    So it is with an idempotency key that belongs to another job, unless that one comes between
-    our look and our writing: then this one job is refused.
+    A key already used by another job is refused, too. If that job arrives between the check and
+    the write, only this one is refused.
     """
     answers = store_jobs(intake, jobs)
     taken = [i for i, answer in enumerate(answers) if isinstance(answer, KeyConflict)]
-    if taken:
-        raise BadInput(*key_problems(jobs, taken))
+    refuse(key_problems(jobs, taken))
     return [answer for answer in answers if isinstance(answer, Accepted)]
 
 
@@ -112,16 +99,10 @@ def store_jobs(
     intake: Intake, jobs: Sequence[Job], *, stored: Callable[[int], None] = lambda _: None
 ) -> list[Accepted | KeyConflict]:
     """As submit_jobs, with the answer for each; ``stored`` is told how many more are written."""
-    found = [
-        _placed(len(jobs), i, line) for i, job in enumerate(jobs) for line in problems(intake, job)
-    ]
-    if found:
-        raise BadInput(*found)
+    refuse(check_all(intake, jobs))
     jobs = [intake.complete(job) for job in jobs]
     submissions = [Submission(id=intake.new_id(job), job=_packed(intake, job)) for job in jobs]
-    taken = _taken(intake.ledger, submissions)
-    if taken:
-        raise BadInput(*key_problems(jobs, taken))
+    refuse(key_problems(jobs, _taken(intake.ledger, submissions)))
     answers: list[Accepted | KeyConflict] = []
     for start in range(0, len(submissions), _BATCH):
         some = intake.ledger.accept(submissions[start : start + _BATCH])
@@ -145,25 +126,31 @@ def _taken(ledger: JobLedger, submissions: Sequence[Submission]) -> list[int]:
     ]
 
 
-def key_problems(jobs: Sequence[Job], places: Sequence[int]) -> list[str]:
+def check_all(rules: JobRules, jobs: Sequence[Job]) -> list[Problem]:
+    """Every problem of every job."""
+    return [
+        problem.of_job(_index(i, jobs))
+        for i, job in enumerate(jobs)
+        for problem in rules.problems(job)
+    ]
+
+
+def key_problems(jobs: Sequence[Job], places: Sequence[int]) -> list[Problem]:
     """What to say of the jobs at these places, whose keys are other jobs'."""
     return [
-        _placed(len(jobs), i, f"idempotency_key: {key!r} was used for another job")
-        for i, key in ((i, jobs[i].idempotency_key) for i in places)
+        Problem.at(
+            "idempotency_key", f"{jobs[i].idempotency_key!r} was used for another job", "key_in_use"
+        ).of_job(_index(i, jobs))
+        for i in places
     ]
+
+
+def _index(place: int, jobs: Sequence[Job]) -> int | None:
+    """A job that is submitted alone has none."""
+    return place if len(jobs) > 1 else None
 
 
 def _packed(intake: Intake, job: Job) -> Job:
     if job.workspace is None or job.workspace.snapshot is not None:
         return job
     return job.model_copy(update={"workspace": intake.snapshot(job.workspace)})
-
-
-def _placed(count: int, index: int, line: str) -> str:
-    return line if count == 1 else f"jobs[{index}].{line}"
-
-
-def _a(value: Any) -> str:
-    return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(
-        type(value).__name__, f"a {type(value).__name__}"
-    )

@@ -1,20 +1,29 @@
-"""Where pydantic's errors become ours: ``field: what is wrong``, in words that are not Python's."""
+"""Where pydantic's errors become problems, in words that are not Python's."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, get_args
 
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from mulligan.policies.jobs.job import Job
-
-Place = tuple[int | str, ...]
+from mulligan.policies.problem import FieldError, FieldPath, Problem, ProblemCode
 
 _LISTS = frozenset({"tuple_type", "list_type", "set_type", "frozen_set_type", "iterable_type"})
 _MAPPINGS = frozenset(
     {"dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"}
 )
+_CODES: dict[str, ProblemCode] = {
+    "missing": "missing",
+    "extra_forbidden": "unknown_field",
+    "too_short": "too_short",
+    "string_too_short": "too_short",
+    "too_long": "too_long",
+    "string_too_long": "too_long",
+}
 #: What a mapping may look like, by the model that it is read into.
 _EXAMPLES = {
     "Finding": "{message: what is wrong}",
@@ -24,31 +33,50 @@ _EXAMPLES = {
     "Workspace": "{path: directory}",
 }
 _LONGEST = 60
+#: How similar two names must be, from 0 to 1, for one to be a slip of the other.
+_SIMILAR = 0.65
 
 
-def explain(
-    item: ErrorDetails,
+def problems_of(
+    error: ValidationError,
+    model: type[BaseModel],
     *,
-    whole: str = "job",
-    known: Callable[[Place], Sequence[str]] | None = None,
-    got: bool = False,
-) -> str:
-    """One validation error as ``field: what is wrong``, with a suggestion for a typo.
+    what: str = "field",
+    also: Sequence[str] = (),
+    list_known: bool = False,
+    show_values: bool = False,
+) -> list[Problem]:
+    """Every problem of a document that is not a ``model``, with a suggestion for each typo.
 
-    ``whole`` is what is named if no field is; ``known`` tells the fields beside a place; with
-    ``got`` a short value is repeated.
+    ``what`` the model's fields are called; ``also``: names that are allowed beside its own;
+    ``list_known``: name those there are if none is similar; ``show_values``: repeat short values.
     """
-    field = spelled(item["loc"])
-    if item["type"] == "extra_forbidden":
-        hint = did_you_mean(str(item["loc"][-1]), (known or _job_fields)(item["loc"]))
-        return f"{field}: there is no such field{hint}"
-    told = meaning(item)
-    told = told[0].lower() + told[1:]
-    return f"{field or whole}: {told}{_given(item, told) if got else ''}"
+    found = []
+    for item in without_echoes(error.errors(include_url=False)):
+        problem = problem_of(item, what=what, show_value=show_values)
+        if problem.code == "unknown_field":
+            known = [*_names_beside(model, problem.path), *(also if len(problem.path) == 1 else ())]
+            hint = did_you_mean(str(problem.path[-1]), known, list_known=list_known)
+            problem = Problem(problem.message + hint, problem.path, problem.code)
+        found.append(problem)
+    return found
 
 
-def meaning(item: ErrorDetails) -> str:
-    """What is wrong, without the place."""
+def problem_of(item: ErrorDetails, *, what: str = "field", show_value: bool = False) -> Problem:
+    """One validation error, without a suggestion."""
+    kind, path = item["type"], tuple(item["loc"])
+    if kind == "extra_forbidden":
+        return Problem(f"there is no such {what}", path, "unknown_field")
+    raised = (item.get("ctx") or {}).get("error")
+    if isinstance(raised, FieldError):
+        return Problem(raised.message, (*path, *raised.path))
+    message = _meaning(item)
+    message = message[0].lower() + message[1:]
+    code = _CODES.get(kind, "wrong_type" if kind.endswith("_type") else "invalid")
+    return Problem(message + (_given(item, message) if show_value else ""), path, code)
+
+
+def _meaning(item: ErrorDetails) -> str:
     context = item.get("ctx") or {}
     kind = item["type"]
     if kind == "missing":
@@ -76,21 +104,36 @@ def without_echoes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     return [item for item in errors if item["type"] != "too_short" or item["loc"] not in inside]
 
 
-def spelled(path: Sequence[str | int]) -> str:
-    """``verifiers[1].id``"""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.lstrip(".")
+def did_you_mean(name: str, known: Sequence[str], *, list_known: bool = False) -> str:
+    """What to say after an unknown name: the one it is a slip of, or those there are."""
+    near = nearest_name(name, known)
+    if near is not None:
+        return f"; did you mean {near!r}?"
+    return f"; there are: {', '.join(known)}" if list_known and known else ""
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    from rapidfuzz import process  # only for a typo: a producer starts without it
-
-    near = process.extractOne(name, known, score_cutoff=65)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def nearest_name(name: str, known: Sequence[str]) -> str | None:
+    """The known name that this one is a slip of."""
+    return next(iter(get_close_matches(name, known, n=1, cutoff=_SIMILAR)), None)
 
 
-def _job_fields(loc: Place) -> Sequence[str]:
-    return list(Job.model_fields) if len(loc) == 1 else ()
+def _names_beside(model: type[BaseModel], path: FieldPath) -> list[str]:
+    """The fields that may stand where an unknown one does."""
+    owner: type[BaseModel] | None = model
+    for step in path[:-1]:
+        if owner is not None and isinstance(step, str):
+            field = owner.model_fields.get(step)
+            owner = _model_in(field.annotation) if field else None
+    fields = owner.model_fields if owner else {}
+    return [field.alias or name for name, field in fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field's value, or of its items."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_in(part) for part in get_args(annotation))
+    return next((model for model in found if model is not None), None)
 
 
 def _as_list(value: object) -> str:
@@ -99,10 +142,10 @@ def _as_list(value: object) -> str:
     return f"[{', '.join(words)}]" if words else "[first, second]"
 
 
-def _given(item: ErrorDetails, told: str) -> str:
+def _given(item: ErrorDetails, message: str) -> str:
     """The value, if it is short and not in the message already."""
     value = item["input"]
     if item["type"] in ("missing", *_LISTS) or not isinstance(value, str | int | float):
         return ""
     given = f" (got {value!r})"
-    return given if len(given) < 80 and "not a" not in told else ""
+    return given if len(given) < 80 and repr(value) not in message else ""

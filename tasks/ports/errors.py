@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
+
+from mulligan.policies.problem import FieldPath, Problem, ProblemCode
 
 
 class MulliganError(Exception):
     """The base of every error of ours.
 
     MulliganError
-    ├── BadInput          what was given cannot be accepted; the message names field and fix
+    ├── BadInput          what was given cannot be accepted; its problems name field and fix
     ├── TransportFault    the provider could not be reached or said "later": same attempt, again
     ├── RunnerError       the runner cannot answer this, however often it is asked
     ├── VerifierError     a verifier could not reach a verdict; never blames the answer
@@ -21,11 +24,30 @@ class MulliganError(Exception):
 
 
 class BadInput(MulliganError):
-    """What was given cannot be accepted. ``problems`` has one line per error."""
+    """What was given cannot be accepted. ``problems`` has every one that was found."""
 
-    def __init__(self, *problems: str) -> None:
-        self.problems = problems
-        super().__init__("\n".join(problems))
+    def __init__(self, *problems: Problem | str) -> None:
+        """A text is a problem of the whole: one sentence."""
+        self.problems: tuple[Problem, ...] = tuple(
+            Problem(each) if isinstance(each, str) else each for each in problems
+        )
+        super().__init__("\n".join(map(str, self.problems)))
+
+    @classmethod
+    def at(cls, path: str | FieldPath, message: str, code: ProblemCode = "invalid") -> Self:
+        """One problem of one field. A text is a path of names: ``"workspace.path"``."""
+        return cls(Problem.at(path, message, code))
+
+    def has(self, code: ProblemCode) -> bool:
+        """Whether one of the problems is of this kind."""
+        return any(problem.code == code for problem in self.problems)
+
+
+def refuse(problems: Iterable[Problem]) -> None:
+    """BadInput with all of these, if there are any."""
+    found = tuple(problems)
+    if found:
+        raise BadInput(*found)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mulligan.policies.edits.suite import Suite, SuiteRuns, SuiteScores
+from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.appliers import FileChange
 
 __all__ = ["Measurer", "Suite", "SuiteRuns", "SuiteScores"]
@@ -24,12 +25,12 @@ __all__ = ["Measurer", "Suite", "SuiteRuns", "SuiteScores"]
 class Measurer(Protocol):
     """Runs a suite on states of a tree. Asking twice for the same does nothing twice."""
 
-    def problems(self, suite: Suite, root: Path) -> list[str]:
-        """Everything that keeps the suite from being run on this tree, as ``field: problem``."""
+    def problems(self, suite: Suite, root: Path) -> list[Problem]:
+        """Everything that keeps the suite from being run on this tree."""
         ...
 
-    def forbidden(self, suite: Suite) -> list[str]:
-        """What of it may not be run here, whatever the tree holds, as ``field: problem``."""
+    def forbidden(self, suite: Suite) -> list[Problem]:
+        """What of it may not be run here, whatever the tree holds."""
         ...
 
     def snapshot(self, root: Path, changes: Sequence[FileChange] = ()) -> str:

@@ -12,7 +12,8 @@ from playwright.sync_api import expect
 from support.console_server import Served, new_token, served
 from support.ledger_scenario import SettingsMaker
 
-from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.read_job import read_job
+from mulligan.tasks.jobs.submit import submit_jobs
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from mulligan.console.http.context import ConsoleContext
-from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.read_job import read_job
+from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.local.local_stack import local_stack
 from support.waiting import wait_for

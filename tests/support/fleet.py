@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.policies.jobs.job import TERMINAL
-from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.read_job import read_job
+from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.queues import Pool

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mulligan.policies.jobs.job import Job, RunnerSpec
+from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.attempt import SLACK
 from mulligan.tasks.jobs.recheck import recheck_time
 from mulligan.tasks.jobs.verify import verification_time
@@ -36,13 +37,14 @@ def answer_time(
     if spec.profile is not None and overridden:
         _only_lowered(own, spec.profile, runners, settings)
     if own > settings.hard_limit - slack:
-        place = "timeout"
-        if spec.profile is not None and not overridden:
-            place = f"profile: [runners.{spec.profile}] of mulligan.toml: timeout"
-        raise BadInput(
-            f"runner.{place}: {own:g} s and {slack:g} s of slack is more than hard_limit"
-            f" {settings.hard_limit:g} s; {_FIX}"
+        message = (
+            f"{own:g} s and {slack:g} s of slack is more than hard_limit {settings.hard_limit:g} s;"
+            f" {_FIX}"
         )
+        if spec.profile is not None and not overridden:
+            where = f"[runners.{spec.profile}] of mulligan.toml: timeout"
+            raise BadInput.at("runner.profile", f"{where}: {message}")
+        raise BadInput.at("runner.timeout", message)
     return own
 
 
@@ -51,10 +53,11 @@ def _only_lowered(own: float, name: str, runners: RunnerRegistry, settings: Sett
     profile = runners.resolve(RunnerSpec(profile=name), allow_inline=settings.allow_inline)
     given = defaults_of(profile).timeout or settings.runner_timeout
     if own > given:
-        raise BadInput(
-            f"runner.timeout: {own:g} s is more than the {given:g} s of the profile {name!r}, which"
-            f" a job may only lower; leave it out, or raise it in [runners.{name}] of mulligan.toml"
+        message = (
+            f"{own:g} s is more than the {given:g} s of the profile {name!r}, which a job may only"
+            f" lower; leave it out, or raise it in [runners.{name}] of mulligan.toml"
         )
+        raise BadInput.at("runner.timeout", message, "not_allowed")
 
 
 def _slack(settings: Settings) -> float:
@@ -62,8 +65,8 @@ def _slack(settings: Settings) -> float:
     return min(SLACK, settings.hard_limit / 2)
 
 
-def verifier_problem(verifier: Verifier, *, settings: Settings) -> str | None:
-    """What is wrong with the time that a slow verifier may take, as ``field: problem``.
+def verifier_problem(verifier: Verifier, *, settings: Settings) -> Problem | None:
+    """What is wrong with the time that a slow verifier may take.
 
     One that does not say how long it takes is believed to fit.
     """
@@ -72,15 +75,16 @@ def verifier_problem(verifier: Verifier, *, settings: Settings) -> str | None:
     seconds = verification_time(verifier)
     if seconds <= settings.hard_limit:
         return None
-    return (
-        f"timeout: with it a verification may take {seconds:g} s, more than hard_limit"
+    message = (
+        f"with it a verification may take {seconds:g} s, more than hard_limit"
         f" {settings.hard_limit:g} s; {_FIX}"
     )
+    return Problem.at("timeout", message)
 
 
 def recheck_problem(
     job: Job, verifiers: Sequence[Verifier], *, answer: float, settings: Settings
-) -> str | None:
+) -> Problem | None:
     """A delayed verification runs everything in one claim; a type that is exempt has none."""
     if job.task_type in settings.exempt_task_types:
         return None
@@ -89,7 +93,8 @@ def recheck_problem(
     seconds = recheck_time(said, asking=answer + _slack(settings) if asking else 0.0)
     if seconds <= settings.hard_limit:
         return None
-    return (
-        f"delayed_verification: everything it runs may take {seconds:g} s together, more than"
-        f" hard_limit {settings.hard_limit:g} s; lower the timeouts or raise MULLIGAN_HARD_LIMIT"
+    message = (
+        f"everything it runs may take {seconds:g} s together, more than hard_limit"
+        f" {settings.hard_limit:g} s; lower the timeouts or raise MULLIGAN_HARD_LIMIT"
     )
+    return Problem.at("delayed_verification", message)

@@ -1,13 +1,16 @@
-"""The door of this installation: which runners, commands and workspaces a job may name."""
+"""Admission here: which runners, commands and workspaces a job may name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.jobs.job import Job, VerifierSpec, Workspace
-from mulligan.tasks.jobs.submit import Intake
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.read_job import Check
+from mulligan.tasks.jobs.submit import Intake, JobRules
+from mulligan.tasks.jobs.validation_errors import did_you_mean
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Ledger, Publication
@@ -30,24 +33,22 @@ def resolve_command(spec: VerifierSpec, settings: Settings) -> VerifierSpec:
     name = spec.options.get("command")
     if name is None:
         if not settings.allow_inline and spec.options.get("argv"):
-            raise BadInput(
-                "argv: a job may not define a command here: name one with `command:` from"
+            message = (
+                "a job may not define a command here: name one with `command:` from"
                 " [commands.NAME] of mulligan.toml, or set allow_inline = true there"
             )
+            raise BadInput.at("argv", message, "not_allowed")
         return spec
     if not isinstance(name, str) or name not in settings.commands:
-        raise BadInput(f"command: no command {name!r}{_hint(str(name), settings.commands)}")
+        hint = _hint(str(name), settings.commands)
+        raise BadInput.at("command", f"no command {name!r}{hint}", "unknown_name")
     rest = {k: v for k, v in spec.model_dump(mode="json").items() if k != "command"}
     return VerifierSpec.model_validate({**rest, **settings.commands[str(name)]})
 
 
-def _hint(name: str, known: dict[str, Any]) -> str:
-    from rapidfuzz import process  # only for a typo: a producer starts without it
-
-    near = process.extractOne(name, list(known), score_cutoff=65)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known are {', '.join(sorted(known))}" if known else "; mulligan.toml names none"
+def _hint(name: str, known: Mapping[str, Any]) -> str:
+    none = "; mulligan.toml names none"
+    return did_you_mean(name, sorted(known), list_known=True) if known else none
 
 
 def check_job(
@@ -57,7 +58,7 @@ def check_job(
     runners: RunnerRegistry,
     verifiers: VerifierRegistry,
     local_paths: bool,
-) -> list[str]:
+) -> list[Problem]:
     """Every problem of a job's runner, verifiers and workspace; contacts nothing."""
     found = runners.check(job.runner, allow_inline=settings.allow_inline)
     resolved = []
@@ -65,7 +66,7 @@ def check_job(
         try:
             resolved.append(resolve_command(spec, settings))
         except BadInput as error:
-            found += [f"verifiers[{index}].{problem}" for problem in error.problems]
+            found += [problem.below("verifiers", index) for problem in error.problems]
             resolved.append(VerifierSpec(id="json.object"))
     found += verifiers.check(resolved, job.workspace)
     found += contract_problems(job, verifiers.models)
@@ -82,11 +83,11 @@ def _time_problems(
     settings: Settings,
     runners: RunnerRegistry,
     verifiers: VerifierRegistry,
-) -> list[str]:
+) -> list[Problem]:
     """What cannot be done within one claim; asked of a job that is sound otherwise."""
     from mulligan.workers.admission import claim_time
 
-    found: list[str] = []
+    found: list[Problem] = []
     answer = 0.0
     try:
         runner = runners.resolve(job.runner, allow_inline=settings.allow_inline)
@@ -96,29 +97,34 @@ def _time_problems(
     built = [verifiers.build(spec) for spec in specs]
     for index, verifier in enumerate(built):
         if problem := claim_time.verifier_problem(verifier, settings=settings):
-            found.append(f"verifiers[{index}].{problem}")
+            found.append(problem.below("verifiers", index))
     whole = claim_time.recheck_problem(job, built, answer=answer, settings=settings)
     return [whole] if whole and not found else found
 
 
-def _check_workspace(workspace: Workspace, settings: Settings, *, local_paths: bool) -> list[str]:
+def _check_workspace(
+    workspace: Workspace, settings: Settings, *, local_paths: bool
+) -> list[Problem]:
     if workspace.profile is not None and workspace.profile not in settings.workspaces:
-        hint = _hint(workspace.profile, dict(settings.workspaces))
-        return [f"workspace.profile: no workspace {workspace.profile!r}{hint}"]
+        message = (
+            f"no workspace {workspace.profile!r}{_hint(workspace.profile, settings.workspaces)}"
+        )
+        return [Problem.at("workspace.profile", message, "unknown_name")]
     if workspace.path is not None and not local_paths and not settings.allow_inline:
-        return [
-            "workspace.path: a job from the queue may not name a path of this host: use"
-            " `profile:` with a name from [workspaces] of mulligan.toml"
-        ]
+        message = (
+            "a job from the queue may not name a path of this host: use `profile:` with a name"
+            " from [workspaces] of mulligan.toml"
+        )
+        return [Problem.at("workspace.path", message, "not_allowed")]
     path = workspace_path(workspace, settings)
     if path is None:
         return []
     if not path.is_dir():
-        return [f"workspace.path: there is no directory {path}"]
+        return [Problem.at("workspace.path", f"there is no directory {path}")]
     return _check_output(path, workspace)
 
 
-def _check_output(path: Path, workspace: Workspace) -> list[str]:
+def _check_output(path: Path, workspace: Workspace) -> list[Problem]:
     """What would keep an answer from becoming its file: better told before it is paid for."""
     from mulligan.workers.sandbox.workspace import output_path
 
@@ -136,12 +142,28 @@ def workspace_path(workspace: Workspace, settings: Settings) -> Path | None:
     return Path(workspace.path) if workspace.path is not None else None
 
 
+def offline_rules(settings: Settings) -> JobRules:
+    """The checks of this installation without a ledger, for jobs whose paths are on this host."""
+    from mulligan.workers.runners.runner_registry import RunnerRegistry
+    from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
+
+    runners = RunnerRegistry(profiles=settings.runners)
+    verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
+    return JobRules(
+        check=lambda job: check_job(
+            job, settings=settings, runners=runners, verifiers=verifiers, local_paths=True
+        ),
+        prompt_cap=settings.prompt_cap,
+        exempt_task_types=settings.exempt_task_types,
+    )
+
+
 def build_intake(
     settings: Settings,
     *,
     ledger: Ledger,
     publish: Callable[[Sequence[Publication]], None],
-    check: Callable[[Job], list[str]],
+    check: Check,
     blobs: Callable[[], BlobStore],
     models: ContractModels,
     exempt: Container[str] | None = None,
@@ -161,6 +183,8 @@ def build_intake(
         ledger=ledger,
         publish=publish,
         check=check,
+        prompt_cap=settings.prompt_cap,
+        exempt_task_types=settings.exempt_task_types if exempt is None else exempt,
         complete=lambda job: complete_contracts(job, models),
         snapshot=snapshot,
         new_id=lambda job: job_ids.job_id(
@@ -168,6 +192,4 @@ def build_intake(
             key=rows.key_of(job, settings),
             scope=rows.scope_of(job, settings),
         ),
-        prompt_cap=settings.prompt_cap,
-        exempt_task_types=settings.exempt_task_types if exempt is None else exempt,
     )

@@ -13,8 +13,9 @@ from celery.exceptions import Reject
 from kombu.entity import Queue
 
 from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.recheck import run_recheck
-from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Entry
@@ -154,9 +155,11 @@ def _register(app: Celery, process: WorkerProcess) -> None:
     def submit_job(self: StateTask, **job: Any) -> str:
         # The message's own id is the key otherwise: a redelivery makes no second job.
         key = job.get("idempotency_key") or self.request.id
-        read = read_job({**job, "idempotency_key": key})
+        intake = process.services.intake
+        raw = {**job, "idempotency_key": key}
+        jobs = read_jobs([raw], intake.problems, single=True)
         try:
-            return submit_jobs(process.services.intake, [read])[0].id
+            return submit_jobs(intake, jobs)[0].id
         except LedgerUnavailable as error:
             # The message is the only copy of the job, so it goes back; not in a hurry.
             log.error("a job stays on %s, which is tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - no trace: it is no bug

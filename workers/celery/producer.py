@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mulligan.policies.jobs.job import Job
+from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Ledger, Publication
 from mulligan.workers.admission.intake import build_intake
@@ -18,9 +19,9 @@ from mulligan.workers.settings.model import Settings
 
 
 def producer_intake(settings: Settings, ledger: Ledger, *, models: ContractModels) -> Intake:
-    """The door of a fleet as seen from outside: what a job names is checked by the workers."""
+    """The intake of a producer: what a job names is checked by the workers."""
 
-    def check(job: Job) -> list[str]:
+    def check(job: Job) -> list[Problem]:
         return contract_problems(job, models)
 
     def blobs() -> Any:

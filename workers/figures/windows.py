@@ -47,9 +47,9 @@ def parse_window(text: str, *, longest: float = LONGEST_WINDOW) -> int:
     try:
         seconds = parse_duration(text)
     except ValueError as error:
-        raise BadInput(f"window: {error}") from None
+        raise BadInput.at("window", f"{error}") from None
     if not isinstance(seconds, (int, float)) or not MINUTE <= seconds <= longest:
-        raise BadInput(f"window: {text!r} is not between 1m and {longest / 86400:g}d")
+        raise BadInput.at("window", f"{text!r} is not between 1m and {longest / 86400:g}d")
     return round(seconds)
 
 

@@ -113,7 +113,9 @@ def _request(wanted: JobFilter, limit: int, scan: int, cursor: str | None) -> di
     if cursor is not None:
         match = _CURSOR.match(cursor)
         if match is None:
-            raise BadInput("cursor: is not one that a page gave; leave it out for the first page")
+            raise BadInput.at(
+                "cursor", "is not one that a page gave; leave it out for the first page"
+            )
         newest, before = match.groups()
     return {
         "set": keys.jobs("", wanted.state),

@@ -21,5 +21,5 @@ def open_ledger(
         raise BadInput("no ledger: set MULLIGAN_LEDGER_URL or MULLIGAN_BROKER_URL")
     if not settings.ledger.startswith(("redis://", "rediss://", "unix://")):
         scheme = settings.ledger.partition(":")[0]
-        raise BadInput(f"ledger_url: the broker is {scheme}: name a Redis for the ledger, too")
+        raise BadInput.at("ledger_url", f"the broker is {scheme}: name a Redis for the ledger, too")
     return RedisLedger(connect(settings.ledger), settings, patience=patience, live=live)

@@ -14,8 +14,9 @@ from urllib.request import getproxies
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mulligan.policies.jobs.job import Decoding, Output, Seconds, Usage
+from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.errors import BadInput, TransportFault
+from mulligan.tasks.ports.errors import BadInput, TransportFault, refuse
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners import openai_client
 from mulligan.workers.runners.blocking import blocked, refusal
@@ -144,25 +145,25 @@ class OpenAIRunner:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Json]) -> OpenAIRunner:
-        """BadInput names every problem, those of fallbacks as ``fallbacks.0.field``."""
+        """BadInput names every problem, those of fallbacks too."""
         own = read_options(OpenAIOptions, options)
         shared = {key: value for key, value in options.items() if key != "fallbacks"}
-        runners, problems = [], []
+        runners: list[OpenAIRunner] = []
+        problems: list[Problem] = []
         for index, override in enumerate(own.fallbacks):
             try:
                 runners.append(cls(read_options(OpenAIOptions, shared | override)))
             except BadInput as error:
-                problems += [f"fallbacks.{index}.{problem}" for problem in error.problems]
-        if problems:
-            raise BadInput(*problems)
+                problems += [each.below("fallbacks", index) for each in error.problems]
+        refuse(problems)
         return cls(own, tuple(runners))
 
-    def probe(self) -> str | None:
-        """What would keep this runner from answering now, as ``field: problem``; asks no model."""
+    def probe(self) -> Problem | None:
+        """What would keep this runner from answering now; asks no model."""
         options = self._options
         secret = os.environ.get(options.api_key_env or "", "").strip() or None
         if options.api_key_env and (problem := _problem_of_key(options.api_key_env, secret)):
-            return f"api_key_env: {problem}"
+            return Problem.at("api_key_env", problem)
         parts = urlsplit(options.base_url)
         if getproxies() and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
             return None  # a proxy decides whether it can be reached
@@ -171,7 +172,8 @@ class OpenAIRunner:
             socket.create_connection((str(parts.hostname), port), timeout=_PROBE_SECONDS).close()
         except OSError as error:
             reason = error.strerror or str(error)
-            return f"base_url: {options.base_url} cannot be reached ({reason}): start it or fix it"
+            message = f"{options.base_url} cannot be reached ({reason}): start it or fix it"
+            return Problem.at("base_url", message)
         return None
 
     def answer(self, request: Request) -> Output:

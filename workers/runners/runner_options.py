@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from rapidfuzz import process
 
+from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json
-from mulligan.tasks.jobs.validation_errors import meaning
+from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.runners import Runner
 
@@ -38,13 +38,12 @@ def defaults_of(runner: Runner) -> RunnerDefaults:
 
 
 def read_options(model: type[Options], options: Mapping[str, Json]) -> Options:
-    """The options as a value, or BadInput with one ``field: problem`` line per error."""
+    """The options as a value, or BadInput with every problem."""
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:
-        fields = model.model_fields
-        lines = [_line(detail, fields) for detail in error.errors(include_url=False)]
-        raise BadInput(*lines) from None
+        found = problems_of(error, model, what="option")
+        raise BadInput(*map(_without_keys, found)) from None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -53,12 +52,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {best[0]!r}?" if best else ""
 
 
-def _line(detail: ErrorDetails, fields: Iterable[str]) -> str:
-    place = ".".join(str(part) for part in detail["loc"]) or "options"
-    if detail["type"] != "extra_forbidden":
-        return f"{place}: {meaning(detail)}"
-    name = str(detail["loc"][-1])
-    if name == "api_key":
-        return f"{place}: {_KEYS_ARE_NAMED}"
-    hint = did_you_mean(name, fields) if len(detail["loc"]) == 1 else ""
-    return f"{place}: unknown option{hint}"
+def _without_keys(problem: Problem) -> Problem:
+    """A key in the options is not a slip: say how keys are given."""
+    if problem.code == "unknown_field" and problem.path[-1] == "api_key":
+        return Problem(_KEYS_ARE_NAMED, problem.path, "not_allowed")
+    return problem

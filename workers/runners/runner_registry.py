@@ -10,9 +10,10 @@ from importlib.metadata import EntryPoint, entry_points
 from threading import Lock
 
 from mulligan.policies.jobs.job import EXTERNAL, RunnerSpec
+from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.tasks.ports.runners import Runner
 from mulligan.workers.runners.blocking import BlockedRunner, blocked
 from mulligan.workers.runners.runner_options import did_you_mean
@@ -25,7 +26,7 @@ _REMEMBERED_RUNNERS = 256
 
 #: ``[runners.NAME]`` of mulligan.toml: an inline definition for each name.
 Profiles = Mapping[str, Mapping[str, Json]]
-#: Builds a runner and contacts nothing. Bad options are ``BadInput("field: problem", …)``.
+#: Builds a runner and contacts nothing. A bad option is ``BadInput.at("option", "what is wrong")``.
 RunnerFactory = Callable[[Mapping[str, Json]], Runner]
 
 
@@ -37,11 +38,11 @@ class _Definition:
     #: The fields that the job itself set.
     overridden: frozenset[str] = frozenset()
 
-    def place(self, problem: str) -> str:
-        """A factory's ``field: problem`` under the name of whoever has to mend it."""
-        if self.profile is None or problem.partition(":")[0].partition(".")[0] in self.overridden:
-            return f"runner.{problem}"
-        return f"runner.profile: [runners.{self.profile}] of mulligan.toml: {problem}"
+    def place(self, problem: Problem) -> Problem:
+        """A factory's problem, at the place where it can be corrected."""
+        if self.profile is None or (problem.path[:1] and problem.path[0] in self.overridden):
+            return problem.below("runner")
+        return _in_profile(self.profile, problem)
 
 
 @dataclass
@@ -74,15 +75,15 @@ class RunnerRegistry:
         kind = self._definition(spec, [], allow_inline=allow_inline).kind
         return BlockedRunner(kind, runner.provider) if blocked(kind) else runner
 
-    def check(self, spec: RunnerSpec, *, allow_inline: bool) -> list[str]:
-        """Every problem of a spec as ``runner.field: problem``; nothing is contacted."""
+    def check(self, spec: RunnerSpec, *, allow_inline: bool) -> list[Problem]:
+        """Every problem of a job's runner; nothing is contacted."""
         try:
             self.resolve(spec, allow_inline=allow_inline)
         except BadInput as error:
             return list(error.problems)
         return []
 
-    def check_profiles(self) -> list[str]:
+    def check_profiles(self) -> list[Problem]:
         """Every problem of every profile, for ``doctor`` and for a worker's start."""
         return [
             problem
@@ -106,39 +107,39 @@ class RunnerRegistry:
         return sorted({*self._built_in(), *_plug_ins()})
 
     def _build(self, spec: RunnerSpec, *, allow_inline: bool) -> Runner:
-        problems: list[str] = []
+        problems: list[Problem] = []
         definition = self._definition(spec, problems, allow_inline=allow_inline)
         try:
             runner = self._factory(definition.kind)(definition.options)
         except BadInput as error:
             raise BadInput(*problems, *map(definition.place, error.problems)) from error
-        if problems:
-            raise BadInput(*problems)
+        refuse(problems)
         return runner
 
     def _definition(
-        self, spec: RunnerSpec, problems: list[str], *, allow_inline: bool
+        self, spec: RunnerSpec, problems: list[Problem], *, allow_inline: bool
     ) -> _Definition:
         """What to build; adds to ``problems`` what is wrong but leaves something to build."""
         if spec.profile is not None:
             return self._from_profile(spec.profile, spec.options, problems)
         if not allow_inline and spec.kind != EXTERNAL:
-            raise BadInput(
-                "runner.kind: a job may not define its runner here: name a profile"
-                f"{self._known_profiles()}, or set allow_inline = true in mulligan.toml"
+            message = (
+                f"a job may not define its runner here: name a profile{self._known_profiles()}, or"
+                " set allow_inline = true in mulligan.toml"
             )
+            raise BadInput.at("runner.kind", message, "not_allowed")
         return _Definition(spec.kind or "", spec.options)
 
     def _from_profile(
-        self, name: str, overrides: Mapping[str, Json], problems: list[str]
+        self, name: str, overrides: Mapping[str, Json], problems: list[Problem]
     ) -> _Definition:
         if name not in self.profiles:
             hint = did_you_mean(name, self.profiles) or self._known_profiles()
-            raise BadInput(f"runner.profile: no profile {name!r}{hint}")
+            raise BadInput.at("runner.profile", f"no profile {name!r}{hint}", "unknown_name")
         options = dict(self.profiles[name])
         kind = options.pop("kind", None)
         if not isinstance(kind, str):
-            raise BadInput(f"runner.profile: [runners.{name}] of mulligan.toml: kind: is missing")
+            raise BadInput(_in_profile(name, Problem.at("kind", "is required", "missing")))
         problems += [_refusal(field) for field in overrides if field not in SAFE_OVERRIDES]
         safe = {key: value for key, value in overrides.items() if key in SAFE_OVERRIDES}
         return _Definition(kind, options | safe, name, frozenset(safe))
@@ -157,7 +158,7 @@ class RunnerRegistry:
             return _plug_in_factory(plug_ins[kind])
         known = self.kinds()
         hint = did_you_mean(kind, known) or f"; known are {', '.join(known)}"
-        raise BadInput(f"kind: no runner {kind!r}{hint}")
+        raise BadInput.at("kind", f"no runner {kind!r}{hint}", "unknown_name")
 
     def _built_in(self) -> dict[str, RunnerFactory]:
         return {
@@ -199,11 +200,18 @@ def _scripted(options: Mapping[str, Json]) -> Runner:
     return ScriptedRunner.from_options(options)
 
 
-def _refusal(name: str) -> str:
-    return (
-        f"runner.{name}: a job may not change this of a profile"
-        f" (only {', '.join(sorted(SAFE_OVERRIDES))}); set it in mulligan.toml"
+def _refusal(name: str) -> Problem:
+    message = (
+        f"a job may not change this of a profile (only {', '.join(sorted(SAFE_OVERRIDES))}); set it"
+        " in mulligan.toml"
     )
+    return Problem(message, ("runner", name), "not_allowed")
+
+
+def _in_profile(name: str, problem: Problem) -> Problem:
+    """A problem of mulligan.toml, told of the job that names the profile."""
+    message = f"[runners.{name}] of mulligan.toml: {problem}"
+    return Problem(message, ("runner", "profile"), problem.code)
 
 
 def _plug_ins() -> dict[str, EntryPoint]:
@@ -221,8 +229,7 @@ def _plug_in_factory(point: EntryPoint) -> RunnerFactory:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise BadInput(
-                f"kind: the plug-in {point.name!r} ({point.value}) failed: {reason}"
-            ) from error
+            message = f"the plug-in {point.name!r} ({point.value}) failed: {reason}"
+            raise BadInput.at("kind", message) from error
 
     return build

@@ -66,14 +66,14 @@ def read_diff(data: bytes) -> TreeDiff:
     try:
         manifest = json.loads(entry.content) if entry else {}
         if manifest["format"] != _FORMAT:
-            raise BadInput(f"diff: format {manifest['format']!r} is not known")
+            raise BadInput.at("diff", f"format {manifest['format']!r} is not known")
         return TreeDiff(
             changed=tree,
             deleted=tuple(str(name) for name in manifest["deleted"]),
             refused=tuple(str(line) for line in manifest["refused"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise BadInput("diff: damaged or not a diff") from error
+        raise BadInput.at("diff", "damaged or not a diff") from error
 
 
 def apply_diff(directory: Path, data: bytes) -> TreeDiff:

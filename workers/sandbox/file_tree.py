@@ -67,10 +67,11 @@ def read_tree(
             continue
         total += len(node.content)
         if max_bytes is not None and total > max_bytes:
-            raise BadInput(
-                f"workspace: {root} has more than {total} bytes in its files,"
-                f" {max_bytes} are allowed; leave out what the job does not need"
+            message = (
+                f"{root} has more than {total} bytes in its files, {max_bytes} are allowed; leave"
+                " out what the job does not need"
             )
+            raise BadInput.at("workspace", message, "too_long")
         tree[name] = node
     return tree
 
@@ -145,11 +146,11 @@ def decode_tree(data: bytes, *, max_bytes: int = 1 << 30) -> dict[str, TreeNode]
     try:
         raw = inflater.decompress(data, max_bytes)
         if inflater.unconsumed_tail or not inflater.eof:
-            raise BadInput(f"archive: larger than {max_bytes} bytes, or cut off")
+            raise BadInput.at("archive", f"larger than {max_bytes} bytes, or cut off")
         with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
             return {member.name: _decode_node(archive, member) for member in archive}
     except (zlib.error, tarfile.TarError) as error:
-        raise BadInput(f"archive: damaged: {error}") from error
+        raise BadInput.at("archive", f"damaged: {error}") from error
 
 
 def _decode_node(archive: tarfile.TarFile, member: tarfile.TarInfo) -> TreeNode:

@@ -12,7 +12,13 @@ from mulligan.policies.repair.free_repair import Coercion, strip_code_fence
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.workers.sandbox.diff import apply_diff, make_diff
-from mulligan.workers.sandbox.file_tree import decode_tree, encode_tree, read_tree, write_tree
+from mulligan.workers.sandbox.file_tree import (
+    TreeRefused,
+    decode_tree,
+    encode_tree,
+    read_tree,
+    write_tree,
+)
 from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.protection import Protection
 
@@ -47,13 +53,17 @@ def pack(path: Path, *, max_bytes: int) -> bytes:
     """A directory as deterministic bytes; BadInput if it is missing, unsafe or too large."""
     if not path.is_dir():
         what = "is not a directory" if path.exists() else "does not exist"
-        raise BadInput(f"workspace.path: {path} {what}")
-    data = encode_tree(read_tree(path, max_bytes=max_bytes * _UNPACKED_FACTOR))
+        raise BadInput.at("workspace.path", f"{path} {what}")
+    try:
+        data = encode_tree(read_tree(path, max_bytes=max_bytes * _UNPACKED_FACTOR))
+    except TreeRefused as error:
+        raise BadInput.at("workspace.path", str(error)) from error
     if len(data) > max_bytes:
-        raise BadInput(
-            f"workspace.path: {path} is {len(data)} bytes when packed, {max_bytes} are allowed;"
-            " leave out what the job does not need"
+        message = (
+            f"{path} is {len(data)} bytes when packed, {max_bytes} are allowed; leave out what the"
+            " job does not need"
         )
+        raise BadInput.at("workspace.path", message, "too_long")
     return data
 
 
@@ -95,12 +105,14 @@ def output_path(directory: Path, workspace: Workspace) -> Path | None:
     root = directory.resolve()
     target = (root / name).resolve()
     if not target.is_relative_to(root) or target == root:
-        raise BadInput(f"workspace.output_file: {name} leaves the workspace")
+        raise BadInput.at("workspace.output_file", f"{name} leaves the workspace")
     if target.is_dir():
-        raise BadInput(f"workspace.output_file: {name} is a directory; name a file in it")
+        raise BadInput.at("workspace.output_file", f"{name} is a directory; name a file in it")
     for above in target.relative_to(root).parents:
         if (root / above).exists() and not (root / above).is_dir():
-            raise BadInput(f"workspace.output_file: {name}: {above} is a file, not a directory")
+            raise BadInput.at(
+                "workspace.output_file", f"{name}: {above} is a file, not a directory"
+            )
     return target
 
 

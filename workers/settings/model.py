@@ -6,7 +6,7 @@ can ask for its group alone (docs/decisions/0016).
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import PrivateAttr, ValidationError
@@ -17,7 +17,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from mulligan.tasks.jobs.validation_errors import meaning
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.validation_errors import did_you_mean, problem_of
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.settings.alert_settings import AlertSettings
 from mulligan.workers.settings.config_file import read_file
@@ -85,21 +86,26 @@ class Settings(
         return init_settings, env_settings, InitSettingsSource(settings_cls, read_file())
 
 
+@dataclass(frozen=True)
+class SettingProblem(Problem):
+    """A problem of a setting, wherever its value came from."""
+
+    def __str__(self) -> str:
+        return f"setting {super().__str__()}"
+
+
 def load_settings(**overrides: Any) -> Settings:
-    """The settings in force, or BadInput with one line per bad value."""
+    """The settings in force, or BadInput with every bad value."""
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        raise BadInput(*(_explain(item) for item in error.errors())) from None
+        raise BadInput(*map(_setting_problem, error.errors())) from None
 
 
-def _explain(item: Any) -> str:
-    name = ".".join(str(part) for part in item["loc"])
-    if item["type"] == "value_error":
-        # Our own words say what is wrong; an address may have a password in it.
-        return f"setting {name}: {meaning(item)}"
-    if item["type"] != "extra_forbidden":
-        return f"setting {name}: {meaning(item)} (got {item['input']!r})"
-    near = get_close_matches(name, list(Settings.model_fields), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"setting {name}: there is no such setting{hint}"
+def _setting_problem(item: Any) -> SettingProblem:
+    # Our own words say what is wrong; an address may have a password in it.
+    problem = problem_of(item, what="setting", show_value=item["type"] != "value_error")
+    hint = ""
+    if problem.code == "unknown_field":
+        hint = did_you_mean(str(problem.path[-1]), list(Settings.model_fields))
+    return SettingProblem(problem.message + hint, problem.path, problem.code)

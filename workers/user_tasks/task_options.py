@@ -9,7 +9,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from rapidfuzz import fuzz, process
 
 from mulligan.policies.jobs.job import Name, PolicySpec, VerifierSpec
-from mulligan.tasks.jobs.submit import explain
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.submit import TOO_FEW_ATTEMPTS
+from mulligan.tasks.jobs.validation_errors import problem_of, problems_of
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.user_tasks.task_route import TaskMode
 from mulligan.workers.contract_models import ContractModels, schema_of
@@ -29,7 +31,7 @@ _OF_THE_APP = ("acks_late", "reject_on_worker_lost", "retry_on_worker_lost", "ig
 
 
 def refuse_bad_options(task: type, base: type, settings: Settings) -> None:
-    """BadInput with a line for each option of a task that cannot be meant as it is given."""
+    """BadInput with every invalid option of a task."""
     given = given_options(task, base)
     name = given.get("name") or task.__name__
     problems = [
@@ -59,7 +61,7 @@ def leave_to_the_app(task: type, base: type) -> None:
             setattr(task, name, None)  # Celery fills it in from the app's configuration
 
 
-def _slips(given: Mapping[str, Any], base: type) -> Iterator[str]:
+def _slips(given: Mapping[str, Any], base: type) -> Iterator[Problem]:
     """Options that are nearly ours: as they stand, they would do nothing."""
     # Not hasattr: to ask Celery's base for its app binds it to one.
     known = {name for each in base.__mro__ for name in vars(each)}.union(_WORDS)
@@ -70,82 +72,85 @@ def _slips(given: Mapping[str, Any], base: type) -> Iterator[str]:
         is_mode = isinstance(value, str) and value in _MODES
         meant = near[0] if near else "mode" if is_mode else None
         if meant:
-            yield f"{name}: there is no such option; did you mean {meant!r}?"
+            message = f"there is no such option; did you mean {meant!r}?"
+            yield Problem(message, (name,), "unknown_field")
 
 
-def _mode(task: Any) -> Iterator[str]:
+def _mode(task: Any) -> Iterator[Problem]:
     if task.mode not in _MODES:
         hint = did_you_mean(str(task.mode), _MODES)
-        yield f'mode: is "enforce" or "observe", not {task.mode!r}{hint}'
+        yield Problem.at("mode", f'is "enforce" or "observe", not {task.mode!r}{hint}')
 
 
 def task_type_of(task: Any, name: str) -> str:
     return str(task.task_type or as_name(name))
 
 
-def _policy(task: Any, settings: Settings, *, task_type: str) -> Iterator[str]:
+def _policy(task: Any, settings: Settings, *, task_type: str) -> Iterator[Problem]:
     policy = task.policy
     if isinstance(policy, Mapping):
         try:
             policy = read_options(PolicySpec, policy)
         except BadInput as error:
-            yield from (f"policy.{problem}" for problem in error.problems)
+            yield from (problem.below("policy") for problem in error.problems)
             return
     if not isinstance(policy, PolicySpec):
-        yield f'policy: is a mapping such as {{"max_attempts": 4}}, not {policy!r}'
+        message = f'is a mapping such as {{"max_attempts": 4}}, not {policy!r}'
+        yield Problem.at("policy", message, "wrong_type")
     elif policy.max_attempts < 2 and task_type not in settings.exempt_task_types:
-        yield (
-            "policy.max_attempts: must be 2 or more, because a score below 70 is always retried"
-            " once; or add the task type to exempt_task_types"
-        )
+        yield Problem.at("policy.max_attempts", TOO_FEW_ATTEMPTS)
 
 
-def _task_type(task: Any) -> Iterator[str]:
+def _task_type(task: Any) -> Iterator[Problem]:
     if task.task_type is None:
         return
     try:
         TypeAdapter(Name).validate_python(task.task_type)
     except ValidationError as error:
-        yield f"task_type: {error.errors()[0]['msg']} (got {task.task_type!r})"
+        yield problem_of(error.errors()[0], show_value=True).below("task_type")
 
 
-def _verifiers(task: Any, settings: Settings) -> Iterator[str]:
+def _verifiers(task: Any, settings: Settings) -> Iterator[Problem]:
     if isinstance(task.verifiers, str) or not isinstance(task.verifiers, Sequence):
-        yield f"verifiers: is a list, such as verifiers=[Person], not {task.verifiers!r}"
+        message = f"is a list, such as verifiers=[Person], not {task.verifiers!r}"
+        yield Problem.at("verifiers", message, "wrong_type")
         return
     registry = VerifierRegistry(models=ContractModels(settings.model_modules))
     for index, check in enumerate(task.verifiers):
         for problem in _check(check, registry):
-            yield f"verifiers[{index}]{problem}"
+            yield problem.below("verifiers", index)
 
 
-def _check(check: Any, registry: VerifierRegistry) -> Iterator[str]:
-    """What is wrong with one verifier, from its place on: ``.id: …`` or ``: …``."""
+def _check(check: Any, registry: VerifierRegistry) -> Iterator[Problem]:
+    """What is wrong with one verifier."""
     if isinstance(check, type) and issubclass(check, BaseModel):
         try:
             schema_of(check)
         except BadInput as error:
-            yield from (f": {problem}" for problem in error.problems)
+            yield from error.problems
     elif isinstance(check, str | Mapping):
         try:
             spec = VerifierSpec.model_validate(check)
         except ValidationError as error:
-            yield from (f".{explain(item)}" for item in error.errors(include_url=False))
+            yield from problems_of(error, VerifierSpec)
             return
-        for problem in registry.check([spec], None):
-            yield problem.removeprefix("verifiers[0]")
+        yield from registry.check_one(spec, None)
     elif isinstance(check, type) or not callable(check):
-        yield f": is a pydantic model, an id, a mapping or a function, not {check!r}"
+        message = f"is a pydantic model, an id, a mapping or a function, not {check!r}"
+        yield Problem(message, code="wrong_type")
 
 
-def _second_authority(task: Any, given: Mapping[str, Any]) -> Iterator[str]:
+def _second_authority(task: Any, given: Mapping[str, Any]) -> Iterator[Problem]:
     """Celery's own retries: an enforced task is retried by its policy alone."""
     count = given.get("max_retries")
     runs = count + 1 if isinstance(count, int) and count > 0 else 4
     instead = f'remove it and say policy={{"max_attempts": {runs}}}, or keep it with mode="observe"'
     if getattr(task, "autoretry_for", ()):
-        yield f"autoretry_for: mulligan alone retries this task: {instead}"
+        message = f"mulligan alone retries this task: {instead}"
+        yield Problem.at("autoretry_for", message, "not_allowed")
     if "max_retries" in given:
-        yield f"max_retries: mulligan alone retries this task: {instead}"
+        message = f"mulligan alone retries this task: {instead}"
+        yield Problem.at("max_retries", message, "not_allowed")
     if given.get("retry_on_worker_lost"):
-        yield 'retry_on_worker_lost: the sweep does that: remove it, or keep it with mode="observe"'
+        message = 'the sweep does that: remove it, or keep it with mode="observe"'
+        yield Problem.at("retry_on_worker_lost", message, "not_allowed")

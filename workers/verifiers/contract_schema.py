@@ -15,6 +15,7 @@ from jsonschema_rs import ValidationErrorKind
 from pydantic import ConfigDict, Field
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
@@ -48,7 +49,7 @@ class Contract:
         try:
             canonical = json.dumps(schema, sort_keys=True, separators=(",", ":"))
         except (TypeError, ValueError) as error:
-            raise BadInput(f"schema: not JSON: {error}") from error
+            raise BadInput.at("schema", f"not JSON: {error}") from error
         return _compile(canonical)
 
     def errors(self, value: Json) -> list[Finding]:
@@ -83,13 +84,13 @@ def _check_against_metaschema(schema: Schema) -> None:
     """Refuse an invalid schema with all of its errors; jsonschema-rs alone names the first."""
     draft = schema.get("$schema", _DRAFT_2020_12) if isinstance(schema, dict) else _DRAFT_2020_12
     if not isinstance(draft, str):
-        raise BadInput("schema.$schema: must be the address of a draft")
+        raise BadInput.at("schema.$schema", "must be the address of a draft")
     try:
         metaschema = jsonschema_rs.validator_for({"$schema": draft, "$ref": draft}, offline=True)
     except ValueError as error:
-        raise BadInput(
-            f"schema.$schema: {brief(draft)!r} is not a known draft;"
-            " use 2020-12 or draft-07, or leave it out"
+        raise BadInput.at(
+            "schema.$schema",
+            f"{brief(draft)!r} is not a known draft; use 2020-12 or draft-07, or leave it out",
         ) from error
     # The metaschema is made of parts, and one mistake may break several of them alike.
     problems = dict.fromkeys(_schema_problem(error) for error in metaschema.iter_errors(schema))
@@ -97,11 +98,10 @@ def _check_against_metaschema(schema: Schema) -> None:
         raise BadInput(*problems)
 
 
-def _schema_problem(error: ValueError) -> str:
+def _schema_problem(error: ValueError) -> Problem:
     if not isinstance(error, jsonschema_rs.ValidationError):
-        return f"schema: {error}"
-    place = ".".join(["schema", *map(str, error.instance_path)])
-    return f"{place}: {brief(error.message)}"
+        return Problem.at("schema", str(error))
+    return Problem(brief(error.message), ("schema", *error.instance_path))
 
 
 class ContractSchema:
@@ -134,7 +134,7 @@ class ContractSchema:
         if schema is None and self._model is not None:
             schema = schema_of(self._model)
         if schema is None:
-            raise BadInput("schema: Field required, or name a model")
+            raise BadInput.at("schema", "is required, or name a model", "missing")
         self._contract = Contract.of(schema)
 
     def verify(self, candidate: Candidate) -> VerificationResult:

@@ -66,7 +66,7 @@ class EditsPlan:
     ) -> None:
         del limits  # nothing of the answer is run
         if options.config != "." and escapes(options.config):
-            raise BadInput("config: must stay inside the workspace")
+            raise BadInput.at("config", "must stay inside the workspace")
         self.options = options
         self._blobs = blobs
         self._root = root

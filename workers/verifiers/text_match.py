@@ -62,7 +62,7 @@ class TextMatch:
             ignore_case = self.options.ignore_case
             return tuple(BoundedRegex(pattern, ignore_case=ignore_case) for pattern in patterns)
         except BadInput as error:
-            raise BadInput(f"{field}: {error}") from error
+            raise BadInput(*(problem.below(field) for problem in error.problems)) from error
 
     def verify(self, candidate: Candidate) -> VerificationResult:
         started = perf_counter()

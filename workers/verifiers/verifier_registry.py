@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from pydantic import BaseModel, ValidationError
-from rapidfuzz import process as fuzzy
 
 from mulligan.policies.jobs.job import VerifierSpec, Workspace
-from mulligan.tasks.jobs.validation_errors import meaning
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.validation_errors import did_you_mean, problems_of
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.verifiers import Verifier
@@ -106,27 +106,29 @@ class VerifierRegistry:
         surroundings = {"models": self.models} if getattr(cls, "needs_models", False) else {}
         return cls(_options(cls, json.loads(options)), **surroundings)
 
-    def check(self, specs: Sequence[VerifierSpec], workspace: Workspace | None) -> list[str]:
+    def check(self, specs: Sequence[VerifierSpec], workspace: Workspace | None) -> list[Problem]:
         """All problems of a job's verifiers in one pass; none means that all can be built."""
         problems = [
-            f"verifiers[{index}]{problem}"
+            problem.below("verifiers", index)
             for index, spec in enumerate(specs)
-            for problem in self._problems(spec, workspace)
+            for problem in self.check_one(spec, workspace)
         ]
         return problems + _protected_output(workspace)
 
-    def _problems(self, spec: VerifierSpec, workspace: Workspace | None) -> list[str]:
+    def check_one(self, spec: VerifierSpec, workspace: Workspace | None) -> list[Problem]:
+        """All problems of one verifier."""
         try:
             cls = self._class(spec.id)
         except BadInput as error:
-            return [f".id: {error}"]
+            return list(error.problems)
         problems = []
         if getattr(cls, "needs_workspace", False) and workspace is None:
-            problems.append(f": {spec.id} needs a workspace; give the job workspace: {{path: …}}")
+            message = f"{spec.id} needs a workspace; give the job workspace: {{path: …}}"
+            problems.append(Problem(message, code="missing"))
         try:
             self.build(spec)
         except BadInput as error:
-            problems += [f".{problem}" for problem in error.problems]
+            problems += error.problems
         return problems
 
     def _class(self, verifier_id: str) -> VerifierClass:
@@ -137,64 +139,49 @@ class VerifierRegistry:
     def _load(self, verifier_id: str) -> VerifierClass:
         entry = self._plugins.get(verifier_id)
         if entry is None:
-            raise BadInput(_unknown(verifier_id, self.names(), "verifier"))
+            hint = did_you_mean(verifier_id, self.names(), list_known=True)
+            raise BadInput.at("id", f"unknown verifier {verifier_id!r}{hint}", "unknown_name")
         try:
             loaded = entry.load()
         except Exception as error:  # a plug-in may fail in any way; the message must name it
-            raise BadInput(
-                f"the plug-in {entry.name} ({entry.value}) cannot be loaded:"
-                f" {type(error).__name__}: {error}"
-            ) from error
+            reason = f"{type(error).__name__}: {error}"
+            message = f"the plug-in {entry.name} ({entry.value}) cannot be loaded: {reason}"
+            raise BadInput.at("id", message) from error
         options = getattr(loaded, "Options", None)
         if not (isinstance(options, type) and issubclass(options, BaseModel)):
-            raise BadInput(
-                f"the plug-in {entry.name} ({entry.value}) is not a verifier:"
-                " it has no pydantic model Options"
+            message = (
+                f"the plug-in {entry.name} ({entry.value}) is not a verifier: it has no pydantic"
+                " model Options"
             )
+            raise BadInput.at("id", message)
         return cast(VerifierClass, loaded)
 
 
-def _protected_output(workspace: Workspace | None) -> list[str]:
+def _protected_output(workspace: Workspace | None) -> list[Problem]:
     """An answer that becomes a protected file would be replaced before anything checks it."""
     if workspace is None or workspace.output_file is None:
         return []
     if not Protection(workspace.protect).covers(workspace.output_file):
         return []
-    return [
-        f"workspace.output_file: {workspace.output_file} is a protected file; choose another one"
-        " or change workspace.protect"
-    ]
+    message = (
+        f"{workspace.output_file} is a protected file; choose another one or change"
+        " workspace.protect"
+    )
+    return [Problem.at("workspace.output_file", message, "not_allowed")]
 
 
 def _canonical(spec: VerifierSpec) -> str:
     try:
         return json.dumps(spec.options, sort_keys=True)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"options: not JSON: {error}") from error
+        raise BadInput(f"the options are not JSON: {error}") from error
 
 
 def _options(cls: VerifierClass, options: dict[str, Any]) -> BaseModel:
     try:
         return cls.Options.model_validate(options)
     except ValidationError as error:
-        own = [field.alias or name for name, field in cls.Options.model_fields.items()]
-        # What every verifier has is told too: a misspelt one of those is found here as well.
-        known = own + [name for name in VerifierSpec.model_fields if name != "id"]
-        raise BadInput(*(_told(problem, known) for problem in error.errors())) from error
-
-
-def _told(problem: Any, known: list[str]) -> str:
-    """``timeout: Input should be a valid number``, as pydantic has it, in one line."""
-    place = ".".join(str(part) for part in problem["loc"]) or "options"
-    if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
-        return f"{place}: {_unknown(place, known, 'option')}"
-    return f"{place}: {meaning(problem)}"
-
-
-def _unknown(name: str, known: list[str], what: str) -> str:
-    """One line that names the nearest known name, or all of them."""
-    nearest = fuzzy.extractOne(name, known, score_cutoff=60)
-    if nearest:
-        return f"unknown {what} {name!r}; did you mean {nearest[0]!r}?"
-    choices = ", ".join(known) or "none"
-    return f"unknown {what} {name!r}; there are: {choices}"
+        # A misspelt field of every verifier is found here as well, so those are suggested too.
+        shared = [name for name in VerifierSpec.model_fields if name != "id"]
+        found = problems_of(error, cls.Options, what="option", also=shared, list_known=True)
+        raise BadInput(*found) from error

@@ -23,7 +23,7 @@ from mulligan.policies.repair.instruction import (
     reduce_failure_to_repair,
     repair_instruction_to_dict,
 )
-from mulligan.tasks.jobs.validation_errors import explain
+from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.ports.errors import BadInput
 
 
@@ -79,7 +79,7 @@ def _record(text: str, file: str, attempt: int) -> Any:
         _check_findings(payload)
         return classify_failure(payload, source="task", attempt=attempt)
     except ValidationError as error:
-        problems = (explain(item, whole="failure") for item in error.errors())
+        problems = map(problem_of, error.errors())
         raise BadInput(*(f"{file}: {problem}" for problem in problems)) from None
     except (ValueError, TypeError) as error:
         raise BadInput(f"{file}: {error}") from None

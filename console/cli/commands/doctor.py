@@ -55,7 +55,7 @@ def _examine() -> Iterator[Check]:
         settings = load_settings()
     except BadInput as error:
         for problem in error.problems:
-            yield fail("settings", problem, _MEND)
+            yield fail("settings", str(problem), _MEND)
         return
     yield from check_host(settings)
     yield from _examine_fleet(settings)
@@ -76,7 +76,7 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
             yield from check_workers(backend.app, expected=expected)
     except BadInput as error:
         for problem in error.problems:
-            yield fail("settings", problem, _MEND)
+            yield fail("settings", str(problem), _MEND)
     except NoBroker:
         yield ok("broker", "none configured; `mulligan run` and `mulligan up` start their own")
     except LedgerUnavailable as error:

@@ -79,7 +79,7 @@ def show(
     with open_located_ledger(settings) as ledger:
         view = find_job(ledger, ref, partitions=settings.partitions)
     if attempt is not None and attempt > len(view.attempts):
-        raise BadInput(f"--attempt: the job has {len(view.attempts)} attempts")
+        raise BadInput.at("--attempt", f"the job has {len(view.attempts)} attempts")
     if json:
         screen.emit(job_document(view))
     else:

@@ -44,10 +44,9 @@ def lint(
 def _print(found: LintReport) -> None:
     console = screen.out()
     for each in found.all:
-        before, word, after = str(each).partition(f" {each.severity}: ")
-        console.print(before, end="", soft_wrap=True)
-        console.print(word, end="", style=_STYLES[each.severity])
-        console.print(after, soft_wrap=True)
+        console.print(f"{each.place}: ", end="", soft_wrap=True)
+        console.print(f"{each.severity}: ", end="", style=_STYLES[each.severity])
+        console.print(each.text, soft_wrap=True)
     errors, warnings = found.count("error"), found.count("warning")
     looked_at = f"{counted(found.jobs, 'job')} in {counted(found.files, 'file')}"
     if errors or warnings:

@@ -12,7 +12,7 @@ from mulligan.console.cli.exit_codes import ExitCode, stop_on_signals
 from mulligan.console.cli.options import Files, Json, Timeout
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.summary import print_summary
-from mulligan.console.cli.submission import run_document, submit_and_wait
+from mulligan.console.cli.submission import offline_check, run_document, submit_and_wait
 from mulligan.console.jobfiles.job_file import find_jobs
 from mulligan.workers.settings.model import load_settings
 
@@ -36,7 +36,7 @@ def run(
     If no broker is configured, it starts its own Redis and workers and stops them at the end.
     """
     stop_on_signals()
-    found = find_jobs(files)
+    found = find_jobs(files, lambda: offline_check(own_workers=True))
     settings = load_settings()
     deadline = None if timeout is None else time.monotonic() + timeout
     with open_backend_for(settings, found) as backend:

@@ -12,7 +12,12 @@ from mulligan.console.cli.backend import CliBackend, open_running_backend
 from mulligan.console.cli.options import Files, Json, Timeout
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.summary import print_summary
-from mulligan.console.cli.submission import run_document, submit_and_wait, submit_found
+from mulligan.console.cli.submission import (
+    offline_check,
+    run_document,
+    submit_and_wait,
+    submit_found,
+)
 from mulligan.console.jobfiles.job_file import FoundJob, find_jobs
 from mulligan.workers.settings.model import load_settings
 
@@ -24,7 +29,7 @@ def submit(
     timeout: Timeout = None,
 ) -> None:
     """Submit jobs to the queue and print their ids."""
-    found = find_jobs(files)
+    found = find_jobs(files, lambda: offline_check(own_workers=False))
     with open_running_backend(load_settings()) as backend:
         if wait:
             _wait(backend, found, json=json, timeout=timeout)

@@ -38,7 +38,7 @@ def create(
     """Create a token and show its text once."""
     lifetime = _lifetime(expires)
     if tenant == "":
-        raise BadInput("--tenant: name a tenant, or leave it out for all of them")
+        raise BadInput.at("--tenant", "name a tenant, or leave it out for all of them")
     with _store() as tokens:
         token, text = tokens.create(
             role=role, name=name, tenant=tenant, texts=texts, lifetime=lifetime
@@ -93,9 +93,9 @@ def _lifetime(text: str | None) -> float | None:
     try:
         seconds = float(parse_duration(text))
     except ValueError as error:
-        raise BadInput(f"--expires: {error}") from None
+        raise BadInput.at("--expires", f"{error}") from None
     if not 0 < seconds <= 100 * 365 * 86400:
-        raise BadInput("--expires: more than nothing and at most 36500d")
+        raise BadInput.at("--expires", "more than nothing and at most 36500d")
     return seconds
 
 

@@ -20,7 +20,7 @@ _PATHS = 5
 def journal_rollback(root: Path, name: str | None, to: int | None, *, json: bool) -> None:
     """Roll a tree back, and say so. With neither a name nor a checkpoint: list what there is."""
     if name is not None and to is not None:
-        raise BadInput("--to: takes back everything after a checkpoint: leave out the name")
+        raise BadInput.at("--to", "takes back everything after a checkpoint: leave out the name")
     tree = EditedTree(root, load_settings().home)
     if name is None and to is None:
         _list(tree, json=json)

@@ -26,7 +26,9 @@ from mulligan.console.cli.output.report_output import ReportForm, deliver
 from mulligan.console.jobfiles.plan_file import PlanFile, read_plan
 from mulligan.policies.edits.edit import AutonomyMode
 from mulligan.policies.edits.session import EditSession
+from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.admission.intake import offline_rules
 from mulligan.workers.backends.follow import LedgerFeed
 from mulligan.workers.settings.model import load_settings
 
@@ -56,7 +58,7 @@ def run(
     or its suite is invalid.
     """
     stop_on_signals()
-    found = read_plan(plan)
+    found = read_plan(plan, suite_checks)
     for typo in found.typos():
         screen.note(typo, style="yellow")
     with open_edit_backend(load_settings(), found.suite, queued=queue) as backend:
@@ -67,6 +69,12 @@ def run(
         elif not queue:
             session = work_on(backend, session, quiet=json)
     _tell(session, json=json, queued=queue)
+
+
+def suite_checks() -> Check:
+    """What the jobs of a suite are checked by where a plan is applied."""
+
+    return offline_rules(load_settings(allow_inline=True)).check
 
 
 def _begun(
@@ -84,12 +92,7 @@ def _begun(
             found.plan, root, mode, suite=found.suite, config=config, inline=inline, by=by
         )
     except BadInput as error:
-        suite = (line.startswith("suite: ") for line in error.problems)
-        lines = [
-            found.placed(line) if of_suite else line
-            for line, of_suite in zip(error.problems, suite, strict=True)
-        ]
-        raise BadInput(*lines) from None
+        raise BadInput(*map(found.place, error.problems)) from None
 
 
 def work_on(backend: EditBackend, session: EditSession, *, quiet: bool) -> EditSession:
@@ -160,7 +163,7 @@ def rollback(
             raise BadInput("--note, --by: a journal has no place for them: leave out --root")
         journal_rollback(root, name, to, json=json)
     elif to is not None:
-        raise BadInput("--to: a checkpoint is of a tree: give --root")
+        raise BadInput.at("--to", "a checkpoint is of a tree: give --root")
     elif name is None:
         raise BadInput("name an edit or a session; `mulligan edits review list --all` shows them")
     else:

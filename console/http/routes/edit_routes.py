@@ -243,8 +243,8 @@ def _begun(context: ConsoleContext, body: PlanSubmission, *, by: str) -> EditSes
             by=by,
         )
     except BadInput as error:
-        if error.problems[0].startswith("session: "):
-            raise HttpError(409, "session_exists", error.problems[0]) from None
+        if error.has("session_exists"):
+            raise HttpError(409, "session_exists", str(error)) from None
         raise
 
 
@@ -289,6 +289,7 @@ def deciding() -> Iterator[None]:
         text = "later changes are in the way; nothing was taken back"
         raise HttpError(409, "conflict", text, details=error.problems) from None
     except BadInput as error:
-        raise HttpError(409, "refused", error.problems[0], details=error.problems[1:]) from None
+        first, *rest = error.problems
+        raise HttpError(409, "refused", str(first), details=rest) from None
     except (TreeFault, OSError) as error:
         raise HttpError(409, "tree", str(error)) from None

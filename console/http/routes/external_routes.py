@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import HttpError, errors, invalid, not_found
+from mulligan.console.http.errors import HttpError, errors, not_found
 from mulligan.console.http.routes.job_routes import visible_job
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION, CycleStatus
 from mulligan.policies.cycles.delayed import SAME_FORMULATION, suggested
@@ -25,7 +25,6 @@ from mulligan.tasks.external.lane import (
     record_attempt,
     report_attempt,
 )
-from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import ClaimRefused, JobView
 
 Producer = Annotated[Caller, Depends(needs("producer"))]
@@ -203,8 +202,6 @@ def create_router(context: ConsoleContext) -> APIRouter:
             raise HttpError(
                 422, error.reason, str(error), details=[f"prompt: {error.reason}"]
             ) from None
-        except BadInput as error:
-            raise invalid(*error.problems) from None
         view = context.ledger.job(job_id)
         if view is None:
             raise not_found(f"job {job_id}")

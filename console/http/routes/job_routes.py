@@ -15,7 +15,8 @@ from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import NOT_JSON, HttpError, errors, invalid, not_found
 from mulligan.console.http.models.job_models import JobDocument, JobSummary, document, summary
 from mulligan.policies.jobs.job import Job
-from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.read_job import read_jobs
+from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.ledger.job_pages import JobFilter
@@ -123,7 +124,9 @@ def create_router(context: ConsoleContext) -> APIRouter:
         """
         raws, many = _listed(body)
         keyed = [_keyed(raw, key, i if many else None) for i, raw in enumerate(raws)]
-        jobs = [_owned(context, job, caller, i) for i, job in enumerate(_read(keyed, many))]
+        check = context.services.intake.problems
+        read = read_jobs(keyed, check, single=not many)
+        jobs = [_owned(context, job, caller, i) for i, job in enumerate(read)]
         taken = _accept(context, jobs)
         if not many:
             response.headers["Location"] = f"/api/jobs/{taken[0].id}"
@@ -235,19 +238,6 @@ def _keyed(raw: Any, key: str | None, index: int | None) -> Any:
     return {**raw, "idempotency_key": wanted}
 
 
-def _read(raws: Sequence[Any], many: bool) -> list[Job]:
-    jobs, problems = [], []
-    for index, raw in enumerate(raws):
-        try:
-            jobs.append(read_job(raw))
-        except BadInput as error:
-            place = f"jobs[{index}]." if many else ""
-            problems += [f"{place}{line}" for line in error.problems]
-    if problems:
-        raise BadInput(*problems)
-    return jobs
-
-
 def _owned(context: ConsoleContext, job: Job, caller: Caller, index: int) -> Job:
     """The job of a tenant's token is that tenant's."""
     if caller.tenant is None:
@@ -264,10 +254,9 @@ def _accept(context: ConsoleContext, jobs: Sequence[Job]) -> list[AcceptedJob]:
     try:
         accepted = submit_jobs(context.services.intake, jobs)
     except BadInput as error:
-        if any("was used for another job" in line for line in error.problems):
-            raise HttpError(
-                409, "key_in_use", "an idempotency key is another job's", details=error.problems
-            ) from None
+        if error.has("key_in_use"):
+            message = "an idempotency key is another job's"
+            raise HttpError(409, "key_in_use", message, details=error.problems) from None
         raise
     return [AcceptedJob(id=answer.id, status=answer.status) for answer in accepted]
 

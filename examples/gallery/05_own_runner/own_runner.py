@@ -36,7 +36,7 @@ def make(options: Mapping[str, Any]) -> PhraseBook:
     """The entry point: options in, runner out. It must not contact anything yet."""
     language = options.get("language", "en")
     if language not in GREETINGS:
-        raise BadInput(f"language: {language!r} is none of {', '.join(GREETINGS)}")
+        raise BadInput.at("language", f"{language!r} is none of {', '.join(GREETINGS)}")
     return PhraseBook(language)
 
 

@@ -166,7 +166,7 @@ def test_a_cancelled_job_goes_nowhere(fleet: Fleet) -> None:
 
 def test_an_accepted_job_whose_message_was_never_sent_is_found(fleet: Fleet) -> None:
     """Given a producer that died between accepting and publishing, then the sweep publishes."""
-    from mulligan.tasks.jobs.submit import read_job
+    from mulligan.tasks.jobs.read_job import read_job
     from mulligan.tasks.ports.ledger import Submission
     from mulligan.workers.ledger.job_ids import job_id as new_id
 

@@ -219,7 +219,8 @@ def test_every_problem_of_every_file_in_one_go() -> None:
     shown = lint("broken.yaml", write("b.yaml", "a: [\n"), "none.yaml", code=2)
     assert shown == [
         "broken.yaml:2: error: defaults.runner.answers: is required",
-        "broken.yaml:2: error: defaults.runner.answer: unknown option; did you mean 'answers'?",
+        "broken.yaml:2: error: defaults.runner.answer: there is no such option; did you"
+        " mean 'answers'?",
         "broken.yaml:3: error: defaults.polcy: there is no such field; did you mean 'policy'?",
         "broken.yaml:6: error: jobs[0].promt: there is no such field; did you mean 'prompt'?",
         "broken.yaml:8: error: jobs[0].verifiers[0].id: unknown verifier 'json.objet';"
@@ -235,8 +236,8 @@ def test_every_problem_of_every_file_in_one_go() -> None:
         "broken.yaml:15: error: jobs[1].budget.seconds: 'soon' is not a duration: use seconds, or"
         " 20s, 10m, 1h",
         f"broken.yaml:16: error: jobs[1].workspace.path: there is no directory {Path.cwd()}/none",
-        "broken.yaml:17: error: jobs[2]: a job is a mapping with task_type, prompt, runner,"
-        " verifiers",
+        "broken.yaml:17: error: jobs[2]: a job is a mapping with task_type, prompt, runner and"
+        " verifiers, not text",
         "b.yaml:2: error: broken YAML: expected the node content, but found '<stream end>'"
         " (while parsing a flow node)",
         "none.yaml: error: there is no such file",
@@ -289,7 +290,7 @@ def test_a_broken_configuration_is_told_with_what_the_files_say_themselves() -> 
     write("mulligan.toml", "leese = 3\n")
     shown = lint(write("a.json", job(runner="unknown", promt="x")), code=2)
     assert shown == [
-        "mulligan.toml: error: setting leese: there is no such setting; did you mean lease?",
+        "mulligan.toml: error: setting leese: there is no such setting; did you mean 'lease'?",
         "a.json:1: error: promt: there is no such field; did you mean 'prompt'?",
         "2 errors; 1 job in 1 file",
     ]

@@ -156,7 +156,7 @@ def test_bad_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     write("mulligan.toml", "leese = 3\nlease = -1\n")
     told = mulligan("run", write("job.json", job()), code=2).stderr
     assert "setting lease:" in told
-    assert "setting leese: there is no such setting; did you mean lease?" in told
+    assert "setting leese: there is no such setting; did you mean 'lease'?" in told
 
 
 def test_a_bug_is_one_line_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +202,8 @@ def test_an_answer_that_cannot_become_its_file_is_not_asked_for(name: str, said:
 def test_what_every_verifier_has_is_suggested_too() -> None:
     file = write("job.json", job(verifiers=[{"id": "json.object", "weigth": 3, "zzz": 1}]))
     told = mulligan("run", file, code=2).stderr
-    assert "verifiers[0].weigth: unknown option 'weigth'; did you mean 'weight'?" in told
-    assert "verifiers[0].zzz: unknown option 'zzz'; there are: name, weight, required" in told
+    assert "verifiers[0].weigth: there is no such option; did you mean 'weight'?" in told
+    assert "verifiers[0].zzz: there is no such option; there are: name, weight, required" in told
 
 
 def test_a_list_that_is_none_is_told_in_words_of_job_files() -> None:

@@ -219,7 +219,9 @@ def test_nothing_is_stored_if_one_of_many_has_a_problem(client: Client, key: str
 def test_a_key_of_another_job_refuses_all_of_many(client: Client, key: str) -> None:
     taken = client.submit("other", runner=scripted(GOOD), idempotency_key=f"{key}-1", **CHECKED)
     many = {"runner": scripted(GOOD), "idempotency_key": key, **CHECKED}
-    with pytest.raises(BadInput, match=rf"^\[1\]\.idempotency_key: '{key}-1' was used") as refused:
+    with pytest.raises(
+        BadInput, match=rf"^jobs\[1\]\.idempotency_key: '{key}-1' was used"
+    ) as refused:
         client.submit_many(["a", "b", "c"], **many)
     assert not isinstance(refused.value, NotAllStored)
     for place in (0, 2):  # another job under these keys would be refused if they were taken
@@ -230,7 +232,7 @@ def test_a_key_of_another_job_refuses_all_of_many(client: Client, key: str) -> N
 
 def test_two_different_jobs_of_one_call_share_no_key(client: Client, key: str) -> None:
     same = {"prompt": "a", "idempotency_key": key}
-    with pytest.raises(BadInput, match=r"^\[2\]\.idempotency_key"):
+    with pytest.raises(BadInput, match=r"^jobs\[2\]\.idempotency_key"):
         client.submit_many([same, same, {**same, "prompt": "b"}], runner=scripted(GOOD), **CHECKED)
     assert not client.submit(same, runner=scripted(GOOD), **CHECKED).seen
 
@@ -239,9 +241,9 @@ def test_every_problem_of_many_is_named_by_its_place(client: Client) -> None:
     wrong = {"prompt": "x", "budjet": {}}
     with pytest.raises(BadInput) as refused:
         client.submit_many([wrong, "good", {"prompt": 7}], runner=scripted(GOOD), **CHECKED)
-    assert [line.partition(":")[0] for line in refused.value.problems] == [
-        "[0].budjet",
-        "[2].prompt",
+    assert [(problem.index, problem.path) for problem in refused.value.problems] == [
+        (0, ("budjet",)),
+        (2, ("prompt",)),
     ]
 
 
@@ -388,7 +390,7 @@ def test_a_problem_far_down_the_list_is_found_before_anything_is_stored(tmp_path
     jobs[110]["on_done"] = {"task": "shop.done", "queue": "shop"}
     with Client(home=tmp_path, lease=5) as client:
         fields = {"runner": scripted(GOOD), **CHECKED}
-        with pytest.raises(BadInput, match=r"^\[110\]\.on_done: there is no broker"):
+        with pytest.raises(BadInput, match=r"^jobs\[110\]\.on_done: there is no broker"):
             client.submit_many(jobs, idempotency_key="n", **fields)
         first = client.submit("0", idempotency_key="n-0", **fields)
         assert (first.seen, client.wait(first).ok) == (False, True)
@@ -403,7 +405,9 @@ def test_a_key_that_is_taken_meanwhile_leaves_the_handles_of_the_others(
         client.submit("other", idempotency_key="z-1", **fields)
         with pytest.raises(NotAllStored, match="2 jobs are stored all the same") as refused:
             client.submit_many(["a", "b", "c"], idempotency_key="z", **fields)
-        assert refused.value.problems == ("[1].idempotency_key: 'z-1' was used for another job",)
+        (problem,) = refused.value.problems
+        assert (problem.index, problem.code) == (1, "key_in_use")
+        assert str(problem) == "jobs[1].idempotency_key: 'z-1' was used for another job"
         stored = refused.value.handles
         assert sorted(stored) == [0, 2]
         assert all(result.ok for result in client.wait(stored.values(), timeout=60))

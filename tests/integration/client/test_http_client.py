@@ -21,7 +21,6 @@ from support.waiting import wait_for
 
 from mulligan import AsyncClient, Client
 from mulligan.client import http_backend
-from mulligan.client.build_jobs import placed
 from mulligan.client.http_backend import open_console
 from mulligan.client.http_requests import ConsoleConnection
 from mulligan.client.http_rows import view_of
@@ -504,7 +503,7 @@ def test_files_stay_where_they_are(console: Served) -> None:
     with Client(console.url) as client:
         with pytest.raises(BadInput, match=r"^workspace\.path: files are not sent over HTTP"):
             client.submit("x", workspace=".", **JOB)
-        with pytest.raises(BadInput, match=r"^\[1\]\.workspace\.path: files are not sent"):
+        with pytest.raises(BadInput, match=r"^jobs\[1\]\.workspace\.path: files are not sent"):
             client.submit_many(["x", {"prompt": "y", "workspace": {"path": "."}}], **JOB)
     assert console.context.ledger.jobs() == []
 
@@ -517,7 +516,7 @@ def test_a_problem_is_told_by_its_place_among_all(
     asks: list[Any] = [{"prompt": f"{i}"} for i in range(10)]
     asks[7]["policy"] = {"max_attempts": 1}
     with Client(console.url) as client:
-        with pytest.raises(BadInput, match=r"^\[7\]\.policy\.max_attempts: must be 2 or more"):
+        with pytest.raises(BadInput, match=r"^jobs\[7\]\.policy\.max_attempts: must be 2 or more"):
             client.submit_many(asks, **JOB)
         del asks[7]["policy"]
         handles = client.submit_many(asks, idempotency_key="again", **JOB)
@@ -537,10 +536,6 @@ def test_as_few_requests_as_the_caps_allow(
     monkeypatch.setattr(http_backend, "_JOBS", 3)
     made = list(http_backend._parts(["x" * length for length in lengths]))
     assert [len(part) for part in made] == parts
-
-
-def test_places() -> None:
-    assert placed(["jobs[2].prompt: no", "name: no"], 100) == ["[102].prompt: no", "[100].name: no"]
 
 
 def test_a_model_is_named_only_if_both_sides_may_know_it() -> None:

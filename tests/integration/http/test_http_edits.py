@@ -211,7 +211,7 @@ TWICE = {"edits": [plan()["edits"][0]] * 2}
         ({"root": "/etc"}, "root: there is no such field"),
         ({"suite": None}, "plan.benchmark.suite: no file can be named here"),
         ({"config": "../.."}, ".."),
-        ({"plan": TWICE}, "the id 'm1' is given twice"),
+        ({"plan": TWICE}, "plan.edits[1].id: 'm1' is given twice"),
         ({"plan": {"edits": []}}, "edits"),
         ({"plan": only_approval(session="history")}, "means something else here"),
         ({"mode": "yolo"}, "mode"),

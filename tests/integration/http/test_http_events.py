@@ -21,7 +21,8 @@ from support.waiting import wait_for
 from mulligan.console.http import broadcast as broadcasting
 from mulligan.console.http.access import COOKIE
 from mulligan.console.http.routes import event_routes as streaming
-from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.read_job import read_job
+from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.workers.settings.model import Settings
 
 

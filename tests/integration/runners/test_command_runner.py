@@ -171,7 +171,7 @@ def test_keys_are_taken_out_of_everything_it_says(monkeypatch: pytest.MonkeyPatc
 def test_options_are_checked(options: dict[str, Json], field: str) -> None:
     spec = RunnerSpec.model_validate({"kind": "command", **options})
     problems = RunnerRegistry().check(spec, allow_inline=True)
-    assert [problem.partition(":")[0] for problem in problems] == [field]
+    assert [problem.field for problem in problems] == [field]
 
 
 def test_the_registry_gives_it_the_blob_store(exercise: Path) -> None:

@@ -11,9 +11,10 @@ from support.ledger_scenario import Scenario, ScenarioMaker, attempt_context, in
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.context import ProviderHold
+from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.settle import Settled
-from mulligan.tasks.jobs.submit import read_job, submit_jobs
+from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import Entry, Finish
 from mulligan.workers.celery.state_task import Escalated, StateTask

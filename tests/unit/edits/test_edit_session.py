@@ -12,6 +12,7 @@ import pytest
 from mulligan.policies.edits.edit import AutonomyMode, BenchmarkSpec, Edit, EditReason, EditRiskTier
 from mulligan.policies.edits.session import DIFF_CAP, EditSession, diff_of, records_of
 from mulligan.policies.edits.suite import WHOLE, Suite, SuiteRuns, SuiteScores, SuiteTask, TaskScore
+from mulligan.policies.problem import Problem
 from mulligan.tasks.edits.advance import EditContextPorts, RetryLater, advance
 from mulligan.tasks.edits.decide import approve, reject, roll_back
 from mulligan.tasks.ports.appliers import (
@@ -128,10 +129,10 @@ class FakeMeasurer:
         self.too_large = False
         self.started: list[tuple[str, int]] = []
 
-    def problems(self, suite: Suite, root: Path) -> list[str]:
+    def problems(self, suite: Suite, root: Path) -> list[Problem]:
         return []
 
-    def forbidden(self, suite: Suite) -> list[str]:
+    def forbidden(self, suite: Suite) -> list[Problem]:
         return []
 
     def snapshot(self, root: Path, changes: Sequence[FileChange] = ()) -> str:

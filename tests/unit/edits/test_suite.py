@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mulligan.console.jobfiles.suite_file import load_suite
+from mulligan.console.jobfiles.suite_file import SuiteFile
 from mulligan.policies.edits.suite import (
     WHOLE,
     Suite,
@@ -19,7 +19,7 @@ from mulligan.policies.edits.suite import (
     content_digest,
     run_key,
 )
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.policies.problem import Problem
 
 GOOD = """\
 repeats: 3
@@ -45,7 +45,8 @@ def written(folder: Path, text: str, name: str = "suite.yaml") -> str:
 
 
 def test_a_suite_file(tmp_path: Path) -> None:
-    suite = load_suite(written(tmp_path, GOOD)).suite
+    suite = SuiteFile.read(written(tmp_path, GOOD)).suite
+    assert suite is not None
     assert [task.id for task in suite.tasks] == ["unit", "scorer", "asks"]
     assert suite.tasks[0].timeout == 120
     assert (suite.repeats, suite.runs, suite.confidence, suite.seed) == (3, 3, 0.95, 4)
@@ -54,7 +55,8 @@ def test_a_suite_file(tmp_path: Path) -> None:
 
 def test_json_too(tmp_path: Path) -> None:
     raw = {"deterministic": True, "tasks": [{"id": "t", "cluster": "c", "command": ["x"]}]}
-    suite = load_suite(written(tmp_path, json.dumps(raw), "suite.json")).suite
+    suite = SuiteFile.read(written(tmp_path, json.dumps(raw), "suite.json")).suite
+    assert suite is not None
     assert suite.runs == 1  # however many repeats there are
     assert suite.clusters == ("c",)
 
@@ -80,17 +82,16 @@ def job(more: str) -> str:
         ("repeat: 3\n" + task("command: [x]"),
          "suite.yaml:1: repeat: there is no such field; did you mean 'repeats'?"),
         (task("command: python score.py"),
-         "suite.yaml:4: tasks[0].command: must be a list, a program and its arguments: "
-         "[python, score.py]"),
+         "suite.yaml:4: tasks[0].command: must be a list, such as [python, score.py]"),
         (task("command: []"), "suite.yaml:4: tasks[0].command: name a program, as in [python, "
                               "score.py]"),
         (task("timeout: 5"), "suite.yaml:2: tasks[0]: give either a command or a job"),
         (task("command: [x]\n    timeout: 0"),
          "suite.yaml:5: tasks[0].timeout: input should be greater than 0"),
         ("tasks:\n  - {id: t, command: [x]}\n  - {id: t, command: [y]}\n",
-         "suite.yaml:1: tasks: the id 't' is given twice"),
-        ("tasks:\n  - {id: t, job: {prompt: p}}\n",
-         "suite.yaml:2: tasks[0].cluster: a job counts for a cluster; name it"),
+         "suite.yaml:3: tasks[1].id: 't' is given twice"),
+        ("tasks:\n  - {id: t, job: {prompt: p, runner: r, verifiers: [json.object]}}\n",
+         "suite.yaml:2: tasks[0].cluster: is required, because a job counts for a cluster"),
         (job("    timeout: 3"),
          "suite.yaml:8: tasks[0].timeout: is for commands; a job has budget.seconds"),
         (job("      task_type: extract"),
@@ -113,16 +114,15 @@ def job(more: str) -> str:
     ],
 )  # fmt: skip
 def test_each_problem_has_its_line(tmp_path: Path, text: str, expected: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        load_suite(written(tmp_path, text))
-    assert caught.value.problems == (expected,)
+    found = SuiteFile.read(written(tmp_path, text))
+    assert found.suite is None
+    assert [str(found.source.place(problem)) for problem in found.problems] == [expected]
 
 
 def test_later_problems_are_placed_too(tmp_path: Path) -> None:
-    found = load_suite(written(tmp_path, GOOD))
-    with pytest.raises(BadInput, match=r"^suite.yaml:10: tasks\[2\].job.prompt_file: is gone$"):
-        found.refuse(["tasks[2].job.prompt_file: is gone"])
-    found.refuse([])
+    found = SuiteFile.read(written(tmp_path, GOOD))
+    gone = Problem("is gone", ("tasks", 2, "job", "prompt_file"))
+    assert str(found.source.place(gone)) == "suite.yaml:10: tasks[2].job.prompt_file: is gone"
 
 
 # -- values ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from mulligan.console.jobfiles import source_document as documents
 from mulligan.console.jobfiles.job_file import check_jobs, find_jobs, load_jobs
 from mulligan.policies.jobs.job import Job
+from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.errors import BadInput
 
 ONE = """\
@@ -33,7 +34,7 @@ def problems_of(folder: Path, text: str | bytes, name: str = "jobs.yaml") -> lis
     path = write(folder, text, name)
     with pytest.raises(BadInput) as caught:
         load_jobs([path])
-    return [problem.replace(f"{folder}/", "") for problem in caught.value.problems]
+    return [str(problem).replace(f"{folder}/", "") for problem in caught.value.problems]
 
 
 # -- shapes ---------------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ def test_problems_of_prompt_files(tmp_path: Path, prompt: str, extra: str, expec
     with pytest.raises(BadInput) as caught:
         load_jobs([with_prompt_file(tmp_path, prompt, extra)])
     assert len(caught.value.problems) == 1
-    assert caught.value.problems[0].endswith(expected)
+    assert str(caught.value).endswith(expected)
 
 
 def test_a_missing_prompt_file_is_named_with_its_line(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_missing_files_directories_and_huge_files(
     huge = write(tmp_path, "a" * 11)
     with pytest.raises(BadInput) as caught:
         load_jobs([str(tmp_path / "none.yaml"), str(tmp_path), huge])
-    assert [problem.rpartition(": ")[2] for problem in caught.value.problems] == [
+    assert [problem.message for problem in caught.value.problems] == [
         "there is no such file",
         "is a directory; name a file in it",
         "is over 0 MB; is it the right file?",
@@ -261,10 +262,13 @@ def test_missing_files_directories_and_huge_files(
         ("workspace: {output_file: a.py}", "jobs.yaml:5: workspace: a workspace needs a path"),
         (
             "workspace: {path: ., output_file: ../a}",
-            "jobs.yaml:5: workspace: output_file '../a' must stay inside the workspace",
+            "jobs.yaml:5: workspace.output_file: '../a' is not inside the workspace",
         ),
         ("vars: {a: 1}", "jobs.yaml:5: vars: is only of use with prompt_file"),
-        ("messages: [{role: user, content: x}]", "jobs.yaml:1: job: give either a prompt or mess"),
+        (
+            "messages: [{role: user, content: x}]",
+            "jobs.yaml:2: prompt: give either a prompt or mess",
+        ),
     ],
 )
 def test_wrong_fields_are_named_with_their_line(tmp_path: Path, line: str, expected: str) -> None:
@@ -293,15 +297,15 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     second = write(tmp_path, ONE + "extra: 1\njobs: [a]\n", "2.yaml")
     with pytest.raises(BadInput) as caught:
         load_jobs([first, second, str(tmp_path / "3.yaml")])
-    told = [problem.replace(f"{tmp_path}/", "") for problem in caught.value.problems]
-    assert told[:5] == [
+    told = [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
+    assert told[:4] == [
         "1.yaml:7: jobs[0].verifiers[0].id: is required",
-        "1.yaml:3: jobs[0].polcy: there is no such field; did you mean 'policy'?",
+        # A mistake in the defaults is one, not one per job.
+        "1.yaml:3: defaults.polcy: there is no such field; did you mean 'policy'?",
         "1.yaml:8: jobs[1].task_type: is required",
         "1.yaml:9: jobs[1].verifiers: give at least 1",
-        "1.yaml:3: jobs[1].polcy: there is no such field; did you mean 'policy'?",
     ]
-    assert told[5].startswith("1.yaml:10: jobs[2]: a job is a mapping")
+    assert told[4].startswith("1.yaml:10: jobs[2]: a job is a mapping")
     # Beside `jobs:` only `defaults:` may stand.
     beside = [line for line in told if line.startswith("2.yaml")]
     assert beside[0].startswith("2.yaml:1: task_type: there is no such field beside `jobs:`")
@@ -320,10 +324,11 @@ def test_a_later_check_is_placed_in_the_file_too(tmp_path: Path) -> None:
                 schema: {}
     """
     found = find_jobs([write(tmp_path, text)])
+    odd = Problem("is odd", ("verifiers", 1, "schema"))
     with pytest.raises(BadInput) as caught:
-        check_jobs(found, lambda _: ["verifiers[1].schema: is odd", "runner.answers: are few"])
-    told = [problem.replace(f"{tmp_path}/", "") for problem in caught.value.problems]
+        check_jobs(found, lambda _: [odd, Problem.at("runner.answers", "are few")])
+    told = [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
     assert told == [
         "jobs.yaml:8: jobs[0].verifiers[1].schema: is odd",
-        "jobs.yaml:1: jobs[0].runner.answers: are few",
+        "jobs.yaml:1: defaults.runner.answers: are few",
     ]

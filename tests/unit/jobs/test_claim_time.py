@@ -35,13 +35,14 @@ def settings(**changes: Any) -> Settings:
 
 def problems(job: Job, **changes: Any) -> list[str]:
     given = settings(**changes)
-    return check_job(
+    found = check_job(
         job,
         settings=given,
         runners=RunnerRegistry(profiles=given.runners),
         verifiers=VerifierRegistry(),
         local_paths=True,
     )
+    return list(map(str, found))
 
 
 def job_with_tests(*timeouts: str, **more: Any) -> Job:

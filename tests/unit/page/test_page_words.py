@@ -14,7 +14,7 @@ from mulligan.console.page import live_list as live
 from mulligan.console.page import runbook_page as runbook
 from mulligan.console.page.failure_pages import heat_map
 from mulligan.console.page.render import STATIC
-from mulligan.tasks.jobs.submit import read_job
+from mulligan.tasks.jobs.read_job import read_job
 
 # -- the live list ---------------------------------------------------------------------------------
 

@@ -137,7 +137,7 @@ def test_other_apps_are_left_alone() -> None:
 
 def test_a_setting_that_is_none_is_refused_at_once() -> None:
     app = Celery("mine", set_as_current=False)
-    with pytest.raises(BadInput, match="did you mean lease"):
+    with pytest.raises(BadInput, match="did you mean 'lease'"):
         install(app, **{"leese": 3})
 
 

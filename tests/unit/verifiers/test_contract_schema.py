@@ -323,13 +323,13 @@ def test_very_many_errors_are_cut_and_said_to_be() -> None:
 def test_an_invalid_schema_is_refused_where_it_is_wrong(schema: Any, problem: str) -> None:
     with pytest.raises(BadInput) as caught:
         ContractSchema(ContractSchema.Options.model_validate({"schema": schema}))
-    assert caught.value.problems[0].startswith(problem)
+    assert str(caught.value).startswith(problem)
 
 
 def test_every_error_of_a_schema_is_named() -> None:
     with pytest.raises(BadInput) as caught:
         Contract.of({"type": "x", "required": 3, "properties": {"a": 1}})
-    places = sorted(problem.partition(":")[0] for problem in caught.value.problems)
+    places = sorted(problem.field for problem in caught.value.problems)
     assert places == ["schema.properties.a", "schema.required", "schema.type"]
 
 

@@ -205,12 +205,12 @@ def test_equal_specs_share_their_verifier(registry: VerifierRegistry) -> None:
     [
         (spec("json.objct"), "verifiers[0].id: unknown verifier 'json.objct'; did you mean"),
         (spec("zzz"), "verifiers[0].id: unknown verifier 'zzz'; there are: command.subprocess"),
-        (spec("json.object", strict=True), "verifiers[0].strict: unknown option 'strict'"),
-        (spec("contract.schema"), "verifiers[0].schema: Field required"),
+        (spec("json.object", strict=True), "verifiers[0].strict: there is no such option"),
+        (spec("contract.schema"), "verifiers[0].schema: is required"),
         (spec("contract.schema", shema={}, schema={}), "did you mean 'schema'?"),
         (spec("contract.schema", schema={"type": "x"}), "verifiers[0].schema.type: "),
         (spec("text.match", regex="["), "verifiers[0].regex: '[' is not a valid pattern"),
-        (spec("text.match"), "verifiers[0].options: give something to check"),
+        (spec("text.match"), "verifiers[0]: give something to check"),
         (spec("text.match", min_length=3, max_length=2), "min_length is larger than max_length"),
         (spec("pytest.subprocess", args=["--junitxml=x"]), "verifiers[0].args: '--junitxml=x'"),
         (spec("pytest.subprocess", args=["../t.py"]), "must stay inside the workspace"),
@@ -225,7 +225,7 @@ def test_each_problem_names_its_field(
     workspace = Workspace(path="x", output_file="solution.py")
     problems = registry.check([given], workspace)
     assert len(problems) == 1
-    assert problem in problems[0]
+    assert problem in str(problems[0])
     with pytest.raises(BadInput):
         registry.build(given)
 
@@ -238,14 +238,14 @@ def test_all_problems_are_found_in_one_pass(registry: VerifierRegistry) -> None:
         spec("nope"),
     ]
     problems = registry.check(specs, None)
-    assert [problem.partition(":")[0] for problem in problems] == [
+    assert [problem.field for problem in problems] == [
         "verifiers[1].schema.required",
         "verifiers[1].schema.type",
         "verifiers[2]",
         "verifiers[2].timeout",
         "verifiers[3].id",
     ]
-    assert "needs a workspace" in problems[2]
+    assert "needs a workspace" in problems[2].message
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_all_problems_are_found_in_one_pass(registry: VerifierRegistry) -> None:
 def test_an_answer_may_not_become_a_protected_file(registry: VerifierRegistry, name: str) -> None:
     problems = registry.check([spec("json.object")], Workspace(path="x", output_file=name))
     assert len(problems) == 1
-    assert problems[0].startswith(f"workspace.output_file: {name} is a protected file")
+    assert str(problems[0]).startswith(f"workspace.output_file: {name} is a protected file")
 
 
 class Shouting:
@@ -296,8 +296,8 @@ def test_a_plug_in_is_built_with_its_options(monkeypatch: pytest.MonkeyPatch) ->
     verifier = registry.build(spec("acme.shouting", mark="?"))
     assert verifier.verify(candidate("really?")).status is PASS
     assert verifier.verify(candidate("really!")).status is FAIL
-    assert registry.check([spec("acme.shouting", markk="?")], None) == [
-        "verifiers[0].markk: unknown option 'markk'; did you mean 'mark'?"
+    assert list(map(str, registry.check([spec("acme.shouting", markk="?")], None))) == [
+        "verifiers[0].markk: there is no such option; did you mean 'mark'?"
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_validator
 
 from mulligan.policies.edits.edit import Edit, EditOp
+from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.workers.edits.formats.structured_file import same
@@ -117,24 +118,24 @@ class ConfigOp(Generic[_P]):
     def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         validation = self.validate(edit, ctx)
         if not validation.ok:
-            raise EditRefused(*validation.reason.split("\n"))
+            raise EditRefused(validation.reason)
         changes = self.change(payload_of(self.payload, edit), ConfigTree(ctx))
         for change in changes:
             confine.refuse_large(change.path, len(change.after or b""), ctx.max_bytes)
         return changes
 
-    def _disagreement(self, edit: Edit) -> list[str]:
-        """A target that names another thing than the payload: nobody can know which is meant."""
+    def _disagreement(self, edit: Edit) -> list[Problem]:
+        """A target that names another thing than the payload: either may be meant."""
         name = edit.payload.get(self.named_by)
         if not isinstance(name, str):
             return []
         full = f"{self.section}.{name}"
         if edit.target in (name, full) or edit.target.startswith(f"{full}."):
             return []
-        return [
-            f"target: is {edit.target!r}, but payload.{self.named_by} is {name!r}; give the target"
-            f" {full!r}"
-        ]
+        message = (
+            f"is {edit.target!r}, but payload.{self.named_by} is {name!r}; give the target {full!r}"
+        )
+        return [Problem.at("target", message)]
 
 
 def _set_route(payload: QueryClassPayload, tree: ConfigTree) -> list[FileChange]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mulligan.policies.edits.fit import FittedHunks, MisfitHunk, apply_hunks
 from mulligan.policies.edits.patch import FilePatch, ParsedDiff, stripped
+from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.appliers import EditRefused, FileChange
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree.confined_paths import SeenFile
@@ -103,7 +104,7 @@ class _Resolved:
 
 def apply_tolerant(diff: ParsedDiff, only: str | None, tree: PatchTree) -> list[FileChange]:
     """The changes that a diff makes, each hunk placed by its content. Raises EditRefused."""
-    problems: list[str] = []
+    problems: list[Problem | str] = []
     applied: list[str] = []
     resolved: list[_Resolved] = []
     for patch in diff.files:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 from rapidfuzz import fuzz, process
 
 from mulligan.policies.edits.edit import Edit
+from mulligan.policies.problem import Problem
 from mulligan.policies.value import Value
+from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, Validation
 from mulligan.workers.edits.tree import confined_paths as confine
 
@@ -22,35 +23,36 @@ _LISTED = 12
 
 
 def payload_of(model: type[_Payload], edit: Edit) -> _Payload:
-    """An edit's payload as an operation takes it. Raises EditRefused with one line per error."""
+    """An edit's payload as an operation takes it. Raises EditRefused with every problem."""
     try:
         return model.model_validate(edit.payload)
     except ValidationError as error:
-        names = [field.alias or name for name, field in model.model_fields.items()]
-        raise EditRefused(*(_explained(item, names) for item in error.errors())) from None
+        found = problems_of(error, model, list_known=True)
+        raise EditRefused(*(problem.below("payload") for problem in found)) from None
 
 
-def validated(model: type[Value], edit: Edit, ctx: ApplyContext, *problems: str) -> Validation:
+def validated(model: type[Value], edit: Edit, ctx: ApplyContext, *problems: Problem) -> Validation:
     """Whether the payload has the right form and size; ``problems`` are what was found besides."""
-    found = list(problems)
+    found: list[Problem] = list(problems)
     try:
         payload_of(model, edit)
     except EditRefused as error:
         found += error.problems
     found += _unwritable(edit, ctx)
-    return Validation(ok=not found, reason="\n".join(found))
+    return Validation(ok=not found, reason="\n".join(map(str, found)))
 
 
-def _unwritable(edit: Edit, ctx: ApplyContext) -> Iterable[str]:
+def _unwritable(edit: Edit, ctx: ApplyContext) -> Iterable[Problem]:
     for name, value in edit.payload.items():
         try:
             text = json.dumps(value, allow_nan=False, ensure_ascii=False)
             text.encode("utf-8")
             confine.refuse_large(f"payload.{name}", len(text), ctx.max_bytes)
         except EditRefused as error:
-            yield str(error)
+            yield from error.problems
         except (TypeError, ValueError, RecursionError):
-            yield f"payload.{name}: holds what no file can (not JSON, not finite, not Unicode)"
+            message = "holds what no file can (not JSON, not finite, not Unicode)"
+            yield Problem(message, ("payload", name))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -63,15 +65,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return f"; did you mean {' or '.join(repr(hit[0]) for hit in hits)}?"
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"; there are: {', '.join(names[:_LISTED])}{more}"
-
-
-def _explained(item: ErrorDetails, names: list[str]) -> str:
-    place = ".".join(str(part) for part in ("payload", *item["loc"]))
-    if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
-        return f"{place}: there is no such field{nearest(str(item['loc'][0]), names)}"
-    if item["type"] == "missing":
-        return f"{place}: is required"
-    message: Any = item["msg"]
-    if not item["loc"]:
-        place = "payload"
-    return f"{place}: {message.removeprefix('Value error, ')}"

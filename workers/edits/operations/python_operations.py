@@ -17,6 +17,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from pydantic import Field
 
 from mulligan.policies.edits.edit import Edit, EditOp
+from mulligan.policies.problem import Problem
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.workers.edits.operations.payloads import nearest, payload_of, validated
@@ -40,7 +41,7 @@ class EditPython:
     op: ClassVar[str] = EditOp.EDIT_PYTHON
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
-        problems: list[str] = []
+        problems: list[Problem] = []
         try:
             confine.parts_of(edit.target)
         except EditRefused as error:

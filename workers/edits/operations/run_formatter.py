@@ -18,6 +18,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from mulligan.policies.edits.edit import Edit, EditOp
+from mulligan.policies.problem import Problem
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.tasks.ports.errors import VerifierError
@@ -71,7 +72,7 @@ class RunFormatter:
     op: ClassVar[str] = EditOp.RUN_FORMATTER
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
-        problems: list[str] = []
+        problems: list[Problem] = []
         name = edit.payload.get("name")
         for check in (
             lambda: _target(edit.target),

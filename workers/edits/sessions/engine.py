@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +14,13 @@ from secrets import token_hex
 from mulligan.policies.edits.edit import AutonomyMode, EditPlan, EditRiskTier
 from mulligan.policies.edits.session import EditDelta, EditSession, records_of
 from mulligan.policies.edits.suite import Suite
+from mulligan.policies.problem import Problem
 from mulligan.tasks.edits.advance import Appliers, EditContextPorts, RetryLater, advance
 from mulligan.tasks.edits.correct_author import correct_author
 from mulligan.tasks.edits.decide import abandon, approve, give_up, reject, roll_back
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.appliers import ApplyContext
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.tasks.ports.measurer import Measurer
 from mulligan.workers.edits.applier_registry import default_registry
 from mulligan.workers.edits.sessions.session_store import SessionLease, SessionStore, StoredSession
@@ -97,10 +98,11 @@ class EditEngine:
         if (known.root, known.host) != (session.root, session.host) or plan.edits != tuple(
             record.edit for record in known.records
         ):
-            raise BadInput(
-                f"session: {session.id} is the name of an earlier session with other edits or"
-                " another root: choose another name, or leave it out"
+            message = (
+                f"{session.id} is the name of an earlier session with other edits or another root:"
+                " choose another name, or leave it out"
             )
+            raise BadInput.at("session", message, "session_exists")
         return known
 
     def check_suite(self, session_id: str) -> None:
@@ -335,9 +337,8 @@ class EditEngine:
         )
 
 
-def _refuse(problems: Sequence[str]) -> None:
-    if problems:
-        raise BadInput(*(f"suite: {problem}" for problem in problems))
+def _refuse(problems: Iterable[Problem]) -> None:
+    refuse(problem.below("suite") for problem in problems)
 
 
 def take_steps(engine: EditEngine, session_id: str) -> str:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from mulligan.policies.edits.suite import TASK_TYPE, SuiteTask, content_digest, run_key
 from mulligan.policies.jobs.job import Job, escapes
-from mulligan.tasks.jobs.submit import explain
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.read_job import Check, inspect_job
+from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.workers.sandbox.file_tree import Tree, encode_tree
 
 #: Fields that a suite fills in itself, and fields that have no meaning there.
@@ -37,53 +36,53 @@ class TreeState:
     put: Callable[[bytes], str]
 
 
-def shape_problems(task: SuiteTask) -> list[str]:
-    """What is wrong with a task's job whatever the tree holds, as ``field: problem``."""
-    if task.job is None:
-        return []
-    raw = dict(task.job)
+def job_problems(given: Mapping[str, Any], check: Check = lambda _: []) -> list[Problem]:
+    """What is wrong with a task's job whatever the tree holds, and what ``check`` finds in it."""
+    raw = dict(given)
     problems = [
-        f"{name}: is not for jobs of a suite; leave it out" for name in _OURS if name in raw
+        Problem("is not for jobs of a suite; leave it out", (name,), "not_allowed")
+        for name in _OURS
+        if name in raw
     ]
-    raw = {name: value for name, value in raw.items() if name not in _OURS}
     problems += _prompt_problems(raw)
     if "prompt_file" in raw:
         raw |= {"prompt": raw.get("prompt", _LATER)}
     path = _workspace_path(raw)
-    if isinstance(path, str) and path not in ("", ".") and escapes(posixpath.normpath(path)):
-        problems.append(f"workspace.path: {path} leaves the tree; it is relative to the root")
-    raw = {name: value for name, value in raw.items() if name not in ("prompt_file", "vars")}
-    try:
-        Job.model_validate({**raw, "task_type": TASK_TYPE})
-    except ValidationError as error:
-        problems += [explain(item) for item in error.errors(include_url=False)]
-    return problems
+    if isinstance(path, str):
+        if path not in ("", ".") and escapes(posixpath.normpath(path)):
+            message = f"{path} leaves the tree; it is relative to the root"
+            problems.append(Problem.at("workspace.path", message, "not_allowed"))
+        raw["workspace"] = {**raw["workspace"], "path": None, "snapshot": _LATER}
+    raw = {
+        name: value for name, value in raw.items() if name not in (*_OURS, "prompt_file", "vars")
+    }
+    return problems + inspect_job({**raw, "task_type": TASK_TYPE}, check)[1]
 
 
-def _prompt_problems(raw: Raw) -> list[str]:
+def _prompt_problems(raw: Raw) -> list[Problem]:
     if "prompt_file" not in raw:
-        return ["vars: is only of use with prompt_file"] if "vars" in raw else []
+        unused = Problem.at("vars", "is only of use with prompt_file")
+        return [unused] if "vars" in raw else []
     problems = []
     if "prompt" in raw or "messages" in raw:
-        problems.append("prompt_file: give either a prompt or a prompt_file")
+        problems.append(Problem.at("prompt_file", "give either a prompt or a prompt_file"))
     name = raw["prompt_file"]
     if not isinstance(name, str) or escapes(posixpath.normpath(name)):
-        problems.append(f"prompt_file: {name!r} is not a file of the tree, relative to the root")
+        message = f"{name!r} is not a file of the tree, relative to the root"
+        problems.append(Problem.at("prompt_file", message))
     if not isinstance(raw.get("vars", {}), dict):
-        problems.append("vars: must be a mapping of names to values")
+        problems.append(Problem.at("vars", "must be a mapping of names to values", "wrong_type"))
     return problems
 
 
 def make_job(
     task: SuiteTask, state: TreeState, *, session: str, repeat: int, seed: int | None = None
 ) -> Job:
-    """The job of one run. BadInput, as ``field: problem``, if this state does not make one.
+    """The job of one run, or BadInput if this state does not make one.
 
     Its idempotency key is of everything in it: the same content is the same job, in one session.
     """
-    problems = shape_problems(task)
-    if problems:
-        raise BadInput(*problems)
+    refuse(job_problems(task.job or {}))
     raw = _placed(_prompted(dict(task.job or {}), state.tree), state)
     raw["policy"] = {**raw.get("policy", {}), "max_attempts": 1}
     runner = {"profile": raw["runner"]} if isinstance(raw["runner"], str) else dict(raw["runner"])
@@ -104,13 +103,13 @@ def _prompted(raw: Raw, tree: Tree) -> Raw:
     name = posixpath.normpath(raw["prompt_file"])
     node = tree.get(name)
     if node is None or node.kind != "file":
-        raise BadInput(f"prompt_file: there is no file {name} in the tree")
+        raise BadInput.at("prompt_file", f"there is no file {name} in the tree")
     try:
         text = node.content.decode()
     except UnicodeDecodeError:
-        raise BadInput(f"prompt_file: {name} is not text in UTF-8") from None
+        raise BadInput.at("prompt_file", f"{name} is not text in UTF-8") from None
     if not text.strip():
-        raise BadInput(f"prompt_file: {name} is empty")
+        raise BadInput.at("prompt_file", f"{name} is empty")
     return {**rest, "prompt": _filled(text, raw.get("vars", {}), name)}
 
 
@@ -118,7 +117,7 @@ def _filled(text: str, variables: Mapping[str, Any], name: str) -> str:
     missing = [n for n in dict.fromkeys(_PLACEHOLDER.findall(text)) if n not in variables]
     if missing:
         asked = ", ".join(f"{{{{{n}}}}}" for n in missing)
-        raise BadInput(f"vars: {name} asks for {asked}, which is not given")
+        raise BadInput.at("vars", f"{name} asks for {asked}, which is not given")
     return _PLACEHOLDER.sub(lambda match: str(variables[match[1]]), text)
 
 
@@ -136,7 +135,7 @@ def _snapshot(path: str, state: TreeState) -> str:
         return state.address
     node = state.tree.get(path)
     if node is None or node.kind != "directory":
-        raise BadInput(f"workspace.path: there is no folder {path} in the tree")
+        raise BadInput.at("workspace.path", f"there is no folder {path} in the tree")
     inside = f"{path}/"
     part = {n.removeprefix(inside): v for n, v in state.tree.items() if n.startswith(inside)}
     return state.put(encode_tree(part))

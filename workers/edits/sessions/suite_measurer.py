@@ -20,10 +20,11 @@ from mulligan.policies.edits.suite import (
     run_key,
 )
 from mulligan.policies.jobs.job import TERMINAL, Job
-from mulligan.tasks.jobs.submit import Intake, problems, submit_jobs
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.submit import Intake, submit_jobs
 from mulligan.tasks.ports.appliers import FileChange
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.edits.sessions.suite_commands import program_problem, run_command
 from mulligan.workers.edits.sessions.suite_jobs import TreeState, make_job
@@ -40,8 +41,8 @@ _UNPACKED_FACTOR = 10
 
 
 _NO_COMMANDS = (
-    "tasks[{index}].command: a suite may bring no commands here: make it a job with a verifier that"
-    " names one of [commands.NAME], or set allow_inline = true in mulligan.toml"
+    "a suite may bring no commands here: make it a job with a verifier that names one of"
+    " [commands.NAME], or set allow_inline = true in mulligan.toml"
 )
 
 
@@ -118,34 +119,38 @@ class SuiteMeasurer:
 
     # -- what can be measured ---------------------------------------------------------------------
 
-    def problems(self, suite: Suite, root: Path) -> list[str]:
-        """Everything that keeps the suite from being run on this tree, as ``field: problem``."""
+    def problems(self, suite: Suite, root: Path) -> list[Problem]:
+        """Everything that keeps the suite from being run on this tree."""
         found = self.forbidden(suite)
         tree = self._read(root)
         state = TreeState(address="sha256:0", tree=tree, put=lambda _: "sha256:0")
         for index, task in enumerate(suite.tasks):
             if task.command is not None:
                 problem = program_problem(task.command, root) if self._commands else None
-                found += [f"tasks[{index}].command: {problem}"] if problem else []
+                found += [Problem(problem, ("tasks", index, "command"))] if problem else []
             else:
-                found += [f"tasks[{index}].job.{p}" for p in self._job_problems(task, state)]
+                inside = self._job_problems(task, state)
+                found += [each.below("tasks", index, "job") for each in inside]
         return found
 
-    def forbidden(self, suite: Suite) -> list[str]:
-        """What of it may not be run here, whatever the tree holds, as ``field: problem``."""
+    def forbidden(self, suite: Suite) -> list[Problem]:
+        """What of it may not be run here, whatever the tree holds."""
         if self._commands:
             return []
-        tasks = enumerate(suite.tasks)
-        return [_NO_COMMANDS.format(index=i) for i, task in tasks if task.command is not None]
+        return [
+            Problem(_NO_COMMANDS, ("tasks", index, "command"), "not_allowed")
+            for index, task in enumerate(suite.tasks)
+            if task.command is not None
+        ]
 
-    def _job_problems(self, task: SuiteTask, state: TreeState) -> list[str]:
+    def _job_problems(self, task: SuiteTask, state: TreeState) -> list[Problem]:
         if self._intake is None:
-            return ["jobs need workers: use commands, or run the plan with a stack"]
+            return [Problem("jobs need workers: use commands, or run the plan with a stack")]
         try:
             job = make_job(task, state, session="check", repeat=0)
         except BadInput as error:
             return list(error.problems)
-        return problems(self._intake, job)
+        return self._intake.problems(job)
 
     # -- states -----------------------------------------------------------------------------------
 
@@ -186,8 +191,7 @@ class SuiteMeasurer:
         """Begin one repeat: submit its jobs. One that cannot be made from this state scores 0."""
         jobs: dict[str, Job] = {}
         failed: dict[str, str] = {}
-        if forbidden := self.forbidden(suite):  # it may have begun elsewhere
-            raise BadInput(*forbidden)
+        refuse(self.forbidden(suite))  # it may have begun elsewhere
         for task in suite.tasks:
             if task.job is None:
                 continue
@@ -195,7 +199,7 @@ class SuiteMeasurer:
                 seed = suite.seed_of(task.id, repeat)
                 jobs[task.id] = self._job(task, state, session=session, repeat=repeat, seed=seed)
             except BadInput as error:
-                failed[task.id] = "; ".join(error.problems)
+                failed[task.id] = "; ".join(map(str, error.problems))
         submitted: dict[str, str] = {}
         if jobs and self._intake is not None:
             accepted = submit_jobs(self._intake, list(jobs.values()))
@@ -210,9 +214,7 @@ class SuiteMeasurer:
         job = make(seed=seed)
         if self._intake.check(job):
             job = make()
-        found = problems(self._intake, job)
-        if found:
-            raise BadInput(*found)
+        refuse(self._intake.problems(job))
         return job
 
     def poll(self, suite: Suite, runs: SuiteRuns) -> SuiteScores | None:

@@ -84,7 +84,9 @@ def blob_store(settings: Settings, calls: RedisCalls | None = None) -> BlobStore
         )
     url = urlsplit(settings.blob_url)
     if url.scheme != "file":
-        raise BadInput(f"blob_url: {url.scheme}:// is not supported; use file:///shared/directory")
+        raise BadInput.at(
+            "blob_url", f"{url.scheme}:// is not supported; use file:///shared/directory"
+        )
     return DirectoryBlobs(Path(url.path), cap=settings.workspace_cap)
 
 

@@ -78,7 +78,7 @@ class Tokens:
     ) -> tuple[Token, str]:
         """A new token and its text, which is told this once."""
         if role not in ROLES:
-            raise BadInput(f"role: {role!r} is none of {', '.join(ROLES)}")
+            raise BadInput.at("role", f"{role!r} is none of {', '.join(ROLES)}")
         secret = secrets.token_urlsafe(32)
         now = self._now()
         token = Token(

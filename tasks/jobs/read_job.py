@@ -1,0 +1,145 @@
+"""Reading jobs from plain data: every problem is found at once, whatever stage finds it.
+
+A job with a mistake in its form is not a job, so nobody could check its runner or its verifiers.
+Its well-formed parts are therefore checked in a job whose other parts are sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pydantic import ValidationError
+
+from mulligan.policies.jobs.job import Job
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.validation_errors import nearest_name, problems_of
+from mulligan.tasks.ports.errors import refuse
+
+#: Finds everything that keeps a well-formed job from being accepted.
+Check = Callable[[Job], list[Problem]]
+
+#: A job has one of these. A job file may name a file instead.
+PROMPTS = ("prompt", "prompt_file", "messages")
+#: A job without a mistake; its parts replace those that have one.
+_SOUND: dict[str, Any] = {
+    "task_type": "job",
+    "prompt": "-",
+    "runner": {"kind": "scripted", "answers": ["-"]},
+    "verifiers": ["json.object"],
+}
+#: Replaces a workspace that has a mistake: nobody looks for its directory.
+_SOUND_WORKSPACE = {"snapshot": "sha256:-"}
+#: Fields that are only well-formed together.
+_TOGETHER = ("runner", "subject")
+_MOST_VERIFIERS = 50
+
+
+def read_job(raw: Any) -> Job:
+    """A job from plain data, or BadInput with every problem of its form."""
+    job, problems = inspect_job(raw, lambda _: [])
+    refuse(problems)
+    assert job is not None  # noqa: S101 - without a problem there is a job
+    return job
+
+
+def read_jobs(raws: Sequence[Any], check: Check, *, single: bool = False) -> list[Job]:
+    """Jobs from plain data. BadInput if one is malformed, with every problem of all of them.
+
+    Jobs that are all well-formed are not checked: storing them does that. The problems of a
+    ``single`` job have no index.
+    """
+    read = [inspect_job(raw, lambda _: []) for raw in raws]
+    if any(problems for _, problems in read):
+        refuse(
+            problem.of_job(None if single else index)
+            for index, raw in enumerate(raws)
+            for problem in inspect_job(raw, check)[1]
+        )
+    return [job for job, _ in read if job is not None]
+
+
+def inspect_job(
+    raw: Any, check: Check, *, also: Sequence[str] = (), show_values: bool = False
+) -> tuple[Job | None, list[Problem]]:
+    """A job, if the data is well-formed, and every problem of its form and of what it names.
+
+    ``also``: fields that whoever gave the data has read already.
+    """
+    if not isinstance(raw, Mapping):
+        message = f"a job is a mapping with task_type, prompt, runner and verifiers, not {_a(raw)}"
+        return None, [Problem(message, code="wrong_type")]
+    try:
+        job = Job.model_validate(raw)
+    except ValidationError as error:
+        wrong = problems_of(error, Job, also=also, show_values=show_values)
+        return None, [*wrong, *_missing_prompt(raw, wrong, also), *_problems_of_rest(raw, check)]
+    return job, check(job)
+
+
+def _missing_prompt(
+    raw: Mapping[str, Any], wrong: Sequence[Problem], also: Sequence[str]
+) -> list[Problem]:
+    """A missing prompt is only noticed in a job that is otherwise well-formed: look for it here."""
+    known = [*Job.model_fields, *also]
+    slips = (str(p.path[0]) for p in wrong if p.code == "unknown_field" and len(p.path) == 1)
+    noticed = any(p.path[:1] in (("prompt",), ("messages",)) for p in wrong)
+    if noticed or any(name in raw for name in PROMPTS):
+        return []
+    if any(nearest_name(slip, known) in PROMPTS for slip in slips):
+        return []
+    either = "or messages, or prompt_file" if "prompt_file" in also else "or messages"
+    return [Problem.at("prompt", f"is required, {either}", "missing")]
+
+
+def _problems_of_rest(raw: Mapping[str, Any], check: Check) -> list[Problem]:
+    job, kept = _well_formed_parts(raw)
+    return [
+        problem
+        for problem in check(job)
+        if problem.path
+        and problem.path[0] in kept
+        # Which verifiers fit together depends on who does the work.
+        and not (problem.path == ("verifiers",) and "runner" not in kept)
+    ]
+
+
+def _well_formed_parts(raw: Mapping[str, Any]) -> tuple[Job, set[str]]:
+    """A job of what is well-formed, and which fields those are; sound parts replace the rest."""
+    parts, kept = {**_SOUND, "verifiers": _verifiers(raw.get("verifiers"))}, {"verifiers"}
+    if raw.get("messages"):
+        del parts["prompt"]
+        parts["messages"] = [{"role": "user", "content": "-"}]
+    given = [name for name in Job.model_fields if name in raw and name != "verifiers"]
+    together = tuple(name for name in given if name in _TOGETHER)
+    for names in (together, *((name,) for name in given)):
+        if kept.issuperset(names) or ("prompt" in names and "messages" in parts):
+            continue
+        tried = {**parts, **{name: raw[name] for name in names}}
+        with suppress(ValidationError):
+            Job.model_validate(tried)
+            parts = tried
+            kept.update(names)
+    if "workspace" in raw and "workspace" not in kept:
+        parts["workspace"] = _SOUND_WORKSPACE
+    return Job.model_validate(parts), kept
+
+
+def _verifiers(raw: Any) -> list[Any]:
+    """The verifiers at their places, those with a mistake replaced."""
+    if not isinstance(raw, list | tuple) or not 1 <= len(raw) <= _MOST_VERIFIERS:
+        return list(_SOUND["verifiers"])
+    mended: list[Any] = []
+    for item in raw:
+        mended.append("json.object")
+        with suppress(ValidationError):
+            Job.model_validate({**_SOUND, "verifiers": [item]})
+            mended[-1] = item
+    return mended
+
+
+def _a(value: Any) -> str:
+    return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(
+        type(value).__name__, f"a {type(value).__name__}"
+    )

@@ -1,0 +1,156 @@
+"""Problems as values, and the error that holds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mulligan.policies.jobs.job import Job
+from mulligan.policies.problem import FieldError, Problem, spell_path
+from mulligan.tasks.jobs.read_job import inspect_job, read_jobs
+from mulligan.tasks.ports.errors import BadInput, refuse
+
+JOB = {
+    "task_type": "t",
+    "prompt": "p",
+    "runner": {"kind": "scripted", "answers": ["a"]},
+    "verifiers": ["json.object"],
+}
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        (Problem("all of it is wrong"), "all of it is wrong"),
+        (Problem.at("workspace.path", "is gone"), "workspace.path: is gone"),
+        (Problem("is odd", ("verifiers", 1, "id")), "verifiers[1].id: is odd"),
+        (Problem("is odd", ("labels", "a.b")), "labels.a.b: is odd"),
+        (Problem.at("prompt", "is required").of_job(2), "jobs[2].prompt: is required"),
+        (Problem("is no mapping", index=0), "jobs[0]: is no mapping"),
+        (Problem.at("id", "is odd").below("verifiers", 0), "verifiers[0].id: is odd"),
+    ],
+)
+def test_a_problem_is_readable(problem: Problem, text: str) -> None:
+    assert str(problem) == text
+    assert str(BadInput(problem)) == text
+
+
+def test_placing_a_problem_keeps_its_code_and_message() -> None:
+    problem = Problem.at("id", "no verifier 'x'", "unknown_name").below("verifiers", 3).of_job(7)
+    assert problem == Problem("no verifier 'x'", ("verifiers", 3, "id"), "unknown_name", 7)
+    assert problem.of_job(None).index is None
+    assert problem.field == "verifiers[3].id"
+    assert spell_path(()) == ""
+
+
+def test_bad_input_is_as_easy_to_raise_as_a_sentence() -> None:
+    assert BadInput("there is no job x").problems == (Problem("there is no job x"),)
+    raised = BadInput.at("score", "is required", "missing")
+    assert raised.problems == (Problem("is required", ("score",), "missing"),)
+    assert raised.has("missing")
+    assert not raised.has("key_in_use")
+    assert str(BadInput("one", Problem.at("b", "two"))) == "one\nb: two"
+
+
+def test_nothing_is_refused_without_a_problem() -> None:
+    refuse([])
+    with pytest.raises(BadInput, match=r"^a: is odd\nb: is odd$"):
+        refuse(Problem.at(name, "is odd") for name in ("a", "b"))
+
+
+def test_a_validator_of_the_whole_names_its_field() -> None:
+    assert str(FieldError("task", "is ours")) == "task: is ours"
+    _, problems = inspect_job({**JOB, "on_done": {"task": "mulligan.attempt"}}, lambda _: [])
+    assert [problem.path for problem in problems] == [("on_done", "task")]
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "code"),
+    [
+        ({"runner": None}, ("runner",), "wrong_type"),
+        ({"promt": "x"}, ("promt",), "unknown_field"),
+        ({"policy": {"max_atempts": 1}}, ("policy", "max_atempts"), "unknown_field"),
+        ({"verifiers": []}, ("verifiers",), "too_short"),
+        ({"idempotency_key": "k" * 501}, ("idempotency_key",), "too_long"),
+        ({"priority": 10}, ("priority",), "invalid"),
+    ],
+)
+def test_an_error_of_pydantic_has_a_path_and_a_code(
+    change: dict[str, object], path: tuple[str, ...], code: str
+) -> None:
+    job, (problem,) = inspect_job({**JOB, **change}, lambda _: [])
+    assert job is None
+    assert (problem.path, problem.code) == (path, code)
+
+
+def admission(job: Job) -> list[Problem]:
+    """An installation where only the profile `small` and the verifier json.object exist."""
+    found = []
+    if job.runner.profile not in (None, "small"):
+        found.append(Problem.at("runner.profile", "no such profile", "unknown_name"))
+    for index, spec in enumerate(job.verifiers):
+        if spec.options:
+            found.append(Problem("no such option", ("verifiers", index), "unknown_field"))
+    return found
+
+
+def test_problems_of_every_stage_are_found_at_once() -> None:
+    raws = [
+        {**JOB, "promt": "x"},
+        {**JOB, "runner": "smal"},
+        {**JOB, "verifiers": ["json.object", {"id": "json.object", "strict": True}]},
+        JOB,
+        "text",
+    ]
+    with pytest.raises(BadInput) as caught:
+        read_jobs(raws, admission)
+    assert [(each.index, each.path, each.code) for each in caught.value.problems] == [
+        (0, ("promt",), "unknown_field"),
+        (1, ("runner", "profile"), "unknown_name"),
+        (2, ("verifiers", 1), "unknown_field"),
+        (4, (), "wrong_type"),
+    ]
+
+
+def test_the_well_formed_parts_of_a_malformed_job_are_checked_too() -> None:
+    raw = {**JOB, "priority": 99, "runner": "smal", "verifiers": [7, {"id": "v", "strict": True}]}
+    _, problems = inspect_job(raw, admission)
+    assert {(each.path, each.code) for each in problems} == {
+        (("priority",), "invalid"),
+        (("verifiers", 0), "wrong_type"),
+        (("runner", "profile"), "unknown_name"),
+        (("verifiers", 1), "unknown_field"),
+    }
+
+
+def test_what_replaces_a_malformed_part_is_never_blamed() -> None:
+    def strict(job: Job) -> list[Problem]:
+        return [Problem.at("runner.kind", "is not allowed")] if job.runner.kind else []
+
+    _, (problem,) = inspect_job({**JOB, "runner": {"kind": 7}}, strict)
+    assert problem.path == ("runner", "kind")
+    assert problem.code == "wrong_type"
+
+
+def test_work_done_elsewhere_is_checked_as_such() -> None:
+    """A runner and a subject are only well-formed together."""
+    seen: list[Job] = []
+
+    def look(job: Job) -> list[Problem]:
+        seen.append(job)
+        return []
+
+    external = {**JOB, "runner": {"kind": "external"}, "subject": "ann", "priority": 99}
+    _, problems = inspect_job(external, look)
+    assert [each.path for each in problems] == [("priority",)]
+    assert (seen[0].runner.kind, seen[0].subject) == ("external", "ann")
+
+
+def test_well_formed_jobs_are_left_to_whoever_stores_them() -> None:
+    (job,) = read_jobs([JOB], lambda _: [Problem("never asked")])
+    assert job.task_type == "t"
+
+
+def test_the_problems_of_a_single_job_have_no_index() -> None:
+    with pytest.raises(BadInput) as caught:
+        read_jobs([{**JOB, "priority": 99}], lambda _: [], single=True)
+    assert [each.index for each in caught.value.problems] == [None]
