@@ -164,7 +164,12 @@ def _start_stack(
         environment = child_environment(
             own, broker_url=server.url, MULLIGAN_ALLOW_INLINE="true", MULLIGAN_TASK_EVENTS="false"
         )
-        stack = Stack(own.home, environment, on_death=_note_death(own.home))
+
+        def note_death(name: str, code: int, delay: float) -> None:
+            text = describe_death(own.home, name, code, delay)
+            screen.note(f"the worker {text}", style="yellow")
+
+        stack = Stack(own.home, environment, on_death=note_death)
         resources.callback(stop_stack, stack)
         for pool in run_pools(own):
             stack.add(pool.name, pool.argv())
@@ -180,17 +185,7 @@ def _unreachable(backend: CliBackend, job: Job) -> list[Problem]:
     return [problem.below("runner")] if problem else []
 
 
-def _note_death(home: Path) -> Callable[[str, int, float], None]:
-    def note(name: str, code: int, delay: float) -> None:
-        log = home / "logs" / f"{name}.log"
-        screen.note(
-            f"the worker {name} {describe_exit(code)}; restarting it in {delay:g} s (log: {log})",
-            style="yellow",
-        )
-
-    return note
-
-
-def describe_exit(code: int) -> str:
-    """An exit code in words."""
-    return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+def describe_death(home: Path, name: str, code: int, delay: float) -> str:
+    """What to show people when a child process died and will be restarted."""
+    ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return f"{name} {ended}; restarting it in {delay:g} s (log: {home / 'logs' / name}.log)"

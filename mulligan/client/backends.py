@@ -16,13 +16,14 @@ from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.read_job import inspect_job
 from mulligan.tasks.jobs.submit import Intake, key_problems, store_jobs
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import Accepted, JobView, KeyConflict, Ledger
+from mulligan.tasks.ports.ledger import Accepted, JobView, KeyConflict
 from mulligan.workers.backends.follow import EventFeed, LedgerFeed
 from mulligan.workers.contract_models import CONTRACT, ContractModels
 from mulligan.workers.settings.model import Settings, load_settings
 
 if TYPE_CHECKING:
     from mulligan.workers.backends.placement import Placement
+    from mulligan.workers.ledger.redis_ledger import RedisLedger
     from mulligan.workers.local.local_stack import LocalStack
 
 
@@ -88,7 +89,7 @@ def open_backend(overrides: Mapping[str, Any], *, slots: int) -> Backend:
 class LedgerBackend:
     """What every backend does that reaches the ledger directly."""
 
-    def __init__(self, ledger: Ledger, intake: Intake) -> None:
+    def __init__(self, ledger: RedisLedger, intake: Intake) -> None:
         self._ledger = ledger
         self._intake = intake
 
@@ -113,8 +114,7 @@ class LedgerBackend:
         return self._ledger.job(job_id)
 
     def states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
-        found = ((job_id, self._ledger.job(job_id)) for job_id in job_ids)
-        return {job_id: view.state for job_id, view in found if view is not None}
+        return self._ledger.job_states(job_ids)
 
     def cancel(self, job_id: str) -> str:
         return self._ledger.cancel(job_id, detail="cancelled by a client")

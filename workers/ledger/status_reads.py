@@ -73,12 +73,12 @@ class StatusReads(Partitioned):
                 spent[tenant] += int(text or 0)
         return spent
 
-    def job_state(self, job_id: str) -> str | None:
-        return self._job_field(job_id, "state")
+    def job_states(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """The state of each job; unknown jobs are left out."""
+        names = [keys.job(self._prefix(job_id), job_id) for job_id in job_ids]
+        found = zip(job_ids, self.calls.fields(names, "state"), strict=True)
+        return {job_id: state for job_id, state in found if state is not None}
 
     def job_tenant(self, job_id: str) -> str | None:
-        return self._job_field(job_id, "tenant")
-
-    def _job_field(self, job_id: str, field: str) -> str | None:
-        found = self.calls.run("HGET", keys.job(self._prefix(job_id), job_id), field)
+        found = self.calls.run("HGET", keys.job(self._prefix(job_id), job_id), "tenant")
         return None if found is None else str(found)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from mulligan.console.cli.backend import connect, describe_exit
+from mulligan.console.cli.backend import connect, describe_death
 from mulligan.console.cli.exit_codes import stop_on_signals
 from mulligan.console.cli.local_services import (
     Service,
@@ -90,11 +90,7 @@ class ServiceWatch:
 
     def died(self, name: str, code: int, delay: float) -> None:
         self._down.add(name)
-        log = self.stack.home / "logs" / f"{name}.log"
-        screen.say(
-            f"{name} {describe_exit(code)}; restarting it in {delay:g} s (log: {log})",
-            style="yellow",
-        )
+        screen.say(describe_death(self.stack.home, name, code, delay), style="yellow")
 
     def look(self) -> None:
         if self.redis is not None:

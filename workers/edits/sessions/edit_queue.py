@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mulligan.policies.jobs.job import TERMINAL
@@ -37,11 +38,10 @@ def hint_at_sessions(services: Services, app: Celery) -> int:
         ledger.calls, prefix=settings.key_prefix, retention=settings.cycle_retention
     )
 
-    def ended(job_id: str) -> bool:
-        state = ledger.job_state(job_id)
-        return state is None or state in TERMINAL
+    def have_ended(job_ids: Sequence[str]) -> bool:
+        return all(state in TERMINAL for state in ledger.job_states(job_ids).values())
 
-    found = hints(sessions, ended)
+    found = hints(sessions, have_ended)
     for session in found:
         app.send_task(
             "mulligan.edit",

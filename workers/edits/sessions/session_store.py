@@ -257,12 +257,10 @@ def _text(session: EditSession) -> str:
     return session.model_dump_json()
 
 
-def hints(sessions: SessionStore, ended: Callable[[str], bool]) -> list[EditSession]:
-    """The sessions of the queue that somebody should take a step of now. ``ended``: of a job."""
+def hints(sessions: SessionStore, have_ended: Callable[[Sequence[str]], bool]) -> list[EditSession]:
+    """The queued sessions whose next step can be taken now; ``have_ended`` asks about jobs."""
     return [
         session
         for session in sessions.at_work()
-        if not session.inline
-        and not sessions.is_leased(session.id)
-        and all(ended(job_id) for job_id in reversed(session.jobs))
+        if not session.inline and not sessions.is_leased(session.id) and have_ended(session.jobs)
     ]
