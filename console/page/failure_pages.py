@@ -72,12 +72,11 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         window: Window = "7d",
         tenant: Tenant = "",
     ) -> HTMLResponse:
-        now = context.ledger.now()
         report = failure_report(
+            context.ledger,
             context.services.figures,
             signature=signature,
             window=window,
-            now=now,
             tenant=only(caller, tenant),
             texts=caller.texts,
         )

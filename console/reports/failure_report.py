@@ -15,15 +15,22 @@ from mulligan.policies.figures.failure_ranking import RankedFailure, RankingFilt
 from mulligan.policies.figures.format import UNKNOWN, condense, number, sparkline
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.figures.windows import Bucket, FigureReader, Window, parse_window
+from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 
 def failures_report(
-    figures: FigureReader, *, window: str, now: float, choice: RankingFilter, limit: int
+    ledger: RedisLedger,
+    figures: FigureReader,
+    *,
+    window: str,
+    choice: RankingFilter,
+    limit: int,
 ) -> dict[str, Any]:
     """The most frequent signatures first."""
+    now = ledger.now()
     found = figures.window(parse_window(window), now=now)
     ranked = rank(rows_of(found.buckets), rows_of(found.before), choice=choice, limit=limit)
-    groups = figures.groups([each.signature for each in ranked])
+    groups = ledger.groups_of([each.signature for each in ranked])
     return {
         **_head(found, window, now),
         "failures": [
@@ -34,19 +41,20 @@ def failures_report(
 
 
 def failure_report(
+    ledger: RedisLedger,
     figures: FigureReader,
     *,
     signature: str,
     window: str,
-    now: float,
     tenant: str | None,
     texts: bool,
 ) -> dict[str, Any] | None:
-    """One signature, with what made it; None if nobody of this tenant has ever had it."""
+    """One signature, with what made it; None if the tenant never had it."""
+    now = ledger.now()
     found = figures.window(parse_window(window), now=now)
     choice = RankingFilter(tenant=tenant, signature=signature)
     ranked = rank(rows_of(found.buckets), rows_of(found.before), choice=choice, limit=1)
-    group = figures.groups([signature]).get(signature)
+    group = ledger.group(signature)
     if group and not ranked and tenant is not None and tenant not in group.tenants:
         group = None
     if not ranked and group is None:

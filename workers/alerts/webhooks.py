@@ -227,7 +227,7 @@ def _post(url: str, body: bytes, headers: Mapping[str, str]) -> int:
         raise Undeliverable(f"{host} could not be reached: {what}") from error
 
 
-def try_out(office: Webhooks, hooks: Sequence[WebhookSettings]) -> list[dict[str, str | None]]:
+def try_out(webhooks: Webhooks, hooks: Sequence[WebhookSettings]) -> list[dict[str, str | None]]:
     """Send each webhook a test, from this process and once, whatever comes of it."""
     told = []
     for hook in hooks:
@@ -237,7 +237,9 @@ def try_out(office: Webhooks, hooks: Sequence[WebhookSettings]) -> list[dict[str
         )
         error = None
         try:
-            office.send(WebhookDelivery(alert=alert, hook=name, state="pending", tries=1, error=""))
+            webhooks.send(
+                WebhookDelivery(alert=alert, hook=name, state="pending", tries=1, error="")
+            )
         except Undeliverable as problem:
             error = str(problem)
         told.append({"hook": name, "id": alert.id, "error": error})

@@ -30,7 +30,7 @@ from mulligan.workers.settings.model import Settings
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at the queues, and how old a picture may be to decide by it.
+#: Seconds between two looks at the queues, and how old a sample may be to decide by it.
 INTERVAL = 1.0
 _TOO_OLD = 10.0
 
@@ -41,14 +41,14 @@ class QueueSample:
 
     at: float
     waiting: Mapping[str, QueueDepth]
-    takers: Mapping[str, int]
+    consumers: Mapping[str, int]
 
     def load(self, *, slots: int, active: int, reserved: int) -> PoolLoad:
         """What the pool sees. Messages it took and has not started yet still wait."""
         in_hand = max(reserved - active, 0)
         lines = self.waiting.items()
         queued = sum(line.depth for _, line in lines)
-        share = sum(-(-line.depth // max(self.takers.get(name, 1), 1)) for name, line in lines)
+        share = sum(-(-line.depth // max(self.consumers.get(name, 1), 1)) for name, line in lines)
         repair = self.waiting.get(REPAIR_QUEUE)
         return PoolLoad(
             slots=slots,
@@ -60,13 +60,13 @@ class QueueSample:
         )
 
 
-def takers(beats: Sequence[Beat], queues: Sequence[str]) -> dict[str, int]:
+def count_consumers(beats: Sequence[Beat], queues: Sequence[str]) -> dict[str, int]:
     """How many workers take from each of these queues; this one is always among them."""
     return {name: max(1, sum(name in beat.queues for beat in beats)) for name in queues}
 
 
 class QueueSampler:
-    """Takes a picture every second in a thread: the event loop must not wait for Redis."""
+    """Takes a sample every second in a thread: the event loop must not wait for Redis."""
 
     def __init__(self, take: Callable[[], QueueSample]) -> None:
         self._take = take
@@ -74,19 +74,19 @@ class QueueSampler:
         self._started = False
 
     def latest(self, now: float) -> QueueSample | None:
-        """The last picture, unless it is too old to decide by. The first call starts the thread."""
+        """The last sample, unless it is too old to decide by. The first call starts the thread."""
         if not self._started:
             self._started = True
             threading.Thread(target=self._run, name="autoscale", daemon=True).start()
-        picture = self._latest
-        return picture if picture is not None and now - picture.at < _TOO_OLD else None
+        sample = self._latest
+        return sample if sample is not None and now - sample.at < _TOO_OLD else None
 
     def _run(self) -> None:
         while True:
             try:
                 self._latest = self._take()
             except (LedgerUnavailable, OperationalError) as error:
-                log.debug("no picture of the queues: %s", error)
+                log.debug("no sample of the queues: %s", error)
             time.sleep(INTERVAL)
 
 
@@ -100,7 +100,7 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
         min_concurrency: int = 0,
         *,
         worker: Any,
-        camera: QueueSampler,
+        sampler: QueueSampler,
         quiet: float,
         mutex: Any = None,
     ) -> None:
@@ -108,11 +108,11 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
         super().__init__(
             pool, max_concurrency, min_concurrency, worker, keepalive=INTERVAL, mutex=mutex
         )
-        self._camera = camera
+        self._sampler = sampler
         self._quiet = quiet
         self._scaling = ScalingDecision()
         self._seen: QueueSample | None = None
-        self._told = False
+        self._warned = False
 
     def maybe_scale(self, req: Any = None) -> None:  # noqa: ARG002 - Celery's signature
         """Bring the pool to its size; called every second and for every message."""
@@ -124,12 +124,12 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
         # that what waits stays in the broker, where repairs come first and others can take it.
         self.worker.max_concurrency = self.processes
         now = time.monotonic()
-        picture = self._camera.latest(now)
+        sample = self._sampler.latest(now)
         # Once for each: what was taken since then would be counted twice.
-        if picture is None or picture == self._seen:
+        if sample is None or sample == self._seen:
             return
-        self._seen = picture
-        load = picture.load(
+        self._seen = sample
+        load = sample.load(
             slots=self.processes,
             active=len(state.active_requests),
             reserved=len(state.reserved_requests),
@@ -180,8 +180,8 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
     def _can_resize(self) -> bool:
         if hasattr(self.pool, "grow") and hasattr(self.pool, "shrink"):
             return True
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             log.warning(
                 "this pool cannot grow or shrink: it keeps its %s slots; use -P prefork with"
                 " --autoscale",
@@ -204,7 +204,7 @@ def autoscaler(settings: Settings) -> Callable[..., QueueAutoscaler]:
             return QueueSample(
                 at=time.monotonic(),
                 waiting=waiting(worker.app, queues),
-                takers=takers(beats, queues),
+                consumers=count_consumers(beats, queues),
             )
 
         return QueueAutoscaler(
@@ -212,7 +212,7 @@ def autoscaler(settings: Settings) -> Callable[..., QueueAutoscaler]:
             most,
             least,
             worker=worker,
-            camera=QueueSampler(take),
+            sampler=QueueSampler(take),
             quiet=settings.scale_quiet,
             mutex=mutex,
         )

@@ -13,9 +13,8 @@ from mulligan.policies.figures.facts import HOUR, MINUTE, Figure, parse
 from mulligan.policies.jobs.job import parse_duration
 from mulligan.policies.repair.verdict import verdict_from_dict
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.figures.fold import MINUTES_KEPT, START
-from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
 
 LONGEST_WINDOW = 365 * 86400
@@ -90,17 +89,6 @@ class FigureReader:
             before=buckets[:-count],
             examples=_examples(found[len(names) :]),
         )
-
-    def groups(self, signatures: Sequence[str]) -> dict[str, EscalationGroup]:
-        """The escalations of these signatures, in one round trip."""
-        names = [keys.group(p, signature) for signature in signatures for p in self._prefixes]
-        found: dict[str, EscalationGroup] = {}
-        for row in self._calls.hashes(names):
-            if row:
-                group = rows.read_group(row)
-                known = found.get(group.signature)
-                found[group.signature] = rows.merged(known, group) if known else group
-        return found
 
     def failure(self, example: str) -> FailureRecord | None:
         """The classified failure of `<job>/<attempt>`, if the ledger still has it."""

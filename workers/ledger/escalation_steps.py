@@ -29,27 +29,32 @@ class EscalationSteps(Partitioned):
     def groups(
         self, *, only_open: bool = True, tenant: str | None = None, limit: int = 100
     ) -> list[EscalationGroup]:
-        found: dict[str, EscalationGroup] = {}
+        names: list[str] = []
         for prefix in self._prefixes():
-            names = self.calls.run("ZREVRANGE", keys.groups(prefix), 0, _GROUPS_LOOKED_AT - 1)
-            hashes = self.calls.hashes([keys.group(prefix, name) for name in names])
-            for group in (rows.read_group(row) for row in hashes if row):
-                known = found.get(group.signature)
-                found[group.signature] = rows.merged(known, group) if known else group
+            newest = self.calls.run("ZREVRANGE", keys.groups(prefix), 0, _GROUPS_LOOKED_AT - 1)
+            names += [keys.group(prefix, signature) for signature in newest]
         wanted = [
             group
-            for group in found.values()
+            for group in self._read_groups(names).values()
             if (group.open or not only_open) and (tenant is None or tenant in group.tenants)
         ]
         return sorted(wanted, key=lambda group: group.last_at, reverse=True)[:limit]
 
     def group(self, signature: str) -> EscalationGroup | None:
-        hashes = self.calls.hashes([keys.group(prefix, signature) for prefix in self._prefixes()])
-        found = [rows.read_group(row) for row in hashes if row]
-        group = found[0] if found else None
-        for other in found[1:]:
-            group = rows.merged(group, other) if group else other
-        return group
+        return self.groups_of([signature]).get(signature)
+
+    def groups_of(self, signatures: Sequence[str]) -> dict[str, EscalationGroup]:
+        """The groups of these signatures, as far as there are any. One round trip."""
+        prefixes = self._prefixes()
+        return self._read_groups([keys.group(p, each) for each in signatures for p in prefixes])
+
+    def _read_groups(self, names: Sequence[str]) -> dict[str, EscalationGroup]:
+        """The groups with these keys by signature: those of several partitions are one."""
+        found: dict[str, EscalationGroup] = {}
+        for group in (rows.read_group(row) for row in self.calls.hashes(names) if row):
+            known = found.get(group.signature)
+            found[group.signature] = rows.merged(known, group) if known else group
+        return found
 
     def escalation(self, escalation_id: str) -> Escalation | None:
         row = self.calls.hashes([keys.escalation(self._prefix(escalation_id), escalation_id)])[0]

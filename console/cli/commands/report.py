@@ -127,8 +127,7 @@ def failures(
     choice = RankingFilter(kind=kind, task_type=task_type, model=model, tenant=tenant)
     with _opened() as ledger:
         figures = _folded(ledger)
-        now = ledger.now()
-        report = failures_report(figures, window=window, now=now, choice=choice, limit=limit)
+        report = failures_report(ledger, figures, window=window, choice=choice, limit=limit)
     form = ReportForm(json=json, markdown=markdown, output=output, html=html)
     deliver(failures_view(report), form)
 

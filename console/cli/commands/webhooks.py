@@ -29,8 +29,8 @@ def list_deliveries(
     json: Json = False,
 ) -> None:
     """List the webhooks, and deliveries that are waiting or dead."""
-    with _office() as (office, hooks):
-        found = [delivery.as_dict() for delivery in office.deliveries.all(limit=limit)]
+    with _open_webhooks() as (webhooks, hooks):
+        found = [delivery.as_dict() for delivery in webhooks.deliveries.all(limit=limit)]
     if json:
         screen.emit({"webhooks": [_as_dict(hook) for hook in hooks], "deliveries": found})
         return
@@ -52,8 +52,8 @@ def list_deliveries(
 
 def send_tests(json: Json = False) -> None:
     """Send a test event to every webhook and show the result."""
-    with _office() as (office, hooks):
-        tests = try_out(office, hooks)
+    with _open_webhooks() as (webhooks, hooks):
+        tests = try_out(webhooks, hooks)
     if json:
         screen.emit({"tests": tests})
     elif not tests:
@@ -75,8 +75,8 @@ def retry(
     Each is tried as often as a new one.
     """
     _check(delivery, all_)
-    with _office() as (office, _):
-        done = office.deliveries.retry(delivery)
+    with _open_webhooks() as (webhooks, _):
+        done = webhooks.deliveries.retry(delivery)
     _tell(done, delivery, json, "no dead delivery {}", "tried anew")
 
 
@@ -87,13 +87,13 @@ def drop(
 ) -> None:
     """Drop a delivery, or all dead ones."""
     _check(delivery, all_)
-    with _office() as (office, _):
-        done = office.deliveries.drop(delivery)
+    with _open_webhooks() as (webhooks, _):
+        done = webhooks.deliveries.drop(delivery)
     _tell(done, delivery, json, "no delivery {}", "dropped")
 
 
 @contextmanager
-def _office() -> Iterator[tuple[Webhooks, tuple[WebhookSettings, ...]]]:
+def _open_webhooks() -> Iterator[tuple[Webhooks, tuple[WebhookSettings, ...]]]:
     with locate_ledger(load_settings()) as settings:
         ledger = open_ledger(settings, patience=settings.submit_patience)
         live = LiveSettings(settings)

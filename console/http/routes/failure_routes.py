@@ -119,9 +119,9 @@ def create_router(context: ConsoleContext) -> APIRouter:
         """The most frequent failure signatures of a window first."""
         choice = RankingFilter(tenant=caller.tenant, kind=kind, task_type=task_type, model=model)
         report = failures_report(
+            context.ledger,
             context.services.figures,
             window=window,
-            now=context.ledger.now(),
             choice=choice,
             limit=limit,
         )
@@ -131,10 +131,10 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def failure(signature: Signature, caller: Reader, window: WindowText = "7d") -> FailureDetail:
         """One signature, with the explanation of what made it."""
         report = failure_report(
+            context.ledger,
             context.services.figures,
             signature=signature,
             window=window,
-            now=context.ledger.now(),
             tenant=caller.tenant,
             texts=caller.texts,
         )

@@ -104,16 +104,16 @@ class Post:
     scenario: Scenario
     ledger: RedisLedger
 
-    def office(self) -> Webhooks:
+    def webhooks(self) -> Webhooks:
         """A control worker of its own."""
         live = LiveSettings(self.scenario.settings)
         return Webhooks(self.ledger, live, randomness=lambda: 0.5)
 
     def tick(self) -> int:
         """Look once, and wait until all is sent."""
-        office = self.office()
-        made = office.tick()
-        office.drain()
+        webhooks = self.webhooks()
+        made = webhooks.tick()
+        webhooks.drain()
         return made
 
     def escalate(self, times: int = 1, *, reason: str = "max_attempts", **job: Any) -> str:
@@ -176,7 +176,7 @@ def test_an_escalation_is_told_signed_and_without_prompt_or_detail(
     assert body["console_url"].startswith("http://127.0.0.1:8700/escalations?signature=")
     assert b"secret prompt" not in request["raw"]
     assert b"it went wrong" not in request["raw"]
-    assert backend.office().deliveries.all() == [], "a delivery that arrived is forgotten"
+    assert backend.webhooks().deliveries.all() == [], "a delivery that arrived is forgotten"
 
 
 def test_four_thousand_alike_are_told_twice(post: PostMaker, receiver: Receiver) -> None:
@@ -323,7 +323,7 @@ def test_a_receiver_that_fails_is_asked_again_later(post: PostMaker, receiver: R
     assert len(receiver.got) == 3
     assert {request["path"] for request in receiver.got} == {"/hook/token-in-the-path"}
     assert len({request["raw"] for request in receiver.got}) == 1, "the same, to the byte"
-    assert backend.office().deliveries.counts() == {"pending": 0, "dead": 0}
+    assert backend.webhooks().deliveries.counts() == {"pending": 0, "dead": 0}
 
 
 def test_after_the_last_try_it_is_a_dead_letter_until_somebody_retries_it(
@@ -336,7 +336,7 @@ def test_after_the_last_try_it_is_a_dead_letter_until_somebody_retries_it(
         backend.tick()
         backend.scenario.advance(3600)
     assert len(receiver.got) == 3
-    store = backend.office().deliveries
+    store = backend.webhooks().deliveries
     (dead,) = store.all()
     assert (dead.state, dead.tries, dead.error) == ("dead", 3, "the receiver answered with 503")
     assert "token-in-the-path" not in json.dumps(dead.as_dict())
@@ -352,7 +352,7 @@ def test_a_dead_letter_can_be_dropped_and_is_not_kept_for_ever(
 ) -> None:
     receiver.statuses = [500] * 100
     backend = post({}, retention=10**7)
-    store = backend.office().deliveries
+    store = backend.webhooks().deliveries
     for reason in ("deadline", "worker_lost"):
         backend.escalate(reason=reason)
         for _ in range(4):
@@ -379,7 +379,7 @@ def test_a_receiver_that_is_away_for_long_does_not_fill_the_ledger(
     backend = post({"events": ["job_finished"]})
     for _ in range(5):
         backend.succeed()
-    store = backend.office().deliveries
+    store = backend.webhooks().deliveries
     store.notice(backend.scenario.settings.webhooks, window=WINDOW)
     assert store.counts() == {"pending": 2, "dead": 3}
     assert {d.error for d in store.all() if d.state == "dead"} == {"too many deliveries wait"}
@@ -401,7 +401,7 @@ def test_the_last_error_says_what_to_mend(
     backend = post(change)
     backend.escalate()
     backend.tick()
-    (waiting,) = backend.office().deliveries.all()
+    (waiting,) = backend.webhooks().deliveries.all()
     assert error in waiting.error
     assert "token-in-the-path" not in waiting.error
     assert (waiting.state, waiting.tries) == ("pending", 1)
@@ -421,12 +421,12 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(post: PostMaker, receiver: R
     backend = post({"url": slow}, {})
     for reason in ("deadline", "worker_lost", "tool_error", "repeated_failure", "not_verified"):
         backend.escalate(reason=reason)
-    office = backend.office()
-    assert office.tick() == 10
+    webhooks = backend.webhooks()
+    assert webhooks.tick() == 10
     until(lambda: sum("hook" in request["path"] for request in receiver.got) == 5)
     assert sum("slow" in request["path"] for request in receiver.got) <= 2
     receiver.hold.set()
-    office.drain()
+    webhooks.drain()
 
 
 # -- crashes ---------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ def test_a_kill_between_writing_and_sending_loses_nothing(
     backend = post({})
     backend.escalate()
     settings = backend.scenario.settings
-    assert backend.office().deliveries.notice(settings.webhooks, window=WINDOW).made == 1
+    assert backend.webhooks().deliveries.notice(settings.webhooks, window=WINDOW).made == 1
     assert backend.tick() == 0  # another control worker: nothing new, and sends what is there
     assert [body["count"] for body in receiver.bodies] == [1]
 
@@ -448,7 +448,7 @@ def test_a_kill_while_sending_sends_it_again_when_the_lease_is_over(
 ) -> None:
     backend = post({})
     backend.escalate()
-    store = backend.office().deliveries
+    store = backend.webhooks().deliveries
     found = store.notice(backend.scenario.settings.webhooks, window=WINDOW)
     lost = store.take(found.due[0], tries=3, spare=())
     assert lost is not None
@@ -466,7 +466,7 @@ def test_one_that_kills_every_sender_ends_as_a_dead_letter(
 ) -> None:
     backend = post({})
     backend.escalate()
-    store = backend.office().deliveries
+    store = backend.webhooks().deliveries
     due = store.notice(backend.scenario.settings.webhooks, window=WINDOW).due[0]
     for _ in range(3):
         assert store.take(due, tries=3, spare=()) is not None
@@ -482,14 +482,14 @@ def test_two_control_workers_send_once(post: PostMaker, receiver: Receiver) -> N
     for _ in range(20):
         backend.succeed()
     backend.escalate()
-    offices = [backend.office() for _ in range(4)]
-    threads = [threading.Thread(target=office.tick) for office in offices]
+    offices = [backend.webhooks() for _ in range(4)]
+    threads = [threading.Thread(target=webhooks.tick) for webhooks in offices]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for office in offices:
-        office.drain()
+    for webhooks in offices:
+        webhooks.drain()
     ids = [body["id"] for body in receiver.bodies]
     assert len(ids) == len(set(ids)) == 22  # 21 jobs that ended, one group
 

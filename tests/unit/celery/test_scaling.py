@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from benchmarks import autoscale
 from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
-from mulligan.workers.celery.autoscale import QueueAutoscaler, QueueSample, QueueSampler, takers
+from mulligan.workers.celery.autoscale import (
+    QueueAutoscaler,
+    QueueSample,
+    QueueSampler,
+    count_consumers,
+)
 from mulligan.workers.celery.heartbeat import StallDetector
 from mulligan.workers.celery.queue_depth import QueueDepth
 from mulligan.workers.ledger.stores.beats import Beat
@@ -124,7 +129,7 @@ def test_what_was_taken_and_not_started_still_waits() -> None:
             "repair": QueueDepth(depth=3, oldest_seconds=0.5),
             "attempt": QueueDepth(depth=10, oldest_seconds=4.0),
         },
-        takers={"repair": 2, "attempt": 3},
+        consumers={"repair": 2, "attempt": 3},
     )
     seen = picture.load(slots=5, active=3, reserved=5)
     assert (seen.queued, seen.share) == (15, 2 + 2 + 4)  # 3/2 and 10/3, rounded up
@@ -161,14 +166,14 @@ class Story:
             blueprint=SimpleNamespace(state=bootsteps.RUN), max_concurrency=8
         )
         self.shown: QueueSample | None = None
-        camera = QueueSampler(lambda: QueueSample(at=0.0, waiting={}, takers={}))
-        camera.latest = lambda now: self.shown  # type: ignore[method-assign]
-        self.scaler = QueueAutoscaler(pool, 8, 1, worker=self.worker, camera=camera, quiet=1e-9)
+        sampler = QueueSampler(lambda: QueueSample(at=0.0, waiting={}, consumers={}))
+        sampler.latest = lambda now: self.shown  # type: ignore[method-assign]
+        self.scaler = QueueAutoscaler(pool, 8, 1, worker=self.worker, sampler=sampler, quiet=1e-9)
 
     def show(self, depth: int) -> int:
         at = self.shown.at + 1 if self.shown else 1.0
         line = QueueDepth(depth=depth, oldest_seconds=9.0)
-        self.shown = QueueSample(at=at, waiting={"attempt": line}, takers={})
+        self.shown = QueueSample(at=at, waiting={"attempt": line}, consumers={})
         self.scaler.maybe_scale()
         return int(self.pool.num_processes)
 
@@ -202,12 +207,12 @@ def test_a_pool_of_threads_is_left_alone(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.text.count("keeps its 2 slots") == 1
 
 
-def test_takers_are_the_workers_that_serve_a_queue() -> None:
+def test_consumers_are_the_workers_that_serve_a_queue() -> None:
     def beat(name: str, *queues: str) -> Beat:
         return Beat(name=name, pool=name, host="h", pid=1, slots=1, active=0, queues=queues)
 
     beats = [beat("repair", "repair"), beat("attempt", "repair", "attempt")]
-    assert takers(beats, ["repair", "attempt", "verify"]) == {
+    assert count_consumers(beats, ["repair", "attempt", "verify"]) == {
         "repair": 2,
         "attempt": 1,
         "verify": 1,
