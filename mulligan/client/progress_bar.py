@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 
 def visible() -> bool:
-    """On a terminal or in a notebook; never in a log file."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    """On a terminal or in a notebook, where rich is installed; never in a log file."""
+    return (sys.stderr.isatty() or "ipykernel" in sys.modules) and find_spec("rich") is not None
 
 
 @contextmanager

@@ -10,9 +10,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from mulligan.workers.celery.queues import CONTROL_QUEUE, JOB_QUEUES
+from mulligan.workers.local.embedded_redis import EmbeddedRedis
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).with_name("uv")
@@ -21,10 +26,15 @@ FOLDERS = ("policies", "tasks", "workers", "console")
 CONSTRAINTS = ROOT / "constraints.txt"
 
 
-def run(*argv: str | Path, cwd: Path | None = None) -> str:
-    """What a program prints, with nothing of the developer's environment that Python looks at."""
+def clean_environment() -> dict[str, str]:
+    """Nothing of the developer's environment that Python looks at."""
     hidden = ("PYTHON", "MULLIGAN_", "VIRTUAL_ENV")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+    return {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+
+
+def run(*argv: str | Path, cwd: Path | None = None) -> str:
+    """What a program prints."""
+    environment = clean_environment()
     done = subprocess.run(
         argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -60,10 +70,20 @@ def wheel(source: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that has the wheel and what it asks for, and nothing else."""
-    python = environment_in(tmp_path_factory.mktemp("installed") / "venv")
+    """The Python of an environment that has the wheel with every extra, and nothing else."""
+    return _install(f"mulligan[all] @ {wheel.as_uri()}", tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has the wheel without extras."""
+    return _install(f"mulligan @ {wheel.as_uri()}", tmp_path_factory.mktemp("core"))
+
+
+def _install(requirement: str, folder: Path) -> Path:
+    python = environment_in(folder / "venv")
     pinned: list[str | Path] = ["--python", python, "--constraints", CONSTRAINTS]
-    run(UV, "pip", "install", "--quiet", *pinned, wheel)
+    run(UV, "pip", "install", "--quiet", *pinned, requirement)
     return python
 
 
@@ -155,6 +175,95 @@ def test_the_client_and_ones_own_tasks_work_in_such_a_project(
         " 'mulligan.sweep' in tasks.app.tasks, workers.OWNER)"
     )
     assert run(installed, "-c", code, cwd=project) == "tasks.extract True True the user"
+
+
+# -- without extras --------------------------------------------------------------------------------
+
+_PRODUCER = """
+import sys
+from pydantic import BaseModel
+from mulligan import Client
+class Person(BaseModel):
+    name: str
+with Client(sys.argv[1]) as client:
+    result = client.run("Who?", returns=Person, timeout=60, runner="script")
+print(result.value.name, len(result.attempts))
+"""
+_OWN_APP = """
+import sys
+from celery import Celery
+from pydantic import BaseModel
+from mulligan import RepairingTask, install
+app = Celery("shop", broker=sys.argv[1], task_always_eager=True)
+install(app)
+class Price(BaseModel):
+    amount: int
+answers = iter(['{"amount": "many"}', '{"amount": 3}'])
+@app.task(base=RepairingTask, verifiers=[Price], name="shop.price")
+def price():
+    return next(answers)
+print(price.delay().get())
+"""
+
+
+def test_the_core_has_none_of_what_only_extras_need(core: Path, tmp_path: Path) -> None:
+    code = (
+        "from importlib.util import find_spec;"
+        "from mulligan.extras import EXTRA_OF;"
+        "print([name for name in EXTRA_OF if find_spec(name)])"
+    )
+    assert run(core, "-c", code, cwd=tmp_path) == "[]"
+
+
+def test_the_core_runs_a_job_over_a_broker_and_a_users_own_task(core: Path, tmp_path: Path) -> None:
+    """Given a broker and a worker without extras, a job is repaired; so is a task of an own app."""
+    runner = """[runners.script]
+kind = "scripted"
+answers = ['{"nam": "Alice"}', '{"name": "Alice"}']
+"""
+    (tmp_path / "mulligan.toml").write_text(runner)
+    server = EmbeddedRedis(tmp_path / "redis")
+    server.start()
+    try:
+        queues = ",".join((*JOB_QUEUES, CONTROL_QUEUE))
+        argv = (
+            "-m",
+            "celery",
+            "-A",
+            "mulligan.workers.app",
+            "worker",
+            "-P",
+            "threads",
+            "-Q",
+            queues,
+        )
+        with worker_process([core, *argv], tmp_path, server.url):
+            assert run(core, "-c", _PRODUCER, server.url, cwd=tmp_path) == "Alice 2"
+        assert run(core, "-c", _OWN_APP, server.url, cwd=tmp_path) == '{"amount": 3}'
+    finally:
+        server.stop()
+
+
+@contextmanager
+def worker_process(argv: Sequence[str | Path], folder: Path, broker_url: str) -> Iterator[None]:
+    environment = clean_environment() | {"MULLIGAN_BROKER_URL": broker_url}
+    with (folder / "worker.log").open("wb") as log:
+        worker = subprocess.Popen(argv, cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        worker.terminate()
+        worker.wait(60)
+
+
+def test_the_core_has_no_command_line_and_says_what_installs_it(core: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [core.with_name("mulligan"), "--help"], cwd=tmp_path, env=clean_environment(),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip().endswith("run: pip install 'mulligan[console]'")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_an_editable_install_has_no_names_but_mulligan(source: Path, tmp_path: Path) -> None:

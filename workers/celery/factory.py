@@ -12,6 +12,7 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.exceptions import Reject
 from kombu.entity import Queue
 
+from mulligan.extras import EDIT_PACKAGES, find_missing
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.recheck import run_recheck
@@ -114,6 +115,9 @@ def _follow(process: WorkerProcess, worker_heartbeat: WorkerHeartbeat) -> None:
         # A tree belongs to one host: its sessions have a queue of their own.
         queues = instance.app.amqp.queues
         if EDIT_QUEUE in queues.consume_from:
+            if problem := find_missing(*EDIT_PACKAGES):
+                log.critical("a worker of the queue %s cannot start: %s", EDIT_QUEUE, problem)
+                raise SystemExit(2)
             queues.select_add(edit_queue(socket.gethostname()))
         # Celery tells of a cold shutdown when it is over: after its soft time, and after every
         # thread has come to its end. By then a supervisor has killed it.

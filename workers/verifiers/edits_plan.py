@@ -12,9 +12,8 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 from pydantic import Field, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
+from mulligan.extras import EDIT_PACKAGES, find_missing
 from mulligan.policies.edits.edit import Edit, EditPlan
 from mulligan.policies.failures.failure import (
     FailureKind,
@@ -26,7 +25,7 @@ from mulligan.policies.jobs.job import escapes
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import private_directory, snapshot_of, unpack
@@ -75,6 +74,8 @@ class EditsPlan:
         """Judge the plan by trying it; VerifierError if the workspace cannot be had."""
         if candidate.workspace is None:
             raise BadInput(f"{self.id} needs a workspace")
+        if problem := find_missing(*EDIT_PACKAGES):
+            raise VerifierError(f"{self.id}: {problem}")
         started = perf_counter()
         plan, findings, warnings = read_answer(candidate)
         if plan is None:
@@ -186,6 +187,9 @@ def _yaml(text: str) -> Any:
     """The data of a text, or of the one fence in it; None if it is no YAML."""
     if len(text) > _MAX_CHARACTERS:
         return None
+    from ruamel.yaml import YAML  # an extra: not every worker has it
+    from ruamel.yaml.error import YAMLError
+
     fences = _FENCE.findall(text)
     try:
         return YAML(typ="safe", pure=True).load(fences[0] if len(fences) == 1 else text)

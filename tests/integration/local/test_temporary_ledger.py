@@ -23,7 +23,7 @@ ANSWERS = ["no JSON", "{}"]
 
 @pytest.fixture
 def without_fakeredis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    monkeypatch.setattr(module, "find_missing", lambda *_: "not installed")
 
 
 def accepted(ledger: RedisLedger) -> str:

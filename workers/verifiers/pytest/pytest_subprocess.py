@@ -16,11 +16,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
+from mulligan.extras import find_missing
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Seconds, escapes
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
 from mulligan.workers.sandbox.subprocesses import Limits
@@ -87,6 +88,8 @@ class PytestSubprocess:
         """Judge the answer by its tests; VerifierError if they cannot be listed or run."""
         if candidate.workspace is None:
             raise BadInput(f"{self.id} needs a workspace")
+        if problem := find_missing("junitparser", "pytest"):
+            raise VerifierError(f"{self.id}: {problem}")
         with self._bench.laid_out(candidate) as laid:
             expected = self._expected(laid)
             run = run_pytest(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from junitparser import Error, Failure, JUnitXml, TestSuite
-
 from mulligan.policies.failures.failure import Finding
 from mulligan.policies.value import Json
 from mulligan.workers.verifiers.pytest.event_stream import RaisedError, TestReport, Transcript
@@ -135,6 +133,8 @@ def read_junit(data: bytes | None) -> JUnit | None:
     """How many tests the file names and how many of them failed; None if it cannot be read."""
     if data is None:
         return None
+    from junitparser import Error, Failure, JUnitXml, TestSuite  # an extra: not every worker has it
+
     try:
         xml = JUnitXml.fromstring(data)
         suites = [xml] if isinstance(xml, TestSuite) else list(xml)
