@@ -63,7 +63,8 @@ class FollowedJobs:
     def note(self, event: Event) -> FollowedJob:
         """Take note of an event of one of these jobs; the job it is about."""
         job = self.jobs[event.job_id]
-        {"job": _job, "attempt": _attempt, "cycle": _cycle}.get(event.type, _other)(job, event.data)
+        if event.type in _NOTES:
+            _NOTES[event.type](job, event.data)
         return job
 
     def note_any(self, event: Event, label: Callable[[str], str]) -> FollowedJob:
@@ -104,8 +105,7 @@ def _cycle(job: FollowedJob, data: Mapping[str, Any]) -> None:
         job.open_cycles.discard(str(data["cycle"]))
 
 
-def _other(_job: FollowedJob, _data: Mapping[str, Any]) -> None:
-    """Other events say nothing about the state of a job."""
+_NOTES = {"job": _job, "attempt": _attempt, "cycle": _cycle}
 
 
 @dataclass(kw_only=True)

@@ -17,7 +17,7 @@ from mulligan.tasks.jobs.read_job import inspect_job
 from mulligan.tasks.jobs.submit import Intake, key_problems, store_jobs
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Accepted, JobView, KeyConflict
-from mulligan.workers.backends.follow import EventFeed, LedgerFeed
+from mulligan.workers.backends.follow import EventFeed, JobReader, LedgerFeed
 from mulligan.workers.contract_models import CONTRACT, ContractModels
 from mulligan.workers.settings.model import Settings, load_settings
 
@@ -37,7 +37,7 @@ class SubmitResult:
     problems: Sequence[Problem] = ()
 
 
-class Backend(Protocol):
+class Backend(JobReader, Protocol):
     """Takes jobs and tells their states and results."""
 
     #: The runner of a job that names none; None if each must name one.
@@ -55,16 +55,8 @@ class Backend(Protocol):
         ``stored`` is called with the number of jobs in each batch that was stored.
         """
 
-    def job(self, job_id: str) -> JobView | None: ...
-
-    def states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
-        """The state of each job; unknown jobs are left out."""
-
     def cancel(self, job_id: str) -> str:
         """The job's state afterwards, or ``gone``."""
-
-    def feed(self, job_id: str | None = None, *, after: str | None = None) -> EventFeed:
-        """Events after a position or from now on: of all jobs, or at least of this one."""
 
     def start(self) -> None:
         """Start the workers, if they are this process's own."""

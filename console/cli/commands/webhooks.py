@@ -9,14 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from mulligan.console.cli.exit_codes import ExitCode
-from mulligan.console.cli.open_ledgers import locate_ledger
+from mulligan.console.cli.open_ledgers import open_located_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.policies.escalations.alerts import hook_name
 from mulligan.policies.figures.format import counted
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.alerts.webhooks import Webhooks, try_out
-from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.settings.alert_settings import WebhookSettings
 from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import load_settings
@@ -94,10 +93,9 @@ def drop(
 
 @contextmanager
 def _open_webhooks() -> Iterator[tuple[Webhooks, tuple[WebhookSettings, ...]]]:
-    with locate_ledger(load_settings()) as settings:
-        ledger = open_ledger(settings, patience=settings.submit_patience)
-        live = LiveSettings(settings)
-        yield Webhooks(ledger, live), settings.webhooks
+    settings = load_settings()
+    with open_located_ledger(settings) as ledger:
+        yield Webhooks(ledger, LiveSettings(settings)), settings.webhooks
 
 
 def _as_dict(hook: WebhookSettings) -> dict[str, Any]:

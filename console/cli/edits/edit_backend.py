@@ -57,9 +57,10 @@ def open_edit_backend(
         settings = resources.enter_context(placement.opened(settings))
         ledger = open_ledger(settings, patience=settings.submit_patience)
         intake = None
-        if has_jobs(suite):
-            own = placement.workers == "own"
-            intake = _own_workers(settings, ledger, resources) if own else _their_workers(settings)
+        if has_jobs(suite) and placement.workers == "own":
+            intake = resources.enter_context(local_stack(settings, ledger)).intake
+        elif has_jobs(suite):
+            intake = connect(settings).services.intake
         commands = settings.allow_inline or not queued
         yield _build(settings, ledger, intake, commands=commands)
 
@@ -75,19 +76,11 @@ def corrected(backend: EditBackend, session: EditSession) -> EditSession:
     """Ask the author of a finished session's plan again, if something of it failed."""
     if session.author is None or not session.finished or session.correction is not None:
         return session
-    engine = replace(backend.engine, intake=_their_workers(backend.settings))
+    engine = replace(backend.engine, intake=connect(backend.settings).services.intake)
     asked = engine.correct(session)
     if asked.correction is not None:
         screen.note(f"job {session.author} wrote the plan: job {asked.correction} corrects it")
     return asked
-
-
-def _own_workers(settings: Settings, ledger: RedisLedger, resources: ExitStack) -> Intake:
-    return resources.enter_context(local_stack(settings, ledger)).intake
-
-
-def _their_workers(settings: Settings) -> Intake:
-    return connect(settings).services.intake
 
 
 def _build(
