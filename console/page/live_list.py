@@ -98,7 +98,7 @@ def _attempt(row: Row, data: Mapping[str, Any]) -> None:
         row.how = f"{nth}passed" if data.get("success") else failed
         row.state = "settled" if data.get("success") else "waiting"
     elif state == "waiting":
-        row.how = f"{nth}waits for {data.get('waiting_for') or 'its turn'}"
+        row.how = f"{nth}waiting for {data.get('waiting_for') or 'a worker'}"
     else:
         row.how = nth + formatter.words(state)
 
@@ -111,6 +111,6 @@ def _job(row: Row, data: Mapping[str, Any]) -> None:
     elif row.state == "escalated":
         row.how = f"escalated: {formatter.words(data.get('reason') or '')}"
     elif row.state == "queued" and data.get("requeued"):
-        row.how = "queued again"
+        row.how = "requeued"
     else:
         row.how = row.state

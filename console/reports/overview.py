@@ -84,7 +84,7 @@ def overview(
         step=buckets[1].start - buckets[0].start if len(buckets) > 1 else found.seconds,
         tenant=tenant,
         health=health_of(now),
-        needs_you=needing_attention(now, tenant=tenant),
+        needs_attention=needing_attention(now, tenant=tenant),
         success=success_of(rows, tenant=tenant),
         speed=speed_of(buckets, now=now.at, oldest=now.oldest_seconds, tenant=tenant),
         cost=cost_of(buckets, settings, now=now.at, spent=now.spent, tenant=tenant),

@@ -10,7 +10,7 @@ from kombu.exceptions import OperationalError
 
 from mulligan.console.reports.overview_values import Health, Lane, NeedsAttention
 from mulligan.console.reports.visibility import visible_breakers, visible_pauses
-from mulligan.policies.figures.format import duration
+from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.ledger import EscalationGroup
@@ -111,13 +111,13 @@ def health_of(now: CurrentState) -> Health:
 def _down(now: CurrentState) -> list[str]:
     reasons = []
     if now.queues is None:
-        reasons.append("the broker is away")
+        reasons.append("the broker cannot be reached")
     if not now.beats:
-        reasons.append("no worker is there")
+        reasons.append("no workers are running")
     elif now.sweep_age is not None and now.sweep_age > _DEAD:
-        reasons.append(f"no sweep for {duration(now.sweep_age)}: what waits is not let go")
+        reasons.append(f"no sweep for {duration(now.sweep_age)}: delayed work is not started")
     if now.sweep_age is None:
-        reasons.append("the sweep has never run: start the control worker")
+        reasons.append("the sweep has never run: start a control worker")
     return reasons
 
 
@@ -149,8 +149,8 @@ def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAt
         needs.append(
             NeedsAttention(
                 kind="webhooks",
-                title=f"{now.dead_webhooks} alerts were given up",
-                detail="nobody was told; see `mulligan webhooks`",
+                title=f"{counted(now.dead_webhooks, 'alert')} could not be delivered",
+                detail="see `mulligan webhooks list`",
                 count=now.dead_webhooks,
             )
         )
@@ -160,7 +160,7 @@ def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAt
             NeedsAttention(
                 kind="sweep",
                 title=f"last sweep {ago}",
-                detail="retries with a delay and lost work wait for it: is a control worker there?",
+                detail="delayed retries and lost work wait for it; is a control worker running?",
             )
         )
     if now.fold_lag > _LATE:
@@ -168,7 +168,7 @@ def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAt
             NeedsAttention(
                 kind="fold",
                 title=f"figures are {duration(now.fold_lag)} behind",
-                detail="what this page counts is older than it looks",
+                detail="this page shows old figures",
             )
         )
     return tuple(needs)
@@ -205,7 +205,7 @@ def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
             NeedsAttention(
                 kind="breaker",
                 title=f"{name} {breaker.state.replace('_', ' ')}{lasting}",
-                detail=f"{probing}{behind}, {breaker.faults} faults in a row",
+                detail=f"{probing}{behind}, {counted(breaker.faults, 'consecutive fault')}",
                 count=breaker.faults,
                 key=name,
                 since=since,

@@ -140,7 +140,7 @@ class Overview:
     step: int
     tenant: str | None
     health: Health
-    needs_you: tuple[NeedsAttention, ...]
+    needs_attention: tuple[NeedsAttention, ...]
     success: Success
     speed: Speed
     cost: Cost

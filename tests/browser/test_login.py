@@ -30,11 +30,11 @@ def test_an_empty_ledger_says_how_to_fill_it(console: Served, tab: Tab) -> None:
     page.goto(f"{console.url}/jobs")
     expect(page.get_by_role("main")).to_contain_text("mulligan init")
     page.goto(f"{console.url}/escalations")
-    expect(page.get_by_role("main")).to_contain_text("nobody has to look at anything")
+    expect(page.get_by_role("main")).to_contain_text("No open escalations")
     page.goto(f"{console.url}/failures")
-    expect(page.get_by_role("main")).to_contain_text("Nothing failed in this window")
+    expect(page.get_by_role("main")).to_contain_text("No failures in this window")
     page.goto(f"{console.url}/cycles")
-    expect(page.get_by_role("main")).to_contain_text("No cycles in 7 days")
+    expect(page.get_by_role("main")).to_contain_text("No cycles in the last 7 days")
 
 
 def test_a_token_opens_the_door_and_hides_texts(console: Served, tab: Tab) -> None:
@@ -57,18 +57,18 @@ def test_a_token_opens_the_door_and_hides_texts(console: Served, tab: Tab) -> No
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("navigation")).to_be_visible()
     page.goto(f"{console.url}/jobs/{accepted.id}")
-    expect(page.get_by_role("main")).to_contain_text("your token may not read texts")
+    expect(page.get_by_role("main")).to_contain_text("your token may not read them")
     assert "secret" not in page.content()
-    page.get_by_role("button", name="Cancel the job").click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
-    expect(page.locator("#notices")).to_contain_text("cancelled")
+    page.get_by_role("button", name="Cancel job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel job").click()
+    expect(page.locator("#notices")).to_contain_text("Cancelled")
     page.get_by_role("button", name="Log out").click()
     expect(page).to_have_url(re.compile("/login"))
 
 
 def test_what_is_not_there_is_told_with_a_way_on(console: Served, tab: Tab) -> None:
     page = tab(f"{console.url}/jobs/p00-nothing", expected="404")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Nothing here")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
     page.get_by_role("link", name="All jobs").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
 
@@ -80,6 +80,6 @@ def test_a_ledger_that_is_away_is_told_and_tried_again(
     with served(settings(broker_url=nowhere, submit_patience=0.2)) as console:
         page = tab(console.url, expected="503")
         expect(page.get_by_role("heading", level=1)).to_have_text("The ledger is away")
-        expect(page.get_by_role("main")).to_contain_text("tries again every 5 seconds")
+        expect(page.get_by_role("main")).to_contain_text("retries every 5 seconds")
         ARTIFACTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=ARTIFACTS / "ledger-away-light-1280.png")

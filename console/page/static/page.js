@@ -65,12 +65,12 @@ async function call(url, body, method = "POST") {
       credentials: "same-origin",
     });
   } catch {
-    throw new Refusal("The console does not answer. Is it still running?");
+    throw new Refusal("The console does not respond. Is it running?");
   }
   const document_ = await answer.json().catch(() => ({}));
   if (answer.ok) return document_;
   const error = document_.error ?? {};
-  const said = [error.message ?? `The console answered ${answer.status}.`, ...(error.details ?? [])];
+  const said = [error.message ?? `The console responded with status ${answer.status}.`, ...(error.details ?? [])];
   throw new Refusal([...new Set(said)].join("\n"));
 }
 
@@ -109,7 +109,7 @@ function ask(question, yes) {
   form.method = "dialog";
   const deeds = document.createElement("div");
   deeds.className = "deeds";
-  for (const [value, text] of [["no", "Leave it"], ["yes", yes]]) {
+  for (const [value, text] of [["no", "Close"], ["yes", yes]]) {
     const button = document.createElement("button");
     button.value = value;
     button.textContent = text;
@@ -167,7 +167,7 @@ function showStep(form, step) {
   one("[data-go]", form).hidden = step !== "go";
   one("[data-stop]", form).hidden = step !== "run";
   for (const field of all("textarea, input, select", form)) field.disabled = step === "run";
-  one("[value=no]", form).textContent = step === "run" ? "Close, it goes on" : "Leave them";
+  one("[value=no]", form).textContent = step === "run" ? "Close (continues)" : "Close";
   one("[data-prompt]", form).hidden = form.elements.action.value !== "requeue";
 }
 
@@ -201,8 +201,8 @@ function dryTold(form, answer, action) {
   const total = answer.total;
   const types = Object.entries(answer.task_types ?? {}).map(([name, n]) => `${name} ${n}`).join(", ");
   one(".dry", form).textContent = total
-    ? `This would ${action} ${total} job${total === 1 ? "" : "s"}${types ? `: ${types}` : ""}. Nothing has been changed yet.`
-    : "There is nothing left to act on.";
+    ? `This would ${action} ${total} job${total === 1 ? "" : "s"}${types ? `: ${types}` : ""}. Nothing has changed yet.`
+    : "No open escalations are left.";
   if (!total) return;
   const go = one("[data-go]", form);
   showStep(form, "go");
@@ -222,10 +222,10 @@ async function follow(form, answer, action) {
     now = await call(`/api/bulk/${now.id}`, null, "GET");
   }
   if (ours()) form.closest("dialog").close();
-  const others = [now.skipped && `${now.skipped} had been ended already`,
-    now.failed && `${now.failed} could not be: ${now.problems[0]?.why ?? ""}`,
-    now.state === "stopped" && "stopped before the end"].filter(Boolean);
-  tell([`${title}: ${action} of ${now.done} done`, ...others].join("; "), now.failed > 0);
+  const others = [now.skipped && `${now.skipped} already ended`,
+    now.failed && `${now.failed} failed: ${now.problems[0]?.why ?? ""}`,
+    now.state === "stopped" && "stopped early"].filter(Boolean);
+  tell([`${title}: ${action} done for ${now.done}`, ...others].join("; "), now.failed > 0);
   await refresh();
 }
 
@@ -234,7 +234,7 @@ function showProgress(box, now) {
   box.hidden = false;
   one("progress", box).max = Math.max(1, now.total);
   one("progress", box).value = past;
-  one("p", box).textContent = `${past} of ${now.total}${now.failed ? `, ${now.failed} could not be ended` : ""}`;
+  one("p", box).textContent = `${past} of ${now.total}${now.failed ? `, ${now.failed} failed` : ""}`;
 }
 
 // -- swapping fresh figures in -------------------------------------------------------------------
@@ -264,9 +264,9 @@ async function fetchPart() {
       headers: { "X-Fragment": "1", Accept: "text/html" }, credentials: "same-origin" });
     if (answer.redirected) return location.reload();
     if (answer.ok) swap(part, await answer.text());
-    away(answer.ok ? "" : answer.status === 503 ? "The ledger is away" : `The console answered ${answer.status}`);
+    away(answer.ok ? "" : answer.status === 503 ? "The ledger cannot be reached" : `The console responded with status ${answer.status}`);
   } catch {
-    away("The console does not answer");
+    away("The console does not respond");
   }
 }
 
@@ -276,7 +276,7 @@ function away(why) {
   if (why) setTimeout(refresh, 5000);
   if (sign.hidden === !why) return;
   sign.hidden = !why;
-  sign.textContent = why && `◌ ${why}. What you see is from ${new Date().toLocaleTimeString([], { hour12: false })}; trying again.`;
+  sign.textContent = why && `◌ ${why}. Showing data from ${new Date().toLocaleTimeString([], { hour12: false })}; retrying.`;
 }
 
 function swap(part, text) {
@@ -374,14 +374,14 @@ function happened(event) {
 function told(event) {
   const n = event.attempt > 1 ? `attempt ${event.attempt} ` : "";
   if (event.state === "settled") return event.success ? `${n}passed` : `${event.kind ?? "failed"}${event.next ? ", retrying" : ""}`;
-  if (event.state === "waiting") return `${n}waits for ${event.waiting_for ?? "its turn"}`;
+  if (event.state === "waiting") return `${n}waiting for ${event.waiting_for ?? "a worker"}`;
   return n + event.state.replaceAll("_", " ");
 }
 
 function ended(event) {
   if (event.state === "succeeded") return event.first_try === false || event.attempts > 1 ? "repaired" : "first try";
   if (event.state === "escalated") return `escalated: ${(event.reason ?? "").replaceAll("_", " ")}`;
-  if (event.state === "queued" && event.requeued) return "queued again";
+  if (event.state === "queued" && event.requeued) return "requeued";
   return event.state;
 }
 
@@ -391,7 +391,7 @@ function draw() {
   const list = one("#live"), held = one("#live-held");
   if (list.matches(":hover, :focus-within")) {
     held.hidden = false;
-    held.textContent = `held while you look; ${waiting.size} changed`;
+    held.textContent = `Paused while you point at the list; ${waiting.size} changed`;
     drawing = setTimeout(draw, 500);
     return;
   }
@@ -434,7 +434,7 @@ function rowOf(job, row) {
 function linksOf(job, row) {
   const story = document.createElement("a");
   story.href = `/jobs/${encodeURIComponent(job)}`;
-  story.textContent = "story";
+  story.textContent = "details";
   const base = document.body.dataset.flower;
   if (!base || !row.attempt) return [story];
   const flower = document.createElement("a");
@@ -450,14 +450,14 @@ async function copy(button) {
   const text = one(button.dataset.copy).textContent;
   try {
     await navigator.clipboard.writeText(text);
-    tell("copied");
+    tell("Copied");
   } catch {
     const range = document.createRange();
     one(button.dataset.copy).closest("details")?.setAttribute("open", "");
     range.selectNodeContents(one(button.dataset.copy));
     getSelection().removeAllRanges();
     getSelection().addRange(range);
-    tell("selected; copy it with your keyboard");
+    tell("Selected; copy it with your keyboard");
   }
 }
 
@@ -490,7 +490,7 @@ async function pauseNamed(form) {
     try {
       await call(`/api/pauses/${encodeURIComponent(what)}`, {}, "PUT");
       form.elements.name.value = "";
-      tell(`${name} is paused; what runs will end`);
+      tell(`${name} paused; running attempts finish`);
       await refresh();
     } catch (error) {
       tell(error.message, true);

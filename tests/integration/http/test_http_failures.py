@@ -240,7 +240,7 @@ def looked(context: ConsoleContext, **options: Any) -> Overview:
 def test_the_overview_of_a_stack_that_nobody_started(context: ConsoleContext) -> None:
     seen = looked(context)
     assert seen.health.state == "down"
-    assert "no worker is there" in seen.health.reasons
+    assert "no workers are running" in seen.health.reasons
     assert seen.success.first_try.share is None
     assert seen.speed.retry_p50_ms is None
     assert (seen.why, seen.techniques, seen.cost.tokens_per_success) == ((), (), None)
@@ -259,7 +259,7 @@ def test_the_overview_tells_how_it_goes_and_what_needs_somebody(
     assert sum(step.repaired for step in seen.outcomes) == 2
     assert seen.speed.retry_p50_ms is not None
     assert seen.speed.jobs_per_minute > 0
-    (need,) = seen.needs_you
+    (need,) = seen.needs_attention
     assert (need.kind, need.count, need.key) == ("escalations", 1, signature_of(ran[2]))
     assert {why.signature for why in seen.why} == {signature_of(ran[0]), signature_of(ran[2])}
     (schema,) = [why for why in seen.why if why.kind == "schema_invalid"]
@@ -274,7 +274,7 @@ def test_the_overview_tells_how_it_goes_and_what_needs_somebody(
 def test_the_overview_of_one_tenant(context: ConsoleContext, ran: list[JobView]) -> None:
     seen = looked(context, window="1h", tenant="acme")
     assert (seen.success.ended, seen.tenants) == (1, ("acme",))
-    assert all(need.kind != "escalations" for need in seen.needs_you)
+    assert all(need.kind != "escalations" for need in seen.needs_attention)
     assert [why.count for why in seen.why] == [1]
     assert looked(context, tenant="rival").success.escalated.count == 1
 

@@ -110,7 +110,7 @@ def test_a_tenant_is_told_of_queues_and_its_own_task_types(shared: ConsoleContex
         assert "rival" not in text, path
     seen = overview(shared.services, shared.app, tenant="acme", bound=True)
     assert seen.paused == ("queue:verify", "task_type:acmes")
-    assert [need.kind for need in seen.needs_you if need.kind == "breaker"] == []
+    assert [need.kind for need in seen.needs_attention if need.kind == "breaker"] == []
 
 
 def test_who_may_see_everybody_sees_them_all_though_one_tenant_is_chosen(
@@ -162,7 +162,7 @@ def test_a_broker_that_is_away_is_said_and_the_figures_are_shown(context: Consol
     beat(context, "attempt", "attempt", slots=2)
     seen = overview(context.services, app)
     assert seen.health.state == "down"
-    assert "the broker is away" in seen.health.reasons
+    assert "the broker cannot be reached" in seen.health.reasons
     assert seen.health.workers == 1
 
 
@@ -173,12 +173,11 @@ def test_a_broken_provider_says_how_many_wait_for_it(context: ConsoleContext) ->
         context.ledger.requeue(claim.lease, delay=600, detail="away", waiting_for=waiting_for)
     for _ in range(5):
         context.services.context.breakers.fault(TransportFault("away", "openai-eu"))
-    (need,) = [
-        need for need in overview(context.services, context.app).needs_you if need.kind == "breaker"
-    ]
-    assert need.detail.startswith("waiting before the next probe, 2 jobs waiting, 5 faults")
+    seen = overview(context.services, context.app)
+    (need,) = [need for need in seen.needs_attention if need.kind == "breaker"]
+    assert need.detail == "waiting before the next probe, 2 jobs waiting, 5 consecutive faults"
     text = ask(context).get("/operations", headers={"Accept": "text/html"}).text
-    assert "2 jobs wait for an open one" in text
+    assert "2 jobs wait for an open breaker" in text
 
 
 # -- why -------------------------------------------------------------------------------------------
@@ -224,7 +223,7 @@ def test_the_failures_page_lists_a_hundred_and_says_that_there_are_more(
     before = context.ledger.round_trips
     seen, text = listed(context, "/failures")
     assert seen == 100
-    assert "The 100 most frequent are listed" in text
+    assert "Only the 100 most frequent are listed" in text
     assert context.ledger.round_trips - before <= few + 2
 
 
