@@ -79,6 +79,31 @@ def schema_of(model: type[BaseModel], *, prefix: str = "") -> tuple[Schema, Sche
     return tidy(made), defs
 
 
+def inline_schema(model: type[BaseModel]) -> Schema:
+    """The schema of a model for another document: it refers to nothing outside itself.
+
+    Patterns are left out: readers of OpenAPI documents differ in the dialect that they know.
+    """
+    made, defs = schema_of(model)
+    found: Schema = _inlined(made, defs)
+    return found
+
+
+def _inlined(schema: Any, defs: Schema) -> Any:
+    if isinstance(schema, list):
+        return [_inlined(item, defs) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    rest = {
+        key: _inlined(value, defs)
+        for key, value in schema.items()
+        if key != "$ref" and not (key == "pattern" and isinstance(value, str))
+    }
+    if "$ref" not in schema:
+        return rest
+    return {**_inlined(defs[schema["$ref"].removeprefix("#/$defs/")], defs), **rest}
+
+
 def part_of(schema: Schema) -> Schema:
     """The same mapping as one layer of two: nothing is required, and null takes a value back."""
     kept = {key: value for key, value in schema.items() if key not in ("required", "anyOf")}

@@ -1,45 +1,16 @@
-"""What each verifier and each kind of runner may be told: built-in ones and installed plug-ins."""
+"""The options of each verifier and each kind of runner, as they declare them, in JSON Schema."""
 
 from __future__ import annotations
-
-from importlib.metadata import entry_points
-from typing import Any
 
 from pydantic import BaseModel
 
 from mulligan.console.jobfiles.model_schema import Schema, or_null, part_of, schema_of
 from mulligan.policies.jobs.job import RunnerSpec, VerifierSpec, Workspace
-from mulligan.workers.runners.command import CommandOptions
-from mulligan.workers.runners.external import ExternalOptions
-from mulligan.workers.runners.local import LocalOptions
-from mulligan.workers.runners.openai import OpenAIOptions
-from mulligan.workers.runners.runner_registry import ENTRY_POINT_GROUP, SAFE_OVERRIDES
-from mulligan.workers.runners.scripted import ScriptedOptions
+from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
 from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 from mulligan.workers.verifiers.contract_schema import ContractSchema
-from mulligan.workers.verifiers.edits_plan import EditsPlan
-from mulligan.workers.verifiers.external_score import ExternalScore
-from mulligan.workers.verifiers.json_object import JsonObject
-from mulligan.workers.verifiers.pytest.pytest_subprocess import PytestSubprocess
-from mulligan.workers.verifiers.text_match import TextMatch
-from mulligan.workers.verifiers.verifier_registry import GROUP, VerifierRegistry
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
-_VERIFIERS: tuple[Any, ...] = (
-    JsonObject,
-    ContractSchema,
-    TextMatch,
-    PytestSubprocess,
-    CommandSubprocess,
-    ExternalScore,
-    EditsPlan,
-)
-_RUNNERS: dict[str, type[BaseModel]] = {
-    "openai": OpenAIOptions,
-    "command": CommandOptions,
-    "local": LocalOptions,
-    "scripted": ScriptedOptions,
-    "external": ExternalOptions,
-}
 _TYPES = ["array", "boolean", "integer", "null", "number", "object", "string"]
 _ANY_OPTIONS: Schema = {"type": "object"}
 
@@ -78,7 +49,8 @@ def contract() -> Schema:
 
 def verifier(defs: Schema) -> Schema:
     """An item of ``verifiers``: an id, or a mapping with the options of that verifier."""
-    models = verifier_models()
+    registry = VerifierRegistry()
+    models = registry.option_models()
     common, _ = schema_of(VerifierSpec)
     shared = common["anyOf"][1]["properties"]
     defs["contract"] = contract()
@@ -88,7 +60,7 @@ def verifier(defs: Schema) -> Schema:
         "title": "Verifier",
         "description": VerifierSpec.__doc__,
         "anyOf": [
-            {"enum": [name for name in models if _needs_no_options(name)]},
+            {"enum": [name for name in models if _needs_no_options(registry, name)]},
             {
                 "type": "object",
                 "properties": {**shared, "id": {"enum": list(models), "title": "Which verifier"}},
@@ -99,25 +71,7 @@ def verifier(defs: Schema) -> Schema:
     }
 
 
-def verifier_models() -> dict[str, type[BaseModel] | None]:
-    """The model of each verifier's options; None for a plug-in that does not tell."""
-    found: dict[str, type[BaseModel] | None] = {cls.id: cls.Options for cls in _VERIFIERS}
-    for point in entry_points(group=GROUP):
-        if point.name not in found:
-            found[point.name] = _plug_in_options(point)
-    return found
-
-
-def _plug_in_options(point: Any) -> type[BaseModel] | None:
-    try:
-        options = point.load().Options
-    except Exception:  # a plug-in may fail in any way, and `mulligan jobs lint` says how
-        return None
-    return options if isinstance(options, type) and issubclass(options, BaseModel) else None
-
-
-def _needs_no_options(name: str) -> bool:
-    registry = VerifierRegistry(plugins=lambda: entry_points(group=GROUP))
+def _needs_no_options(registry: VerifierRegistry, name: str) -> bool:
     return not registry.check([VerifierSpec(id=name)], Workspace(snapshot="sha256:-"))
 
 
@@ -142,9 +96,13 @@ def add_kinds(defs: Schema, *, in_job: bool = False) -> list[str]:
     shared: Schema = {"kind": {"title": "Kind", "type": ["string", "null"]}}
     if in_job:
         shared["profile"] = {"type": "null"}
-    for name, model in _RUNNERS.items():
+    models = RunnerRegistry().option_models()
+    for name, model in models.items():
+        if model is None:
+            defs[f"runner.{name}"] = _ANY_OPTIONS
+            continue
         options = _options(name, model, defs)
-        if name == "openai":
+        if "fallbacks" in options["properties"]:
             rest = {k: v for k, v in options["properties"].items() if k != "fallbacks"}
             options["properties"]["fallbacks"]["items"] = {
                 "type": ["string", "object"],
@@ -153,9 +111,7 @@ def add_kinds(defs: Schema, *, in_job: bool = False) -> list[str]:
                 "additionalProperties": False,
             }
         defs[f"runner.{name}"] = _with(shared, options)
-    plug_ins = [p.name for p in entry_points(group=ENTRY_POINT_GROUP) if p.name not in _RUNNERS]
-    defs.update({f"runner.{name}": _ANY_OPTIONS for name in plug_ins})
-    return [*_RUNNERS, *plug_ins]
+    return list(models)
 
 
 def inline_runner(kinds: list[str]) -> Schema:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from dataclasses import fields
 from typing import Any
 
 from mulligan.policies.cycles.cycle import SelfRepairCycle
@@ -10,12 +11,16 @@ from mulligan.policies.jobs.job import AttemptPlan, Job, Output
 from mulligan.policies.repair.verdict import verdict_from_dict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
-_SAME = ("id", "state", "waiting_for", "reason", "detail", "best_attempt", "tokens", "seconds",
-         "tenant", "created_at", "finished_at")  # fmt: skip
-_PLAN = ("number", "mode", "decoding", "technique", "cures", "cycle_id", "since")
-_OUTPUT = ("finish_reason", "usage", "model", "elapsed_seconds", "diff")
-_ATTEMPT = ("state", "queued_at", "started_at", "settled_at", "worker", "claims", "faults",
-            "last_fault")  # fmt: skip
+
+def _names(kind: type[JobView | AttemptView], *, but: set[str]) -> set[str]:
+    return {field.name for field in fields(kind)} - but
+
+
+#: What the console tells under the names that our values have.
+_JOB = _names(JobView, but={"job", "attempts", "cycles"})
+_ATTEMPT = _names(AttemptView, but={"plan", "output", "verdict"})
+_PLAN = AttemptPlan.model_fields.keys() - {"prompt"}
+_OUTPUT = Output.model_fields.keys() - {"text"}
 
 
 def view_of(document: Mapping[str, Any]) -> JobView:
@@ -28,7 +33,7 @@ def view_of(document: Mapping[str, Any]) -> JobView:
             SelfRepairCycle.model_validate({**cycle, "job_id": document["id"]})
             for cycle in document["cycles"]
         ),
-        **_taken(document, _SAME),
+        **_taken(document, _JOB),
     )
 
 
@@ -46,5 +51,5 @@ def _attempt(job: Job, found: Mapping[str, Any]) -> AttemptView:
     )
 
 
-def _taken(found: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: found[name] for name in names}
+def _taken(found: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
+    return {name: found[name] for name in names if name in found}

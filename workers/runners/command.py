@@ -61,6 +61,9 @@ class _Workplace:
 class CommandRunner:
     """Runs one program per answer and leaves nothing of it behind."""
 
+    Options = CommandOptions
+    needs_blobs = True
+
     def __init__(self, options: CommandOptions, *, blobs: BlobStore | None = None) -> None:
         self._options = options
         self._blobs = blobs

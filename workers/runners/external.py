@@ -18,6 +18,8 @@ class ExternalOptions(Value):
 class ExternalRunner:
     """Never asked: its attempts wait in their subject's lane, not in a queue."""
 
+    Options = ExternalOptions
+
     provider = EXTERNAL
 
     @classmethod

@@ -48,6 +48,8 @@ class LocalOptions(Value):
 class LocalRunner:
     """Finds or starts the host's server, then asks it as any other OpenAI-compatible one."""
 
+    Options = LocalOptions
+
     provider = PROVIDER
 
     def __init__(self, options: LocalOptions) -> None:

@@ -131,6 +131,8 @@ class _Completion(BaseModel):
 class OpenAIRunner:
     """Asks once per call: retries, back-off and breakers are the queue's."""
 
+    Options = OpenAIOptions
+
     def __init__(self, options: OpenAIOptions, fallbacks: tuple[OpenAIRunner, ...] = ()) -> None:
         self._options = options
         self._fallbacks = fallbacks

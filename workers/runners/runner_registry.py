@@ -6,8 +6,13 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from threading import Lock
+from typing import Any, ClassVar, Protocol
+
+from pydantic import BaseModel
 
 from mulligan.policies.jobs.job import EXTERNAL, RunnerSpec
 from mulligan.policies.problem import Problem
@@ -28,6 +33,25 @@ _REMEMBERED_RUNNERS = 256
 Profiles = Mapping[str, Mapping[str, Json]]
 #: Builds a runner and contacts nothing. A bad option is ``BadInput.at("option", "what is wrong")``.
 RunnerFactory = Callable[[Mapping[str, Json]], Runner]
+
+
+#: Imported on use: a worker of scripted or command jobs never pays for a model client.
+_BUILT_IN = {
+    "openai": "mulligan.workers.runners.openai:OpenAIRunner",
+    "command": "mulligan.workers.runners.command:CommandRunner",
+    "local": "mulligan.workers.runners.local:LocalRunner",
+    "scripted": "mulligan.workers.runners.scripted:ScriptedRunner",
+    EXTERNAL: "mulligan.workers.runners.external:ExternalRunner",
+}
+
+
+class BuiltInRunner(Protocol):
+    """What a built-in runner class declares. With ``needs_blobs`` it is also given ``blobs``."""
+
+    Options: ClassVar[type[BaseModel]]
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Json], **given: Any) -> Runner: ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +128,12 @@ class RunnerRegistry:
 
     def kinds(self) -> list[str]:
         """The built-in kinds and those of plug-ins, whether or not the plug-ins load."""
-        return sorted({*self._built_in(), *_plug_ins()})
+        return sorted({*_BUILT_IN, *_plug_ins()})
+
+    def option_models(self) -> dict[str, type[BaseModel] | None]:
+        """The model of each kind's options; None for a plug-in, whose factory reads its own."""
+        built_in = {kind: _built_in(kind).Options for kind in _BUILT_IN}
+        return built_in | dict.fromkeys(_plug_ins().keys() - built_in.keys())
 
     def _build(self, spec: RunnerSpec, *, allow_inline: bool) -> Runner:
         problems: list[Problem] = []
@@ -150,9 +179,11 @@ class RunnerRegistry:
         return f" ({', '.join(sorted(self.profiles))})"
 
     def _factory(self, kind: str) -> RunnerFactory:
-        built_in = self._built_in().get(kind)
-        if built_in is not None:
-            return built_in
+        if kind in _BUILT_IN:
+            runner = _built_in(kind)
+            if getattr(runner, "needs_blobs", False):
+                return partial(runner.from_options, blobs=self.blobs)
+            return runner.from_options
         plug_ins = _plug_ins()
         if kind in plug_ins:
             return _plug_in_factory(plug_ins[kind])
@@ -160,44 +191,11 @@ class RunnerRegistry:
         hint = did_you_mean(kind, known) or f"; known are {', '.join(known)}"
         raise BadInput.at("kind", f"no runner {kind!r}{hint}", "unknown_name")
 
-    def _built_in(self) -> dict[str, RunnerFactory]:
-        return {
-            "command": self._command,
-            EXTERNAL: _external,
-            "local": _local,
-            "openai": _openai,
-            "scripted": _scripted,
-        }
 
-    def _command(self, options: Mapping[str, Json]) -> Runner:
-        from mulligan.workers.runners.command import CommandRunner
-
-        return CommandRunner.from_options(options, blobs=self.blobs)
-
-
-def _external(options: Mapping[str, Json]) -> Runner:
-    from mulligan.workers.runners.external import ExternalRunner
-
-    return ExternalRunner.from_options(options)
-
-
-# Imported on use: a worker of scripted or command jobs never pays for a model client.
-def _local(options: Mapping[str, Json]) -> Runner:
-    from mulligan.workers.runners.local import LocalRunner
-
-    return LocalRunner.from_options(options)
-
-
-def _openai(options: Mapping[str, Json]) -> Runner:
-    from mulligan.workers.runners.openai import OpenAIRunner
-
-    return OpenAIRunner.from_options(options)
-
-
-def _scripted(options: Mapping[str, Json]) -> Runner:
-    from mulligan.workers.runners.scripted import ScriptedRunner
-
-    return ScriptedRunner.from_options(options)
+def _built_in(kind: str) -> type[BuiltInRunner]:
+    module, _, name = _BUILT_IN[kind].partition(":")
+    found: type[BuiltInRunner] = getattr(import_module(module), name)
+    return found
 
 
 def _refusal(name: str) -> Problem:

@@ -53,6 +53,8 @@ class ScriptedOptions(Value):
 class ScriptedRunner:
     """Answers by attempt number; the last answer repeats."""
 
+    Options = ScriptedOptions
+
     provider = PROVIDER
 
     def __init__(self, answers: tuple[ScriptedAnswer, ...]) -> None:

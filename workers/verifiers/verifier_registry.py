@@ -88,6 +88,16 @@ class VerifierRegistry:
         """Every id that a job may name, sorted."""
         return sorted({cls.id for cls in _BUILT_IN} | self._plugins.keys())
 
+    def option_models(self) -> dict[str, type[BaseModel] | None]:
+        """The model of each verifier's options; None for a plug-in that cannot be loaded."""
+        found: dict[str, type[BaseModel] | None] = {cls.id: cls.Options for cls in _BUILT_IN}
+        for name in self._plugins.keys() - found.keys():
+            try:
+                found[name] = self._class(name).Options
+            except BadInput:
+                found[name] = None
+        return found
+
     def build(self, spec: VerifierSpec, *, blobs: BlobStore | None = None) -> Verifier:
         """The verifier of a spec, or BadInput with every problem, each naming its option.
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, PlainSerializer
 
 from mulligan.console.reports.job_document import job_document
+from mulligan.policies.cycles.cycle import SelfRepairCycle
+from mulligan.policies.failures.failure import FailureRecord, VerificationResult
 from mulligan.policies.failures.redaction import is_name, redacted_place
-from mulligan.policies.jobs.job import OpenModel, RunnerSpec, VerifierSpec
+from mulligan.policies.jobs.job import Decoding, Mode, OpenModel, RunnerSpec, Usage, VerifierSpec
+from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 from mulligan.workers.ledger.job_pages import JobRow
 
@@ -37,26 +40,24 @@ class JobSummary(BaseModel):
     finished_at: float | None
 
 
-class UsageDocument(BaseModel):
-    """What an answer cost. Unknown is null, never 0."""
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
+#: Only what differs from the default is told, as in the ledger.
+_WITHOUT_DEFAULTS = PlainSerializer(
+    lambda value: value.model_dump(mode="json", exclude_defaults=True), return_type=dict[str, Any]
+)
 
 
 class AttemptDocument(BaseModel):
     """One attempt: what was asked, what came back, what was found, what follows."""
 
     number: int
-    mode: str
+    mode: Mode
     state: str
     score: float | None
     success: bool | None
-    results: list[dict[str, Any]]
+    results: list[Annotated[VerificationResult, _WITHOUT_DEFAULTS]]
     coercions: list[str]
-    failure: dict[str, Any] | None
-    instruction: dict[str, Any] | None
+    failure: FailureRecord | None
+    instruction: RepairInstruction | None
     decision: dict[str, Any] | None
     signatures: list[str]
     technique: str | None
@@ -66,8 +67,8 @@ class AttemptDocument(BaseModel):
     cycle_id: str | None
     #: Attempts before a person's requeue, which are not held against this one.
     since: int
-    decoding: dict[str, Any]
-    usage: UsageDocument | None
+    decoding: Annotated[Decoding, _WITHOUT_DEFAULTS]
+    usage: Usage | None
     model: str | None
     finish_reason: str | None
     #: As it was asked: the corrected prompt of a retry.
@@ -86,21 +87,11 @@ class AttemptDocument(BaseModel):
     last_fault: str | None
 
 
-class CycleDocument(BaseModel):
+class CycleDocument(SelfRepairCycle):
     """One mandatory immediate retry and its delayed verification."""
 
-    id: str
-    source_attempt: int
-    loop_index: int
-    status: str
-    immediate_attempt_id: str | None
-    created_at: float
-    immediate_at: float | None
-    ended_at: float | None
-    reason: str | None
-    #: What its delayed verification scored.
-    score: float | None = None
-    metadata: dict[str, Any]
+    #: The document that holds it names the job.
+    job_id: str = Field(exclude=True)
 
 
 class JobDocument(JobSummary):

@@ -14,6 +14,7 @@ from mulligan.console.http.access import Caller, needs
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import NOT_JSON, HttpError, errors, invalid, not_found
 from mulligan.console.http.models.job_models import JobDocument, JobSummary, document, summary
+from mulligan.console.jobfiles.model_schema import inline_schema
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.submit import submit_jobs
@@ -73,30 +74,9 @@ class CancelResponse(BaseModel):
     state: str
 
 
-_JOB: dict[str, Any] = {
-    "type": "object",
-    "title": "Job",
+_JOB = {
+    **inline_schema(Job),
     "description": "A job as in a job file (see docs/job-files.md), without files of this host",
-    "required": ["task_type", "runner", "verifiers"],
-    "properties": {
-        "task_type": {"type": "string", "minLength": 1, "maxLength": 200},
-        "name": {"type": "string", "minLength": 1, "maxLength": 200},
-        "prompt": {"type": "string", "minLength": 1},
-        "system": {"type": "string"},
-        "messages": {"type": "array", "items": {"type": "object"}},
-        "runner": {"type": ["string", "object"]},
-        "verifiers": {"type": "array", "minItems": 1, "items": {"type": ["string", "object"]}},
-        "policy": {"type": "object"},
-        "budget": {"type": "object"},
-        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-        "idempotency_key": {"type": "string", "minLength": 1, "maxLength": 500},
-        "workspace": {"type": "object"},
-        "delayed_verification": {"type": "object"},
-        "on_done": {"type": "object"},
-        "memory_scope": {"enum": ["job", "input", "task_type"]},
-        "deadline": {"type": ["number", "string"]},
-        "priority": {"type": "integer", "minimum": 0, "maximum": 9},
-    },
 }
 _MANY = {"type": "array", "minItems": 1, "maxItems": MANY, "items": _JOB}
 _BODY = {

@@ -18,14 +18,14 @@ from ruamel.yaml import YAML
 from support.job_file_cases import BEYOND, INVALID, VALID, job, over
 
 from mulligan.console.cli.commands.schema import Kind, schema_for
-from mulligan.console.jobfiles import option_schemas
 from mulligan.console.jobfiles.job_file import find_jobs
-from mulligan.console.jobfiles.option_schemas import verifier_models
 from mulligan.policies.jobs.job import Job, parse_duration
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.admission.intake import check_job
+from mulligan.workers.runners import runner_registry
 from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
 from mulligan.workers.settings.model import Settings, load_settings
+from mulligan.workers.verifiers import verifier_registry
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -162,7 +162,8 @@ def test_both_schemas_are_schemas_and_name_everything() -> None:
     assert all("title" in f or "$ref" in f or "anyOf" in f for f in fields.values())
     assert fields["priority"]["default"] == 5
     assert fields["deadline"]["description"]
-    assert sorted(verifier_models()) == VerifierRegistry().names()
+    checks = {n.removeprefix("verifier.") for n in made["$defs"] if n.startswith("verifier.")}
+    assert sorted(checks) == VerifierRegistry().names()
     kinds = [n.split(".")[1] for n in made["$defs"] if re.fullmatch(r"runner\.\w+", n)]
     assert sorted({*kinds} - {"part", "profile"}) == RunnerRegistry().kinds()
     assert made["$defs"]["runner.profile"]["properties"].keys() >= SAFE_OVERRIDES
@@ -198,7 +199,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
             for group, names in groups.items()
         }
         monkeypatch.syspath_prepend(str(folder))
-        monkeypatch.setattr(option_schemas, "entry_points", lambda group: points.get(group, []))
+        for registry in (runner_registry, verifier_registry):
+            monkeypatch.setattr(registry, "entry_points", lambda group: points.get(group, []))
         return jsonschema_rs.Draft202012Validator(schema_for("job"))
 
     return install
