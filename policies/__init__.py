@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         verdict_from_dict,
         verdict_to_dict,
     )
+    from mulligan.policies.value import Value
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -99,6 +100,7 @@ else:
             "mulligan.policies.repair.verdict": (
                 "Verdict judge judge_error verdict_from_dict verdict_to_dict"
             ),
+            "mulligan.policies.value": "Value",
         },
     )
 
@@ -135,6 +137,7 @@ __all__ = [
     "SchemaFailure",
     "SelfRepairCycle",
     "Usage",
+    "Value",
     "Verdict",
     "VerificationResult",
     "VerificationStatus",

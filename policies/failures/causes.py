@@ -13,7 +13,7 @@ from mulligan.policies.failures.failure import FailureKind as Kind
 from mulligan.policies.failures.failure import Finding
 from mulligan.policies.value import Json
 
-Verdict = tuple[Kind, str]
+KindAndCause = tuple[Kind, str]
 
 #: What a failed verifier says of an answer.
 VERIFIERS: dict[str, Kind] = {
@@ -25,7 +25,7 @@ VERIFIERS: dict[str, Kind] = {
 }
 
 #: Looked up along the method resolution order, so that subclasses are known too.
-EXCEPTIONS: dict[str, Verdict] = {
+EXCEPTIONS: dict[str, KindAndCause] = {
     # content
     "JSONDecodeError": (Kind.JSON_INVALID, "syntax"),
     "ValidationError": (Kind.SCHEMA_INVALID, "value"),
@@ -66,7 +66,7 @@ EXCEPTIONS: dict[str, Verdict] = {
 }
 
 #: Error codes of providers, and reasons for which they stop.
-ERROR_CODES: dict[str, Verdict] = {
+ERROR_CODES: dict[str, KindAndCause] = {
     "content_filter": (Kind.UNSAFE_REQUEST, "content_filter"),
     "content_policy_violation": (Kind.UNSAFE_REQUEST, "content_filter"),
     "moderation_blocked": (Kind.UNSAFE_REQUEST, "content_filter"),
@@ -110,9 +110,9 @@ PYDANTIC_KEYWORDS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 #: The last resort, for texts without any structure. English only, and only what people really see.
-PHRASES: tuple[tuple[re.Pattern[str], Verdict], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), verdict)
-    for pattern, verdict in (
+PHRASES: tuple[tuple[re.Pattern[str], KindAndCause], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), classified)
+    for pattern, classified in (
         (r"\bunsafe\b|policy violation|content policy|disallowed", (Kind.UNSAFE_REQUEST, "policy")),
         (
             r"same failure|repeated(?:ly)? fail|repeated failure",
@@ -148,20 +148,20 @@ PHRASES: tuple[tuple[re.Pattern[str], Verdict], ...] = tuple(
 )
 
 
-def by_class_names(names: list[str]) -> Verdict | None:
-    """The verdict on an exception, by the names of its class and its bases, nearest first."""
+def by_class_names(names: list[str]) -> KindAndCause | None:
+    """Kind and cause of an exception, by the names of its class and its bases, nearest first."""
     return next((EXCEPTIONS[name] for name in names if name in EXCEPTIONS), None)
 
 
-def by_status(status: int) -> Verdict:
-    """The verdict on an HTTP status of 400 or more."""
+def by_status(status: int) -> KindAndCause:
+    """Kind and cause of an HTTP status of 400 or more."""
     return Kind.TOOL_ERROR, STATUSES.get(status, "server" if status >= 500 else "request")
 
 
-def by_phrase(message: str) -> Verdict:
-    """The verdict on a text alone; ``unknown`` for what the table does not know."""
+def by_phrase(message: str) -> KindAndCause:
+    """Kind and cause by a text alone; ``unknown`` for what the table does not know."""
     text = message[:4096]
-    found = (verdict for pattern, verdict in PHRASES if pattern.search(text))
+    found = (classified for pattern, classified in PHRASES if pattern.search(text))
     return next(found, (Kind.UNKNOWN, "unknown"))
 
 
@@ -224,11 +224,11 @@ def _command_cause(evidence: Mapping[str, Json]) -> str:
     return "not_found" if evidence.get("exit_code") in (126, 127) else "exit"
 
 
-def by_structure(evidence: Mapping[str, Json]) -> Verdict | None:
+def by_structure(evidence: Mapping[str, Json]) -> KindAndCause | None:
     """What the evidence alone says, strongest first; None if it says nothing."""
     for name in ("code", "class", "finish_reason"):
-        if verdict := ERROR_CODES.get(text_or_none(evidence.get(name)) or ""):
-            return verdict
+        if classified := ERROR_CODES.get(text_or_none(evidence.get(name)) or ""):
+            return classified
     if evidence.get("timed_out") or evidence.get("signal") or evidence.get("exit_code"):
         return Kind.COMMAND_FAILED, _command_cause(evidence)
     status = evidence.get("status")

@@ -200,8 +200,8 @@ def _of_exception(error: BaseException) -> _Case:
     if kind := _kind_or_none(evidence.get("kind")):
         cause = causes.cause_of(kind, (), evidence)
         return _Case(kind, cause, message, (), evidence)
-    verdict = causes.by_structure(evidence) or _by_class(error)
-    kind, cause = verdict or causes.by_phrase(message)
+    classified = causes.by_structure(evidence) or _by_class(error)
+    kind, cause = classified or causes.by_phrase(message)
     if kind is FailureKind.JSON_INVALID:
         decoder = decoder_class(causes.text_or_none(_attribute(error, "msg")) or message)
         evidence = {"decoder": decoder, "truncated": False, **evidence}
@@ -209,14 +209,14 @@ def _of_exception(error: BaseException) -> _Case:
     return _Case(kind, cause, message, (finding,) if finding else (), evidence)
 
 
-def _by_class(error: BaseException) -> causes.Verdict | None:
+def _by_class(error: BaseException) -> causes.KindAndCause | None:
     """By the exception's class or, if it says nothing, by what it was explicitly raised from."""
     current: BaseException | None = error
     for _ in range(5):
         if current is None:
             return None
-        if verdict := causes.by_class_names([base.__name__ for base in type(current).__mro__]):
-            return verdict
+        if classified := causes.by_class_names([base.__name__ for base in type(current).__mro__]):
+            return classified
         current = current.__cause__
     return None
 

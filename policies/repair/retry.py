@@ -57,6 +57,11 @@ def owes_immediate_retry(mode: Mode, score: float | None, *, exempt: bool) -> bo
     return mode in ("initial", "policy_retry")
 
 
+def leaves_room_to_retry(policy: PolicySpec, *, exempt: bool) -> bool:
+    """Whether a job may be run twice at least, as the mandatory retry needs."""
+    return exempt or policy.max_attempts >= 2
+
+
 def opens_cycle(
     decision: Decision | None, mode: Mode, score: float | None, *, exempt: bool
 ) -> Literal["pending_immediate_retry", "escalated"] | None:

@@ -9,6 +9,7 @@ from mulligan.policies.cycles.delayed import reformulation_problem
 from mulligan.policies.failures.failure import GIVEN_SCORE
 from mulligan.policies.jobs.job import Job, Workspace
 from mulligan.policies.problem import Problem
+from mulligan.policies.repair.retry import leaves_room_to_retry
 from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.ports.errors import refuse
 from mulligan.tasks.ports.ledger import (
@@ -42,7 +43,8 @@ class JobRules:
                 " (prompt_cap in mulligan.toml)"
             )
             found.append(Problem.at("prompt", message, "too_long"))
-        if job.policy.max_attempts < 2 and job.task_type not in self.exempt_task_types:
+        exempt = job.task_type in self.exempt_task_types
+        if not leaves_room_to_retry(job.policy, exempt=exempt):
             found.append(Problem.at("policy.max_attempts", TOO_FEW_ATTEMPTS))
         return [*found, *_external_problems(job), *self.check(job)]
 

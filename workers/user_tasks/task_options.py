@@ -10,6 +10,7 @@ from rapidfuzz import fuzz, process
 
 from mulligan.policies.jobs.job import Name, PolicySpec, VerifierSpec
 from mulligan.policies.problem import Problem
+from mulligan.policies.repair.retry import leaves_room_to_retry
 from mulligan.tasks.jobs.submit import TOO_FEW_ATTEMPTS
 from mulligan.tasks.jobs.validation_errors import problem_of, problems_of
 from mulligan.tasks.ports.errors import BadInput
@@ -97,7 +98,7 @@ def _policy(task: Any, settings: Settings, *, task_type: str) -> Iterator[Proble
     if not isinstance(policy, PolicySpec):
         message = f'is a mapping such as {{"max_attempts": 4}}, not {policy!r}'
         yield Problem.at("policy", message, "wrong_type")
-    elif policy.max_attempts < 2 and task_type not in settings.exempt_task_types:
+    elif not leaves_room_to_retry(policy, exempt=task_type in settings.exempt_task_types):
         yield Problem.at("policy.max_attempts", TOO_FEW_ATTEMPTS)
 
 

@@ -6,8 +6,7 @@
 pyproject.toml registers it under the id that job.yaml names.
 """
 
-from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
-from mulligan.policies.value import Value
+from mulligan.policies import Finding, Value, VerificationResult, VerificationStatus
 from mulligan.tasks.ports.verifiers import Candidate
 
 ID = "gallery.line_length"

@@ -9,7 +9,7 @@ This one answers from a small phrase book instead of a model.
 from collections.abc import Mapping
 from typing import Any
 
-from mulligan.policies.jobs.job import Output
+from mulligan.policies import Output
 from mulligan.tasks.ports.errors import BadInput, RunnerError
 from mulligan.tasks.ports.runners import Request
 
