@@ -1,4 +1,4 @@
-"""The workbench: everything a verb may touch, handed in by the composition root."""
+"""What running an attempt needs: ports and limits, passed in by the composition root."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Breakers(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedRunner:
-    """A resolved runner with what it does unless told otherwise."""
+    """A runner with its default timeout and decoding."""
 
     runner: Runner
     timeout: float

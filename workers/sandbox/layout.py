@@ -1,4 +1,4 @@
-"""The bench a subprocess verifier works at: the answer laid out in a private copy."""
+"""An answer laid out in a private copy of the workspace, for verifiers that run programs."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class RepairingTask(StateTask):
             return self._function(*args, **kwargs)
         services = installed(self.app).services
         entry = self._entry(services, args, kwargs)
-        context = self._bench(services)
+        context = self._context(services)
         if entry.kind == "cycle":
             return self.report(entry, run_recheck(context, entry))
         if self.mode == "observe":
@@ -139,8 +139,8 @@ class RepairingTask(StateTask):
                 return self._answer(services, entry, ran)
             entry = Entry("attempt", entry.job_id, following)
 
-    def _bench(self, services: Services) -> AttemptContext:
-        """The workbench with this task's own verifiers; run inline, nothing is published."""
+    def _context(self, services: Services) -> AttemptContext:
+        """The context with this task's own verifiers; run inline, nothing is published."""
         checks = self._checks()
 
         def verifier(spec: VerifierSpec) -> Verifier:

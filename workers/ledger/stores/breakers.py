@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 5.0
 
 
 class RedisBreakers:
-    """See tasks.bench.Breakers."""
+    """See tasks/jobs/context.py:Breakers."""
 
     def __init__(
         self,
