@@ -122,9 +122,10 @@ def well_formed(
 
 
 def _merged(draft: JobDraft, found: Sequence[Problem]) -> list[Problem]:
-    """A client's own words about a field replace others about it."""
+    """A client's own words about a field, or about the whole job, replace others about it."""
     own = {problem.path for problem in draft.problems}
-    return [*draft.problems, *(problem for problem in found if problem.path[:1] not in own)]
+    others = (problem for problem in found if problem.path[:1] not in own and () not in own)
+    return [*draft.problems, *others]
 
 
 def _draft(ask: Ask, options: Mapping[str, Any], asked: RequestDefaults) -> JobDraft:

@@ -142,6 +142,29 @@ def test_nothing_is_started_for_bad_input(content: dict[str, Any], said: str) ->
         assert [path.name for path in shell.folder.iterdir()] == ["job.json"]
 
 
+@pytest.mark.parametrize("command", [["run"], ["submit"], ["jobs", "lint"]])
+def test_problems_of_every_stage_are_told_at_once(command: list[str]) -> None:
+    """A misspelt field, an unknown profile and an unknown option, each in a job of its own."""
+    jobs = [
+        {**scripted("x"), "budjet": {}},
+        {**scripted("x"), "runner": "smal"},
+        {**scripted("x"), "verifiers": [{"id": "json.object", "strict": True}]},
+    ]
+    with new_shell(MULLIGAN_ALLOW_INLINE="true") as shell:
+        shell.write("jobs.yaml", "jobs:\n" + "".join(f"- {json.dumps(each)}\n" for each in jobs))
+        shell.write("other.json", {**scripted("x"), "policy": {"max_attempts": 1}})
+        shown = shell.look(*command, "jobs.yaml", "other.json", code=2)
+        told = (shown.stdout + shown.stderr).replace("error: ", "").replace("mulligan: ", "")
+        for line in (
+            "jobs.yaml:2: jobs[0].budjet: there is no such field; did you mean 'budget'?",
+            "jobs.yaml:3: jobs[1].runner.profile: no profile 'smal'",
+            "jobs.yaml:4: jobs[2].verifiers[0].strict: there is no such option",
+            "other.json:1: policy.max_attempts: must be 2 or more",
+        ):
+            assert line in told
+        assert len([line for line in told.splitlines() if ": " in line]) == 4, told
+
+
 @pytest.mark.real_models("command")
 def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
     with new_shell(MULLIGAN_LEASE="2") as shell:

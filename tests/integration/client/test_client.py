@@ -247,6 +247,31 @@ def test_every_problem_of_many_is_named_by_its_place(client: Client) -> None:
     ]
 
 
+def test_problems_of_every_stage_are_told_at_once(
+    client: Client, request: pytest.FixtureRequest
+) -> None:
+    asks: list[Any] = [
+        {"prompt": "x", "budjet": {}},
+        {"prompt": "x", "policy": {"max_attempts": 1}},
+        "good",
+        {"prompt": "x", "verifiers": ["json.objet"]},
+        7,
+    ]
+    with pytest.raises(BadInput) as refused:
+        client.submit_many(
+            [{**CHECKED, **ask} if isinstance(ask, dict) else ask for ask in asks],
+            runner=scripted(GOOD),
+        )
+    told = [str(problem).partition(": ")[0] for problem in refused.value.problems]
+    expected = ["jobs[0].budjet", "jobs[1].policy.max_attempts", "jobs[2].verifiers", "jobs[4]"]
+    if "broker" not in request.node.name:  # the workers of a fleet check what jobs name
+        expected.insert(3, "jobs[3].verifiers[0].id")
+    assert told == expected
+    assert [problem.index for problem in refused.value.problems] == [
+        int(place[5]) for place in expected
+    ]
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

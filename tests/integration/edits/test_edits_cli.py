@@ -208,7 +208,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("", ["bad.yaml: is empty"]),
     ("[1, 2]", ["bad.yaml:1: put the list under `edits:`"]),
     ("just text", ["bad.yaml:1: a plan holds `edits:`"]),
-    ("edits: []", ["bad.yaml:1: edits: give at least one"]),
+    ("edits: []", ["bad.yaml:1: edits: give at least 1"]),
     (
         YAML_PLAN,
         [
@@ -219,7 +219,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ),
     (
         "edits:\n  - {id: a, op: x, target: x}\n  - {id: a, op: y, target: x}\n",
-        ["edits: the id 'a' is given twice"],
+        ["bad.yaml:3: edits[1].id: 'a' is given twice"],
     ),
     (
         "benchmark: {suite: nowhere.yaml}\nedits: [{id: a, op: write_file, target: x}]",
@@ -249,6 +249,29 @@ def test_an_operation_that_nobody_knows_is_skipped_with_a_hint(shell: Shell) -> 
     assert "pending_review (review_tier)" in told
     assert "note: op wirte_file not implemented in v1" in told
     assert "skipped (unsupported)" in shell.look("edits", "review", "approve", "typo2/t1").output
+
+
+def test_problems_of_a_plan_and_of_its_suite_are_told_at_once(shell: Shell) -> None:
+    """Whichever check finds them: the form of either file, or what a job of the suite names."""
+    job = {"prompt": "p", "verifiers": ["json.object"]}
+    tasks = [
+        {"id": "a", "cluster": "c", "comand": ["x"], "command": ["true"]},
+        {"id": "b", "cluster": "c", "job": {**job, "runner": "smal"}},
+        {"id": "c", "cluster": "c", "job": {**job, "runner": "smal", "verifiers": ["json.objet"]}},
+    ]
+    listed = "".join(f"- {json.dumps(each)}\n" for each in tasks)
+    shell.write("suite3.yaml", f"tasks:\n{listed}")
+    wrong = {**edit("e1", "good"), "targt": "a"}
+    told = run(shell, plan(shell, "both", wrong, benchmark={"suite": "suite3.yaml"}), code=2).output
+    for line in (
+        "edits[0].targt: there is no such field; did you mean 'target'?",
+        "suite3.yaml:2: tasks[0].comand: there is no such field; did you mean 'command'?",
+        "suite3.yaml:3: tasks[1].job.runner.profile: no profile 'smal'",
+        "suite3.yaml:4: tasks[2].job.runner.profile: no profile 'smal'",
+        "suite3.yaml:4: tasks[2].job.verifiers[0].id: unknown verifier 'json.objet'",
+    ):
+        assert line in told
+    assert text(shell) == "start"
 
 
 def test_a_suite_is_told_with_its_own_line(shell: Shell) -> None:

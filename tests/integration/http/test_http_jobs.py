@@ -106,6 +106,49 @@ def test_every_error_is_named(client: TestClient, body: Any, lines: list[str]) -
     assert client.get("/api/jobs").json()["jobs"] == [], "one bad job refuses them all"
 
 
+def test_problems_of_every_stage_are_told_at_once(client: TestClient) -> None:
+    """A misspelt field, an unknown profile and an unknown option, each in a job of its own."""
+    body = [
+        scripted(GOOD, promt="x"),
+        scripted(GOOD, runner="smal"),
+        scripted(GOOD),
+        scripted(GOOD, verifiers=["json.object", {"id": "json.object", "strict": True}]),
+        scripted(GOOD, priority=99, runner={"kind": "scriptd"}),
+    ]
+    answer = client.post("/api/jobs", json=body)
+    assert answer.status_code == 422
+    # The whole document, as programs read it.
+    assert answer.json() == {
+        "error": {
+            "code": "invalid",
+            "message": "the request cannot be accepted",
+            "details": [
+                "jobs[0].promt: there is no such field; did you mean 'prompt'?",
+                "jobs[1].runner.profile: no profile 'smal' (mulligan.toml has no [runners.NAME]"
+                " yet)",
+                "jobs[3].verifiers[1].strict: there is no such option; there are: name, weight,"
+                " required",
+                "jobs[4].priority: input should be less than or equal to 9",
+                "jobs[4].runner.kind: no runner 'scriptd'; did you mean 'scripted'?",
+            ],
+        }
+    }
+    assert client.get("/api/jobs").json()["jobs"] == []
+
+
+def test_a_used_key_is_told_by_its_own_status(client: TestClient) -> None:
+    assert client.post("/api/jobs", json=scripted(GOOD, idempotency_key="k")).status_code == 202
+    answer = client.post("/api/jobs", json=scripted(GOOD, idempotency_key="k", name="other"))
+    assert answer.status_code == 409
+    assert answer.json() == {
+        "error": {
+            "code": "key_in_use",
+            "message": "an idempotency key is another job's",
+            "details": ["idempotency_key: 'k' was used for another job"],
+        }
+    }
+
+
 @pytest.mark.parametrize("body", ["{", '{"a": NaN}', "[" * 5000, "\xff", "", '{"a": 1, "a": 2}'])
 def test_what_is_no_job_is_refused_whatever_it_is(client: TestClient, body: str) -> None:
     headers = {"Content-Type": "application/json"}
