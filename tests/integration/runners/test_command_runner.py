@@ -163,7 +163,7 @@ def test_keys_are_taken_out_of_everything_it_says(monkeypatch: pytest.MonkeyPatc
         ({}, "runner.argv"),
         ({"argv": []}, "runner.argv"),
         ({"argv": "rm -rf"}, "runner.argv"),
-        ({"argv": ["x"], "env": ["A=B"]}, "runner.env.0"),
+        ({"argv": ["x"], "env": ["A=B"]}, "runner.env[0]"),
         ({"argv": ["x"], "cwd": "/"}, "runner.cwd"),
         ({"argv": ["x"], "limits": {"memory": 1}}, "runner.limits.memory"),
     ],
