@@ -1,4 +1,4 @@
-"""What `mulligan doctor` looks at. Each check says what is, and how to mend it."""
+"""The checks of `mulligan doctor`. Each says what it found and how to fix it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _webhooks(settings: Settings) -> Iterator[Check]:
     for hook in settings.webhooks:
         host = urlsplit(hook.url).hostname
         if hook.secret_env is None:
-            fix = "set secret_env, so that the receiver can tell who sends"
+            fix = "set secret_env, so that the receiver can verify the sender"
             yield warn("webhooks", f"{host}: alerts are not signed", fix)
         elif not os.environ.get(hook.secret_env):
             fix = f"set {hook.secret_env} for the control workers"
@@ -93,7 +93,7 @@ def _unknown_variables() -> Iterator[Check]:
         if name.startswith("MULLIGAN_") and name.partition("__")[0] not in known:
             near = process.extractOne(name, sorted(known), score_cutoff=70)
             fix = f"did you mean {near[0]}?" if near else "unset it"
-            yield warn("settings", f"{name} is no setting", fix)
+            yield warn("settings", f"{name} is not a setting", fix)
 
 
 def _redis_server(settings: Settings) -> Check:
@@ -101,14 +101,14 @@ def _redis_server(settings: Settings) -> Check:
         return ok("redis server", find_server())
     except BadInput as error:
         if settings.broker_url is not None:
-            return ok("redis server", "none on this host, and none needed")
+            return ok("redis server", "not on this host, and not needed")
         return fail("redis server", "not found", str(error))
 
 
 def _profiles(settings: Settings) -> Iterator[Check]:
     problems = RunnerRegistry(profiles=settings.runners).check_profiles()
     for problem in problems:
-        yield fail("profiles", str(problem), "mend it in mulligan.toml")
+        yield fail("profiles", str(problem), "fix it in mulligan.toml")
     if not problems:
         names = ", ".join(sorted(settings.runners)) or "none named in mulligan.toml"
         yield ok("profiles", names)
@@ -144,7 +144,7 @@ def _disk(home: Path) -> Check:
     place = home if home.exists() else Path.cwd()
     free = shutil.disk_usage(place).free
     said = f"{free / 1e9:.1f} GB free in {place.resolve()}"
-    fix = "make room: a Redis that cannot write refuses all work"
+    fix = "free some space: a Redis that cannot write refuses all work"
     if free < _NO_DISK:
         return fail("disk", said, fix)
     return warn("disk", said, fix) if free < _LOW_DISK else ok("disk", said)
@@ -184,14 +184,14 @@ def _eviction(info: Mapping[str, Any]) -> Check:
     if policy == "noeviction":
         return ok("eviction", policy)
     fix = "redis-cli CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
-    return fail("eviction", f"{policy}: Redis may throw jobs away", fix)
+    return fail("eviction", f"{policy}: Redis may evict jobs", fix)
 
 
 def _sweep(ledger: RedisLedger, settings: Settings) -> Check:
     fix = "start a worker that serves `control` with beat (-B): `mulligan up` has one"
     age = ledger.sweep_age()
     if age is None:
-        return warn("sweep", "has never run here", fix)
+        return warn("sweep", "has never run", fix)
     last = f"last ran {duration(age)} ago"
     late = age > max(10.0, 5 * settings.sweep_interval)
     return warn("sweep", last, fix) if late else ok("sweep", last)
@@ -201,9 +201,9 @@ def _outbox(ledger: RedisLedger) -> Check:
     """The oldest entry that is due and was never published."""
     oldest = ledger.unpublished_seconds()
     if oldest > _LATE:
-        fix = "see that a worker serves `control`, and that the broker is up"
+        fix = "check that a worker serves `control` and that the broker is running"
         return warn("outbox", f"an entry has waited {duration(oldest)} to be published", fix)
-    return ok("outbox", "nothing waits to be published")
+    return ok("outbox", "empty")
 
 
 # -- the workers ----------------------------------------------------------------------------------
@@ -214,15 +214,18 @@ def check_workers(app: Celery, *, expected: bool) -> Iterator[Check]:
     served = app.control.inspect(timeout=1.5).active_queues() or {}
     if not served:
         if expected:
-            yield fail("workers", "none answers", "start them with `mulligan up`")
+            yield fail("workers", "none responds", "start them with `mulligan up`")
         else:
-            yield ok("workers", "none; `mulligan run` starts its own, `mulligan up` keeps some")
+            yield ok(
+                "workers",
+                "none running; `mulligan run` starts its own, `mulligan up` keeps some running",
+            )
         return
-    yield ok("workers", f"{len(served)} answer: {', '.join(sorted(served))}")
+    yield ok("workers", f"{len(served)} running: {', '.join(sorted(served))}")
     names = {queue["name"] for queues in served.values() for queue in queues}
     missing = [name for name in (*REQUIRED_QUEUES, SUBMIT_QUEUE) if name not in names]
     if missing:
         fix = f"start a worker with -Q {','.join(missing)}"
-        yield fail("queues", f"nobody serves {', '.join(missing)}", fix)
+        yield fail("queues", f"no worker serves {', '.join(missing)}", fix)
     else:
         yield ok("queues", "every queue is served")

@@ -1,4 +1,4 @@
-"""Ending escalations from the command line: a dry run, a question, a bar, and what came of it."""
+"""Ending escalations from the command line: dry run, confirmation, progress and result."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class EndRequest:
 
 
 def who() -> str:
-    """Who sits here, for the record."""
+    """The user at this host, for the record."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):  # a container's user often has no name
@@ -90,7 +90,7 @@ def _tell_dry_run(request: EndRequest, chosen: Sequence[Escalation]) -> None:
         screen.emit(dry_run_document(chosen))
         return
     if not chosen:
-        screen.say("nothing open fits: there is nothing to do")
+        screen.say("no open escalations match")
         return
     _show(chosen, screen.say)
     screen.say(f"this would {request.verb} {counted(len(chosen), 'job')}; nothing was changed")
@@ -101,18 +101,18 @@ def _show(chosen: Sequence[Escalation], say: Callable[[str], None]) -> None:
         say(f"  {each.id}  {each.task_type}  {each.reason}")
     if len(chosen) > SHOWN:
         say(f"  and {len(chosen) - SHOWN:,} more")
-    say(f"  in all: {shares(dry_run_document(chosen)['task_types'])}")
+    say(f"  total: {shares(dry_run_document(chosen)['task_types'])}")
 
 
 def _agree(request: EndRequest, chosen: Sequence[Escalation]) -> None:
-    """Ask, unless told not to. Where nobody can answer, refuse."""
+    """Ask for confirmation, unless --yes was passed. Refuse where there is no terminal."""
     what = f"{request.verb} {counted(len(chosen), 'job')}"
     if request.yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise BadInput(
-            f"this would {what}, and nobody is here to say yes: add --yes, or --dry-run to see"
-            " which; nothing was changed"
+            f"this would {what}. No terminal to confirm on. Pass --yes, or --dry-run to see"
+            " which. Nothing was changed."
         )
     _show(chosen, screen.note)
     if not typer.confirm(f"{what}?", default=False, err=True):
@@ -126,7 +126,7 @@ def _agree(request: EndRequest, chosen: Sequence[Escalation]) -> None:
 def _work(
     backend: CliBackend, bulks: RedisBulkActions, bulk: BulkAction, request: EndRequest
 ) -> BulkAction:
-    """Work it off, beside any control worker; a bulk action's rate is one for all of them."""
+    """Run the action, beside any control worker. They share its rate."""
 
     def look() -> BulkAction:
         return bulks.get(bulk.id) or bulk
@@ -151,13 +151,13 @@ def _work(
     bulks.stop(bulk.id)
     now = look()
     how = request.action.how
-    screen.note(f"stopped: {now.done:,} of {now.total:,} {how}; the others are as they were")
+    screen.note(f"stopped: {now.done:,} of {now.total:,} {how}; the others are unchanged")
     raise typer.Exit(int(ExitCode.INTERRUPTED))
 
 
 @contextmanager
 def _told_to_stop() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM: the batch in hand is finished. A second one does not wait."""
+    """Set by Ctrl-C and SIGTERM: the current batch is finished. A second one does not wait."""
     stop = threading.Event()
 
     def hear(number: int, _: FrameType | None) -> None:
@@ -174,7 +174,7 @@ def _told_to_stop() -> Iterator[threading.Event]:
 
 @contextmanager
 def _bar(request: EndRequest, total: int) -> Iterator[Callable[[BulkAction], None]]:
-    """A bar on a terminal; elsewhere nothing until the end."""
+    """A progress bar on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty() or not total:
         yield lambda _: None
         return
@@ -193,13 +193,13 @@ def _tell(request: EndRequest, bulk: BulkAction) -> None:
         screen.emit(bulk_document(bulk))
         return
     if not bulk.total:
-        screen.say("nothing open fits: there was nothing to do")
+        screen.say("no open escalations match")
         return
     screen.say(f"{counted(bulk.done, 'job')} {bulk.action.how} by {bulk.action.by}")
     if bulk.state == "stopped":
-        screen.say("somebody stopped it; the others are as they were")
+        screen.say("stopped by another user; the others are unchanged")
     if bulk.skipped:
-        screen.say(f"{bulk.skipped:,} skipped: somebody else ended them meanwhile")
+        screen.say(f"{bulk.skipped:,} skipped: already ended by someone else")
     if bulk.failed:
         _complain(request, bulk)
 
@@ -208,7 +208,8 @@ def _complain(request: EndRequest, bulk: BulkAction) -> None:
     shown = [f"{problem.id}: {problem.why}" for problem in bulk.problems]
     more = bulk.failed - len(shown)
     screen.complain(
-        f"{counted(bulk.failed, 'job')} could not be {request.action.how}, open still:", *shown
+        f"{counted(bulk.failed, 'job')} could not be {request.action.how} and are still open:",
+        *shown,
     )
     if more > 0:
         screen.complain(f"and {more:,} more")

@@ -62,14 +62,15 @@ def _about_refusal(message: str) -> str:
     """What to do about a Redis that answers with an error."""
     if "OOM" in message:
         return (
-            "Redis has no memory left: raise its maxmemory; see the runbook, section Redis is away"
+            "Redis has no memory left: raise its maxmemory;"
+            " see the runbook, section Redis is unreachable"
         )
     if "MISCONF" in message:
         return (
             "Redis cannot write to its disk: free some space;"
-            " see the runbook, section Redis is away"
+            " see the runbook, section Redis is unreachable"
         )
-    return "see its log and the runbook, section Redis is away"
+    return "see its log and the runbook, section Redis is unreachable"
 
 
 def _about_ledger() -> str:

@@ -20,7 +20,7 @@ def locate_ledger(settings: Settings) -> Iterator[Settings]:
         return
     if not has_ledger(settings.home):
         raise NoBroker(
-            f"no ledger: nothing was run in {settings.home} yet; try `mulligan run FILE`,"
+            f"no ledger: nothing has been run in {settings.home} yet; try `mulligan run FILE`,"
             " or set MULLIGAN_BROKER_URL"
         )
     with embedded_redis(settings.home) as redis:

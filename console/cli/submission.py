@@ -123,7 +123,7 @@ def _note_unfinished(backend: CliBackend, jobs: FollowedJobs) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        screen.note(f"stopping (Ctrl-C again hurries it); {_unfinished(backend, jobs)}")
+        screen.note(f"stopping (press Ctrl-C again to hurry); {_unfinished(backend, jobs)}")
         raise
     except LedgerUnavailable:
         screen.note(f"giving up; {_unfinished(backend, jobs)}")

@@ -86,7 +86,7 @@ def _record(text: str, file: str, attempt: int) -> Any:
 
 
 def _check_findings(payload: dict[str, Any]) -> None:
-    """Raise ValidationError with the place of each finding that is none."""
+    """Raise ValidationError with the place of each invalid finding."""
     for name in ("findings", "errors"):
         if isinstance(payload.get(name), list):
             TypeAdapter(dict[str, list[Finding]]).validate_python({name: payload[name]})
@@ -96,7 +96,7 @@ def _changes(instruction: Any) -> list[str]:
     """What the next attempt changes in decoding."""
     changes = []
     if instruction.constrained:
-        changes.append("constrained to the contract where the runner can")
+        changes.append("constrained to the contract if the runner supports it")
     if instruction.temperature_factor != 1.0:
         changes.append(f"temperature × {instruction.temperature_factor:g}")
     if instruction.token_cap_factor != 1.0:

@@ -55,7 +55,7 @@ def shown(settings: Settings) -> dict[str, Any]:
 
 
 def _masked(value: Any, key: str = "") -> Any:
-    """The value without secrets: of keys that are called so, and in URLs."""
+    """The value with secrets masked: under keys that are named so, and in URLs."""
     if isinstance(value, Mapping):
         return {name: _masked(inner, str(name)) for name, inner in value.items()}
     if isinstance(value, list):
@@ -69,14 +69,14 @@ def _masked(value: Any, key: str = "") -> Any:
 
 
 def _without_path(url: str) -> str:
-    """The path of a webhook's URL is often what lets somebody post to it."""
+    """The path of a webhook's URL is often a secret."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}/{_MASK}" if parts.path.strip("/") or parts.query else url
 
 
 def origins(name: str, path: Path | None) -> list[str]:
-    """Where a value comes from; a table may be put together from several places."""
+    """Where a value comes from; a table may come from several places."""
     variable = f"MULLIGAN_{name.upper()}"
     found = sorted(
         given

@@ -39,7 +39,7 @@ def _serve(settings: Settings) -> None:
     screen.say(f"console  {url_of(settings.console_host, port)}")
     if not tokens and settings.console_host not in LOOPBACK:
         screen.note(
-            "there is no token yet, so nobody gets in: `mulligan token create --role admin`",
+            "no one can log in yet: create a token with `mulligan token create --role admin`",
             style="yellow",
         )
     ConsoleServer(context).run(sockets=[listening])

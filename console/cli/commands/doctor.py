@@ -1,4 +1,4 @@
-"""`mulligan doctor`: is everything as it should be, and if not, what to do."""
+"""`mulligan doctor`: what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mulligan.workers.celery.queue_depth import BROKER_ERRORS
 from mulligan.workers.local.home import is_up
 from mulligan.workers.settings.model import Settings, load_settings
 
-_MEND = "mend it in mulligan.toml or in the environment"
+_FIX = "fix it in mulligan.toml or in the environment"
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -55,7 +55,7 @@ def _examine() -> Iterator[Check]:
         settings = load_settings()
     except BadInput as error:
         for problem in error.problems:
-            yield fail("settings", str(problem), _MEND)
+            yield fail("settings", str(problem), _FIX)
         return
     yield from check_host(settings)
     yield from _examine_fleet(settings)
@@ -76,10 +76,10 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
             yield from check_workers(backend.app, expected=expected)
     except BadInput as error:
         for problem in error.problems:
-            yield fail("settings", str(problem), _MEND)
+            yield fail("settings", str(problem), _FIX)
     except NoBroker:
-        yield ok("broker", "none configured; `mulligan run` and `mulligan up` start their own")
+        yield ok("broker", "not configured; `mulligan run` and `mulligan up` start their own")
     except LedgerUnavailable as error:
         yield fail("ledger", str(error), advice(error))
     except BROKER_ERRORS as error:
-        yield fail("broker", f"is away: {error}", "start it, or mend MULLIGAN_BROKER_URL")
+        yield fail("broker", f"cannot be reached: {error}", "start it, or fix MULLIGAN_BROKER_URL")

@@ -1,4 +1,4 @@
-"""`mulligan escalations`: what needs a person, alike ones as one row, and ending them."""
+"""`mulligan escalations`: list, show, end and mute escalations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
-# -- looking ---------------------------------------------------------------------------------------
+# -- listing ---------------------------------------------------------------------------------------
 
 
 def list_escalations(
@@ -75,9 +75,9 @@ def list_escalations(
         screen.emit({"groups": [group_document(group, runbook_url=url) for group in groups]})
     elif groups:
         _print_groups(groups, now)
-        screen.say("`mulligan escalations show SIGNATURE` tells more", style="dim")
+        screen.say("for details: `mulligan escalations show SIGNATURE`", style="dim")
     else:
-        screen.say("no escalations on record" if all_ else "nothing is escalated: all is well")
+        screen.say("no escalations" if all_ else "no open escalations")
 
 
 def _print_groups(groups: Sequence[EscalationGroup], now: float) -> None:
@@ -88,7 +88,7 @@ def _print_groups(groups: Sequence[EscalationGroup], now: float) -> None:
     for group, count in zip(groups, counts, strict=True):
         muted = group.muted_until is not None and group.muted_until > now
         told = [_why(group), f"{duration(now - group.last_at)} ago"]
-        told += [f"{group.total:,} in all"] if group.total != group.open else []
+        told += [f"{group.total:,} in total"] if group.total != group.open else []
         told += ["muted"] if muted else []
         screen.say(f"{count:>{wide}}  {group.signature:<{longest}}  {', '.join(told)}")
         detail = " ".join(group.detail.split())[:_DETAIL]
@@ -129,7 +129,7 @@ def show(
 def _print_group(group: EscalationGroup, now: float, runbook: str) -> None:
     screen.say(f"{group.signature}  {_why(group)}", style="bold")
     screen.say(
-        f"{group.open:,} open of {group.total:,}, the last {duration(now - group.last_at)} ago"
+        f"{group.open:,} open of {group.total:,}, the newest {duration(now - group.last_at)} ago"
     )
     if group.detail:
         screen.say(group.detail)
@@ -153,8 +153,7 @@ def _why(group: EscalationGroup) -> str:
 
 def _unknown(signature: str) -> Exception:
     return BadInput(
-        f"{signature}: no escalation has this signature; `mulligan escalations list --all`"
-        " shows those there are"
+        f"{signature}: no escalation has this signature; see `mulligan escalations list --all`"
     )
 
 
@@ -281,8 +280,8 @@ def _which(
     )
     if which.is_everything:
         raise BadInput(
-            "say which: --signature S, --id ID, or a filter such as --task-type T, --reason R or"
-            " --older-than 1h"
+            "choose escalations with --signature, --id, or a filter such as --task-type, --reason"
+            " or --older-than"
         )
     return which
 
@@ -305,7 +304,9 @@ def _prompt(file: Path | None) -> str | None:
         why = getattr(error, "strerror", None) or "is not UTF-8"
         raise BadInput(f"--prompt-file: {file}: {why}") from None
     if not text.strip():
-        raise BadInput(f"--prompt-file: {file} is empty; leave it out to ask as before")
+        raise BadInput(
+            f"--prompt-file: {file} is empty; leave the option out to use the job's own prompt"
+        )
     return text
 
 
@@ -334,4 +335,4 @@ def mute(
     if json:
         screen.emit({"signature": signature, "muted_until": until})
     else:
-        screen.say(f"{signature} alerts again" if off else f"{signature} is muted for {for_}")
+        screen.say(f"{signature} unmuted" if off else f"{signature} muted for {for_}")

@@ -1,4 +1,4 @@
-"""`mulligan init`: two files to start from, and the schemas that help an editor with them."""
+"""`mulligan init`: starter files, and schemas for editors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def init(
     for name, text in texts.items():
         (target / name).write_text(text, encoding="utf-8")
     _write_schemas(target / _SCHEMAS)
-    answered = "the local model answers" if local else "scripted answers; see mulligan.toml"
+    answered = "answered by the local model" if local else "scripted answers; see mulligan.toml"
     screen.say(f"wrote {target / _CONFIG}, {target / _JOBS} ({answered}) and schemas for editors")
     there = "" if target.resolve() == Path.cwd().resolve() else f"cd {_quoted(folder)} && "
     screen.say(f"next: {there}mulligan run {_JOBS}")
@@ -49,14 +49,14 @@ def init(
 
 
 def _refuse_existing(target: Path) -> None:
-    """All or nothing: half of two files that belong together would not work."""
+    """Raise BadInput if one of the files exists: they belong together."""
     if target.exists() and not target.is_dir():
-        raise BadInput(f"{target}: is a file; name a directory")
+        raise BadInput(f"{target}: is a file, not a directory")
     there = [target / name for name in (_CONFIG, _JOBS) if (target / name).exists()]
     if there:
         raise BadInput(
-            *(f"{path}: exists already and was left alone" for path in there),
-            "nothing was written; name another directory, or replace it with --force",
+            *(f"{path}: already exists" for path in there),
+            "nothing was written; choose another directory, or pass --force",
         )
 
 
@@ -69,7 +69,7 @@ def _local_model() -> bool:
 
 
 def _write_schemas(folder: Path) -> None:
-    """Made anew each time: nobody edits them, and they follow the installed version."""
+    """Written each time: they belong to the installed version."""
     folder.mkdir(exist_ok=True)
     kinds: tuple[Kind, ...] = ("job", "config")
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""`mulligan jobs`: check files, look at jobs, follow them, cancel them."""
+"""`mulligan jobs`: list, show, follow and cancel jobs."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ def cancel(ref: Ref, json: Json = False) -> None:
     settings = load_settings()
     with open_located_ledger(settings) as ledger:
         view = find_job(ledger, ref, partitions=settings.partitions)
-        state = ledger.cancel(view.id, detail="by a person, from the command line")
+        state = ledger.cancel(view.id, detail="from the command line")
     if json:
         screen.emit({"id": view.id, "state": state})
     elif state == "cancelled":
-        screen.say(f"{view.job.label} ({view.id}) is cancelled")
+        screen.say(f"{view.job.label} ({view.id}) cancelled")
     else:
         screen.complain(f"{view.job.label} ({view.id}) has already ended: {state}")
     raise typer.Exit(int(ExitCode.OK if state == "cancelled" else ExitCode.SOME_FAILED))

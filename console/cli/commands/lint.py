@@ -1,4 +1,4 @@
-"""`mulligan jobs lint`: is this file all right? Nothing is run, and no Redis is needed."""
+"""`mulligan jobs lint`: check job files without running anything, and without Redis."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ def _print(found: LintReport) -> None:
         )
         screen.say(f"{verdict}; {looked_at}", style="bold")
     else:
-        screen.say(f"all right: {looked_at}", style="green")
+        screen.say(f"no problems: {looked_at}", style="green")

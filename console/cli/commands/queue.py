@@ -1,4 +1,4 @@
-"""`mulligan queue`: how much waits, and pausing. A pause lets running attempts end."""
+"""`mulligan queue`: queue lengths and pauses. A pause lets running attempts finish."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pause(what: What, json: Json = False) -> None:
     name = _known(what)
     with open_ledger_backend() as backend:
         backend.ledger.pause(name)
-        _tell(f"{name} is paused; `mulligan queue resume {name}` lets it go on", backend, json)
+        _tell(f"{name} paused; to resume: `mulligan queue resume {name}`", backend, json)
 
 
 def resume(what: What, json: Json = False) -> None:
@@ -52,7 +52,7 @@ def resume(what: What, json: Json = False) -> None:
     with open_ledger_backend() as backend:
         was = name in backend.ledger.paused()
         backend.ledger.resume(name)
-        _tell(f"{name} {'goes on' if was else 'was not paused'}", backend, json)
+        _tell(f"{name} {'resumed' if was else 'was not paused'}", backend, json)
 
 
 def _known(what: str) -> str:
@@ -64,7 +64,7 @@ def _known(what: str) -> str:
     if kind in JOB_QUEUES and not name:
         return f"queue:{kind}"
     raise BadInput(
-        f"{what!r}: name queue:{', queue:'.join(JOB_QUEUES)}, task_type:NAME or provider:NAME"
+        f"{what!r}: use queue:{', queue:'.join(JOB_QUEUES)}, task_type:NAME or provider:NAME"
     )
 
 

@@ -1,4 +1,4 @@
-"""`mulligan run`: one shot. Boot what is needed, run the jobs, show and stop everything."""
+"""`mulligan run`: start what is needed, run the jobs, print the results and stop."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def run(
             home=backend.unusual_home,
         )
     if not result.in_time:
-        screen.complain(f"not all was done within {timeout:g} s; what is left stays in the ledger")
+        screen.complain(f"not finished within {timeout:g} s; unfinished jobs stay in the ledger")
     code = ExitCode.OK if always_zero and result.in_time else result.exit_code
     raise typer.Exit(int(code))

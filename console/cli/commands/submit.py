@@ -1,4 +1,4 @@
-"""`mulligan submit`: hand jobs to the queue. What it accepted is in the ledger when it returns."""
+"""`mulligan submit`: submit jobs to the queue. Accepted jobs are in the ledger when it returns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _submit(backend: CliBackend, found: Sequence[FoundJob], *, json: bool) -> No
         screen.emit({"jobs": rows})
         return
     for answer, label in named:
-        seen = "  (known already by its idempotency key)" if answer.status == "seen" else ""
+        seen = "  (already submitted with this idempotency key)" if answer.status == "seen" else ""
         screen.say(f"{answer.id}  {label}{seen}")
     screen.note(f"next: mulligan jobs show {accepted[0].id} · mulligan jobs watch")
 
@@ -60,5 +60,5 @@ def _wait(
     else:
         print_summary(result.views, accepted=result.accepted, show_repair=False)
     if not result.in_time:
-        screen.complain(f"not all was done within {timeout:g} s; the jobs stay in the queue")
+        screen.complain(f"not finished within {timeout:g} s; the jobs stay in the queue")
     raise typer.Exit(int(result.exit_code))

@@ -1,4 +1,4 @@
-"""`mulligan token`: who may use the HTTP API. A token's text is shown once, when it is made."""
+"""`mulligan token`: tokens for the HTTP API. A token's text is shown once, when it is created."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create(
     """Create a token and show its text once."""
     lifetime = _lifetime(expires)
     if tenant == "":
-        raise BadInput.at("--tenant", "name a tenant, or leave it out for all of them")
+        raise BadInput.at("--tenant", "must not be empty; leave it out for all tenants")
     with _store() as tokens:
         token, text = tokens.create(
             role=role, name=name, tenant=tenant, texts=texts, lifetime=lifetime
@@ -47,7 +47,9 @@ def create(
         screen.emit({**_document(token), "token": text})
         return
     screen.say(text)
-    screen.note(f"{_about(token)}; it is not shown again. Send it as `Authorization: Bearer …`")
+    screen.note(
+        f"{_about(token)}; it will not be shown again. Send it as `Authorization: Bearer …`"
+    )
 
 
 def list_tokens(json: Json = False) -> None:
@@ -57,7 +59,7 @@ def list_tokens(json: Json = False) -> None:
     if json:
         screen.emit({"tokens": [_document(token) for token in found]})
     elif not found:
-        screen.say("no tokens: the console lets in whoever sits at its host")
+        screen.say("no tokens: the console accepts anyone on its own host")
     else:
         for token in found:
             ended = "  expired" if token.expired(time.time()) else ""
@@ -71,14 +73,14 @@ def revoke(
     """Revoke a token; it stops working within seconds."""
     with _store() as tokens:
         if not tokens.revoke(token_id):
-            raise BadInput(f"no token {token_id!r}; `mulligan token list` shows their ids")
+            raise BadInput(f"no token {token_id!r}; see `mulligan token list`")
         left = len(tokens.all())
     if json:
         screen.emit({"revoked": token_id, "tokens": left})
         return
-    screen.say(f"{token_id} is revoked")
+    screen.say(f"{token_id} revoked")
     if not left:
-        screen.note("that was the last one: the console lets in whoever sits at its host again")
+        screen.note("no tokens are left: the console accepts anyone on its own host")
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def _lifetime(text: str | None) -> float | None:
     except ValueError as error:
         raise BadInput.at("--expires", f"{error}") from None
     if not 0 < seconds <= 100 * 365 * 86400:
-        raise BadInput.at("--expires", "more than nothing and at most 36500d")
+        raise BadInput.at("--expires", "must be more than 0 and at most 36500d")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""`mulligan up`: everything a host needs, kept running until Ctrl-C."""
+"""`mulligan up`: everything one host needs, kept running until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from mulligan.workers.local.stopping import stop_stack
 from mulligan.workers.local.supervisor import Stack, child_environment
 from mulligan.workers.settings.model import Settings, load_settings
 
-#: How long starting may take before it is worth a word.
+#: Seconds to wait for the services.
 _READY_SECONDS = 60.0
-#: A child that lived so long is forgiven its earlier deaths.
-_FORGIVEN_AFTER = 60.0
+#: After running this long, a service's earlier deaths no longer count.
+_STABLE_AFTER = 60.0
 _TICK = 0.3
 
 
@@ -47,7 +47,7 @@ def up(
         try:
             _serve(settings, leaving, flower=flower, console=console)
         except KeyboardInterrupt:
-            screen.say("stopping (Ctrl-C again hurries it)")
+            screen.say("stopping (press Ctrl-C again to hurry)")
             leaving.close()
             screen.say("stopped; the jobs are in the ledger")
 
@@ -81,7 +81,7 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
 
 @dataclass
 class ServiceWatch:
-    """Keeps the children running, and says so when one had to be restarted."""
+    """Keeps the services running, and prints when one had to be restarted."""
 
     stack: Stack
     redis: SupervisedRedis | None
@@ -102,13 +102,13 @@ class ServiceWatch:
                 self._since.pop(child.name, None)
             elif child.name in self._down:
                 self._down.discard(child.name)
-                screen.say(f"{child.name} is started again")
-            elif now - self._since.setdefault(child.name, now) > _FORGIVEN_AFTER:
+                screen.say(f"{child.name} restarted")
+            elif now - self._since.setdefault(child.name, now) > _STABLE_AFTER:
                 child.deaths = 0
 
 
 def wait_until_ready(services: Sequence[Service], watch: ServiceWatch) -> list[Service]:
-    """Wait until every service answers; those that did not within a minute."""
+    """Wait until every service is ready; those that are not within a minute."""
     waiting = list(services)
     deadline = time.monotonic() + _READY_SECONDS
     screen.say("starting " + ", ".join(service.name for service in services))

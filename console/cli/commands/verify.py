@@ -1,4 +1,4 @@
-"""`mulligan verify`: check an answer here and now. No Redis, no workers, no model."""
+"""`mulligan verify`: check an answer without Redis, workers or a model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _choose(found: Sequence[FoundJob], name: str | None, file: str) -> FoundJob:
     chosen = [each for each in found if name in (each.job.name, each.job.task_type)]
     if len(chosen) != 1:
         how = "no job" if not chosen else f"{len(chosen)} jobs"
-        raise BadInput.at("--job", f"{file} has {how} called {name!r}; there are: {names}")
+        raise BadInput.at("--job", f"{file} has {how} called {name!r}; it has: {names}")
     return chosen[0]
 
 

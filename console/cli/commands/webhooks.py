@@ -1,4 +1,4 @@
-"""`mulligan webhooks`: who is told, what waits to be told, and what could not be told."""
+"""`mulligan webhooks`: the webhooks and their deliveries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def list_deliveries(
         signed = f"signed with {hook.secret_env}" if hook.secret_env else "not signed"
         screen.say(f"{about['hook']}  {', '.join(about['events'])}  ({signed})")
     if not hooks:
-        screen.say("no webhooks are configured: see `webhooks` in mulligan.toml")
+        screen.say("no webhooks configured; see `webhooks` in mulligan.toml")
     for delivery in found:
         error = f"  {delivery['error']}" if delivery["error"] else ""
         screen.say(
@@ -46,7 +46,7 @@ def list_deliveries(
             f"  to {delivery['hook']}, tries: {delivery['tries']}{error}"
         )
     if not found:
-        screen.say("no deliveries wait, and none is dead")
+        screen.say("no deliveries are waiting or dead")
 
 
 def send_tests(json: Json = False) -> None:
@@ -56,10 +56,10 @@ def send_tests(json: Json = False) -> None:
     if json:
         screen.emit({"tests": tests})
     elif not tests:
-        screen.say("no webhooks are configured: see `webhooks` in mulligan.toml")
+        screen.say("no webhooks configured; see `webhooks` in mulligan.toml")
     else:
         for found in tests:
-            screen.say(f"{found['hook']}  {found['error'] or 'took it'}")
+            screen.say(f"{found['hook']}  {found['error'] or 'accepted'}")
     if any(found["error"] for found in tests):
         raise typer.Exit(int(ExitCode.SOME_FAILED))
 
@@ -76,7 +76,7 @@ def retry(
     _check(delivery, all_)
     with _open_webhooks() as (webhooks, _):
         done = webhooks.deliveries.retry(delivery)
-    _tell(done, delivery, json, "no dead delivery {}", "tried anew")
+    _tell(done, delivery, json, "no dead delivery {}", "retried")
 
 
 def drop(
@@ -109,12 +109,12 @@ def _as_dict(hook: WebhookSettings) -> dict[str, Any]:
 
 def _check(delivery: str | None, all_: bool) -> None:
     if (delivery is None) != all_:
-        raise BadInput("say which: the ID of one delivery, or --all")
+        raise BadInput("pass the ID of a delivery, or --all")
 
 
 def _tell(done: list[str], asked: str | None, json: bool, missing: str, what: str) -> None:
     if asked is not None and not done:
-        raise BadInput(missing.format(asked) + "; `mulligan webhooks list` shows those there are")
+        raise BadInput(missing.format(asked) + "; see `mulligan webhooks list`")
     if json:
         screen.emit({"deliveries": done})
     else:

@@ -1,4 +1,4 @@
-"""The checkpoints of a tree, and rollback straight from its journal: without a ledger."""
+"""The checkpoints of a tree, and rollback from its own journal, without a ledger."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PATHS = 5
 
 
 def journal_rollback(root: Path, name: str | None, to: int | None, *, json: bool) -> None:
-    """Roll a tree back, and say so. With neither a name nor a checkpoint: list what there is."""
+    """Roll a tree back. With neither a name nor a checkpoint: list the checkpoints."""
     if name is not None and to is not None:
-        raise BadInput.at("--to", "takes back everything after a checkpoint: leave out the name")
+        raise BadInput.at("--to", "cannot be combined with a name")
     tree = EditedTree(root, load_settings().home)
     if name is None and to is None:
         _list(tree, json=json)
@@ -54,7 +54,7 @@ def _list(tree: EditedTree, *, json: bool) -> None:
         paths = ", ".join(point.paths[:_PATHS]) + more
         screen.say(f"{point.number}  {timestamp(point.at)}  {_what(point)}: {point.state}  {paths}")
     if not points:
-        screen.say(f"no edit of {tree.root} is on record")
+        screen.say(f"no edits of {tree.root} yet")
 
 
 def _what(point: Checkpoint) -> str:

@@ -1,4 +1,4 @@
-"""Sessions and edits as a terminal shows them, and as `--json` prints them."""
+"""Sessions and edits on a terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STYLES = {
     "rejected_by_gate": "red",
     "rejected_by_user": "red",
 }
-#: As much of an error as lists show.
+#: Characters of an error that lists show.
 _ERROR = 500
 
 
@@ -36,7 +36,7 @@ def _outcome(outcome: EditOutcome) -> dict[str, Any]:
 
 
 def review_document(session: EditSession, record: EditRecord) -> dict[str, Any]:
-    """One edit with all that a reviewer may want to know."""
+    """One edit with everything a reviewer needs."""
     return {
         "session": session.id,
         "root": session.root,
@@ -53,7 +53,7 @@ def review_document(session: EditSession, record: EditRecord) -> dict[str, Any]:
 
 
 class Progress:
-    """Tells of each edit once it is decided, and on a terminal of what is being measured."""
+    """Prints each edit once it is decided, and on a terminal also what is being measured."""
 
     def __init__(self, session: EditSession, *, quiet: bool) -> None:
         self._told = {r.edit.id for r in session.records if r.outcome is not None}
@@ -79,7 +79,7 @@ def show_line(record: EditRecord) -> None:
     """``e1  set_model_param models.small: applied (kept)  extraction +0.200``."""
     edit, done = record.edit, record.outcome
     if done is None:
-        screen.say(f"{edit.id}  {edit.op} {edit.target}: still to be done")
+        screen.say(f"{edit.id}  {edit.op} {edit.target}: pending")
         return
     told = f"{edit.id}  {edit.op} {edit.target}: {done.status} ({done.reason})"
     screen.say(f"{told}{_effect(done)}", style=_STYLES.get(done.status))
@@ -102,16 +102,16 @@ def _effect(done: EditOutcome) -> str:
 
 
 def show_end(session: EditSession) -> None:
-    """How it all went, and what to do next."""
+    """The outcome, and what to do next."""
     counts: dict[str, int] = {}
     for outcome in session.outcomes:
         counts[outcome.status] = counts.get(outcome.status, 0) + 1
     said = ", ".join(f"{count} {status}" for status, count in counts.items())
-    screen.say(f"session {session.id}: {said or 'nothing was decided'}")
+    screen.say(f"session {session.id}: {said or 'nothing decided'}")
     if any(record.reviewable for record in session.records):
-        screen.say("what waits for you: `mulligan edits review list`")
+        screen.say("to review: `mulligan edits review list`")
     if counts.get("applied"):
-        screen.say(f"to take all of it back: `mulligan edits rollback {session.id}`")
+        screen.say(f"to roll back: `mulligan edits rollback {session.id}`")
 
 
 def rejected(outcomes: Sequence[EditOutcome]) -> bool:

@@ -1,4 +1,4 @@
-"""`mulligan edits`: run a plan of edits, review what waits, roll back, see what was measured."""
+"""`mulligan edits`: run a plan of edits, roll it back and see measured effects."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def run(
     with open_edit_backend(load_settings(), found.suite, queued=queue) as backend:
         session = _begun(backend, found, root, mode, config, inline=not queue, by=by or who())
         if session.phase == "done":
-            again = "to run it again, give the plan another `session`, or none"
-            screen.note(f"session {session.id} is done already, this is what it came to; {again}")
+            again = "to run it again, change or remove `session` in the plan"
+            screen.note(f"session {session.id} is already done; {again}")
         elif not queue:
             session = work_on(backend, session, quiet=json)
     _tell(session, json=json, queued=queue)
@@ -96,7 +96,7 @@ def _begun(
 
 
 def work_on(backend: EditBackend, session: EditSession, *, quiet: bool) -> EditSession:
-    """Drive a session to its end from here, telling of each edit."""
+    """Run a session to its end in this process, and print each edit."""
     progress = Progress(session, quiet=quiet)
     feed = LedgerFeed(backend.ledger)
     ended = backend.engine.drive(session.id, on_progress=progress, wait=feed.take)
@@ -107,8 +107,8 @@ def _tell(session: EditSession, *, json: bool, queued: bool = False) -> None:
     if json:
         screen.emit(document(session))
     elif queued and session.phase != "done":
-        screen.say(f"session {session.id}: left to the edit worker of {session.host}")
-        screen.say("what waits for you later: `mulligan edits review list`")
+        screen.say(f"session {session.id}: queued for the edit worker on {session.host}")
+        screen.say("to review later: `mulligan edits review list`")
     else:
         show_end(session)
     if rejected(session.outcomes):
@@ -128,7 +128,7 @@ def resume(
 def with_session(
     session_id: str, act: Callable[[EditBackend, EditSession], EditSession]
 ) -> EditSession:
-    """Do something about a session, with somebody who can measure its suite."""
+    """Act on a session with a backend that can measure its suite."""
     settings = load_settings()
     with open_sessions(settings) as backend:
         found = backend.engine.sessions.get(session_id).session
@@ -160,12 +160,12 @@ def rollback(
     """
     if root is not None:
         if note is not None or by is not None:
-            raise BadInput("--note, --by: a journal has no place for them: leave out --root")
+            raise BadInput("--note and --by cannot be used with --root")
         journal_rollback(root, name, to, json=json)
     elif to is not None:
-        raise BadInput.at("--to", "a checkpoint is of a tree: give --root")
+        raise BadInput.at("--to", "needs --root")
     elif name is None:
-        raise BadInput("name an edit or a session; `mulligan edits review list --all` shows them")
+        raise BadInput("name an edit or a session; see `mulligan edits review list --all`")
     else:
         _roll_back(name, note=note, by=by, json=json)
 

@@ -25,7 +25,7 @@ def any_edit(sessions: SessionStore, name: str) -> tuple[str, str]:
         return _both(sessions, name)
     found = _named(sessions, name)
     if not found:
-        raise BadInput(f"there is no edit {name!r}; `mulligan edits review list --all` shows them")
+        raise BadInput(f"no edit {name!r}; see `mulligan edits review list --all`")
     best = next(((s, r) for s, r in found if r.reviewable), found[0])
     return best[0].id, name
 
@@ -44,7 +44,7 @@ def _both(sessions: SessionStore, name: str) -> tuple[str, str]:
     session = sessions.get(session_id).session
     if session.index(edit_id) is None:
         known = ", ".join(record.edit.id for record in session.records[:20])
-        raise BadInput(f"session {session_id} has no edit {edit_id!r}, only {known}")
+        raise BadInput(f"session {session_id} has no edit {edit_id!r}; it has {known}")
     return session_id, edit_id
 
 
@@ -64,16 +64,14 @@ def _only(
     found = [session.id for session, record in named if fits(record)]
     if len(found) > 1:
         raise BadInput(
-            f"an edit {name} {what} in several sessions: say which,"
-            f" as in {found[0]}/{name} (the others: {', '.join(found[1:])})"
+            f"an edit {name} {what} in several sessions; choose one,"
+            f" such as {found[0]}/{name} (others: {', '.join(found[1:])})"
         )
     if found:
         return found[0], name
     if named:
         session, record = named[0]
         done = record.outcome
-        state = f"{done.status} ({done.reason})" if done else "still to be done"
+        state = f"{done.status} ({done.reason})" if done else "pending"
         raise BadInput(f"edit {name} of session {session.id} is {state}: none of that name {what}")
-    raise BadInput(
-        f"there is no session or edit {name!r}; `mulligan edits review list --all` shows them"
-    )
+    raise BadInput(f"no session or edit {name!r}; see `mulligan edits review list --all`")

@@ -1,4 +1,4 @@
-"""`mulligan edits review`: what waits for a person, what it would change, and the decision."""
+"""`mulligan edits review`: edits that wait for a decision."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def list_edits(
             for record in records:
                 show_line(record)
     if not any(records for _, records in shown):
-        screen.say("no edits" if all_ else "nothing waits for review")
+        screen.say("no edits" if all_ else "no edits wait for review")
 
 
 def show(edit: Name, json: Json = False) -> None:
@@ -62,7 +62,7 @@ def _show(session: EditSession, record: EditRecord) -> None:
         "root": f"{session.root} on {session.host}",
         "tier": str(record.tier),
         "rationale": record.edit.rationale,
-        "meant to better": record.edit.expected_improvement or "",
+        "target": record.edit.expected_improvement or "",
         "references": ", ".join(record.edit.references),
         "decided by": record.decided_by or "",
         "note": record.note or "",
@@ -70,10 +70,12 @@ def _show(session: EditSession, record: EditRecord) -> None:
     for name, value in facts.items():
         if value:
             screen.say(f"{name}: {value}")
-    screen.say(record.diff or "(it cannot be told what it would change)")
+    screen.say(record.diff or "(no diff)")
     if record.reviewable:
         where = f"{session.id}/{record.edit.id}"
-        screen.say(f"decide: `mulligan edits review approve {where}`, or `reject {where} --note …`")
+        screen.say(
+            f"to decide: `mulligan edits review approve {where}`, or `reject {where} --note …`"
+        )
 
 
 def approve(
@@ -98,7 +100,7 @@ def approve(
     if json:
         screen.emit(document(session))
     elif record.outcome is None:
-        screen.say(f"{edit_id}: approved; the edit worker of {session.host} goes on with it")
+        screen.say(f"{edit_id}: approved; the edit worker on {session.host} continues")
     else:
         show_line(record)
     if record.outcome is not None and rejected([record.outcome]):

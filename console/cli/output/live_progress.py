@@ -95,7 +95,7 @@ def describe_event(job: FollowedJob, event: Event, width: int = 0) -> str:
         case "attempt", "waiting":
             return f"{name}  attempt {job.attempt}  waiting: {data.get('detail', '')}"
         case "attempt", "lease_expired":
-            return f"{name}  attempt {job.attempt}  its worker went silent; it is run again"
+            return f"{name}  attempt {job.attempt}  its worker stopped responding; running it again"
         case "job", state if job.ended:
             return f"{name}  {state}{f': {job.reason}' if job.reason else ''}"
         case "cycle", ("completed" | "escalated" | "cancelled") as status if job.ended:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-#: Without a terminal nobody wraps for us, and a table must not lose its columns.
+#: Without a terminal no one wraps lines, and a table must not lose its columns.
 _WIDTH_WITHOUT_TERMINAL = 140
 
 
@@ -19,7 +19,7 @@ def out() -> Console:
 
 
 def err() -> Console:
-    """Standard error: progress beside data, notes, complaints."""
+    """Standard error: progress, notes and errors."""
     return _console(stderr=True)
 
 
@@ -35,7 +35,7 @@ def say(text: str = "", *, style: str | None = None) -> None:
 
 
 def note(text: str, *, style: str | None = "dim") -> None:
-    """Something beside the data."""
+    """A note beside the data, on stderr."""
     err().print(text, style=style, soft_wrap=True)
 
 

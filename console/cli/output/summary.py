@@ -34,7 +34,7 @@ def print_summary(
     shown = worth_a_row(views)
     screen.out().print(jobs_table(shown))
     if len(shown) < len(views):
-        screen.say(f"… and {len(views) - len(shown):,} more; `mulligan jobs list` has them all")
+        screen.say(f"… and {len(views) - len(shown):,} more; see `mulligan jobs list`")
     for line in summary_lines(RunFigures.of(views, accepted=accepted)):
         screen.say(line)
     if views:

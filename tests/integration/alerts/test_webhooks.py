@@ -505,7 +505,7 @@ def test_the_command_line_lists_tests_retries_and_drops(
         f'[[webhooks]]\nurl = "{receiver.url}"\nsecret_env = "HOOK_SECRET"\n'
     )
     shell = Shell(tmp_path, {"MULLIGAN_BROKER_URL": redis_url, "HOOK_SECRET": SECRET})
-    assert "no deliveries wait" in shell.look("webhooks", "list").output
+    assert "no deliveries are waiting" in shell.look("webhooks", "list").output
     told = shell.look("webhooks", "test").output
     assert "127.0.0.1#" in told
     assert "token-in-the-path" not in told
@@ -520,7 +520,7 @@ def test_the_command_line_lists_tests_retries_and_drops(
     ]
     nothing = shell.look("webhooks", "retry", "fleet-none-1", code=2)
     assert "no dead delivery fleet-none-1" in nothing.output
-    assert "say which" in shell.look("webhooks", "drop", code=2).output
+    assert "pass the ID" in shell.look("webhooks", "drop", code=2).output
     assert "0 deliveries" in shell.look("webhooks", "retry", "--all").output
 
 

@@ -124,7 +124,7 @@ def test_init_writes_files_that_are_in_order(local: bool, monkeypatch: pytest.Mo
         schema = json.loads(Path(schema_path(name)).read_text())
         assert schema == json.loads(mulligan("schema", name).stdout)
         jsonschema_rs.Draft202012Validator(schema).validate(data)
-    assert lint("jobs.yaml") == ["all right: 1 job in 1 file"]
+    assert lint("jobs.yaml") == ["no problems: 1 job in 1 file"]
 
 
 def schema_path(kind: str) -> str:
@@ -147,7 +147,7 @@ def test_the_commented_lines_of_the_configuration_are_settings(local: bool) -> N
 def test_init_overwrites_nothing_unless_told_to(local: bool) -> None:
     write("jobs.yaml", "mine")
     told = mulligan("init", code=2).stderr
-    assert "jobs.yaml: exists already and was left alone" in told
+    assert "jobs.yaml: already exists" in told
     assert "--force" in told
     assert Path("jobs.yaml").read_text() == "mine"
     assert not Path("mulligan.toml").exists()
@@ -155,7 +155,7 @@ def test_init_overwrites_nothing_unless_told_to(local: bool) -> None:
     shown = mulligan("init", "--force").stdout
     assert "next: mulligan run jobs.yaml" in shown
     assert "extract_person" in Path("jobs.yaml").read_text()
-    assert "is a file; name a directory" in mulligan("init", "jobs.yaml", code=2).stderr
+    assert "is a file, not a directory" in mulligan("init", "jobs.yaml", code=2).stderr
 
 
 @pytest.fixture
@@ -188,8 +188,8 @@ def test_schema_prints_json_and_knows_two_kinds() -> None:
 
 
 def test_a_file_in_order() -> None:
-    assert lint(write("a.json", job())) == ["all right: 1 job in 1 file"]
-    assert lint(write("b.json", [job(), job()]), "a.json") == ["all right: 3 jobs in 2 files"]
+    assert lint(write("a.json", job())) == ["no problems: 1 job in 1 file"]
+    assert lint(write("b.json", [job(), job()]), "a.json") == ["no problems: 3 jobs in 2 files"]
 
 
 BROKEN = """\
@@ -276,7 +276,7 @@ def test_the_configuration_in_force_is_honoured() -> None:
 def test_inline_definitions_are_allowed_as_run_does_it() -> None:
     argv = {"id": "command.subprocess", "argv": ["true"]}
     write("a.json", job(verifiers=[argv]))
-    assert lint("a.json") == ["all right: 1 job in 1 file"]
+    assert lint("a.json") == ["no problems: 1 job in 1 file"]
     shown = lint("a.json", "--no-allow-inline", code=2)
     assert "runner.kind: a job may not define its runner here" in shown[0]
     assert "verifiers[0].argv: a job may not define a command here" in shown[1]
@@ -359,7 +359,7 @@ def test_suspicions(changes: dict[str, Any], rule: str, field: str) -> None:
 def test_different_jobs_with_one_key_are_suspicious() -> None:
     first, same = job(idempotency_key="k"), job(idempotency_key="k")
     write("a.json", [first, same])
-    assert lint("a.json") == ["all right: 2 jobs in 1 file"]
+    assert lint("a.json") == ["no problems: 2 jobs in 1 file"]
     write("b.json", job(idempotency_key="k", prompt="Another."))
     assert lint("a.json", "b.json") == [
         "b.json:1: warning: idempotency_key: 'k' is that of another job (a.json:1):"
@@ -379,9 +379,9 @@ def test_different_jobs_with_one_key_are_suspicious() -> None:
     ],
 )  # fmt: skip
 def test_nothing_to_suspect(changes: dict[str, Any]) -> None:
-    assert lint(write("a.json", job(**changes))) == ["all right: 1 job in 1 file"]
+    assert lint(write("a.json", job(**changes))) == ["no problems: 1 job in 1 file"]
 
 
 def test_the_demo_is_in_order() -> None:
     demo = Path(__file__).resolve().parents[3] / "examples/demo/jobs.yaml"
-    assert lint(str(demo)) == ["all right: 10 jobs in 1 file"]
+    assert lint(str(demo)) == ["no problems: 10 jobs in 1 file"]

@@ -78,8 +78,8 @@ def test_help_imports_nothing_heavy() -> None:
         (["jobs", "list", "--state", "odd"], 2, "Invalid value"),
         (["report", "immediate-loop", "--window-days", "366"], 2, "equal to 365"),
         (["report", "immediate-loop", "--limit", "9"], 2, "equal to 10"),
-        (["queue", "pause", "queue:celery"], 2, "name queue:repair"),
-        (["jobs", "list"], 3, "nothing was run"),
+        (["queue", "pause", "queue:celery"], 2, "use queue:repair"),
+        (["jobs", "list"], 3, "nothing has been run"),
         (["submit", "job.json"], 3, "start it with `mulligan up`, or set MULLIGAN_BROKER_URL"),
     ],
 )
@@ -290,7 +290,7 @@ def test_verify_in_a_workspace() -> None:
     ("content", "argv", "said"),
     [
         ([job(), job(name="second")], [], "has 2 jobs; choose one with --job: person, second"),
-        ([job(name="a"), job(name="b")], ["--job", "c"], "no job called 'c'; there are: a, b"),
+        ([job(name="a"), job(name="b")], ["--job", "c"], "no job called 'c'; it has: a, b"),
         (job(verifiers=["json.objet"]), [], "job.json:1: verifiers[0].id: unknown verifier"),
         (job(workspace={"path": "gone"}), [], "there is no directory"),
     ],

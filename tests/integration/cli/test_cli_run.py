@@ -246,6 +246,6 @@ def test_a_timeout_is_told_and_cleans_up() -> None:
     with new_shell() as shell:
         shell.write("slow.json", scripted({"text": GOOD, "delay": 60}))
         told = shell.run("run", "slow.json", "--timeout", "1", code=1)
-        assert "not all was done within 1 s" in told.stderr
+        assert "not finished within 1 s" in told.stderr
         assert "lost 0 · unfinished 1" in told.stdout
         assert shell.nothing_left()

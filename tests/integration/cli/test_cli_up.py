@@ -110,7 +110,7 @@ def test_cancel(up: Up) -> None:
     up.shell.look("queue", "pause", "task_type:unwanted")
     up.shell.write("unwanted.json", scripted(GOOD, task_type="unwanted"))
     up.shell.look("submit", "unwanted.json")
-    assert "is cancelled" in up.shell.look("jobs", "cancel", "unwanted").stdout
+    assert ") cancelled" in up.shell.look("jobs", "cancel", "unwanted").stdout
     assert _state(up.shell, "unwanted") == "cancelled"
     up.shell.look("queue", "resume", "task_type:unwanted")
 
@@ -185,7 +185,7 @@ def test_a_killed_worker_is_restarted(up: Up) -> None:
     killed = up.worker("attempt")
     killed.kill()
     up.hears("attempt was killed by signal 9; restarting it in")
-    up.hears("attempt is started again")
+    up.hears("attempt restarted")
     up.shell.write("after.json", scripted(GOOD, task_type="after"))
     up.shell.look("submit", "after.json", "--wait", "--timeout", "60")
     assert up.worker("attempt").pid != killed.pid

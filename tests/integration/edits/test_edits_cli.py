@@ -128,7 +128,7 @@ def test_on_a_terminal_s_pipe_each_edit_has_a_line(shell: Shell) -> None:
     assert "session lines: 1 applied, 1 skipped" in told
     assert "`mulligan edits rollback lines`" in told
     again = run(shell, name)
-    assert "session lines is done already" in again.output
+    assert "session lines is already done" in again.output
 
 
 def test_without_a_suite_nothing_is_applied_unless_the_plan_or_a_person_allows_it(
@@ -162,7 +162,7 @@ def test_an_id_in_two_sessions_has_to_be_said_with_its_session(shell: Shell) -> 
     for session in ("left", "right"):
         run(shell, plan(shell, session, edit("both", "good")), "--mode", "manual")
     told = shell.look("edits", "review", "approve", "both", code=2).output
-    assert "say which, as in right/both" in told
+    assert "choose one, such as right/both" in told
     shell.look("edits", "review", "reject", "left/both", "--note", "no")
     assert "applied (kept)" in shell.look("edits", "review", "approve", "right/both").output
 
@@ -314,7 +314,7 @@ def test_a_plan_that_is_left_to_a_worker_is_not_worked_on_here(shell: Shell) -> 
         told = run(shell, name, "--queue", code=2).output
         assert "suite.json:1: tasks[0].command: a suite may bring no commands here" in told
         shell.environment["MULLIGAN_ALLOW_INLINE"] = "true"
-        assert "session queued: left to the edit worker of" in run(shell, name, "--queue").output
+        assert "session queued: queued for the edit worker on" in run(shell, name, "--queue").output
         assert text(shell) == "start"
         assert "rolled back" in shell.look("edits", "rollback", "queued", "--json").output
     finally:
@@ -355,10 +355,10 @@ def test_a_tree_is_rolled_back_by_its_own_journal() -> None:
         assert [point["kind"] for point in checkpoints] == ["edit"] * 3 + ["rollback"] * 3
         assert "no edit nobody was applied" in rolled("nobody", code=2)
         assert "there is no checkpoint 99" in rolled("--to", "99", code=2)
-        assert "leave out the name" in rolled("s1", "--to", "1", code=2)
-        assert "leave out --root" in rolled("s1", "--note", "x", code=2)
+        assert "cannot be combined with a name" in rolled("s1", "--to", "1", code=2)
+        assert "cannot be used with --root" in rolled("s1", "--note", "x", code=2)
     with new_shell() as shell:
-        assert "give --root" in shell.look("edits", "rollback", "--to", "1", code=2).output
+        assert "needs --root" in shell.look("edits", "rollback", "--to", "1", code=2).output
         assert "name an edit or a session" in shell.look("edits", "rollback", code=2).output
 
 
