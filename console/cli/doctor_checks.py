@@ -20,7 +20,7 @@ from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.workers.celery.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import find_server
-from mulligan.workers.runners.local_state import model_path
+from mulligan.workers.runners.local_state import INSTALL, model_path
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.settings.config_file import OTHER_VARIABLES, config_path
 from mulligan.workers.settings.model import Settings
@@ -132,12 +132,10 @@ def _key_names(profile: Mapping[str, Any]) -> set[str]:
 def _local_model(settings: Settings) -> Check:
     try:
         return ok("local model", model_path().name)
-    except MulliganError as error:
-        wanted = any(profile.get("kind") == "local" for profile in settings.runners.values())
-        said, _, fix = str(error).partition(": ")
-        if wanted:
-            return fail("local model", said, fix)
-        return ok("local model", f"not installed, and no profile needs it ({fix})")
+    except MulliganError:
+        if any(profile.get("kind") == "local" for profile in settings.runners.values()):
+            return fail("local model", "is not installed", INSTALL)
+        return ok("local model", f"not installed, and no profile needs it ({INSTALL})")
 
 
 def _disk(home: Path) -> Check:

@@ -22,7 +22,9 @@ from mulligan.policies.failures.failure import (
     VerificationStatus,
 )
 from mulligan.policies.jobs.job import escapes
+from mulligan.policies.problem import spell_path
 from mulligan.policies.value import Json, Value
+from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, VerifierError
@@ -84,8 +86,8 @@ class EditsPlan:
         snapshot = snapshot_of(candidate.workspace, self._blobs)
         with private_directory(self._root) as work:
             unpack(snapshot, work)
-            findings = self._tried(plan, work)
-        refused = {int(str(f.path)[6:].partition("]")[0]) for f in findings if f.code != "no_op"}
+            found = self._tried(plan, work)
+        refused = [index for index, finding in found.items() if finding.code != "no_op"]
         applied = len(plan.edits) - len(refused)
         evidence = {
             "kind": FailureKind.MISSING_CONTEXT.value,
@@ -93,19 +95,22 @@ class EditsPlan:
             "applied": applied,
             "refused": sorted({plan.edits[i].op for i in refused}),
         }
-        return self._result(findings, evidence, warnings, applied / len(plan.edits), started)
+        share = applied / len(plan.edits)
+        return self._result(list(found.values()), evidence, warnings, share, started)
 
-    def _tried(self, plan: EditPlan, work: Path) -> list[Finding]:
+    def _tried(self, plan: EditPlan, work: Path) -> dict[int, Finding]:
+        """What was found about the edits, by their index."""
         # Imported here: no other verifier needs libcst, tomlkit and git.
         from mulligan.workers.edits.applier_registry import default_registry
 
         if len(plan.edits) > self.options.max_edits:
             told = f"has {len(plan.edits)} edits; at most {self.options.max_edits} are taken"
-            return [_finding(len(plan.edits) - 1, plan.edits[-1], told, "schema")]
+            last = len(plan.edits) - 1
+            return {last: _finding(last, plan.edits[last], told, "schema")}
         registry = default_registry()
         ctx = ApplyContext(root=work, config=Path(self.options.config))
-        found = (self._one(registry, i, edit, ctx) for i, edit in enumerate(plan.edits))
-        return [finding for finding in found if finding is not None]
+        found = ((i, self._one(registry, i, edit, ctx)) for i, edit in enumerate(plan.edits))
+        return {index: finding for index, finding in found if finding is not None}
 
     def _one(self, registry: Any, index: int, edit: Edit, ctx: ApplyContext) -> Finding | None:
         from mulligan.workers.edits.tree import write_changes as writing
@@ -177,10 +182,8 @@ def read_answer(candidate: Candidate) -> tuple[EditPlan | None, list[Finding], t
 
 
 def _schema_finding(item: Any) -> Finding:
-    path = "$"
-    for part in item["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return Finding(message=item["msg"].removeprefix("Value error, "), code="schema", path=path)
+    problem = problem_of(item)
+    return Finding(message=problem.message, code="schema", path=spell_path(("$", *problem.path)))
 
 
 def _yaml(text: str) -> Any:

@@ -300,7 +300,7 @@ def test_what_is_no_configuration_does_not_disturb(tmp_path: Path) -> None:
     edit = an_edit("set_model_param", "models.small", model="small", param="x", value=2)
     assert text_after(root, edit) == "[models.small]\nx = 2\n"
     missing = an_edit("set_model_param", "models.big", model="big", param="x", value=2)
-    with pytest.raises(EditRefused, match=r"not read: .*broken.json is not JSON"):
+    with pytest.raises(EditRefused, match=r"not read: .*broken.json: is not JSON"):
         changed(root, missing)
 
 

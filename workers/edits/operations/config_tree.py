@@ -183,7 +183,7 @@ class ConfigTree:
         if not self._files:
             text += f" (no TOML, YAML or JSON file is in {self.folder or 'the root'})"
         if self._unreadable:
-            told = "; ".join(f"{path} {why}" for path, why in sorted(self._unreadable.items())[:3])
+            told = "; ".join(why for _, why in sorted(self._unreadable.items())[:3])
             text += f" (not read: {told})"
         return text
 
@@ -218,7 +218,7 @@ class ConfigTree:
             try:
                 self._documents[file.path] = kind.read(file.path, file.data)
             except Unreadable as error:
-                self._unreadable[file.path] = str(error)
+                self._unreadable[file.path] = f"{file.path}: {error}"
                 self._documents[file.path] = None
         return self._documents[file.path]
 
@@ -242,7 +242,7 @@ class ConfigTree:
             try:
                 seen = confine.read(self._ctx.root, path, max_bytes=self._limit)
             except EditRefused as error:
-                self._unreadable[path] = str(error).removeprefix(f"{path}: ")
+                self._unreadable[path] = str(error)
                 continue
             if seen is not None:
                 yield _File(path=path, folder=folder, data=seen.data)
