@@ -1,6 +1,6 @@
 """Sends a task to the app in tasks.py and waits for its result, as with any Celery task.
 
-Whoever waits for the first message gets the repaired answer. See tasks.py for how to run it.
+The caller of the first message gets the repaired answer. See tasks.py for how to run it.
 """
 
 import os

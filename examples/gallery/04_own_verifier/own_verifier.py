@@ -1,6 +1,6 @@
-"""A verifier of your own: no line of the answer may be too long.
+"""Your own verifier: no line of the answer may be too long.
 
-    python own_verifier.py                       # is it a good plug-in? run the contract
+    python own_verifier.py                       # check the plug-in against its contract
     pip install -e . && mulligan run job.yaml    # use it in a job
 
 pyproject.toml registers it under the id that job.yaml names.
@@ -38,7 +38,7 @@ class LineLength:
             verifier_id=ID,
             summary=f"lines that are too long: {len(findings)}",
             errors=findings,
-            # The sort of failure decides how the prompt is corrected: docs/job-files.md has them.
+            # The kind of failure decides how the prompt is corrected: docs/job-files.md has them.
             evidence={"kind": "reasoning_error"} if findings else {},
         )
 

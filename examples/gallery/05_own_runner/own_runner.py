@@ -1,6 +1,6 @@
-"""A runner of your own: whatever answers a prompt, wrapped in one class.
+"""Your own runner: anything that answers a prompt, wrapped in one class.
 
-    python own_runner.py                         # is it a good plug-in? run the contract
+    python own_runner.py                         # check the plug-in against its contract
     pip install -e . && mulligan run job.yaml    # use it in a job, by the kind in pyproject.toml
 
 This one answers from a small phrase book instead of a model.

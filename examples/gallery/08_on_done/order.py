@@ -1,4 +1,4 @@
-"""Hands in a job whose outcome goes to the task `shop.answered`. See shop.py for how to run it."""
+"""Submits a job whose outcome goes to the task `shop.answered`. See shop.py for how to run it."""
 
 import os
 

@@ -1,11 +1,11 @@
-"""A Celery app of your own that is told when a job has ended: nobody has to poll.
+"""Your own Celery app gets a message when a job has ended, without polling.
 
     mulligan up                                   # terminal 1: Redis, and workers that answer
     export BROKER_URL=redis+socket://$PWD/.mulligan/redis.sock    # in terminals 2 and 3
     celery -A shop worker -Q shop -l warning      # terminal 2: this app
-    python order.py                               # terminal 3: hands a job in
+    python order.py                               # terminal 3: submits a job
 
-All of it in this folder, whose mulligan.toml says who answers. This app does not need mulligan.
+Run all of it in this folder; its mulligan.toml defines the runner. This app does not need mulligan.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""Nobody imports this any more."""
+"""No module imports this any more."""
