@@ -132,6 +132,6 @@ def _columns(chart: ColumnChart) -> Markup:
     most = max(sum(parts) for _, parts in chart.columns)
     ends = [shortened(labels[0], 32), shortened(labels[-1], 32) if labels[1:] else ""]
     return Markup(
-        '<div class="key">{}</div>{}<div class="axis"><span>{}</span><span>most: {:,g}</span>'
+        '<div class="key">{}</div>{}<div class="axis"><span>{}</span><span>maximum: {:,g}</span>'
         "<span>{}</span></div>"
     ).format(charts.legend(chart.names), drawn, ends[0], most, ends[1])
