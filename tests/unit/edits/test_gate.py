@@ -330,7 +330,7 @@ def test_the_same_is_no_improvement(runs: list[Run], target: str | None, sure: b
 
 
 @given(st.lists(st.tuples(shape, shape, shape), min_size=1, max_size=5), targets, st.booleans())
-def test_raising_scores_never_turns_keep_into_reject(
+def test_raising_scores_never_turns_keep_into_a_regression(
     rows: list[tuple[Run, Run, Run]], target: str | None, sure: bool
 ) -> None:
     before = scores(*(row[0] for row in rows))
@@ -339,7 +339,10 @@ def test_raising_scores_never_turns_keep_into_reject(
                       for _, low, more in rows))  # fmt: skip
     if judged(before, after, target, deterministic=sure).decision == KeepEdit():
         found = judged(before, raised, target, deterministic=sure).decision
-        assert not isinstance(found, RejectEdit)
+        # A raised score may widen the spread: then the runs decide nothing, which is no loss.
+        assert found in (KeepEdit(), RejectEdit(reason="undecided")) or isinstance(
+            found, MeasureMore
+        )
 
 
 @given(many, many, targets, st.randoms(use_true_random=False))
