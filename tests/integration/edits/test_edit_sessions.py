@@ -145,7 +145,7 @@ def test_a_suite_that_cannot_be_run_is_refused_before_anything_is_done(
     engine: Maker, root: Path
 ) -> None:
     suite = Suite.model_validate({"tasks": [{"id": "x", "command": ["no-such-program-here"]}]})
-    with pytest.raises(BadInput, match=r"suite: tasks\[0\].command"):
+    with pytest.raises(BadInput, match=r"suite\.tasks\[0\]\.command"):
         begin(engine(), root, plan("good"), suite=suite)
     assert engine().sessions.find("s1") is None
 

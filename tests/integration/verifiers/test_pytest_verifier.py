@@ -411,7 +411,7 @@ python.pytest_pyfunc_call.__code__ = pytest_pyfunc_call.__code__
     ),
     "our plugin silenced": (
         "early_exit",
-        "import __main__\n__main__.Stream.emit = lambda self, event, **facts: None\n" + WRONG,
+        "import __main__\n__main__.EventWriter.emit = lambda self, event, **facts: None\n" + WRONG,
     ),
     "events without the nonce": (
         "forged",
