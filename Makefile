@@ -29,11 +29,11 @@ demo: setup
 picture: setup
 	@$(BIN)/python -m benchmarks.demo_picture
 
-# Fleets of real processes share the processors here. What fails in the crowd is said, and must
-# pass alone: a defect fails twice, a computer that was busy for a moment does not.
+# The tests start fleets of real processes on few processors. A test that fails is shown and run
+# again alone: a defect fails twice, a moment of load does not.
 test: check browser
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile || { test $$? -eq 1 \
-	  && echo "some failed in the crowd; those once more, one after the other:" \
+	  && echo "retrying the failed tests one at a time:" \
 	  && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 check: setup
