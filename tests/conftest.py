@@ -1,4 +1,4 @@
-"""Shared fixtures: Redis servers per test process, settings that nothing leaks into, ledgers."""
+"""Shared fixtures: Redis servers per test process, isolated settings, ledgers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import hypothesis
 import pytest
 import redis
 
-# With --import-mode=importlib nothing is put on the path by itself: `from support import …`.
+# With --import-mode=importlib pytest adds nothing to the path, and tests import `support`.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from support.doubles import MovableClock
 from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
-from support.waiting import until
+from support.waiting import wait_for
 
 from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.fake_redis import fake_client
@@ -30,14 +30,14 @@ from mulligan.workers.local import die_with_parent
 from mulligan.workers.local.embedded_redis import bundled_server, find_server, server_on_path
 from mulligan.workers.settings.model import Settings
 
-# No test is judged by the clock: a busy computer is no defect. (In CI this is the default.)
+# A busy computer must not fail a test, so hypothesis has no deadline. (In CI that is the default.)
 hypothesis.settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "no_deadline", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 if not os.environ.get("CI"):
-    hypothesis.settings.load_profile("patient")
+    hypothesis.settings.load_profile("no_deadline")
 
-#: Times of scenarios in seconds: far apart, so that a slow computer changes nothing.
+#: Times of scenarios, in seconds. They are far apart, so that a slow computer changes no result.
 TIMES: dict[str, Any] = {
     "lease": 30,
     "hard_limit": 600,
@@ -51,13 +51,12 @@ TIMES: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No MULLIGAN_… variable and no mulligan.toml of the developer's reaches a test."""
-    ours = [name for name in os.environ if name.startswith("MULLIGAN_")]
-    for name in ours:
-        if name == "MULLIGAN_NO_MODELS":  # set by the plug-in that our own tests use, too
-            continue
-        monkeypatch.delenv(name)
+def _isolate_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide the developer's MULLIGAN_… variables and mulligan.toml from the tests."""
+    for name in list(os.environ):
+        # MULLIGAN_NO_MODELS is set by mulligan's own pytest plug-in.
+        if name.startswith("MULLIGAN_") and name != "MULLIGAN_NO_MODELS":
+            monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 
@@ -68,8 +67,8 @@ ServerStarter = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def start_server() -> Iterator[ServerStarter]:
-    """``start_server(binary)``: the socket of a Redis without persistence, one per test process
-    and binary. It ends with the process."""
+    """``start_server(binary)`` returns the socket of a Redis without persistence. There is one
+    server per test process and binary, and it ends with the process."""
     # Not tmp_path: the kernel allows 108 bytes for the path of a socket.
     folder = Path(tempfile.mkdtemp(prefix="mulligan-test-"))
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -83,7 +82,7 @@ def start_server() -> Iterator[ServerStarter]:
         argv += ["--save", "", "--appendonly", "no"]
         server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         running[binary] = server
-        until(lambda: server.poll() is not None or _answers(socket))
+        wait_for(lambda: server.poll() is not None or _answers(socket))
         assert server.poll() is None, f"{binary} did not start"
         return socket
 
@@ -109,11 +108,11 @@ def redis_socket(start_server: ServerStarter) -> Path:
 
 @pytest.fixture
 def redis_client(redis_socket: Path) -> Iterator[redis.Redis]:
-    """The tests' Redis, empty. Answers with text."""
-    yield from _emptied(redis_socket)
+    """The tests' Redis, empty. It returns text, not bytes."""
+    yield from _empty_client(redis_socket)
 
 
-def _emptied(socket: Path) -> Iterator[redis.Redis]:
+def _empty_client(socket: Path) -> Iterator[redis.Redis]:
     with connect(f"unix://{socket}") as client:
         client.flushall()
         yield client
@@ -121,7 +120,7 @@ def _emptied(socket: Path) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def redis_url(redis_socket: Path, redis_client: redis.Redis) -> str:
-    """The tests' Redis, empty, as Celery spells its address."""
+    """The URL of the tests' Redis, empty, in Celery's notation."""
     return f"redis+socket://{redis_socket}"
 
 
@@ -137,13 +136,13 @@ def settings(redis_url: str, tmp_path: Path) -> SettingsMaker:
 
 @pytest.fixture
 def ledger(redis_client: redis.Redis, settings: SettingsMaker) -> RedisLedger:
-    """The Redis ledger with its default settings and the real time."""
+    """The Redis ledger with default settings and real time."""
     return RedisLedger(redis_client, settings(), patience=5.0)
 
 
 # -- ledgers on a clock that tests move ------------------------------------------------------------
 
-#: The servers that the ledger's contract is tested on besides fakeredis, as far as they exist.
+#: The servers on which the ledger's contract is tested besides fakeredis, if they are installed.
 SERVERS = {"embedded": bundled_server(), "path": server_on_path()}
 
 
@@ -156,24 +155,24 @@ def contract_client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
             yield client
         return
     start: ServerStarter = request.getfixturevalue("start_server")
-    yield from _emptied(start(server))
+    yield from _empty_client(start(server))
 
 
 @pytest.fixture
 def new_scenario(contract_client: redis.Redis) -> ScenarioMaker:
-    """``new_scenario(lease=10)``: the ledger's contract, on each kind of Redis."""
+    """``new_scenario(lease=10)`` creates a scenario on each kind of Redis."""
     return _scenario_maker(contract_client)
 
 
 @pytest.fixture
 def new_fake_scenario() -> ScenarioMaker:
-    """The same on fakeredis alone: for what does not depend on the server."""
+    """Create scenarios on fakeredis only, for behaviour that does not depend on the server."""
     return _scenario_maker(fake_client())
 
 
 @pytest.fixture
 def new_redis_scenario(redis_client: redis.Redis) -> ScenarioMaker:
-    """The same on the tests' Redis alone: for what other processes or clients see, too."""
+    """Create scenarios on the tests' Redis only, which other processes and clients can use."""
     return _scenario_maker(redis_client)
 
 
@@ -188,7 +187,7 @@ def _scenario_maker(client: redis.Redis) -> ScenarioMaker:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say which servers the ledger's contract was tested on: it depends on the computer."""
+    """Print on which servers the ledger's contract was tested. It depends on the computer."""
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
     if any("test_ledger_contract" in report.nodeid for report in reports):
         embedded = "the embedded Redis" if SERVERS["embedded"] else "no embedded Redis"

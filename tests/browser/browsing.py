@@ -10,7 +10,7 @@ from typing import Any
 
 import stage
 from playwright.sync_api import Page
-from support.console_server import Served
+from support.console_server import RunningConsole
 from support.fleet import Fleet
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -34,7 +34,7 @@ class Set:
     """The stage, filled, and a console that shows it."""
 
     fleet: Fleet
-    console: Served
+    console: RunningConsole
     filled: stage.Filled
 
     @property

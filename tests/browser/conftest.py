@@ -17,7 +17,7 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
-from support.console_server import served
+from support.console_server import running_console
 from support.fleet import running_fleet
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -49,7 +49,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterato
     with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
         stage.history(fleet, per_minute=4)
         filled = stage.fill(fleet)
-        with served(stage.console_settings(fleet)) as console:
+        with running_console(stage.console_settings(fleet)) as console:
             yield Set(fleet, console, filled)
 
 

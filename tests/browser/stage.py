@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.console_server import served
+from support.console_server import running_console
 from support.fleet import Fleet, running_fleet
 from support.waiting import wait_for
 
@@ -134,7 +134,7 @@ def fill(fleet: Fleet, *, scale: int = 8) -> Filled:
         fleet.ledger.breakers.fault(
             TransportFault("503 from openai-eu", provider="openai-eu", status=503, retry_after=300)
         )
-    views = fleet.finished(ids)
+    views = fleet.wait_until_finished(ids)
     wait_for(lambda: all(_state(fleet, each) == "waiting" for each in waiting), "jobs to be parked")
     repaired = next(v for v in views if v.state == "succeeded" and len(v.attempts) > 1)
     escalated = next(v for v in views if v.state == "escalated")
@@ -215,7 +215,7 @@ def main() -> None:
     ):
         history(fleet, per_minute=70)
         print(fill(fleet, scale=24))
-        with served(console_settings(fleet)) as console:
+        with running_console(console_settings(fleet)) as console:
             print(console.url, flush=True)
             trickle(fleet)
 

@@ -13,7 +13,7 @@ import pytest
 from browsing import ARTIFACTS, Tab
 from playwright.sync_api import Browser, Page, expect
 from ruamel.yaml import YAML
-from support.console_server import Served, served
+from support.console_server import RunningConsole, running_console
 from support.redis_server import RedisServer
 
 from mulligan.console.http.routes.edit_routes import edit_engine
@@ -32,7 +32,7 @@ LOOKS: tuple[tuple[int, Literal["light", "dark"]], ...] = (
 class EditsPage:
     """A console with the configuration example worked on, as far as it goes without a person."""
 
-    console: Served
+    console: RunningConsole
     tree: Path
     session: str
 
@@ -66,7 +66,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Itera
         rate_limit=100_000,
     )
     try:
-        with served(settings) as console, console.client() as client:
+        with running_console(settings) as console, console.client() as client:
             body = {"plan": _read("plan.yaml"), "suite": _read("suite.yaml"), "workspace": "shop"}
             answer = client.post("/api/edits", json=body)
             assert answer.status_code == 202, answer.text

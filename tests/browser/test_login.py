@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from browsing import ARTIFACTS, Tab
 from playwright.sync_api import expect
-from support.console_server import Served, new_token, served
+from support.console_server import RunningConsole, new_token, running_console
 from support.ledger_scenario import SettingsMaker
 
 from mulligan.tasks.jobs.read_job import read_job
@@ -17,13 +17,13 @@ from mulligan.tasks.jobs.submit import submit_jobs
 
 
 @pytest.fixture
-def console(settings: SettingsMaker) -> Iterator[Served]:
+def console(settings: SettingsMaker) -> Iterator[RunningConsole]:
     """A console over an empty ledger, without workers."""
-    with served(settings(allow_inline=True)) as running:
+    with running_console(settings(allow_inline=True)) as running:
         yield running
 
 
-def test_an_empty_ledger_says_how_to_fill_it(console: Served, tab: Tab) -> None:
+def test_an_empty_ledger_says_how_to_fill_it(console: RunningConsole, tab: Tab) -> None:
     page = tab(console.url)
     expect(page.get_by_role("main")).to_contain_text("No jobs in this window")
     expect(page.get_by_role("main")).to_contain_text("mulligan submit jobs.yaml")
@@ -37,7 +37,7 @@ def test_an_empty_ledger_says_how_to_fill_it(console: Served, tab: Tab) -> None:
     expect(page.get_by_role("main")).to_contain_text("No cycles in the last 7 days")
 
 
-def test_a_token_opens_the_door_and_hides_texts(console: Served, tab: Tab) -> None:
+def test_a_token_opens_the_door_and_hides_texts(console: RunningConsole, tab: Tab) -> None:
     job = read_job(
         {
             "task_type": "extract_person",
@@ -66,7 +66,7 @@ def test_a_token_opens_the_door_and_hides_texts(console: Served, tab: Tab) -> No
     expect(page).to_have_url(re.compile("/login"))
 
 
-def test_what_is_not_there_is_told_with_a_way_on(console: Served, tab: Tab) -> None:
+def test_what_is_not_there_is_told_with_a_way_on(console: RunningConsole, tab: Tab) -> None:
     page = tab(f"{console.url}/jobs/p00-nothing", expected="404")
     expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
     page.get_by_role("link", name="All jobs").click()
@@ -77,7 +77,7 @@ def test_a_ledger_that_is_away_is_told_and_tried_again(
     settings: SettingsMaker, tab: Tab, tmp_path: Path
 ) -> None:
     nowhere = f"redis+socket://{tmp_path}/nobody.sock"
-    with served(settings(broker_url=nowhere, submit_patience=0.2)) as console:
+    with running_console(settings(broker_url=nowhere, submit_patience=0.2)) as console:
         page = tab(console.url, expected="503")
         expect(page.get_by_role("heading", level=1)).to_have_text("The ledger is away")
         expect(page.get_by_role("main")).to_contain_text("retries every 5 seconds")

@@ -16,9 +16,9 @@ from support.file_trees import (
     Snapshot,
     change,
     die,
-    dying_before,
     git,
     in_child,
+    killed_before,
     snapshot,
     write_files,
 )
@@ -129,7 +129,7 @@ def test_killed_before_each_single_deed(story: Story) -> None:
     deed = 1
     while True:
         story.again()
-        ended = in_child(dying_before(deed, lambda: story.act(story.tree())))
+        ended = in_child(killed_before(deed, lambda: story.act(story.tree())))
         if ended == 0:
             break
         assert ended == KILLED
@@ -147,8 +147,8 @@ def test_a_recovery_that_is_killed_is_recovered_from(story: Story) -> None:
     deed = 1
     while True:
         story.again()
-        assert in_child(dying_before(torn, lambda: story.act(story.tree()))) == KILLED
-        ended = in_child(dying_before(deed, lambda: story.tree().recover()))
+        assert in_child(killed_before(torn, lambda: story.act(story.tree()))) == KILLED
+        ended = in_child(killed_before(deed, lambda: story.tree().recover()))
         assert story.check_whole() == "after"
         if ended == 0:
             break
@@ -162,13 +162,13 @@ def _torn(story: Story) -> int:
     while touched - untouched > 1:
         deed = (untouched + touched) // 2
         story.again()
-        in_child(dying_before(deed, lambda: story.act(story.tree())))
+        in_child(killed_before(deed, lambda: story.act(story.tree())))
         if _files(snapshot(story.root)) == _files(story.before):
             untouched = deed
         else:
             touched = deed
     story.again()
-    in_child(dying_before(touched + 1, lambda: story.act(story.tree())))
+    in_child(killed_before(touched + 1, lambda: story.act(story.tree())))
     assert _files(snapshot(story.root)) not in (_files(story.before), _files(story.after))
     return touched + 1
 

@@ -70,7 +70,7 @@ def test_nothing_is_lost_or_doubled_while_workers_are_killed(tmp_path: Path) -> 
         seed = int(os.environ.get("CHAOS_SEED", "7"))
         _kill_at_random(fleet, random.Random(seed), ids, kills=6)
         _stop_one_past_its_lease(fleet, ids)
-        views = fleet.finished(ids, seconds=240)
+        views = fleet.wait_until_finished(ids, seconds=240)
         check_no_job_lost(views)
         check_one_retry_per_low_score(views)
         check_no_answer_bought_twice(views, trace)

@@ -1,4 +1,4 @@
-"""The command line as a real process, and whatever it leaves behind. For test_cli_*.py."""
+"""The command line as a real process, and the processes it starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MARK = "MULLIGAN_TEST_MARK"
 
 @dataclass
 class Shell:
-    """A directory to run `mulligan` in. Everything started from it carries its mark."""
+    """A directory to run `mulligan` in. Every process started from it carries its mark."""
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Shell:
     def run(
         self, *argv: str, code: int = 0, timeout: float = 180, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end; it must end with the code."""
+        """Run a command to its end and check its exit code."""
         process = self.start(*argv, **environment)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -63,10 +63,10 @@ class Shell:
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
     def read(self, *argv: str, code: int = 0) -> Any:
-        """The JSON document that a command prints."""
+        """Run a command with --json and return the document that it prints."""
         return json.loads(self.run(*argv, "--json", code=code).stdout)
 
-    def look(self, *argv: str, code: int = 0) -> Result:
+    def invoke(self, *argv: str, code: int = 0) -> Result:
         """Run a quick command in this process, which has imported everything already."""
         with chdir(self.folder):
             result = CliRunner().invoke(create_cli(), list(argv), env=self.environment)
@@ -74,19 +74,19 @@ class Shell:
         return result
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process that was started from here, at any remove."""
-        return [process for process in psutil.process_iter() if self._ours(process)]
+        """Return every living process that was started from here, directly or indirectly."""
+        return [process for process in psutil.process_iter() if self._started(process)]
 
-    def _ours(self, process: psutil.Process) -> bool:
+    def _started(self, process: psutil.Process) -> bool:
         try:
             marked = process.environ().get(_MARK) == self.mark
             return marked and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
-    def nothing_left(self, *, seconds: float = 20.0) -> bool:
+    def all_ended(self, *, seconds: float = 20.0) -> bool:
         try:
-            wait_for(lambda: not self.processes(), "the last process", seconds=seconds)
+            wait_for(lambda: not self.processes(), "the last process to end", seconds=seconds)
         except AssertionError:
             return False
         return True
@@ -94,7 +94,7 @@ class Shell:
 
 @contextmanager
 def new_shell(**environment: str) -> Iterator[Shell]:
-    """A shell whose processes are all killed in the end, should a test have failed."""
+    """Open a shell. Processes that a failed test left behind are killed at the end."""
     # Not tmp_path: the kernel allows 108 bytes for the path of a socket.
     with tempfile.TemporaryDirectory(prefix="mulligan-cli-") as folder:
         shell = Shell(Path(folder), environment)

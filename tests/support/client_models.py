@@ -1,4 +1,4 @@
-"""Models for tests of the client: in a module, so that workers can be allowed to import them."""
+"""Models for tests of the client, in a module that workers can be allowed to import."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ class Person(BaseModel):
 
     @field_validator("name")
     @classmethod
-    def _loud(cls, name: str) -> str:
+    def _check_capitals(cls, name: str) -> str:
         if not name.isupper():
             raise ValueError("write the name in capital letters")
         return name
 
 
 class Outer:
-    """Holds a model, and is none."""
+    """A class that contains a model but is not one."""
 
     class Inner(BaseModel):
         size: int

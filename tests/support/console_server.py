@@ -1,4 +1,4 @@
-"""The console for tests: in this process for questions, as a real server where bytes stream."""
+"""The console for tests: in this process for requests, as a real server for streams."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mulligan.workers.settings.model import Settings
 from support.waiting import wait_for
 
 
-def ask(context: ConsoleContext, token: str | None = None, **options: Any) -> TestClient:
-    """A client of a console in this process, as if it came from this host."""
+def client_of(context: ConsoleContext, token: str | None = None, **options: Any) -> TestClient:
+    """Return a client of a console in this process, which sees it as a local client."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return TestClient(
         create_console(context),
@@ -31,12 +31,12 @@ def ask(context: ConsoleContext, token: str | None = None, **options: Any) -> Te
 
 
 def new_token(context: ConsoleContext, **fields: Any) -> str:
-    """The text of a new token: ``new_token(site, role="ops", tenant="acme")``."""
+    """Create a token and return its text: ``new_token(context, role="ops", tenant="acme")``."""
     return context.tokens.create(**fields)[1]
 
 
-class Served:
-    """A real server in a thread of this process."""
+class RunningConsole:
+    """A real console server in a thread of this process."""
 
     def __init__(self, context: ConsoleContext) -> None:
         self.context = context
@@ -67,9 +67,9 @@ class Served:
 
 
 @contextmanager
-def served(settings: Settings) -> Iterator[Served]:
-    """A console of these settings on a free port."""
-    console = Served(open_context(settings))
+def running_console(settings: Settings) -> Iterator[RunningConsole]:
+    """Run a console with these settings on a free port."""
+    console = RunningConsole(open_context(settings))
     console.start()
     try:
         yield console

@@ -21,14 +21,14 @@ def documents(path: Path) -> list[Document]:
 
 @cache
 def manifests() -> dict[tuple[str, str], Document]:
-    """Everything there is, by kind and name."""
+    """Return every manifest by kind and name."""
     found: dict[tuple[str, str], Document] = {}
     for path in sorted(KUBERNETES.glob("*.yaml")):
         for document in documents(path):
             if document["kind"] == "Kustomization":
                 continue
             key = (document["kind"], document["metadata"]["name"])
-            assert key not in found, f"{key} is there twice"
+            assert key not in found, f"{key} is defined twice"
             found[key] = document
     return found
 
@@ -54,6 +54,6 @@ def compose() -> dict[str, Any]:
 
 
 def procfile() -> dict[str, str]:
-    """Process name → command, in the file's order."""
+    """Return the command of each process, in the file's order."""
     lines = (ROOT / "Procfile").read_text("utf-8").splitlines()
     return dict(line.split(": ", 1) for line in lines if not line.startswith("#"))

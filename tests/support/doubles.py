@@ -1,4 +1,4 @@
-"""Doubles of what an attempt touches: a runner, breakers, clocks, a ledger and blobs."""
+"""Test doubles: a runner, breakers, clocks, a ledger and blobs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from mulligan.workers.settings.model import Settings
 
 @dataclass
 class FakeRunner:
-    """Answers, or raises, what it is given; remembers what it was asked."""
+    """A runner that returns or raises its answers in turn and records the requests."""
 
     answers: Sequence[str | Output | Exception]
     provider: str = "fake"
-    asked: list[Request] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
 
     def answer(self, request: Request) -> Output:
-        self.asked.append(request)
-        given = self.answers[min(len(self.asked), len(self.answers)) - 1]
-        if isinstance(given, Exception):
-            raise given
-        return given if isinstance(given, Output) else Output(text=given)
+        self.requests.append(request)
+        answer = self.answers[min(len(self.requests), len(self.answers)) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, Output) else Output(text=answer)
 
 
 @dataclass
 class FakeBreakers:
-    """Holds every provider back, or none; remembers what it was told."""
+    """Breakers that hold every provider or none, and record faults and successes."""
 
     hold: ProviderHold | None = None
     faults: list[TransportFault] = field(default_factory=list)
@@ -53,7 +53,7 @@ class FakeBreakers:
 
 @dataclass
 class ManualClock:
-    """Time that passes by waiting, or as a test says."""
+    """A clock that advances only by waiting or when a test sets it."""
 
     now: float = 0.0
     waits: list[float] = field(default_factory=list)
@@ -67,7 +67,7 @@ class ManualClock:
 
 
 class MovableClock:
-    """The real time, plus what a test adds to it."""
+    """The real time plus a shift that a test sets."""
 
     def __init__(self) -> None:
         self.shift = 0.0
@@ -79,10 +79,10 @@ class MovableClock:
 def fake_ledger(
     settings: Settings | None = None, *, clock: MovableClock | None = None
 ) -> RedisLedger:
-    """A new ledger on a fakeredis of its own."""
+    """Return a ledger on a new fakeredis."""
     return RedisLedger(fake_client(), settings or Settings(), patience=5.0, test_clock=clock)
 
 
 def fake_blobs() -> BlobStore:
-    """A new store of blobs on a fakeredis of its own."""
+    """Return a blob store on a new fakeredis."""
     return blob_store(Settings(), fake_ledger().calls)

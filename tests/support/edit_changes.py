@@ -1,4 +1,4 @@
-"""What an edit would change in a folder."""
+"""The changes that an edit would make in a folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def an_edit(op: str, target: str, **payload: Any) -> Edit:
     return Edit(id="e1", op=op, target=target, payload=payload)
 
 
-def changed(root: Path, edit: Edit, **context: Any) -> list[FileChange]:
-    """What an edit would alter; nothing is written, and no-ops are left out."""
+def changes_of(root: Path, edit: Edit, **context: Any) -> list[FileChange]:
+    """Return an edit's changes without the no-ops, and check that nothing is written."""
     ctx = ApplyContext(root=root, **context)
     applier = REGISTRY.get(edit.op)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
@@ -26,21 +26,20 @@ def changed(root: Path, edit: Edit, **context: Any) -> list[FileChange]:
     finally:
         assert {p: p.read_bytes() for p in root.rglob("*") if p.is_file()} == before
     for change in changes:
-        there = before.get(root / change.path)
-        assert change.before == there
+        assert change.before == before.get(root / change.path)
         assert not change.unchanged or change.note
     return [change for change in changes if not change.unchanged]
 
 
 def text_after(root: Path, edit: Edit, **context: Any) -> str:
-    """The one file that an edit alters, as it would be."""
-    (change,) = changed(root, edit, **context)
+    """Return the new text of the one file that an edit changes."""
+    (change,) = changes_of(root, edit, **context)
     assert change.after is not None
     return change.after.decode()
 
 
-def reasons(root: Path, edit: Edit, **context: Any) -> list[str]:
-    """Why an edit is not valid."""
+def validation_errors(root: Path, edit: Edit, **context: Any) -> list[str]:
+    """Return the reasons why an edit is invalid."""
     validation = REGISTRY.get(edit.op).validate(edit, ApplyContext(root=root, **context))
     assert validation.ok == (not validation.reason)
     return validation.reason.split("\n") if validation.reason else []

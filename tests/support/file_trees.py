@@ -1,4 +1,4 @@
-"""Folders of files: what is in them, changes to them, and a child that is killed meanwhile."""
+"""Folders of files: snapshots, changes, and child processes that are killed at a given step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from mulligan.tasks.ports.appliers import FileChange
 
-#: A file as (content, mode); a folder as its mode; a link as where it leads.
+#: A file is (content, mode), a folder its mode, a link its target.
 Snapshot = dict[str, tuple[bytes, int] | int | str]
 
-_CLEAN = {
+_GIT_ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -27,7 +27,7 @@ _CLEAN = {
 
 
 def snapshot(root: Path, *, without: Path | None = None) -> Snapshot:
-    """All that is in a folder, byte for byte, also what belongs to the user's git."""
+    """Return all contents of a folder byte for byte, its .git included."""
     found: Snapshot = {}
     for place in sorted(root.rglob("*")):
         if without is not None and place.is_relative_to(without):
@@ -44,9 +44,9 @@ def snapshot(root: Path, *, without: Path | None = None) -> Snapshot:
 
 
 def write_files(root: Path, files: Mapping[str, str | bytes | tuple[bytes, int]]) -> Path:
-    """Files by their path: text, bytes, or bytes with a mode."""
-    for name, given in files.items():
-        data, mode = given if isinstance(given, tuple) else (given, 0o644)
+    """Write files by their path: text, bytes, or bytes with a mode."""
+    for name, content in files.items():
+        data, mode = content if isinstance(content, tuple) else (content, 0o644)
         place = root / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -55,23 +55,23 @@ def write_files(root: Path, files: Mapping[str, str | bytes | tuple[bytes, int]]
 
 
 def change(root: Path, path: str, after: bytes | None, mode: int | None = None) -> FileChange:
-    """A change of a file as it is now."""
+    """Return a change that starts from a file's present content."""
     place = root / path
     before = place.read_bytes() if place.is_file() else None
     return FileChange(path=path, before=before, after=after, mode=mode)
 
 
 def git(*arguments: str, cwd: Path) -> str:
-    """The user's own git."""
-    environment = {**_CLEAN, "HOME": str(cwd)}
-    ran = subprocess.run(
+    """Run git as the user and return its output."""
+    environment = {**_GIT_ENVIRONMENT, "HOME": str(cwd)}
+    done = subprocess.run(
         ["git", *arguments], cwd=cwd, env=environment, capture_output=True, check=True
     )
-    return ran.stdout.decode()
+    return done.stdout.decode()
 
 
 def in_child(action: Callable[[], object]) -> int:
-    """Run something in a forked child. Its exit status: 0, 1 for an exception, -9 if killed."""
+    """Run an action in a forked child. Return 0, 1 for an exception, or -9 if it was killed."""
     child = os.fork()
     if not child:
         try:
@@ -87,15 +87,15 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-#: What changes a file system or starts a program, as the interpreter announces it.
-_DEEDS = frozenset(
+#: The interpreter's audit events that change a file system or start a program.
+_EFFECTS = frozenset(
     {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate"}
     | {"subprocess.Popen", "fcntl.flock"}
 )
 
 
-def dying_before(deed: int, action: Callable[[], object]) -> Callable[[], None]:
-    """The action, killed right before its n-th deed: the whole of it, moment by moment."""
+def killed_before(effect: int, action: Callable[[], object]) -> Callable[[], None]:
+    """Wrap an action so that its process is killed right before its n-th effect."""
 
     def run() -> None:
         done = 0
@@ -104,9 +104,9 @@ def dying_before(deed: int, action: Callable[[], object]) -> Callable[[], None]:
             nonlocal done
             flags = arguments[2] if event == "open" else 0
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-            if event in _DEEDS or writes:
+            if event in _EFFECTS or writes:
                 done += 1
-                if done == deed:
+                if done == effect:
                     die()
 
         sys.addaudithook(hook)

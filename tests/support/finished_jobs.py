@@ -1,4 +1,4 @@
-"""Jobs that really ran, in threads of this process: for tests of what people see of them."""
+"""Jobs that really ran, in threads of this process, for tests of the console."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from functools import partial
 from typing import Any
 
 from mulligan.console.http.context import ConsoleContext
+from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.local.local_stack import local_stack
 from support.waiting import wait_for
 
-_ENDS = ("succeeded", "escalated", "cancelled")
 
-
-def jobs_ran(context: ConsoleContext, *jobs: dict[str, Any]) -> list[JobView]:
-    """Submit jobs to the console's ledger and run them in this process until they have ended."""
+def run_jobs(context: ConsoleContext, *jobs: dict[str, Any]) -> list[JobView]:
+    """Submit jobs to the console's ledger and run them in this process until they end."""
     with local_stack(context.services.settings, context.ledger, slots=2) as stack:
         accepted = submit_jobs(stack.intake, [read_job(job) for job in jobs])
         return [wait_for(partial(_ended, context, each.id), "a job to end") for each in accepted]
@@ -24,4 +23,4 @@ def jobs_ran(context: ConsoleContext, *jobs: dict[str, Any]) -> list[JobView]:
 
 def _ended(context: ConsoleContext, job_id: str) -> JobView | None:
     view = context.ledger.job(job_id)
-    return view if view is not None and view.state in _ENDS else None
+    return view if view is not None and view.state in TERMINAL else None

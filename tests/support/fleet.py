@@ -1,4 +1,4 @@
-"""A fleet for tests: a Redis of its own and real worker processes that may be killed."""
+"""A fleet for tests: a separate Redis and real worker processes that tests may kill."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ from support.redis_server import RedisServer
 from support.waiting import wait_for
 
 CONTROL = Pool(name="control", queues=("control", "mulligan.submit"), kind="solo", beat=True)
-
-
 WORK = Pool(name="work", queues=("repair", "verify", "attempt"), slots=4)
 
 
-def ended_by_itself(child: Child, *, seconds: float = 90.0) -> int:
-    """The exit code of a worker that was told to go. One that stays says where it is stuck:
-    aborted, it writes the stack of every thread into its log (PYTHONFAULTHANDLER)."""
+def wait_for_exit(child: Child, *, seconds: float = 90.0) -> int:
+    """Wait for a worker that was asked to stop and return its exit code. A worker that does not
+    stop is aborted: it writes the stack of every thread to its log (PYTHONFAULTHANDLER)."""
     process = child.process
     assert process is not None
     try:
@@ -43,7 +41,7 @@ def ended_by_itself(child: Child, *, seconds: float = 90.0) -> int:
 
 
 class Fleet:
-    """Submits jobs to real workers and waits for what becomes of them."""
+    """A way to submit jobs to real workers and wait for their results."""
 
     def __init__(self, services: Services, stack: Stack, server: RedisServer, folder: Path) -> None:
         self.services = services
@@ -56,8 +54,8 @@ class Fleet:
         accepted = submit_jobs(self.services.intake, [read_job(job) for job in jobs])
         return [answer.id for answer in accepted]
 
-    def finished(self, ids: Sequence[str], *, seconds: float = 60.0) -> list[JobView]:
-        """The jobs, once all have ended and no cycle is open; dead workers are restarted."""
+    def wait_until_finished(self, ids: Sequence[str], *, seconds: float = 60.0) -> list[JobView]:
+        """Return the jobs when all have ended and no cycle is open. Restart dead workers."""
 
         found: dict[str, JobView] = {}
 
@@ -76,11 +74,11 @@ class Fleet:
         wait_for(ended, f"{len(ids)} jobs to end", seconds=seconds)
         return [found[job_id] for job_id in ids]
 
-    def one(self, job: dict[str, Any], *, seconds: float = 60.0) -> JobView:
-        return self.finished(self.submit(job), seconds=seconds)[0]
+    def run(self, job: dict[str, Any], *, seconds: float = 60.0) -> JobView:
+        return self.wait_until_finished(self.submit(job), seconds=seconds)[0]
 
     def holder(self, job_id: str) -> Child | None:
-        """The worker that has the first attempt of a job in hand."""
+        """Return the worker that runs the first attempt of a job."""
         view = self.ledger.job(job_id)
         if view is None or view.state != "running":
             return None
@@ -101,7 +99,7 @@ def running_fleet(
     environment: dict[str, str] | None = None,
     **changes: Any,
 ) -> Iterator[Fleet]:
-    """Redis and workers, stopped at the end whatever happens."""
+    """Start Redis and workers, and stop them at the end in any case."""
     server = RedisServer(folder / "redis", persistent=persistent)
     server.start()
     fields = {"allow_inline": True, "lease": 5.0, "backoff_base": 0.05, "sweep_interval": 0.3,
@@ -131,12 +129,12 @@ def running_fleet(
     finally:
         stack.stop()
         server.kill(signal.SIGTERM)
-        left = _left_behind(server.socket)
-        assert not left, f"left behind: {left}"
+        left = _remaining_processes(server.socket)
+        assert not left, f"still running: {left}"
 
 
-def _left_behind(socket: Path) -> list[str]:
-    """Command lines of processes that still have this fleet's broker in their environment."""
+def _remaining_processes(socket: Path) -> list[str]:
+    """Return the command lines of processes with this fleet's broker in their environment."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():

@@ -1,6 +1,6 @@
 """Job files, good and bad, that the loader and the JSON Schema must agree on.
 
-They name a profile ``small`` and a command ``lint``, and stand beside a directory ``exercise`` and
+They name a profile ``small`` and a command ``lint``, and expect a directory ``exercise`` and
 a file ``hello.txt`` that asks for ``{{who}}``.
 """
 
@@ -12,14 +12,14 @@ CONTRACT = {"id": "contract.schema", "schema": {"type": "object", "required": ["
 
 
 def job(**changes: Any) -> dict[str, Any]:
-    made = {
+    fields = {
         "task_type": "greet",
         "prompt": "Say hello.",
         "runner": "small",
         "verifiers": ["json.object"],
         **changes,
     }
-    return {name: value for name, value in made.items() if value is not ...}
+    return {name: value for name, value in fields.items() if value is not ...}
 
 
 def runner(**options: Any) -> dict[str, Any]:
@@ -30,16 +30,16 @@ def verifier(**options: Any) -> dict[str, Any]:
     return job(verifiers=[options], workspace={"path": "exercise"})
 
 
-def over(defaults: Any, *jobs: Any) -> dict[str, Any]:
+def with_defaults(defaults: Any, *jobs: Any) -> dict[str, Any]:
     return {"defaults": defaults, "jobs": list(jobs)}
 
 
-#: A name for each file that both accept.
+#: Files that both accept, by name.
 VALID: dict[str, Any] = {
     "one": job(),
     "list": [job(), job()],
     "jobs": {"jobs": [job()]},
-    "jobs and no defaults": over(None, job()),
+    "jobs and no defaults": with_defaults(None, job()),
     "everything": job(
         name="größe 1",
         system="Be short.",
@@ -56,7 +56,7 @@ VALID: dict[str, Any] = {
     "messages": job(prompt=..., messages=[{"role": "user", "content": "Hi"}]),
     "prompt file": job(prompt=..., prompt_file="hello.txt", vars={"who": 3}),
     "prompt and no messages": job(messages=[]),
-    "null where nothing is": job(name=None, workspace=None, budget={"tokens": None}),
+    "null for optional fields": job(name=None, workspace=None, budget={"tokens": None}),
     "bare verifiers": job(verifiers=["json.object", "command.subprocess"]),
     "verifier with common fields": job(
         verifiers=[{**CONTRACT, "weight": 0.5, "name": "x", "required": False}]
@@ -90,8 +90,8 @@ VALID: dict[str, Any] = {
             "answers": ["a", {"text": "b", "delay": 1, "fault": {"status": 500}}],
         }
     ),
-    "all from the defaults": over(job(), {}, {"prompt": "Other."}),
-    "a part over a part": over(
+    "all from the defaults": with_defaults(job(), {}, {"prompt": "Other."}),
+    "a part over a part": with_defaults(
         {**runner(temperature=1), "policy": {"max_attempts": 9}, "labels": {"a": "b"}},
         {
             "runner": {"max_tokens": 3},
@@ -99,20 +99,20 @@ VALID: dict[str, Any] = {
             "labels": {"a": None, "c": "d"},
         },
     ),
-    "another runner": over(runner(), {"runner": {"kind": "local"}}, {"runner": "small"}),
-    "null takes a default back": over(
+    "another runner": with_defaults(runner(), {"runner": {"kind": "local"}}, {"runner": "small"}),
+    "null removes a default": with_defaults(
         {**runner(timeout=3), "policy": {"max_attempts": 2}, "workspace": {"path": "exercise"}},
         {"policy": None, "workspace": None, "runner": {"timeout": None}},
     ),
-    "a path and its file": over(
+    "a path and its file": with_defaults(
         job(workspace={"path": "exercise"}), {"workspace": {"output_file": "a.py"}}
     ),
-    "vars from the defaults": over(
+    "vars from the defaults": with_defaults(
         job(prompt=..., vars={"who": "you"}), {"prompt_file": "hello.txt"}
     ),
 }
 
-#: A name for each file that both refuse.
+#: Files that both refuse, by name.
 INVALID: dict[str, Any] = {
     "nothing": None,
     "text": "job",
@@ -123,7 +123,7 @@ INVALID: dict[str, Any] = {
     "a job that is no mapping": ["job"],
     "defaults alone": {"defaults": job()},
     "a field beside jobs": {"jobs": [job()], "runner": "small"},
-    "defaults that are a list": over([1], job()),
+    "defaults that are a list": with_defaults([1], job()),
     "a misspelt field": job(promt="x"),
     "no task type": job(task_type=...),
     "a bad name": job(task_type="-x"),
@@ -147,7 +147,7 @@ INVALID: dict[str, Any] = {
     "a negative duration": job(deadline=-1),
     "labels that are no text": job(labels={"a": 1}),
     "an empty key": job(idempotency_key=""),
-    "a workspace nowhere": job(workspace={"output_file": "a.py"}),
+    "a workspace without a path": job(workspace={"output_file": "a.py"}),
     "a way out of the workspace": job(workspace={"path": "exercise", "output_file": "a/../../b"}),
     "an absolute output file": job(workspace={"path": "exercise", "output_file": "/a"}),
     "another mode": job(delayed_verification={"mode": "rerun"}),
@@ -167,7 +167,7 @@ INVALID: dict[str, Any] = {
     "a misspelt option": verifier(id="text.match", contain="a"),
     "no time at all": verifier(id="pytest.subprocess", timeout="0s"),
     "too much time": verifier(id="pytest.subprocess", timeout=3601),
-    "an exit code that is none": verifier(id="command.subprocess", argv=["a"], expect_exit=256),
+    "an impossible exit code": verifier(id="command.subprocess", argv=["a"], expect_exit=256),
     "a shell line": verifier(id="command.subprocess", argv="true"),
     "a runner that is neither": job(runner={"temperature": 1}),
     "a runner that is both": job(runner={"kind": "local", "profile": "small"}),
@@ -180,7 +180,7 @@ INVALID: dict[str, Any] = {
     "a key for a name": runner(api_key_env="sk-1"),
     "no URL": runner(base_url="127.0.0.1:80"),
     "a password": runner(base_url="http://me:secret@host/v1"),
-    "what the runner sets itself": runner(extra={"model": "x"}),
+    "an option that the runner sets": runner(extra={"model": "x"}),
     "a misspelt fallback": runner(fallbacks=[{"modle": "x"}]),
     "no program": job(runner={"kind": "command", "argv": []}),
     "a variable with its value": job(runner={"kind": "command", "argv": ["x"], "env": ["A=b"]}),
@@ -188,26 +188,26 @@ INVALID: dict[str, Any] = {
     "no answers": job(runner={"kind": "scripted", "answers": []}),
     "an answer that is a number": job(runner={"kind": "scripted", "answers": [3]}),
     "an unknown part of an answer": job(runner={"kind": "scripted", "answers": [{"txt": "a"}]}),
-    "nobody has the task type": over(job(task_type=...), {}),
-    "nobody has the prompt": over(job(prompt=...), {"name": "x"}),
-    "nobody has the runner": over(job(runner=...), {}),
-    "nobody has verifiers": over(job(verifiers=...), {"task_type": "x"}),
-    "a misspelt default": over({**job(), "polcy": {}}, {}),
-    "a misspelt option over a default": over(runner(), {"runner": {"max_token": 3}}),
-    "a misspelt limit over a default": over(job(), {"policy": {"max": 3}}),
-    "two prompts over defaults": over(job(), {"prompt": "a", "prompt_file": "hello.txt"}),
+    "no task type anywhere": with_defaults(job(task_type=...), {}),
+    "no prompt anywhere": with_defaults(job(prompt=...), {"name": "x"}),
+    "no runner anywhere": with_defaults(job(runner=...), {}),
+    "no verifiers anywhere": with_defaults(job(verifiers=...), {"task_type": "x"}),
+    "a misspelt default": with_defaults({**job(), "polcy": {}}, {}),
+    "a misspelt option over a default": with_defaults(runner(), {"runner": {"max_token": 3}}),
+    "a misspelt limit over a default": with_defaults(job(), {"policy": {"max": 3}}),
+    "two prompts over defaults": with_defaults(job(), {"prompt": "a", "prompt_file": "hello.txt"}),
 }
 
-#: What only the loader can see: it needs mulligan.toml, files or Python.
-BEYOND: dict[str, Any] = {
+#: Files that only the loader refuses, because that takes mulligan.toml, files or Python.
+LOADER_ONLY: dict[str, Any] = {
     "an unknown profile": job(runner="smal"),
     "an unknown command": verifier(id="command.subprocess", command="lnit"),
     "a missing file": job(prompt=..., prompt_file="none.txt"),
-    "a value nobody asked for": job(prompt=..., prompt_file="hello.txt", vars={"who": 1, "a": 2}),
+    "an unused value": job(prompt=..., prompt_file="hello.txt", vars={"who": 1, "a": 2}),
     "a missing directory": job(workspace={"path": "none"}),
     "a workspace that is needed": job(verifiers=["pytest.subprocess"]),
     "a protected file": job(workspace={"path": "exercise", "output_file": "test_a.py"}),
-    "the last word is not the user's": job(
+    "the last message is not the user's": job(
         prompt=..., messages=[{"role": "assistant", "content": "Hi"}]
     ),
     "a broken pattern": verifier(id="text.match", regex="("),

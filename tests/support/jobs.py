@@ -12,23 +12,15 @@ from mulligan.policies.failures.failure import (
 )
 from mulligan.policies.jobs.job import Job, Output, Usage
 from mulligan.policies.repair.verdict import Verdict
-from mulligan.tasks.ports.ledger import (
-    AttemptView,
-)
+from mulligan.tasks.ports.ledger import AttemptView
 
 SCHEMA = {
     "type": "object",
     "required": ["name", "age"],
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
 }
-
-
 GOOD = '{"name": "Alice", "age": 31}'
-
-
 WRONG_TYPE = '{"name": "Alice", "age": "31"}'
-
-
 MISSING = '{"name": "Alice"}'
 
 
@@ -43,7 +35,7 @@ def make_job(**fields: Any) -> Job:
 
 
 def scripted(*answers: Any, **changes: Any) -> dict[str, Any]:
-    """A job whose answers are given; its contract wants a name and an age."""
+    """Return a job with these answers and a contract that requires a name and an age."""
     return {
         "task_type": "extract_person",
         "prompt": "Extract the person.",
@@ -63,7 +55,7 @@ def passed(verifier: str = "json.object") -> VerificationResult:
 
 
 def make_verdict(*, score: float = 40.0, success: bool = False) -> Verdict:
-    """The verdict on a success, or on an answer that is no JSON."""
+    """Return a successful verdict, or one on an answer that is not JSON."""
     if success:
         return Verdict(score=score, success=True)
     failure = FailureRecord(

@@ -1,10 +1,10 @@
-"""KEDA's custom resources, which no schema that can be installed covers."""
+"""Schemas of KEDA's custom resources, which no installable package provides."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: KEDA's documented custom resources, as far as they are used here.
+#: From KEDA's documentation, limited to the fields that deploy/ uses.
 KEDA: dict[str, Any] = {
     "ScaledObject": {
         "type": "object",

@@ -1,4 +1,4 @@
-"""The steps of jobs on a ledger, and a clock that tests move instead of sleeping."""
+"""The steps of jobs on a ledger, with a clock that tests move instead of sleeping."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 from support.doubles import FakeRunner, MovableClock
 from support.jobs import answer, make_job
-from support.settlements import escalates, retries_at_once, succeeds
+from support.settlements import escalates, retries_immediately, succeeds
 
-_SHORTEN_ENDS = """
+_SHORTEN_TTLS = """
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local left = redis.call('PTTL', key)
   if left >= 0 then redis.call('PEXPIRE', key, left - ARGV[1]) end
@@ -44,17 +44,17 @@ end
 
 @dataclass(frozen=True)
 class Scenario:
-    """A ledger, and a clock that tests move instead of sleeping; without one, the real time."""
+    """A ledger with a clock that tests move; without one, the ledger uses real time."""
 
     ledger: RedisLedger
     settings: Settings
     clock: MovableClock | None = None
 
     def advance(self, seconds: float) -> None:
-        """Move the clock of every script, and the end of every key that has one."""
-        assert self.clock is not None, "this ledger runs on the real time"
+        """Move the clock of every script and shorten the TTL of every key."""
+        assert self.clock is not None, "this ledger uses real time"
         self.clock.shift += seconds
-        self.ledger.calls.run("EVAL", _SHORTEN_ENDS, 0, round(seconds * 1000))
+        self.ledger.calls.run("EVAL", _SHORTEN_TTLS, 0, round(seconds * 1000))
 
     def new_id(self, job: Job) -> str:
         return job_ids.job_id(
@@ -63,26 +63,26 @@ class Scenario:
             scope=rows.scope_of(job, self.settings),
         )
 
-    def offer(self, job: Job) -> Accepted | KeyConflict:
-        (told,) = self.ledger.accept([Submission(id=self.new_id(job), job=job)])
-        return told
+    def accept(self, job: Job) -> Accepted | KeyConflict:
+        (result,) = self.ledger.accept([Submission(id=self.new_id(job), job=job)])
+        return result
 
     def submit(self, **fields: Any) -> str:
-        """A new job, accepted."""
-        told = self.offer(make_job(**fields))
-        assert isinstance(told, Accepted)
-        assert told.status == "accepted"
-        return told.id
+        """Submit a new job and return its id."""
+        result = self.accept(make_job(**fields))
+        assert isinstance(result, Accepted)
+        assert result.status == "accepted"
+        return result.id
 
-    def submit_elsewhere(self, subject: str = "mia", **fields: Any) -> str:
-        """A new job whose attempts are made elsewhere, accepted."""
-        given: dict[str, Any] = {
+    def submit_external(self, subject: str = "mia", **fields: Any) -> str:
+        """Submit a job for a person or another system and return its id."""
+        defaults: dict[str, Any] = {
             "subject": subject,
             "runner": {"kind": "external"},
             "verifiers": ["external.score"],
             "delayed_verification": {"mode": "reformulate"},
         }
-        return self.submit(**{**given, **fields})
+        return self.submit(**{**defaults, **fields})
 
     def view(self, job_id: str) -> JobView:
         view = self.ledger.job(job_id)
@@ -93,18 +93,18 @@ class Scenario:
         return self.view(job_id).attempts[number - 1]
 
     def cycle(self, job_id: str) -> SelfRepairCycle:
-        """The only cycle of a job."""
+        """Return the only cycle of a job."""
         (cycle,) = self.view(job_id).cycles
         return cycle
 
     def cycle_row(self, cycle_id: str) -> dict[str, str]:
-        """What is kept of a cycle, as reports read it."""
+        """Return the stored fields of a cycle, as reports read them."""
         prefix = keys.partition_prefix(self.settings.key_prefix, keys.partition_of(cycle_id))
         return self.ledger.calls.hashes([f"{prefix}cycle:{cycle_id}"])[0]
 
-    # -- what workers do ------------------------------------------------------------------------
+    # -- workers --------------------------------------------------------------------------------
 
-    def take(self, job_id: str, number: int = 1, *, worker: str = "worker") -> Claim:
+    def claim(self, job_id: str, number: int = 1, *, worker: str = "worker") -> Claim:
         claim = self.ledger.claim(Entry("attempt", job_id, number), worker=worker)
         assert isinstance(claim, Claim), claim
         return claim
@@ -114,24 +114,24 @@ class Scenario:
         assert isinstance(refused, ClaimRefused), refused
         return refused
 
-    def take_check(self, job_id: str, index: int, *, number: int = 1) -> Claim:
+    def claim_verification(self, job_id: str, index: int, *, number: int = 1) -> Claim:
         entry = Entry("verification", job_id, number, index)
         claim = self.ledger.claim_verification(entry, worker="worker")
         assert isinstance(claim, Claim), claim
         return claim
 
-    def refused_check(self, job_id: str, index: int) -> ClaimRefused:
+    def verification_refusal(self, job_id: str, index: int) -> ClaimRefused:
         entry = Entry("verification", job_id, 1, index)
         refused = self.ledger.claim_verification(entry, worker="worker")
         assert isinstance(refused, ClaimRefused), refused
         return refused
 
-    def take_recheck(self, entry: Entry) -> CycleClaim:
-        taken = self.ledger.claim_cycle(entry, worker="worker")
-        assert isinstance(taken, CycleClaim), taken
-        return taken
+    def claim_recheck(self, entry: Entry) -> CycleClaim:
+        claim = self.ledger.claim_cycle(entry, worker="worker")
+        assert isinstance(claim, CycleClaim), claim
+        return claim
 
-    def refused_recheck(self, entry: Entry) -> ClaimRefused:
+    def recheck_refusal(self, entry: Entry) -> ClaimRefused:
         refused = self.ledger.claim_cycle(entry, worker="worker")
         assert isinstance(refused, ClaimRefused), refused
         return refused
@@ -141,26 +141,26 @@ class Scenario:
         assert not isinstance(published, ClaimRefused), published
         return published[0] if published else None
 
-    def hand_over(self, job_id: str, checks: Sequence[int] = (0, 1)) -> Claim:
-        """An answer is stored and its slow verifications are handed over."""
-        claim = self.take(job_id)
-        stored = self.ledger.store_output(claim.lease, answer(), verifications=checks)
+    def hand_over(self, job_id: str, verifications: Sequence[int] = (0, 1)) -> Claim:
+        """Store an answer and hand its slow verifications over to other tasks."""
+        claim = self.claim(job_id)
+        stored = self.ledger.store_output(claim.lease, answer(), verifications=verifications)
         assert not isinstance(stored, ClaimRefused)
         return claim
 
-    # -- what subjects and people do ------------------------------------------------------------
+    # -- subjects and people --------------------------------------------------------------------
 
-    def waiting(self, subject: str = "mia", *, tenant: str | None = None) -> str | None:
-        """What a subject is to do next, as text."""
+    def next_entry(self, subject: str = "mia", *, tenant: str | None = None) -> str | None:
+        """Return the entry that a subject works on next, as text."""
         found = self.ledger.next_of(subject, tenant=tenant)
         return str(found.entry) if found else None
 
-    def escalated(
+    def escalated_job(
         self, *, reason: str = "max_attempts", group_signature: str | None = None, **fields: Any
     ) -> str:
-        """A job that ended as an escalation at its first attempt."""
+        """Submit a job, escalate its first attempt and return its id."""
         job_id = self.submit(**fields)
-        claim = self.take(job_id)
+        claim = self.claim(job_id)
         self.settle(claim, escalates(claim, reason, group_signature=group_signature))
         return job_id
 
@@ -169,28 +169,28 @@ class Scenario:
         assert isinstance(ended, Ended), ended
         return ended
 
-    # -- what the sweep does --------------------------------------------------------------------
+    # -- the sweep ------------------------------------------------------------------------------
 
     def sweep(self, *empty: str) -> list[Publication]:
         return self.ledger.sweep(empty_queues=empty)
 
-    def swept(self, *empty: str) -> set[str]:
-        """The entries to be published now, as text."""
+    def swept_entries(self, *empty: str) -> set[str]:
+        """Sweep and return the entries to publish, as text."""
         return {str(publication.entry) for publication in self.sweep(*empty)}
 
     def expire_leases(self) -> set[str]:
-        """Every worker has fallen silent, and the sweep has seen it."""
+        """Let every lease expire, then sweep and return the entries to publish."""
         self.advance(self.settings.lease + 1)
-        return self.swept()
+        return self.swept_entries()
 
-    # -- several steps -------------------------------------------------------------------------
+    # -- several steps --------------------------------------------------------------------------
 
-    def repaired(self, **fields: Any) -> tuple[str, Entry]:
-        """A job that succeeded by its mandatory retry, and its cycle's delayed verification."""
+    def repaired_job(self, **fields: Any) -> tuple[str, Entry]:
+        """Return a job that its mandatory retry repaired, and the entry of its recheck."""
         job_id = self.submit(**fields)
-        first = self.take(job_id)
-        self.settle(first, retries_at_once(first))
-        second = self.take(job_id, 2)
+        first = self.claim(job_id)
+        self.settle(first, retries_immediately(first))
+        second = self.claim(job_id, 2)
         self.ledger.store_output(second.lease, answer("repaired"))
         self.settle(second, succeeds(second))
         return job_id, Entry("cycle", job_id, 1, 1)
@@ -199,11 +199,11 @@ class Scenario:
 def attempt_context(
     scenario: Scenario, runner: FakeRunner | None = None, **changes: Any
 ) -> AttemptContext:
-    """A worker's context over a scenario's ledger. It publishes nothing: tests call what is due."""
-    asked = ResolvedRunner(runner=runner or FakeRunner(["{}"]), timeout=7.0, decoding=Decoding())
+    """Return a worker's context on a scenario's ledger. It publishes nothing."""
+    resolved = ResolvedRunner(runner=runner or FakeRunner(["{}"]), timeout=7.0, decoding=Decoding())
     context = AttemptContext(
         ledger=scenario.ledger,
-        runner=lambda _: asked,
+        runner=lambda _: resolved,
         verifier=VerifierRegistry().build,
         publish=lambda _: None,
         holding=lambda _lease, _deadline: nullcontext(),
@@ -229,6 +229,4 @@ def intake_of(scenario: Scenario, **changes: Any) -> Intake:
 
 
 ScenarioMaker = Callable[..., Scenario]
-
-
 SettingsMaker = Callable[..., Settings]

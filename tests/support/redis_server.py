@@ -1,4 +1,4 @@
-"""A Redis of a test's own."""
+"""A Redis server for one test."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from support.waiting import wait_for
 
 
 class RedisServer:
-    """A Redis that can be killed and started again with its data."""
+    """A Redis that tests can kill and start again with its data."""
 
     def __init__(self, folder: Path, *, persistent: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.socket = folder / "r.sock"
-        #: As Celery spells it, and as the ledger does.
+        #: The address in Celery's notation, and in the ledger's.
         self.url = f"redis+socket://{self.socket}"
         self.ledger_url = f"unix://{self.socket}"
         self._folder = folder

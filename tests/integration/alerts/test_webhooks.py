@@ -19,7 +19,7 @@ from support.fleet import Fleet, running_fleet
 from support.jobs import GOOD, WRONG_TYPE, answer, scripted
 from support.ledger_scenario import Scenario, ScenarioMaker
 from support.settlements import escalates, succeeds
-from support.waiting import until, wait_for
+from support.waiting import wait_for
 
 from mulligan.policies.escalations.alerts import verify_signature
 from mulligan.policies.jobs.breaker import BreakerPolicy
@@ -121,13 +121,13 @@ class Post:
         job_id = ""
         for _ in range(times):
             job_id = self.scenario.submit(prompt="The secret prompt.", **job)
-            claim = self.scenario.take(job_id)
+            claim = self.scenario.claim(job_id)
             self.scenario.settle(claim, escalates(claim, reason))
         return job_id
 
     def succeed(self, *, tokens: int | None = 10) -> str:
         job_id = self.scenario.submit(labels={"team": "red"})
-        claim = self.scenario.take(job_id)
+        claim = self.scenario.claim(job_id)
         self.ledger.store_output(claim.lease, answer("the secret answer", tokens=tokens))
         self.scenario.settle(claim, succeeds(claim))
         return job_id
@@ -423,7 +423,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(post: PostMaker, receiver: R
         backend.escalate(reason=reason)
     webhooks = backend.webhooks()
     assert webhooks.tick() == 10
-    until(lambda: sum("hook" in request["path"] for request in receiver.got) == 5)
+    wait_for(lambda: sum("hook" in request["path"] for request in receiver.got) == 5)
     assert sum("slow" in request["path"] for request in receiver.got) <= 2
     receiver.hold.set()
     webhooks.drain()
@@ -505,23 +505,23 @@ def test_the_command_line_lists_tests_retries_and_drops(
         f'[[webhooks]]\nurl = "{receiver.url}"\nsecret_env = "HOOK_SECRET"\n'
     )
     shell = Shell(tmp_path, {"MULLIGAN_BROKER_URL": redis_url, "HOOK_SECRET": SECRET})
-    assert "no deliveries are waiting" in shell.look("webhooks", "list").output
-    told = shell.look("webhooks", "test").output
+    assert "no deliveries are waiting" in shell.invoke("webhooks", "list").output
+    told = shell.invoke("webhooks", "test").output
     assert "127.0.0.1#" in told
     assert "token-in-the-path" not in told
     assert receiver.bodies[0]["event"] == "test"
     receiver.statuses = [500]
-    failed = json.loads(shell.look("webhooks", "test", "--json", code=1).stdout)
+    failed = json.loads(shell.invoke("webhooks", "test", "--json", code=1).stdout)
     assert failed["tests"][0]["error"] == "the receiver answered with 500"
-    listed = json.loads(shell.look("webhooks", "list", "--json").stdout)
+    listed = json.loads(shell.invoke("webhooks", "list", "--json").stdout)
     assert listed["deliveries"] == []
     assert [hook["events"] for hook in listed["webhooks"]] == [
         ["breaker_opened", "budget_exhausted", "escalated"]
     ]
-    nothing = shell.look("webhooks", "retry", "fleet-none-1", code=2)
+    nothing = shell.invoke("webhooks", "retry", "fleet-none-1", code=2)
     assert "no dead delivery fleet-none-1" in nothing.output
-    assert "pass the ID" in shell.look("webhooks", "drop", code=2).output
-    assert "0 deliveries" in shell.look("webhooks", "retry", "--all").output
+    assert "pass the ID" in shell.invoke("webhooks", "drop", code=2).output
+    assert "0 deliveries" in shell.invoke("webhooks", "retry", "--all").output
 
 
 # -- real workers ----------------------------------------------------------------------------------
@@ -548,7 +548,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 
 
 def test_the_control_worker_tells_of_an_escalated_job(told: Told) -> None:
-    view = told.fleet.one(scripted(WRONG_TYPE))
+    view = told.fleet.run(scripted(WRONG_TYPE))
     assert view.state == "escalated"
     (request,) = wait_for(lambda: told.receiver.got, "the webhook")
     body, signature = request["body"], request["headers"]["X-Mulligan-Signature"]
@@ -558,19 +558,19 @@ def test_the_control_worker_tells_of_an_escalated_job(told: Told) -> None:
 
 def test_an_exemption_counts_without_a_restart(told: Told) -> None:
     """Given running workers, when a task type becomes exempt, then it gets no mandatory retry."""
-    (before,) = told.fleet.one(scripted(WRONG_TYPE, GOOD)).cycles
+    (before,) = told.fleet.run(scripted(WRONG_TYPE, GOOD)).cycles
     assert before.status == "completed"
     told.config.write_text('exempt_task_types = ["extract_person"]\n')
 
     def exempt() -> bool:
-        return not told.fleet.one(scripted(WRONG_TYPE, GOOD)).cycles
+        return not told.fleet.run(scripted(WRONG_TYPE, GOOD)).cycles
 
     wait_for(exempt, "the exemption to count", seconds=30)
 
 
 def test_a_paused_provider_is_asked_nothing_until_it_is_resumed(told: Told) -> None:
     shell = Shell(told.fleet.folder, {"MULLIGAN_BROKER_URL": told.fleet.server.url})
-    said = shell.look("queue", "pause", "provider:scripted").output
+    said = shell.invoke("queue", "pause", "provider:scripted").output
     assert "mulligan queue resume provider:scripted" in said
 
     def held() -> str | None:
@@ -585,6 +585,6 @@ def test_a_paused_provider_is_asked_nothing_until_it_is_resumed(told: Told) -> N
         return job_id if view.waiting_for == "pause" else None
 
     job_id = wait_for(held, "an attempt to wait for the pause")
-    shell.look("queue", "resume", "provider:scripted")
-    view = told.fleet.finished([job_id])[0]
+    shell.invoke("queue", "resume", "provider:scripted")
+    view = told.fleet.wait_until_finished([job_id])[0]
     assert (view.state, len(view.attempts), view.attempts[0].faults) == ("succeeded", 1, 0)

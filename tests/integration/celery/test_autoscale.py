@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.fleet import CONTROL, Fleet, ended_by_itself, running_fleet
+from support.fleet import CONTROL, Fleet, running_fleet, wait_for_exit
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.waiting import wait_for
 
@@ -90,10 +90,10 @@ def test_a_pool_grows_for_what_waits_and_gives_back_only_what_is_idle(tmp_path: 
             wave = fleet.submit(*[scripted({"text": WRONG_TYPE, "delay": 0.1}, slow)] * 6)
             ids += wave
             wait_for(lambda: processes(fleet) > 2, "the pool to grow again")
-            fleet.finished(wave)
+            fleet.wait_until_finished(wave)
         assert is_running(fleet, long)()
         gate.touch()
-        check_once(fleet.finished(ids), trace)
+        check_once(fleet.wait_until_finished(ids), trace)
 
 
 def test_threads_cannot_be_scaled_and_the_log_says_so(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_threads_cannot_be_scaled_and_the_log_says_so(tmp_path: Path) -> None:
     argv = ["threads" if word == "prefork" else word for word in pool.argv()]
     with running_fleet(tmp_path, pools=(CONTROL,)) as fleet:
         fleet.stack.add("attempt", argv)
-        assert fleet.one(scripted(GOOD)).state == "succeeded"
+        assert fleet.run(scripted(GOOD)).state == "succeeded"
         wait_for(lambda: "keeps its 2 slots; use -P prefork" in fleet.logs(), "a clear word")
 
 
@@ -129,7 +129,7 @@ def test_a_worker_that_is_scaled_down_ends_what_it_began(tmp_path: Path) -> None
         )
         assert leaving.alive, "it waits for its attempt"
         gate.touch()
-        assert ended_by_itself(leaving) == 0
-        views = fleet.finished([slow, *others])
+        assert wait_for_exit(leaving) == 0
+        views = fleet.wait_until_finished([slow, *others])
         check_once(views, trace)
         assert str(views[-1].attempts[0].worker).endswith(f":{staying.process.pid}")

@@ -22,20 +22,20 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def test_a_good_answer_needs_one_attempt(fleet: Fleet) -> None:
-    view = fleet.one(scripted(GOOD))
+    view = fleet.run(scripted(GOOD))
     assert (view.state, len(view.attempts), view.cycles) == ("succeeded", 1, ())
     assert view.attempts[0].score == 100
 
 
 def test_a_fence_is_repaired_for_free_and_costs_points(fleet: Fleet) -> None:
-    view = fleet.one(scripted(f"```json\n{GOOD}\n```"))
+    view = fleet.run(scripted(f"```json\n{GOOD}\n```"))
     assert (view.state, len(view.attempts)) == ("succeeded", 1)
     assert view.attempts[0].score == 95
     assert verdict_of(view.attempts[0]).coercions == ("fence",)
 
 
 def test_a_low_score_is_repaired_by_the_mandatory_retry(fleet: Fleet) -> None:
-    view = fleet.one(scripted(WRONG_TYPE, GOOD))
+    view = fleet.run(scripted(WRONG_TYPE, GOOD))
     first, second = view.attempts
     assert view.state == "succeeded"
     assert [first.plan.mode, second.plan.mode] == ["initial", "immediate_retry"]
@@ -46,7 +46,7 @@ def test_a_low_score_is_repaired_by_the_mandatory_retry(fleet: Fleet) -> None:
 
 
 def test_the_same_failure_again_changes_the_strategy_and_then_stops(fleet: Fleet) -> None:
-    view = fleet.one(scripted(WRONG_TYPE))
+    view = fleet.run(scripted(WRONG_TYPE))
     assert view.state == "escalated"
     assert view.reason == "repeated_failure"
     decisions = [type(verdict_of(attempt).decision) for attempt in view.attempts]
@@ -56,7 +56,7 @@ def test_the_same_failure_again_changes_the_strategy_and_then_stops(fleet: Fleet
 
 
 def test_different_failures_go_on_to_the_last_attempt(fleet: Fleet) -> None:
-    view = fleet.one(scripted(WRONG_TYPE, MISSING, "nonsense", "{", policy={"max_attempts": 4}))
+    view = fleet.run(scripted(WRONG_TYPE, MISSING, "nonsense", "{", policy={"max_attempts": 4}))
     assert (view.state, view.reason, len(view.attempts)) == ("escalated", "max_attempts", 4)
     assert [a.plan.mode for a in view.attempts] == [
         "initial",
@@ -71,7 +71,7 @@ def test_slow_verifiers_run_as_tasks_of_their_own_and_fan_in(fleet: Fleet) -> No
     slow = {"id": "command.subprocess", "argv": ["true"]}
     broken = {"id": "command.subprocess", "argv": ["false"], "required": False}
     job = scripted(GOOD, verifiers=["json.object", slow, broken, slow])
-    view = fleet.one(job)
+    view = fleet.run(job)
     assert view.state == "succeeded"
     results = verdict_of(view.attempts[0]).results
     assert [r.status for r in results] == ["pass", "pass", "fail", "pass"]
@@ -80,7 +80,7 @@ def test_slow_verifiers_run_as_tasks_of_their_own_and_fan_in(fleet: Fleet) -> No
 
 def test_a_missing_program_never_blames_the_answer(fleet: Fleet) -> None:
     gone = {"id": "command.subprocess", "argv": ["no-such-program-anywhere"]}
-    view = fleet.one(scripted(GOOD, verifiers=["json.object", gone]))
+    view = fleet.run(scripted(GOOD, verifiers=["json.object", gone]))
     assert (view.state, view.reason) == ("escalated", "tool_error")
     assert "no-such-program-anywhere" in (view.detail or "")
     assert len(view.attempts) == 1
@@ -89,7 +89,7 @@ def test_a_missing_program_never_blames_the_answer(fleet: Fleet) -> None:
 def test_a_transport_fault_is_tried_again_without_costing_an_attempt(fleet: Fleet) -> None:
     fault = {"fault": {"status": 503}}
     fleet.server.client().delete("mulligan:{fleet}:breakers")
-    view = fleet.one(scripted(fault, deadline="2s"))
+    view = fleet.run(scripted(fault, deadline="2s"))
     assert (view.state, view.reason, len(view.attempts)) == ("escalated", "deadline", 1)
     assert view.attempts[0].faults >= 1
     fleet.server.client().delete("mulligan:{fleet}:breakers")
@@ -97,14 +97,14 @@ def test_a_transport_fault_is_tried_again_without_costing_an_attempt(fleet: Flee
 
 def test_a_budget_that_is_used_up_escalates(fleet: Fleet) -> None:
     costly = {"text": WRONG_TYPE, "usage": {"total_tokens": 900}}
-    view = fleet.one(scripted(costly, GOOD, budget={"tokens": 500}))
+    view = fleet.run(scripted(costly, GOOD, budget={"tokens": 500}))
     assert (view.state, view.reason, view.tokens) == ("escalated", "budget_tokens", 900)
     # An eligible low score leaves its cycle behind, born escalated.
     assert [cycle.status for cycle in view.cycles] == ["escalated"]
 
 
 def test_an_exempt_type_has_no_mandatory_retry(fleet: Fleet) -> None:
-    view = fleet.one(scripted(WRONG_TYPE, GOOD, task_type="read_aloud"))
+    view = fleet.run(scripted(WRONG_TYPE, GOOD, task_type="read_aloud"))
     assert [a.plan.mode for a in view.attempts] == ["initial", "policy_retry"]
     assert view.cycles == ()
 
@@ -112,7 +112,7 @@ def test_an_exempt_type_has_no_mandatory_retry(fleet: Fleet) -> None:
 def test_an_unsafe_request_is_never_retried(fleet: Fleet) -> None:
     job = scripted(GOOD, policy={"escalate_on": ["schema_invalid"]})
     job["runner"]["answers"] = [WRONG_TYPE, GOOD]
-    view = fleet.one(job)
+    view = fleet.run(job)
     assert (view.state, view.reason, len(view.attempts)) == ("escalated", "schema_invalid", 1)
 
 
@@ -139,7 +139,7 @@ def test_any_celery_client_can_submit_by_name(fleet: Fleet) -> None:
         "the next message to be served",
     )
     assert len(arrived()) == 1
-    assert fleet.finished(arrived())[0].state == "succeeded"
+    assert fleet.wait_until_finished(arrived())[0].state == "succeeded"
 
 
 def test_a_paused_queue_keeps_its_work_until_it_is_resumed(fleet: Fleet) -> None:
@@ -152,7 +152,7 @@ def test_a_paused_queue_keeps_its_work_until_it_is_resumed(fleet: Fleet) -> None
 
     wait_for(waiting, "the job to wait for the pause")
     fleet.ledger.resume("task_type:paused_type")
-    assert fleet.finished([job_id])[0].state == "succeeded"
+    assert fleet.wait_until_finished([job_id])[0].state == "succeeded"
 
 
 def test_a_cancelled_job_goes_nowhere(fleet: Fleet) -> None:
@@ -160,7 +160,7 @@ def test_a_cancelled_job_goes_nowhere(fleet: Fleet) -> None:
     (job_id,) = fleet.submit(scripted(GOOD, task_type="cancel_me"))
     assert fleet.ledger.cancel(job_id) == "cancelled"
     fleet.ledger.resume("task_type:cancel_me")
-    view = fleet.finished([job_id])[0]
+    view = fleet.wait_until_finished([job_id])[0]
     assert (view.state, view.attempts[0].output) == ("cancelled", None)
 
 
@@ -172,7 +172,7 @@ def test_an_accepted_job_whose_message_was_never_sent_is_found(fleet: Fleet) -> 
 
     submission = Submission(id=new_id(partitions=1), job=read_job(scripted(GOOD)))
     fleet.ledger.accept([submission])
-    assert fleet.finished([submission.id])[0].state == "succeeded"
+    assert fleet.wait_until_finished([submission.id])[0].state == "succeeded"
 
 
 def test_workspaces_travel_with_the_job(fleet: Fleet, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_workspaces_travel_with_the_job(fleet: Fleet, tmp_path: Path) -> None:
         workspace={"path": str(exercise), "output_file": "double.py"},
         verifiers=[{"id": "pytest.subprocess", "args": ["test_double.py"], "timeout": 30}],
     )
-    view = fleet.one(job)
+    view = fleet.run(job)
     assert view.state == "succeeded", view.detail
     assert failure_of(view.attempts[0]).kind == "test_failed"
     assert "test_double" in (view.attempts[1].plan.prompt or "")
@@ -201,7 +201,7 @@ def test_an_outcome_is_told_to_the_producers_own_app(fleet: Fleet) -> None:
         scripted(WRONG_TYPE, GOOD, labels={"order": "7"},
                  on_done={"task": "shop.answered", "queue": "shop"})
     )  # fmt: skip
-    fleet.finished([job_id])
+    fleet.wait_until_finished([job_id])
     with client.connection_for_read() as connection:
         queue = connection.SimpleQueue("shop")
         message = queue.get(timeout=20)

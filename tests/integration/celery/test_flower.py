@@ -132,7 +132,7 @@ def test_flower_shows_the_lineage_of_a_repaired_job(flower: Flower) -> None:
         scripted(WRONG_TYPE, GOOD, verifiers=[*scripted()["verifiers"], slow]),
         scripted(GOOD, verifiers=["json.object", slow, failing]),
     )
-    *_, last = flower.fleet.finished([repaired, escalated, handed, refused])
+    *_, last = flower.fleet.wait_until_finished([repaired, escalated, handed, refused])
     end = f"{refused}-{len(last.attempts)}"
     tasks = flower.ended(f"{repaired}-2", f"{escalated}-3", f"{handed}-2", end)
     shown = {name: task["state"] for name, task in tasks.items()}
@@ -157,7 +157,9 @@ def test_flower_shows_the_lineage_of_a_repaired_job(flower: Flower) -> None:
 
 def test_what_beat_sends_all_day_is_not_listed(flower: Flower) -> None:
     (job_id,) = flower.fleet.submit(scripted(GOOD))
-    flower.fleet.finished([job_id])  # by a delayed verification too: sweeps have run meanwhile
+    flower.fleet.wait_until_finished(
+        [job_id]
+    )  # by a delayed verification too: sweeps have run meanwhile
     names = {task["name"] for task in flower.ended(f"{job_id}-1").values()}
     assert "mulligan.attempt" in names
     assert not names & {
@@ -167,7 +169,7 @@ def test_what_beat_sends_all_day_is_not_listed(flower: Flower) -> None:
 
 def test_arguments_and_results_can_be_read(flower: Flower) -> None:
     (job_id,) = flower.fleet.submit(scripted(WRONG_TYPE, GOOD))
-    flower.fleet.finished([job_id])
+    flower.fleet.wait_until_finished([job_id])
     flower.ended(f"{job_id}-2")
     first, second = (flower.get(f"/api/task/info/{job_id}-{n}") for n in (1, 2))
     assert first["args"] == f"('attempt 1 of {job_id}',)"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.console_server import ask, new_token
-from support.fleet import CONTROL, WORK, Fleet, ended_by_itself, running_fleet
+from support.console_server import client_of, new_token
+from support.fleet import CONTROL, WORK, Fleet, running_fleet, wait_for_exit
 from support.jobs import GOOD, scripted
 from support.ledger_scenario import SettingsMaker
 from support.waiting import wait_for
@@ -107,7 +107,7 @@ def test_without_a_worker_the_load_counts_the_slots_one_would_have(context: Cons
     publish = context.services.publish
     publish([Publication(Entry("attempt", f"p00-x{n}", 1), "attempt", 5) for n in range(20)])
     publish([Publication(Entry("attempt", "p00-y", 2), "repair", 0)])
-    told = ask(context).get("/api/scale/attempt").json()
+    told = client_of(context).get("/api/scale/attempt").json()
     assert told.pop("oldest_seconds") >= 0
     assert told == {
         "pool": "attempt",
@@ -117,14 +117,14 @@ def test_without_a_worker_the_load_counts_the_slots_one_would_have(context: Cons
         "workers": 0,
         "value": 2.1,
     }
-    repair = ask(context).get("/api/scale/repair").json()
+    repair = client_of(context).get("/api/scale/repair").json()
     assert (repair["queued"], repair["slots"]) == (1, 3)
 
 
 def test_the_load_of_a_pool_is_that_of_all_its_workers(context: ConsoleContext) -> None:
     for name, slots, active in (("attempt@a", 8, 8), ("attempt@b", 8, 4), ("verify@a", 2, 2)):
         say(context.ledger, beat(name, slots=slots, active=active))
-    told = ask(context).get("/api/scale/attempt").json()
+    told = client_of(context).get("/api/scale/attempt").json()
     assert told == {
         "pool": "attempt",
         "active": 12,
@@ -138,18 +138,18 @@ def test_the_load_of_a_pool_is_that_of_all_its_workers(context: ConsoleContext) 
 
 def test_an_unknown_pool_is_answered_with_those_there_are(context: ConsoleContext) -> None:
     say(context.ledger, beat("own@here", queues=("own",)))
-    refused = ask(context).get("/api/scale/nobody")
+    refused = client_of(context).get("/api/scale/nobody")
     assert refused.status_code == 404
     message = refused.json()["error"]["message"]
     assert message.endswith("the pools are attempt, control, edit, own, repair, verify")
-    assert ask(context).get("/api/scale/own").json()["workers"] == 1
+    assert client_of(context).get("/api/scale/own").json()["workers"] == 1
 
 
 def test_only_ops_may_ask(context: ConsoleContext) -> None:
     ops, producer = new_token(context, role="ops"), new_token(context, role="producer")
-    assert ask(context, ops).get("/api/scale/attempt").status_code == 200
-    assert ask(context, producer).get("/api/scale/attempt").status_code == 403
-    assert ask(context).get("/api/scale/attempt").status_code == 401
+    assert client_of(context, ops).get("/api/scale/attempt").status_code == 200
+    assert client_of(context, producer).get("/api/scale/attempt").status_code == 403
+    assert client_of(context).get("/api/scale/attempt").status_code == 401
 
 
 # -- real workers ----------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_what_a_worker_runs_is_seen(alive: Fleet) -> None:
     wait_for(lambda: len(present(alive)) == 3, "three workers")
     ids = alive.submit(*[scripted({"text": GOOD, "delay": 7}) for _ in range(2)])
     wait_for(lambda: sum(p.active for p in present(alive).values()) >= 2, "both to be seen")
-    alive.finished(ids)
+    alive.wait_until_finished(ids)
     wait_for(lambda: sum(p.active for p in present(alive).values()) <= 1, "both to be gone")
 
 
@@ -198,6 +198,6 @@ def test_a_worker_that_stops_is_gone_at_once(alive: Fleet) -> None:
     leaving = next(c for c in alive.stack.children if c.name == "work")
     assert leaving.process is not None
     leaving.process.terminate()
-    assert ended_by_itself(leaving) == 0
+    assert wait_for_exit(leaving) == 0
     assert "work" not in present(alive)
     assert not Path(liveness_file(alive.services.settings, name)).exists()

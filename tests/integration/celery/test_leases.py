@@ -11,7 +11,7 @@ import pytest
 from support.doubles import fake_ledger
 from support.ledger_scenario import Scenario, ScenarioMaker
 from support.settlements import succeeds
-from support.waiting import until
+from support.waiting import wait_for
 
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Lease
@@ -56,11 +56,11 @@ def test_a_slow_answer_keeps_its_lease(scenario: Scenario, away: int) -> None:
     """Given an answer that takes many lease times, and a ledger that was away for a moment, then
     the attempt is still its worker's."""
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     slowly = Slowly(scenario, away=away)
     keeper = LeaseKeeper(slowly, interval=0.001)  # type: ignore[arg-type]
     with keeper.holding(claim.lease, NEVER):
-        until(lambda: slowly.renewals >= 6)
+        wait_for(lambda: slowly.renewals >= 6)
         assert scenario.refusal(job_id) == ClaimRefused("held")
         scenario.settle(claim, succeeds(claim))
     renewals = slowly.renewals
@@ -69,7 +69,7 @@ def test_a_slow_answer_keeps_its_lease(scenario: Scenario, away: int) -> None:
 
 
 def test_all_leases_of_a_process_are_renewed_in_one_round_trip(scenario: Scenario) -> None:
-    claims = [scenario.take(scenario.submit()) for _ in range(5)]
+    claims = [scenario.claim(scenario.submit()) for _ in range(5)]
     asked: list[Sequence[Lease]] = []
 
     class Counting(Slowly):
@@ -85,19 +85,19 @@ def test_all_leases_of_a_process_are_renewed_in_one_round_trip(scenario: Scenari
 
 def test_a_lease_is_not_renewed_past_its_hard_deadline(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     keeper = quiet_keeper(scenario)
     with keeper.holding(claim.lease, -1.0):
         scenario.advance(scenario.settings.lease - 1)
         keeper.renew()
         scenario.advance(2)
-        assert scenario.swept() == {f"a:{job_id}/1"}
+        assert scenario.swept_entries() == {f"a:{job_id}/1"}
 
 
 def test_a_slot_that_stays_stuck_is_reported(scenario: Scenario) -> None:
     stuck: list[Entry] = []
     job_id = scenario.submit()
-    claim, other = scenario.take(job_id), scenario.take(scenario.submit())
+    claim, other = scenario.claim(job_id), scenario.claim(scenario.submit())
     keeper = LeaseKeeper(scenario.ledger, interval=NEVER, on_stuck=stuck.append, stuck_after=60.0)
     with keeper.holding(claim.lease, -61.0), keeper.holding(other.lease, -1.0):
         keeper.renew()
@@ -120,12 +120,12 @@ def test_a_stuck_process_is_replaced() -> None:
 
 def test_a_lost_lease_is_forgotten(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     slowly = Slowly(scenario)
     keeper = LeaseKeeper(slowly, interval=NEVER)  # type: ignore[arg-type]
     with keeper.holding(claim.lease, NEVER):
         scenario.expire_leases()
-        heir = scenario.take(job_id)
+        heir = scenario.claim(job_id)
         keeper.renew()
         keeper.renew()
         assert slowly.renewals == 1  # the second time there was nothing left to renew
@@ -136,24 +136,24 @@ def test_a_shutdown_gives_everything_back_at_once(scenario: Scenario) -> None:
     """Given two attempts in hand, when their process is shut down, then the next sweep publishes
     both, without waiting for a lease, and no claim is held against them."""
     jobs = [scenario.submit(), scenario.submit()]
-    claims = [scenario.take(job_id) for job_id in jobs]
+    claims = [scenario.claim(job_id) for job_id in jobs]
     keeper = quiet_keeper(scenario)
     with keeper.holding(claims[0].lease, NEVER), keeper.holding(claims[1].lease, NEVER):
         keeper.release_all()
-        assert scenario.swept() == {f"a:{job_id}/1" for job_id in jobs}
+        assert scenario.swept_entries() == {f"a:{job_id}/1" for job_id in jobs}
         assert [scenario.attempt(job_id).claims for job_id in jobs] == [0, 0]
-        assert isinstance(scenario.take(jobs[0]), Claim)
+        assert isinstance(scenario.claim(jobs[0]), Claim)
         keeper.release_all()  # nothing is held any more
         assert scenario.refusal(jobs[0]) == ClaimRefused("held")
 
 
 def test_what_is_claimed_during_a_shutdown_is_given_back_too(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     keeper = quiet_keeper(scenario)
     keeper.release_all()
     with keeper.holding(claim.lease, NEVER):
-        assert scenario.swept() == {f"a:{job_id}/1"}
+        assert scenario.swept_entries() == {f"a:{job_id}/1"}
         assert scenario.attempt(job_id).claims == 0
 
 

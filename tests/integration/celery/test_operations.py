@@ -25,7 +25,7 @@ def test_redis_is_killed_while_jobs_run_and_two_beats_sweep(tmp_path: Path) -> N
         wait_for(lambda: fleet.ledger.jobs(state="succeeded"), "the first job to succeed")
         fleet.server.kill(signal.SIGKILL)
         fleet.server.start()
-        views = fleet.finished(ids, seconds=120)
+        views = fleet.wait_until_finished(ids, seconds=120)
         assert {view.state for view in views} == {"succeeded"}
         assert {len(view.attempts) for view in views} == {2}
         assert {len(view.cycles) for view in views} == {1}
@@ -40,7 +40,7 @@ def test_a_retry_overtakes_every_job_that_waits(tmp_path: Path) -> None:
             lambda: all(v.waiting_for for v in fleet.ledger.jobs(limit=500)), "all jobs to wait"
         )
         fleet.ledger.resume("queue:attempt")
-        views = fleet.finished([*probes, *backlog], seconds=120)
+        views = fleet.wait_until_finished([*probes, *backlog], seconds=120)
         starts = sorted(view.attempts[0].started_at or 0.0 for view in views[len(probes) :])
         for view in views[: len(probes)]:
             failed, retried = view.attempts[0].settled_at, view.attempts[1].started_at
@@ -66,7 +66,7 @@ def test_a_worker_told_to_quit_gives_its_attempt_back_at_once(tmp_path: Path) ->
         wait_for(lambda: fleet.holder(job_id) not in (None, quitting), "another worker to have it")
         assert quitting.alive, "it was not the end of the process that gave it back"
         gate.touch()
-        view = fleet.finished([job_id])[0]
+        view = fleet.wait_until_finished([job_id])[0]
         assert view.state == "succeeded"
         assert view.attempts[0].claims == 1
 
@@ -145,7 +145,7 @@ def test_a_worker_refuses_what_its_own_configuration_does_not_allow(strict: Flee
     job = read_job(scripted(GOOD))
     submission = Submission(id=new_id(partitions=1), job=job)
     strict.ledger.accept([submission])
-    view = strict.finished([submission.id])[0]
+    view = strict.wait_until_finished([submission.id])[0]
     assert (view.state, view.reason) == ("escalated", "unsafe_request")
     assert "profile" in (view.detail or "")
 

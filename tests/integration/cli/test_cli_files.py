@@ -167,7 +167,7 @@ def shell() -> Iterator[Shell]:
 def test_what_init_wrote_runs_at_once(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given a host without the local model, when the next commands are run, then it is repaired."""
     monkeypatch.setattr(init, "_local_model", lambda: False)
-    shell.look("init")
+    shell.invoke("init")
     told = shell.read("run", "jobs.yaml")
     assert [each["score"] for each in told["jobs"][0]["attempts"]][1] == 100
     assert told["jobs"][0]["state"] == "succeeded"

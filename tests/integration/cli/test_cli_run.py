@@ -36,7 +36,7 @@ def document(shell: Shell) -> Any:
     """What one run of all jobs printed. One of them cannot be repaired: exit code 1."""
     shell.write("jobs.json", JOBS)
     document = shell.read("run", "jobs.json", "--wait-cycles", code=1)
-    assert shell.nothing_left()
+    assert shell.all_ended()
     return document
 
 
@@ -76,28 +76,28 @@ def test_a_repaired_job_in_the_document(document: Any) -> None:
 
 
 def test_the_jobs_can_be_looked_at_afterwards(shell: Shell, document: Any) -> None:
-    listed = json.loads(shell.look("jobs", "list", "--state", "escalated", "--json").stdout)
+    listed = json.loads(shell.invoke("jobs", "list", "--state", "escalated", "--json").stdout)
     assert [each["name"] for each in listed["jobs"]] == ["stubborn"]
     by_name = shell.read("jobs", "show", "extract_person")
     assert by_name == document["jobs"][0]
-    story = shell.look("jobs", "show", "extract_person", "--diff").stdout
+    story = shell.invoke("jobs", "show", "extract_person", "--diff").stdout
     assert "attempt 1  initial  score 50  schema_invalid $.age" in story
     assert "  +++ attempt 2" in story
     assert "cycle 1 after attempt 1: completed" in story
-    assert "has already ended" in shell.look("jobs", "cancel", "stubborn", code=1).stderr
-    assert shell.nothing_left()
+    assert "has already ended" in shell.invoke("jobs", "cancel", "stubborn", code=1).stderr
+    assert shell.all_ended()
 
 
 def test_a_job_is_found_by_whatever_it_is_called(shell: Shell, document: Any) -> None:
     stubborn = document["jobs"][4]["id"]
     for ref in (stubborn, stubborn[:20], "stubborn-1", "stubborn"):
-        assert stubborn in shell.look("jobs", "show", ref).stdout
-    told = shell.look("jobs", "show", "stuborn", code=2).stderr
+        assert stubborn in shell.invoke("jobs", "show", ref).stdout
+    told = shell.invoke("jobs", "show", "stuborn", code=2).stderr
     assert "no job 'stuborn'; did you mean 'stubborn'?" in told
 
 
 def test_the_report_of_the_same_ledger(shell: Shell, document: Any) -> None:
-    shell.look("report", "immediate-loop", "--output", "report.json")
+    shell.invoke("report", "immediate-loop", "--output", "report.json")
     written = json.loads((shell.folder / "report.json").read_text())
     assert written["causeLabels"] == document["report"]["causeLabels"]
 
@@ -113,7 +113,7 @@ def test_a_successful_run_for_people(shell: Shell, document: Any) -> None:
     assert "lost 0" in shown
     assert "next: mulligan jobs show extract_person --diff · mulligan up" in shown
     assert "\x1b[" not in shown
-    assert shell.nothing_left()
+    assert shell.all_ended()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_successful_run_for_people(shell: Shell, document: Any) -> None:
 def test_nothing_is_started_for_bad_input(content: dict[str, Any], said: str) -> None:
     with new_shell() as shell:
         shell.write("job.json", content)
-        assert said in shell.look("run", "job.json", code=2).stderr
+        assert said in shell.invoke("run", "job.json", code=2).stderr
         assert [path.name for path in shell.folder.iterdir()] == ["job.json"]
 
 
@@ -153,7 +153,7 @@ def test_problems_of_every_stage_are_told_at_once(command: list[str]) -> None:
     with new_shell(MULLIGAN_ALLOW_INLINE="true") as shell:
         shell.write("jobs.yaml", "jobs:\n" + "".join(f"- {json.dumps(each)}\n" for each in jobs))
         shell.write("other.json", {**scripted("x"), "policy": {"max_attempts": 1}})
-        shown = shell.look(*command, "jobs.yaml", "other.json", code=2)
+        shown = shell.invoke(*command, "jobs.yaml", "other.json", code=2)
         told = (shown.stdout + shown.stderr).replace("error: ", "").replace("mulligan: ", "")
         for line in (
             "jobs.yaml:2: jobs[0].budjet: there is no such field; did you mean 'budget'?",
@@ -182,12 +182,12 @@ def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
         out, err = process.communicate(timeout=90)
         assert process.returncode == 130, out + err
         assert "1 unfinished job stays in the ledger" in err
-        assert shell.nothing_left()
+        assert shell.all_ended()
         assert list(copies.glob("mulligan-*")) == []
         gate.touch()
         # The key finds the job again, and it is not run from the start by another id.
         shell.run("run", "slow.json", "--always-zero", timeout=120)
-        listed = json.loads(shell.look("jobs", "list", "--json").stdout)
+        listed = json.loads(shell.invoke("jobs", "list", "--json").stdout)
         assert [each["state"] for each in listed["jobs"]] == ["succeeded"]
 
 
@@ -208,7 +208,7 @@ def test_a_run_starts_its_redis_again_and_goes_on() -> None:
         assert process.returncode == 0, out + err
         assert "the embedded Redis is gone; starting it again" in err
         assert "lost 0" in out
-        assert shell.nothing_left()
+        assert shell.all_ended()
 
 
 def test_nobody_to_run_the_jobs_is_told(redis_url: str) -> None:
@@ -248,4 +248,4 @@ def test_a_timeout_is_told_and_cleans_up() -> None:
         told = shell.run("run", "slow.json", "--timeout", "1", code=1)
         assert "not finished within 1 s" in told.stderr
         assert "lost 0 · unfinished 1" in told.stdout
-        assert shell.nothing_left()
+        assert shell.all_ended()

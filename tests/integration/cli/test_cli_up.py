@@ -63,62 +63,62 @@ def up() -> Iterator[Up]:
 
 def test_submit_and_wait(up: Up) -> None:
     up.shell.write("two.json", [scripted(WRONG_TYPE, GOOD), scripted(GOOD, task_type="plain")])
-    shown = up.shell.look("submit", "two.json", "--wait").stdout
+    shown = up.shell.invoke("submit", "two.json", "--wait").stdout
     assert "first try 1/2 → after repair 2/2" in shown
     up.shell.write("bad.json", scripted("no", task_type="stubborn"))
-    told = json.loads(up.shell.look("submit", "bad.json", "--wait", "--json", code=1).stdout)
+    told = json.loads(up.shell.invoke("submit", "bad.json", "--wait", "--json", code=1).stdout)
     assert told["jobs"][0]["reason"] == "repeated_failure"
 
 
 def test_submit_prints_ids_and_a_key_is_one_job(up: Up) -> None:
     up.shell.write("key.json", scripted(GOOD, idempotency_key="only-once"))
-    first = json.loads(up.shell.look("submit", "key.json", "--json").stdout)["jobs"][0]
-    again = json.loads(up.shell.look("submit", "key.json", "--json").stdout)["jobs"][0]
+    first = json.loads(up.shell.invoke("submit", "key.json", "--json").stdout)["jobs"][0]
+    again = json.loads(up.shell.invoke("submit", "key.json", "--json").stdout)["jobs"][0]
     assert (first["id"], first["status"]) == (again["id"], "accepted")
     assert again["status"] == "seen"
     up.shell.write("other.json", scripted("other", idempotency_key="only-once"))
-    told = up.shell.look("submit", "other.json", code=2).stderr
+    told = up.shell.invoke("submit", "other.json", code=2).stderr
     assert "other.json:1: idempotency_key: 'only-once' was used for another job" in told
-    assert first["id"] in up.shell.look("jobs", "show", "only-once").stdout
+    assert first["id"] in up.shell.invoke("jobs", "show", "only-once").stdout
 
 
 def test_run_uses_the_workers_that_are_there(up: Up) -> None:
     up.shell.write("bad.json", scripted("no", task_type="stubborn"))
     before = {process.pid for process in up.shell.processes()}
-    up.shell.look("run", "bad.json", code=1)
-    up.shell.look("run", "bad.json", "--always-zero")
+    up.shell.invoke("run", "bad.json", code=1)
+    up.shell.invoke("run", "bad.json", "--always-zero")
     assert {process.pid for process in up.shell.processes()} == before
 
 
 def test_a_pause_holds_jobs_back(up: Up) -> None:
-    up.shell.look("queue", "pause", "task_type:held")
+    up.shell.invoke("queue", "pause", "task_type:held")
     up.shell.write("held.json", scripted(GOOD, task_type="held"))
-    up.shell.look("submit", "held.json")
+    up.shell.invoke("submit", "held.json")
     wait_for(lambda: _state(up.shell, "held") == "waiting", "the job to meet the pause")
-    listed = json.loads(up.shell.look("queue", "list", "--json").stdout)
+    listed = json.loads(up.shell.invoke("queue", "list", "--json").stdout)
     assert listed["paused"] == ["task_type:held"]
     assert set(listed["queues"]) >= {"repair", "attempt", "verify"}
-    up.shell.look("queue", "resume", "task_type:held")
+    up.shell.invoke("queue", "resume", "task_type:held")
     wait_for(lambda: _state(up.shell, "held") == "succeeded", "the job to go on")
 
 
 def _state(shell: Shell, name: str) -> Any:
-    return json.loads(shell.look("jobs", "show", name, "--json").stdout)["state"]
+    return json.loads(shell.invoke("jobs", "show", name, "--json").stdout)["state"]
 
 
 def test_cancel(up: Up) -> None:
-    up.shell.look("queue", "pause", "task_type:unwanted")
+    up.shell.invoke("queue", "pause", "task_type:unwanted")
     up.shell.write("unwanted.json", scripted(GOOD, task_type="unwanted"))
-    up.shell.look("submit", "unwanted.json")
-    assert ") cancelled" in up.shell.look("jobs", "cancel", "unwanted").stdout
+    up.shell.invoke("submit", "unwanted.json")
+    assert ") cancelled" in up.shell.invoke("jobs", "cancel", "unwanted").stdout
     assert _state(up.shell, "unwanted") == "cancelled"
-    up.shell.look("queue", "resume", "task_type:unwanted")
+    up.shell.invoke("queue", "resume", "task_type:unwanted")
 
 
 def test_watch_follows_a_job_to_its_end(up: Up) -> None:
     up.shell.write("slow.json", scripted({"text": GOOD, "delay": 6}, task_type="slow"))
-    up.shell.look("submit", "slow.json")
-    lines = up.shell.look("jobs", "watch", "slow", "--json").stdout.splitlines()
+    up.shell.invoke("submit", "slow.json")
+    lines = up.shell.invoke("jobs", "watch", "slow", "--json").stdout.splitlines()
     last = json.loads(lines[-1])
     assert (last["type"], last["state"]) == ("job", "succeeded")
 
@@ -130,11 +130,11 @@ def test_inline_runners_are_refused_where_they_are_not_allowed(up: Up) -> None:
 
 
 def test_a_second_up_is_refused(up: Up) -> None:
-    assert "already up" in up.shell.look("up", code=2).stderr
+    assert "already up" in up.shell.invoke("up", code=2).stderr
 
 
 def test_doctor_finds_all_in_order(up: Up) -> None:
-    told = json.loads(up.shell.look("doctor", "--json").stdout)
+    told = json.loads(up.shell.invoke("doctor", "--json").stdout)
     found = {check["name"]: check["status"] for check in told["checks"]}
     assert {"ledger", "persistence", "eviction", "sweep", "workers", "queues"} <= found.keys()
     assert set(found.values()) == {"ok"}
@@ -187,7 +187,7 @@ def test_a_killed_worker_is_restarted(up: Up) -> None:
     up.hears("attempt was killed by signal 9; restarting it in")
     up.hears("attempt restarted")
     up.shell.write("after.json", scripted(GOOD, task_type="after"))
-    up.shell.look("submit", "after.json", "--wait", "--timeout", "60")
+    up.shell.invoke("submit", "after.json", "--wait", "--timeout", "60")
     assert up.worker("attempt").pid != killed.pid
 
 
@@ -199,5 +199,5 @@ def test_sigterm_stops_everything(up: Up) -> None:
     except subprocess.TimeoutExpired:
         pytest.fail(f"it did not stop: {up.text}")
     assert code == 0
-    assert up.shell.nothing_left()
+    assert up.shell.all_ended()
     up.hears("stopped; the jobs are in the ledger", seconds=5)

@@ -46,14 +46,14 @@ def escalate(
     ids = []
     for _ in range(count):
         job_id = scenario.submit(**fields)
-        claim = scenario.take(job_id)
+        claim = scenario.claim(job_id)
         scenario.settle(claim, escalates(claim, group_signature=group_signature))
         ids.append(f"{job_id}:1")
     return ids
 
 
 def read(shell: Shell, *argv: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(shell.look("escalations", *argv, "--json").stdout)
+    found: dict[str, Any] = json.loads(shell.invoke("escalations", *argv, "--json").stdout)
     return found
 
 
@@ -79,7 +79,7 @@ def test_forty_jobs_alike_are_queued_again_with_other_words_and_succeed(fleet: F
     with new_shell(MULLIGAN_BROKER_URL=fleet.server.url, NO_COLOR="1") as shell:
         wrong_twice = scripted(WRONG_TYPE, WRONG_TYPE, GOOD, policy={"max_attempts": 2})
         ids = fleet.submit(*([wrong_twice] * 40))
-        assert {view.state for view in fleet.finished(ids)} == {"escalated"}
+        assert {view.state for view in fleet.wait_until_finished(ids)} == {"escalated"}
 
         (row,) = read(shell, "list")["groups"]
         assert (row["open"], row["total"]) == (40, 40)
@@ -90,12 +90,12 @@ def test_forty_jobs_alike_are_queued_again_with_other_words_and_succeed(fleet: F
 
         argv = ["requeue", "--signature", signature, "--by", "ann"]
         argv += ["--prompt-file", shell.write("better.txt", ALICE), "--note", "asked for a number"]
-        refused = shell.look("escalations", *argv, code=2)
+        refused = shell.invoke("escalations", *argv, code=2)
         assert "No terminal to confirm on. Pass --yes" in refused.stderr
         told = read(shell, *argv, "--yes")
         assert (told["done"], told["failed"], told["state"]) == (40, 0, "done")
 
-        views = fleet.finished(ids)
+        views = fleet.wait_until_finished(ids)
         assert {view.state for view in views} == {"succeeded"}
         assert all(ALICE in (view.attempts[2].plan.prompt or "") for view in views)
         detail = read(shell, "show", signature, "--limit", "100")
@@ -110,7 +110,7 @@ def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
     scenario = Scenario(fleet.ledger, fleet.services.settings)
     jobs = [scenario.submit(runner={"kind": "scripted", "answers": ["{}"]}) for _ in range(60)]
     for job_id in jobs:
-        claim = scenario.take(job_id)
+        claim = scenario.claim(job_id)
         scenario.settle(claim, escalates(claim, group_signature=ALIKE))
     bulks = fleet.ledger.bulk_actions
     action, which = EndAction(how="requeued", by="ann"), EscalationFilter(signature=ALIKE)
@@ -122,7 +122,7 @@ def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
         return found is not None and (found.state, found.done) == ("done", 60)
 
     wait_for(over, "the control worker")
-    assert {view.state for view in fleet.finished(jobs)} == {"succeeded"}
+    assert {view.state for view in fleet.wait_until_finished(jobs)} == {"succeeded"}
 
 
 # -- without any worker ----------------------------------------------------------------------------
@@ -132,20 +132,20 @@ def test_with_no_worker_it_does_the_work_itself_and_publishes(
     shell: Shell, scenario: Scenario, settings: Callable[..., Settings]
 ) -> None:
     escalate(scenario, 45)
-    said = shell.look("escalations", "requeue", "--signature", ALIKE, "--yes", "--by", "ann")
+    said = shell.invoke("escalations", "requeue", "--signature", ALIKE, "--yes", "--by", "ann")
     assert said.stdout == "45 jobs requeued by ann\n"
     assert open_of(scenario) == 0
     assert depths(create_app(settings()), ["attempt"])["attempt"] == 45
-    assert "no open escalations match" in shell.look(
+    assert "no open escalations match" in shell.invoke(
         "escalations", "requeue", "--signature", ALIKE, "--yes"
     ).stdout  # fmt: skip
 
 
 def test_the_list_is_short_and_says_what_to_do_next(shell: Shell, scenario: Scenario) -> None:
-    assert "no open escalations" in shell.look("escalations", "list").stdout
+    assert "no open escalations" in shell.invoke("escalations", "list").stdout
     escalate(scenario, 3)
     escalate(scenario, 1, group_signature=None, task_type="translate")
-    lines = shell.look("escalations", "list").stdout.splitlines()
+    lines = shell.invoke("escalations", "list").stdout.splitlines()
     assert [line.rpartition(", ")[0].split() for line in lines[:4:2]] == [
         ["1", "open", "reason:max_attempts", "max_attempts"],
         ["3", "open", ALIKE, "json_invalid:", "max_attempts"],
@@ -159,27 +159,29 @@ def test_the_list_is_short_and_says_what_to_do_next(shell: Shell, scenario: Scen
 
 def test_show_tells_who_ended_what_and_which_is_open(shell: Shell, scenario: Scenario) -> None:
     ids = escalate(scenario, 2)
-    shell.look("escalations", "resolve", "--id", ids[0], "--note", "bad key", "--by", "bo", "--yes")
-    text = shell.look("escalations", "show", ALIKE).stdout
+    shell.invoke(
+        "escalations", "resolve", "--id", ids[0], "--note", "bad key", "--by", "bo", "--yes"
+    )
+    text = shell.invoke("escalations", "show", ALIKE).stdout
     assert "1 open of 2" in text
     line = rf"^{ids[0]}  extract  [\d.]+ m?s ago  resolved by bo, [\d.]+ m?s ago: bad key$"
     assert re.search(line, text, re.MULTILINE)
     assert f"mulligan escalations requeue --signature {ALIKE} --dry-run" in text
     assert "runbook" in text
-    only = shell.look("escalations", "show", ALIKE, "--open").stdout
+    only = shell.invoke("escalations", "show", ALIKE, "--open").stdout
     assert ids[0] not in only
 
 
 def test_filters_choose_and_a_dry_run_changes_nothing(shell: Shell, scenario: Scenario) -> None:
     escalate(scenario, 25)
     escalate(scenario, 2, task_type="translate")
-    text = shell.look("escalations", "cancel", "--reason", "max_attempts", "--dry-run").stdout
+    text = shell.invoke("escalations", "cancel", "--reason", "max_attempts", "--dry-run").stdout
     assert "and 7 more" in text
     assert "this would cancel 27 jobs; nothing was changed" in text
     assert open_of(scenario) == 27
-    shell.look("escalations", "cancel", "--task-type", "translate", "--yes")
+    shell.invoke("escalations", "cancel", "--task-type", "translate", "--yes")
     assert open_of(scenario) == 25
-    nothing = shell.look("escalations", "resolve", "--older-than", "1h", "--dry-run").stdout
+    nothing = shell.invoke("escalations", "resolve", "--older-than", "1h", "--dry-run").stdout
     assert "no open escalations match" in nothing
 
 
@@ -188,18 +190,18 @@ def test_what_could_not_be_requeued_is_told_and_can_be_resolved(
 ) -> None:
     gone, _ = escalate(scenario, 2)
     ledger.calls.run("DEL", f"mulligan:{{p00}}:job:{gone.partition(':')[0]}")
-    told = shell.look("escalations", "requeue", "--signature", ALIKE, "--yes", code=1)
+    told = shell.invoke("escalations", "requeue", "--signature", ALIKE, "--yes", code=1)
     assert "1 job requeued" in told.stdout
     assert f"{gone}: the job is no longer kept" in told.stderr
-    shell.look("escalations", "resolve", "--id", gone, "--yes")
+    shell.invoke("escalations", "resolve", "--id", gone, "--yes")
     assert open_of(scenario) == 0
 
 
 def test_muting_and_lifting_it(shell: Shell, scenario: Scenario) -> None:
     escalate(scenario)
-    assert "muted for 2h" in shell.look("escalations", "mute", ALIKE, "--for", "2h").stdout
-    assert "muted" in shell.look("escalations", "list").stdout
-    assert "unmuted" in shell.look("escalations", "mute", ALIKE, "--off").stdout
+    assert "muted for 2h" in shell.invoke("escalations", "mute", ALIKE, "--for", "2h").stdout
+    assert "muted" in shell.invoke("escalations", "list").stdout
+    assert "unmuted" in shell.invoke("escalations", "mute", ALIKE, "--off").stdout
     group = scenario.ledger.group(ALIKE)
     assert group is not None
     assert group.muted_until is None
@@ -219,7 +221,7 @@ def test_muting_and_lifting_it(shell: Shell, scenario: Scenario) -> None:
 def test_bad_input_is_one_line_that_says_what_to_do(
     shell: Shell, argv: list[str], said: str
 ) -> None:
-    result = shell.look("escalations", *argv, code=2)
+    result = shell.invoke("escalations", *argv, code=2)
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
 

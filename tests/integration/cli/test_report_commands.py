@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.finished_jobs import jobs_ran
+from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import SettingsMaker
 from typer.testing import CliRunner
@@ -40,7 +40,7 @@ FULL = "Zusammenfassung | <script>alert(1)</script>"
 @pytest.fixture
 def ran(settings: SettingsMaker, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repaired job and an escalated one; nobody has folded."""
-    jobs_ran(
+    run_jobs(
         open_context(settings(allow_inline=True)),
         scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme"}),
         scripted("no", task_type="other"),
@@ -127,7 +127,7 @@ def test_money_that_is_missing_says_why(
     money: str,
     repairs: str,
 ) -> None:
-    jobs_ran(open_context(settings(allow_inline=True)), scripted(answer))
+    run_jobs(open_context(settings(allow_inline=True)), scripted(answer))
     monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
     monkeypatch.setenv("MULLIGAN_PRICES", prices)
     text = told("cost", "--by", "runner", "--markdown")

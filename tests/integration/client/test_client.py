@@ -19,7 +19,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 from support.cli_process import Shell, new_shell
 from support.client_models import Person
-from support.console_server import Served, new_token, served
+from support.console_server import RunningConsole, new_token, running_console
 from support.fleet import Fleet, running_fleet
 from support.jobs import GOOD, SCHEMA, WRONG_TYPE, failure_of
 
@@ -50,9 +50,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.fixture(scope="module")
-def console(fleet: Fleet) -> Iterator[Served]:
+def console(fleet: Fleet) -> Iterator[RunningConsole]:
     own = {"allow_inline": True, "model_modules": ["support.client_models"], "rate_limit": 100_000}
-    with served(Settings(broker_url=fleet.server.url, home=fleet.folder, **own)) as running:
+    with running_console(
+        Settings(broker_url=fleet.server.url, home=fleet.folder, **own)
+    ) as running:
         yield running
 
 
@@ -65,7 +67,7 @@ def settings(
         fleet: Fleet = request.getfixturevalue("fleet")
         return {"broker_url": fleet.server.url, "model_modules": ["support.client_models"]}
     if request.param == "http":
-        console: Served = request.getfixturevalue("console")
+        console: RunningConsole = request.getfixturevalue("console")
         token = new_token(console.context, role="producer")
         return {"url": console.url, "token": token, "model_modules": ["support.client_models"]}
     home = tmp_path_factory.mktemp("home")
@@ -439,7 +441,7 @@ def test_a_key_that_is_taken_meanwhile_leaves_the_handles_of_the_others(
 
 
 def test_what_earlier_requests_stored_is_told_over_http(
-    console: Served, key: str, monkeypatch: pytest.MonkeyPatch
+    console: RunningConsole, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_backend, "_JOBS", 2)
     token = new_token(console.context, role="producer")
@@ -521,10 +523,10 @@ def test_a_process_that_ends_without_closing_leaves_nothing_and_loses_nothing(en
     with new_shell(MULLIGAN_REPUBLISH_AFTER="1", MULLIGAN_LEASE="1") as shell:
         ids = python(shell, _LEAVES + end).split()
         assert len(ids) == 3
-        assert shell.nothing_left()
+        assert shell.all_ended()
         assert python(shell, _GOES_ON, *ids).split() == ["succeeded"] * 3
-        assert shell.nothing_left()
-        assert ids[1] in shell.look("jobs", "show", ids[1]).stdout
+        assert shell.all_ended()
+        assert ids[1] in shell.invoke("jobs", "show", ids[1]).stdout
 
 
 def python(shell: Shell, code: str, *argv: str) -> str:

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import psutil
 import pytest
-from support.console_server import served
+from support.console_server import running_console
 from support.fleet import Fleet, running_fleet
 from support.redis_server import RedisServer
 from support.waiting import wait_for
@@ -232,7 +232,7 @@ def test_08_on_done(gallery: Path, fleet: Fleet) -> None:
 def test_09_over_http(gallery: Path, fleet: Fleet) -> None:
     runners = tomllib.loads((gallery / "08_on_done" / "mulligan.toml").read_text())["runners"]
     own = Settings(broker_url=fleet.server.url, home=fleet.folder, runners=runners)
-    with served(own) as console:
+    with running_console(own) as console:
         environment = {"CONSOLE_URL": console.url}
         said = run("09_over_http.py", cwd=gallery, environment=environment)
     assert re.fullmatch(r"attempt 1: score \d+\nattempt 2: score 100\nWe are sorry: .*\n", said)

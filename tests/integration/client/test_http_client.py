@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.console_server import Served, new_token, served
+from support.console_server import RunningConsole, new_token, running_console
 from support.doubles import ManualClock
 from support.jobs import GOOD
 from support.waiting import wait_for
@@ -146,14 +146,14 @@ def stub() -> Iterator[Callable[..., Stub]]:
 
 
 @pytest.fixture
-def console(settings: Callable[..., Settings]) -> Iterator[Served]:
+def console(settings: Callable[..., Settings]) -> Iterator[RunningConsole]:
     """A console without workers: what happens to jobs, tests do by its ledger."""
-    with served(settings(allow_inline=True, rate_limit=100_000)) as running:
+    with running_console(settings(allow_inline=True, rate_limit=100_000)) as running:
         yield running
 
 
 @pytest.fixture
-def line(console: Served) -> Iterator[Line]:
+def line(console: RunningConsole) -> Iterator[Line]:
     line = Line(console.url)
     yield line
     line.close()
@@ -175,7 +175,7 @@ def never_silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_submission_whose_answer_got_lost_is_repeated_and_makes_no_second_job(
-    client: Client, line: Line, console: Served
+    client: Client, line: Line, console: RunningConsole
 ) -> None:
     line.losing = 1
     handle = client.submit("x", **JOB)
@@ -191,7 +191,7 @@ def test_a_submission_whose_answer_got_lost_is_repeated_and_makes_no_second_job(
 
 @pytest.mark.usefixtures("never_silent")
 def test_a_job_that_ends_while_the_line_is_down_is_not_waited_for_in_vain(
-    client: Client, line: Line, console: Served
+    client: Client, line: Line, console: RunningConsole
 ) -> None:
     """Given a listener that has heard nothing yet: the stream's first words are its place."""
     handle = client.submit("x", **JOB)
@@ -207,7 +207,7 @@ def test_a_job_that_ends_while_the_line_is_down_is_not_waited_for_in_vain(
 
 @pytest.mark.usefixtures("never_silent")
 def test_a_listener_resumes_where_it_was(
-    client: Client, line: Line, console: Served, monkeypatch: pytest.MonkeyPatch
+    client: Client, line: Line, console: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given one that has heard something, when the line breaks, then it asks about no job."""
     first, second = client.submit_many(["a", "b"], **JOB)
@@ -225,7 +225,7 @@ def test_a_listener_resumes_where_it_was(
 
 
 def test_watching_goes_on_after_a_cut_and_tells_nothing_twice(
-    client: Client, line: Line, console: Served
+    client: Client, line: Line, console: RunningConsole
 ) -> None:
     handle = client.submit("x", **JOB)
     events = client.watch(handle)
@@ -237,7 +237,7 @@ def test_watching_goes_on_after_a_cut_and_tells_nothing_twice(
 
 
 def test_watching_ends_if_the_events_are_gone(
-    client: Client, console: Served, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+    client: Client, console: RunningConsole, redis_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mulligan.workers.backends.follow.LAST_EVENTS", 0.0)
     handle = client.submit("x", **JOB)
@@ -247,7 +247,9 @@ def test_watching_ends_if_the_events_are_gone(
     assert list(client.watch(handle)) == []
 
 
-def test_a_closed_client_leaves_no_listener_and_no_thread(client: Client, console: Served) -> None:
+def test_a_closed_client_leaves_no_listener_and_no_thread(
+    client: Client, console: RunningConsole
+) -> None:
     others = set(threading.enumerate())  # of tests that ran before in this process
     handle = client.submit("x", **JOB)
     (ended,) = client.completion_futures([handle])
@@ -269,7 +271,7 @@ def test_a_closed_client_leaves_no_listener_and_no_thread(client: Client, consol
     )
 
 
-def test_many_are_asked_about_at_once(client: Client, line: Line, console: Served) -> None:
+def test_many_are_asked_about_at_once(client: Client, line: Line, console: RunningConsole) -> None:
     """Two hundred and fifty unfinished jobs take three questions, and not one for each."""
     handles = client.submit_many(["x"] * 250, **JOB)
     console.context.ledger.cancel(handles[7].id)
@@ -293,7 +295,7 @@ def test_many_are_asked_about_at_once(client: Client, line: Line, console: Serve
 # -- what is told of a job -------------------------------------------------------------------------
 
 
-def test_a_job_is_told_whole(console: Served) -> None:
+def test_a_job_is_told_whole(console: RunningConsole) -> None:
     """What the console tells is what the ledger has, attempt by attempt."""
     wrong, more = '{"name": 7}', {"text": GOOD, "usage": {"total_tokens": 9}}
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -409,7 +411,7 @@ def test_what_an_answer_means(
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-def test_tokens(console: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens(console: RunningConsole, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = new_token(console.context, role="producer", tenant="acme")
     ops = new_token(console.context, role="ops")
     with pytest.raises(MulliganError, match=r"wants a token: give Client\(token=…\) or set MULL"):
@@ -465,7 +467,7 @@ def test_the_readme_s_curl_works(settings: Callable[..., Settings]) -> None:
     block = page.partition("```bash\ncurl ")[2].partition("```")[0]
     submit, show = (shlex.split(f"curl {each}") for each in block.split("\ncurl "))
     own = settings(runners={"small": {"kind": "scripted", "answers": ["{}"]}})
-    with served(own) as console, console.client() as http:
+    with running_console(own) as console, console.client() as http:
         body, as_json = submit[submit.index("--json") + 1], {"Content-Type": "application/json"}
         answer = http.post(urlsplit(submit[1]).path, content=body, headers=as_json)
         assert answer.status_code == 202, answer.text
@@ -499,7 +501,7 @@ def test_a_proxy_is_for_what_is_elsewhere(
 # -- what is handed in -----------------------------------------------------------------------------
 
 
-def test_files_stay_where_they_are(console: Served) -> None:
+def test_files_stay_where_they_are(console: RunningConsole) -> None:
     with Client(console.url) as client:
         with pytest.raises(BadInput, match=r"^workspace\.path: files are not sent over HTTP"):
             client.submit("x", workspace=".", **JOB)
@@ -509,7 +511,7 @@ def test_files_stay_where_they_are(console: Served) -> None:
 
 
 def test_a_problem_is_told_by_its_place_among_all(
-    console: Served, monkeypatch: pytest.MonkeyPatch
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many requests they take: here one for each job or two."""
     monkeypatch.setattr(http_backend, "_BYTES", 500)

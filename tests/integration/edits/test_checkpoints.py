@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.file_trees import Snapshot, change, die, git, in_child, snapshot, write_files
-from support.waiting import until
+from support.waiting import wait_for
 
 from mulligan.tasks.ports.appliers import EditConflict, EditRefused, FileChange
 from mulligan.tasks.ports.errors import BadInput
@@ -555,13 +555,13 @@ def test_the_loser_is_told_who_holds_the_tree_until_it_is_dead(
     def hold() -> None:
         with EditedTree(root, tmp_path / "home").held("long-one"):
             holding.touch()
-            until(release.exists)
+            wait_for(release.exists)
             die()
 
     child = os.fork()
     if not child:
         os._exit(in_child(hold))
-    until(holding.exists)
+    wait_for(holding.exists)
     with pytest.raises(TreeBusy, match=r"held by session long-one \(process \d+ on ") as refused:
         edit(tree, "e1", change(root, "f", b"x\n"))
     assert refused.value.holder is not None

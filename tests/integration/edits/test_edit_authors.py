@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.ledger_scenario import SettingsMaker
-from support.waiting import until
+from support.waiting import wait_for
 
 from mulligan.policies.edits.edit import AutonomyMode, EditPlan
 from mulligan.policies.edits.feedback import failure_of
@@ -67,7 +67,7 @@ def author(stack: LocalStack, **changes: Any) -> str:
         view = stack.ledger.job(accepted.id)
         return view is not None and view.state == "succeeded"
 
-    until(ended, timeout=60)
+    wait_for(ended)
     return accepted.id
 
 

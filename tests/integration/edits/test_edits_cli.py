@@ -68,7 +68,7 @@ def text(shell: Shell) -> str:
 
 def run(shell: Shell, name: str, *options: str, code: int = 0) -> Any:
     argv = ("edits", "run", name, "--root", "root", *options)
-    return shell.look(*argv, code=code)
+    return shell.invoke(*argv, code=code)
 
 
 # -- the story -------------------------------------------------------------------------------------
@@ -97,26 +97,26 @@ def test_kept_rejected_reviewed_and_rolled_back(shell: Shell) -> None:
     assert document["outcomes"][1]["cluster_deltas"] == {"main": -0.6}
     assert text(shell) == "good"
 
-    assert "k3  delete_file a.txt: pending_review" in shell.look("edits", "review", "list").output
-    shown = shell.look("edits", "review", "show", "k3").output
+    assert "k3  delete_file a.txt: pending_review" in shell.invoke("edits", "review", "list").output
+    shown = shell.invoke("edits", "review", "show", "k3").output
     assert "-good" in shown
     assert "mulligan edits review approve story/k3" in shown
     # Without a.txt nothing scores: the gate says no, also to what a person approved.
-    approved = shell.look("edits", "review", "approve", "k3", "--by", "ada", code=1)
+    approved = shell.invoke("edits", "review", "approve", "k3", "--by", "ada", code=1)
     assert "rejected_by_gate (regression)" in approved.output
     assert text(shell) == "good"
 
-    history = json.loads(shell.look("edits", "history", "--session", "story", "--json").stdout)
+    history = json.loads(shell.invoke("edits", "history", "--session", "story", "--json").stdout)
     assert [delta["edit_id"] for delta in history["deltas"]] == ["k3", "k2", "k1"]
-    assert "story/k1" in shell.look("edits", "report", "--session", "story").output
-    shell.look("edits", "report", "--html", "report.html", "--cluster", "main")
+    assert "story/k1" in shell.invoke("edits", "report", "--session", "story").output
+    shell.invoke("edits", "report", "--html", "report.html", "--cluster", "main")
     page = (shell.folder / "report.html").read_text()
     assert page.count("<rect") >= 3
     assert "story/k2" in page
 
-    assert "rolled back, 1 file" in shell.look("edits", "rollback", "story").output
+    assert "rolled back, 1 file" in shell.invoke("edits", "rollback", "story").output
     assert text(shell) == "start"
-    again = shell.look("edits", "rollback", "story/k1").output
+    again = shell.invoke("edits", "rollback", "story/k1").output
     assert "nothing to roll back" in again
 
 
@@ -137,7 +137,7 @@ def test_without_a_suite_nothing_is_applied_unless_the_plan_or_a_person_allows_i
     name = plan(shell, "bare", edit("b1", "good"), benchmark={})
     assert "b1  write_file a.txt: pending_review (no_scorer)" in run(shell, name).output
     assert text(shell) == "start"
-    assert "applied (ungated)" in shell.look("edits", "review", "approve", "b1").output
+    assert "applied (ungated)" in shell.invoke("edits", "review", "approve", "b1").output
     assert text(shell) == "good"
     name = plan(shell, "allowed", edit("a1", "bad"), benchmark={"policy": "allow"})
     assert "a1  write_file a.txt: applied (ungated)" in run(shell, name).output
@@ -147,24 +147,24 @@ def test_without_a_suite_nothing_is_applied_unless_the_plan_or_a_person_allows_i
 def test_rejecting_needs_a_reason_that_stays_on_record(shell: Shell) -> None:
     name = plan(shell, "no", edit("n1", "good"))
     run(shell, name, "--mode", "manual")
-    shell.look("edits", "review", "reject", "n1", code=2)
-    told = shell.look("edits", "review", "reject", "n1", "--note", " ", code=2).output
+    shell.invoke("edits", "review", "reject", "n1", code=2)
+    told = shell.invoke("edits", "review", "reject", "n1", "--note", " ", code=2).output
     assert "note: say why it is rejected" in told
     argv = ("edits", "review", "reject", "n1", "--note", "too broad", "--by", "ada", "--json")
-    (outcome,) = json.loads(shell.look(*argv).stdout)["outcomes"]
+    (outcome,) = json.loads(shell.invoke(*argv).stdout)["outcomes"]
     assert (outcome["status"], outcome["error"]) == ("rejected_by_user", "too broad")
     assert text(shell) == "start"
-    refused = shell.look("edits", "review", "approve", "n1", code=2).output
+    refused = shell.invoke("edits", "review", "approve", "n1", code=2).output
     assert "edit n1 of session no is rejected_by_user (rejected)" in refused
 
 
 def test_an_id_in_two_sessions_has_to_be_said_with_its_session(shell: Shell) -> None:
     for session in ("left", "right"):
         run(shell, plan(shell, session, edit("both", "good")), "--mode", "manual")
-    told = shell.look("edits", "review", "approve", "both", code=2).output
+    told = shell.invoke("edits", "review", "approve", "both", code=2).output
     assert "choose one, such as right/both" in told
-    shell.look("edits", "review", "reject", "left/both", "--note", "no")
-    assert "applied (kept)" in shell.look("edits", "review", "approve", "right/both").output
+    shell.invoke("edits", "review", "reject", "left/both", "--note", "no")
+    assert "applied (kept)" in shell.invoke("edits", "review", "approve", "right/both").output
 
 
 def test_how_a_place_was_found_is_told_everywhere(shell: Shell) -> None:
@@ -188,8 +188,8 @@ def test_how_a_place_was_found_is_told_everywhere(shell: Shell) -> None:
     (outcome,) = json.loads(run(shell, name, "--json").stdout)["outcomes"]
     assert outcome["status"] == "applied"
     assert outcome["notes"][0].startswith("b.txt: ")
-    assert "note: b.txt: " in shell.look("edits", "review", "show", "loose/f2").output
-    assert "note: a.txt: " in shell.look("edits", "history", "--session", "tolerant").output
+    assert "note: b.txt: " in shell.invoke("edits", "review", "show", "loose/f2").output
+    assert "note: a.txt: " in shell.invoke("edits", "history", "--session", "tolerant").output
     (root / "b.txt").unlink()
 
 
@@ -248,7 +248,7 @@ def test_an_operation_that_nobody_knows_is_skipped_with_a_hint(shell: Shell) -> 
     told = run(shell, plan(shell, "typo2", wrong), "--mode", "tiered").output
     assert "pending_review (review_tier)" in told
     assert "note: op wirte_file not implemented in v1" in told
-    assert "skipped (unsupported)" in shell.look("edits", "review", "approve", "typo2/t1").output
+    assert "skipped (unsupported)" in shell.invoke("edits", "review", "approve", "typo2/t1").output
 
 
 def test_problems_of_a_plan_and_of_its_suite_are_told_at_once(shell: Shell) -> None:
@@ -292,10 +292,10 @@ def test_names_that_do_not_exist_are_refused_with_where_to_look(shell: Shell) ->
         ("resume", "nobody"),
         ("review", "list", "--session", "nobody"),
     ):
-        told = shell.look("edits", *argv, code=2).output
+        told = shell.invoke("edits", *argv, code=2).output
         assert "'nobody'" in told, argv
         assert "mulligan edits review list --all" in told, argv
-    missing = shell.look("edits", "run", "any.json", "--root", "nowhere", code=2).output
+    missing = shell.invoke("edits", "run", "any.json", "--root", "nowhere", code=2).output
     assert "nowhere: is not a folder" in missing
 
 
@@ -316,7 +316,7 @@ def test_a_plan_that_is_left_to_a_worker_is_not_worked_on_here(shell: Shell) -> 
         shell.environment["MULLIGAN_ALLOW_INLINE"] = "true"
         assert "session queued: queued for the edit worker on" in run(shell, name, "--queue").output
         assert text(shell) == "start"
-        assert "rolled back" in shell.look("edits", "rollback", "queued", "--json").output
+        assert "rolled back" in shell.invoke("edits", "rollback", "queued", "--json").output
     finally:
         shell.environment = {}
 
@@ -341,7 +341,7 @@ def test_a_tree_is_rolled_back_by_its_own_journal() -> None:
             assert execute_edits(edits=[made], ctx=ctx, autonomy_mode="auto")[0].status == "applied"
 
         def rolled(*argv: str, code: int = 0) -> str:
-            told = shell.look("edits", "rollback", "--root", "tree", *argv, code=code).output
+            told = shell.invoke("edits", "rollback", "--root", "tree", *argv, code=code).output
             return f"{(root / 'a.txt').read_text().strip()} {told}"
 
         listed = rolled()
@@ -358,8 +358,8 @@ def test_a_tree_is_rolled_back_by_its_own_journal() -> None:
         assert "cannot be combined with a name" in rolled("s1", "--to", "1", code=2)
         assert "cannot be used with --root" in rolled("s1", "--note", "x", code=2)
     with new_shell() as shell:
-        assert "needs --root" in shell.look("edits", "rollback", "--to", "1", code=2).output
-        assert "name an edit or a session" in shell.look("edits", "rollback", code=2).output
+        assert "needs --root" in shell.invoke("edits", "rollback", "--to", "1", code=2).output
+        assert "name an edit or a session" in shell.invoke("edits", "rollback", code=2).output
 
 
 # -- a process that is killed ----------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_a_killed_run_is_resumed_or_rolled_back_and_holds_up_others_until_then(
     told = run(shell, "next.json", code=1).output
     assert "session killed is at work on it" in told
     assert "mulligan edits rollback killed" in told
-    rolled = shell.look("edits", "rollback", "killed", "--json").stdout
+    rolled = shell.invoke("edits", "rollback", "killed", "--json").stdout
     assert [o["status"] for o in json.loads(rolled)["outcomes"]] == [
         "rolled_back", "rolled_back", "rejected_by_user",
     ]  # fmt: skip
@@ -431,11 +431,13 @@ def test_the_job_that_wrote_a_plan_is_asked_again(shell: Shell) -> None:
     redis = EmbeddedRedis(shell.folder / ".mulligan")
     shell.environment = {"MULLIGAN_BROKER_URL": redis.url, "MULLIGAN_ALLOW_INLINE": "true"}
     try:
-        (sent,) = json.loads(shell.look("submit", "author.json", "--json").stdout)["jobs"]
+        (sent,) = json.loads(shell.invoke("submit", "author.json", "--json").stdout)["jobs"]
         name = plan(shell, "written", edit("w1", "bad"), author=sent["id"])
         told = run(shell, name, code=1).output
         assert f"job {sent['id']} wrote the plan: job " in told
         asked = told.partition("wrote the plan: job ")[2].split()[0]
-        assert "rejected_by_gate (regression)" in shell.look("jobs", "show", asked, "--json").output
+        assert (
+            "rejected_by_gate (regression)" in shell.invoke("jobs", "show", asked, "--json").output
+        )
     finally:
         shell.environment = {}

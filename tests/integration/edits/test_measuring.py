@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.doubles import fake_blobs
 from support.ledger_scenario import SettingsMaker
-from support.waiting import until
+from support.waiting import wait_for
 
 from mulligan.policies.edits.gate import KeepEdit, RejectEdit, compare
 from mulligan.policies.edits.suite import WHOLE, Suite, SuiteRuns, SuiteScores, TaskScore
@@ -60,7 +60,7 @@ def measured(
         found.extend([scores] if scores else [])
         return scores is not None
 
-    until(ended, timeout=60)
+    wait_for(ended)
     return found[0]
 
 

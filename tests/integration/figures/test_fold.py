@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
-from support.settlements import retries_at_once
+from support.settlements import retries_immediately
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.figures.facts import OTHER, Figure
@@ -202,7 +202,7 @@ def test_partitions_are_folded_each_for_itself_and_read_together(
 def test_what_the_ledger_tells_is_counted(new_redis_scenario: ScenarioMaker) -> None:
     """Given a job that its mandatory retry repaired, and one that was cancelled."""
     scenario = new_redis_scenario()
-    scenario.repaired(task_type="extract")
+    scenario.repaired_job(task_type="extract")
     scenario.ledger.cancel(scenario.submit(task_type="extract"))
     assert isinstance(scenario.ledger, RedisLedger)
     Fold(scenario.ledger).run()
@@ -243,7 +243,7 @@ def test_cycles_are_read_as_the_ledger_has_them_newest_first(
     made = []
     for n in range(9):
         scenario.advance(1)
-        made.append(scenario.repaired(task_type="größer" if n % 2 else "plain")[0])
+        made.append(scenario.repaired_job(task_type="größer" if n % 2 else "plain")[0])
     rows = rows_of(scenario).since(0, limit=50)
     assert [row.created_at for row in rows] == sorted(
         (row.created_at for row in rows), reverse=True
@@ -257,12 +257,12 @@ def test_cycles_are_read_as_the_ledger_has_them_newest_first(
 
 def test_a_cycle_is_read_again_until_it_has_ended(new_redis_scenario: ScenarioMaker) -> None:
     scenario = new_redis_scenario()
-    _, entry = scenario.repaired()
+    _, entry = scenario.repaired_job()
     cycles = rows_of(scenario)
     assert [row.status for row in cycles.since(0, limit=50)] == ["pending_delayed_verification"]
     scenario.advance(601)
     scenario.sweep()
-    lease = scenario.take_recheck(entry).lease
+    lease = scenario.claim_recheck(entry).lease
     scenario.ledger.settle_cycle(lease, status="completed", score=100)
     (row,) = cycles.since(0, limit=50)
     assert row.status == CycleStatus.COMPLETED
@@ -276,9 +276,9 @@ def test_folding_keeps_a_line_of_every_cycle_that_has_ended(
 ) -> None:
     """Whatever is written in it: a separator in a reason separates nothing."""
     scenario = new_redis_scenario()
-    scenario.repaired()
-    claim = scenario.take(scenario.submit())
-    scenario.settle(claim, retries_at_once(claim))
+    scenario.repaired_job()
+    claim = scenario.claim(scenario.submit())
+    scenario.settle(claim, retries_immediately(claim))
     scenario.ledger.cancel(claim.job_id)
     key = f"{P}cycle:{claim.job_id}:1:1"
     redis_client.hset(key, mapping={"reason": "a\x1fb\x1ec", "status": "escalated"})
@@ -295,9 +295,9 @@ def test_folding_keeps_a_line_of_every_cycle_that_has_ended(
 
 def test_a_tenant_has_its_own_cycles_alone(new_redis_scenario: ScenarioMaker) -> None:
     scenario = new_redis_scenario()
-    scenario.repaired(labels={"tenant": "acme"})
-    scenario.repaired(labels={"tenant": "other"})
-    scenario.repaired()
+    scenario.repaired_job(labels={"tenant": "acme"})
+    scenario.repaired_job(labels={"tenant": "other"})
+    scenario.repaired_job()
     cycles = rows_of(scenario)
     assert [row.tenant for row in cycles.since(0, limit=50, tenant="acme")] == ["acme"]
     assert len(cycles.since(0, limit=50)) == 3

@@ -15,7 +15,7 @@ import redis
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
-from support.console_server import ask, new_token
+from support.console_server import client_of, new_token
 from support.jobs import GOOD, scripted
 from support.ledger_scenario import SettingsMaker
 from support.waiting import wait_for
@@ -52,16 +52,18 @@ def test_at_rest_there_is_only_a_hash(context: ConsoleContext, redis_client: red
 
 def test_good_bad_revoked_and_expired_tokens(context: ConsoleContext) -> None:
     text = new_token(context, role="ops")
-    assert ask(context, text).get("/api/pauses").status_code == 200
+    assert client_of(context, text).get("/api/pauses").status_code == 200
     for wrong in (text[:-1], text + "x", "mul_0_", "nonsense", ""):
-        answer = ask(context).get("/api/pauses", headers={"Authorization": f"Bearer {wrong}"})
+        answer = client_of(context).get("/api/pauses", headers={"Authorization": f"Bearer {wrong}"})
         assert code(answer) == (401, "unauthorized")
         assert answer.headers["www-authenticate"].startswith("Bearer")
     context.tokens.revoke(text.split("_")[1])
     new_token(context, role="admin")
-    assert ask(context, text).get("/api/pauses").status_code == 401
+    assert client_of(context, text).get("/api/pauses").status_code == 401
     assert (
-        ask(context, new_token(context, role="ops", lifetime=0)).get("/api/pauses").status_code
+        client_of(context, new_token(context, role="ops", lifetime=0))
+        .get("/api/pauses")
+        .status_code
         == 401
     )
 
@@ -72,7 +74,7 @@ def test_another_process_notices_a_revocation(
     monkeypatch.setattr(token_store, "_FRESH", 0.05)
     elsewhere = open_context(settings())
     text = new_token(elsewhere, role="admin")
-    client = ask(context, text)
+    client = client_of(context, text)
     wait_for(lambda: client.get("/api/pauses").status_code == 200, "the token to be known")
     elsewhere.tokens.revoke(text.split("_")[1])
     new_token(elsewhere, role="admin")
@@ -84,7 +86,7 @@ def test_whoever_was_let_in_may_be_shown_out(context: ConsoleContext) -> None:
     token, _ = context.tokens.create(role="ops")
     cookie = f"{COOKIE}={context.tokens.open_session(token)}".encode()
     headers = [(b"host", b"ops.example"), (b"cookie", cookie)]
-    app = ask(context).app
+    app = client_of(context).app
     request = Request(
         {"type": "http", "app": app, "method": "GET", "headers": headers, "client": ("::1", 1)}
     )
@@ -109,7 +111,7 @@ def test_whoever_was_let_in_may_be_shown_out(context: ConsoleContext) -> None:
     ],
 )
 def test_roles(context: ConsoleContext, role: Any, method: str, path: str, status: int) -> None:
-    client = ask(context, new_token(context, role=role))
+    client = client_of(context, new_token(context, role=role))
     body = scripted(GOOD) if method == "POST" else None
     assert client.request(method, path, json=body).status_code == status
 
@@ -118,7 +120,7 @@ def test_roles(context: ConsoleContext, role: Any, method: str, path: str, statu
 
 
 def test_whoever_sits_at_the_host_is_let_in_until_there_is_a_token(context: ConsoleContext) -> None:
-    client = ask(context)
+    client = client_of(context)
     assert client.get("/api/pauses").status_code == 200
     for name in ("X-Forwarded-For", "X-Forwarded-Proto", "Forwarded", "Via", "X-Real-IP"):
         assert client.get("/api/pauses", headers={name: "1.1 proxy"}).status_code == 401, name
@@ -129,16 +131,16 @@ def test_whoever_sits_at_the_host_is_let_in_until_there_is_a_token(context: Cons
 
 
 def test_others_are_not_let_in(context: ConsoleContext, settings: SettingsMaker) -> None:
-    app = ask(context).app
+    app = client_of(context).app
     far = TestClient(app, base_url="http://localhost", client=("192.0.2.1", 1))
     assert far.get("/api/pauses").status_code == 401
     public = open_context(settings(console_host="0.0.0.0"))  # noqa: S104
-    assert ask(public).get("/api/pauses").status_code == 401
+    assert client_of(public).get("/api/pauses").status_code == 401
 
 
 def test_probes_need_no_token(context: ConsoleContext, redis_client: redis.Redis) -> None:
     new_token(context, role="admin")
-    client = ask(context)
+    client = client_of(context)
     assert client.get("/healthz").json() == {"ok": True}
     asleep = client.get("/readyz")
     assert (asleep.status_code, asleep.json()) == (503, {"ok": False, "why": "sweep"})
@@ -155,7 +157,7 @@ def test_probes_need_no_token(context: ConsoleContext, redis_client: redis.Redis
 def browser(context: ConsoleContext) -> TestClient:
     """A client that has signed in."""
     text = new_token(context, role="admin", name="alice")
-    client = ask(context)
+    client = client_of(context)
     answer = client.post("/login", data={"token": text, "next": "/jobs"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/jobs")
     kept = answer.headers["set-cookie"].lower()
@@ -205,10 +207,10 @@ def test_signing_in_leads_back_to_what_was_asked_for(
     context: ConsoleContext, asked: str, login: str
 ) -> None:
     text = new_token(context, role="ops")
-    answer = ask(context).get(asked, headers={"Accept": "text/html"})
+    answer = client_of(context).get(asked, headers={"Accept": "text/html"})
     assert (answer.status_code, answer.headers["location"]) == (303, login)
     wanted = parse_qs(urlsplit(login).query).get("next", ["/"])[0]
-    signed_in = ask(context).post("/login", data={"token": text, "next": wanted})
+    signed_in = client_of(context).post("/login", data={"token": text, "next": wanted})
     assert signed_in.headers["location"] == asked
 
 
@@ -230,7 +232,7 @@ def test_a_path_that_looks_like_another_site_is_not_kept() -> None:
 def test_a_wrong_token_opens_no_session(context: ConsoleContext) -> None:
     new_token(context, role="ops")
     for body in ("token=mul_x_y", "", "\xff", '{"token": 1}'):
-        answer = ask(context).post("/login", content=body)
+        answer = client_of(context).post("/login", content=body)
         assert code(answer) == (403, "unknown_token")
         assert "set-cookie" not in answer.headers
 
@@ -243,14 +245,14 @@ def test_a_session_behind_tls_is_sent_over_tls_alone(
 ) -> None:
     context = open_context(settings(console_url=console_url))
     body = {"token": new_token(context, role="ops")}
-    opened = ask(context).post("/login", data=body)
+    opened = client_of(context).post("/login", data=body)
     assert opened.status_code == 303
     assert ("secure" in opened.headers["set-cookie"].lower()) is secure
 
 
 def test_a_page_behind_a_proxy_that_changes_the_host_may_act(settings: SettingsMaker) -> None:
     context = open_context(settings(console_url="https://ops.example"))
-    client = ask(context)
+    client = client_of(context)
     proxied = {"Sec-Fetch-Site": "same-origin", "Origin": "https://ops.example"}
     body = {"token": new_token(context, role="ops")}
     opened = client.post("/login", data=body, headers=proxied)
@@ -265,7 +267,7 @@ def test_a_page_behind_a_proxy_that_changes_the_host_may_act(settings: SettingsM
 
 
 def test_a_browser_at_the_host_needs_the_pages_token_too(context: ConsoleContext) -> None:
-    client = ask(context)
+    client = client_of(context)
     ours = {"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}
     change = "/api/pauses/queue:attempt"
     assert client.put(change).status_code == 200, "curl"
@@ -281,7 +283,7 @@ def test_a_browser_at_the_host_needs_the_pages_token_too(context: ConsoleContext
 
 def test_a_body_is_cut_off_where_it_is_too_large(settings: SettingsMaker) -> None:
     context = open_context(settings(request_cap=1000))
-    client = ask(context)
+    client = client_of(context)
     assert code(client.post("/api/jobs", content=b"x" * 1001)) == (413, "too_large")
     taken = []
 
@@ -296,13 +298,15 @@ def test_a_body_is_cut_off_where_it_is_too_large(settings: SettingsMaker) -> Non
 def test_too_many_requests(settings: SettingsMaker) -> None:
     context = open_context(settings(rate_limit=3))
     text, other = new_token(context, role="ops"), new_token(context, role="ops")
-    client = ask(context, text)
+    client = client_of(context, text)
     assert [client.get("/api/pauses").status_code for _ in range(3)] == [200] * 3
     refused = client.get("/api/pauses")
     assert code(refused) == (429, "rate_limited")
     assert int(refused.headers["retry-after"]) >= 1
-    assert ask(context, other).get("/api/pauses").status_code == 200, "another token is another one"
-    guesses = [ask(context, f"mul_{n}_x").get("/api/pauses").status_code for n in range(4)]
+    assert client_of(context, other).get("/api/pauses").status_code == 200, (
+        "another token is another one"
+    )
+    guesses = [client_of(context, f"mul_{n}_x").get("/api/pauses").status_code for n in range(4)]
     assert guesses == [401, 401, 401, 429], "guesses count for the address"
 
 
@@ -320,7 +324,7 @@ def test_an_answer_waits_for_no_acknowledgement() -> None:
 
 @pytest.mark.parametrize("path", ["/healthz", "/api/jobs", "/nope", "/openapi.json"])
 def test_headers_of_every_answer(context: ConsoleContext, path: str) -> None:
-    headers = ask(context).get(path).headers
+    headers = client_of(context).get(path).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "same-origin"
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
@@ -328,7 +332,7 @@ def test_headers_of_every_answer(context: ConsoleContext, path: str) -> None:
 
 
 def test_a_page_has_a_strict_policy(context: ConsoleContext) -> None:
-    client = ask(context)
+    client = client_of(context)
     app: Any = client.app
     app.add_api_route("/a-page", lambda: HTMLResponse("<p>"), include_in_schema=False)
     assert client.get("/a-page").headers["content-security-policy"] == CSP
@@ -338,7 +342,7 @@ def test_a_page_has_a_strict_policy(context: ConsoleContext) -> None:
 def test_a_bug_is_told_by_its_id_alone(
     context: ConsoleContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = ask(context, raise_server_exceptions=False)
+    client = client_of(context, raise_server_exceptions=False)
     app: Any = client.app
 
     def broken() -> None:

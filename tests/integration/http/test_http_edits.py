@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 from starlette.testclient import TestClient
-from support.console_server import ask, new_token
+from support.console_server import client_of, new_token
 from support.file_trees import snapshot
 
 from mulligan.console.http.context import ConsoleContext, open_context
@@ -48,7 +48,7 @@ def context(settings: Callable[..., Settings], tree: Path, tmp_path: Path) -> Co
 
 @pytest.fixture
 def api(context: ConsoleContext) -> TestClient:
-    return ask(context)
+    return client_of(context)
 
 
 def submit(api: TestClient, status: int = 202, **body: Any) -> Body:
@@ -191,7 +191,7 @@ def test_what_only_a_command_may_measure_is_approved_by_a_command(
     )
     waits = engine.drive(begun.id)
     assert waits.outcomes[0].benchmark_delta is not None
-    refused = post(ask(strict), f"/api/edits/{begun.id}/m5/approve", 409)["error"]
+    refused = post(client_of(strict), f"/api/edits/{begun.id}/m5/approve", 409)["error"]
     told = f"approve it with `mulligan edits review approve {begun.id}/m5`"
     assert told in refused["message"]
     assert "a suite may bring no commands here" in refused["details"][0]
@@ -249,7 +249,7 @@ def test_a_suite_brings_no_programs_where_jobs_may_not(
     settings: Callable[..., Settings], tree: Path, tmp_path: Path
 ) -> None:
     strict = open_context(settings(workspaces={"shop": tree}, home=tmp_path / "home"))
-    refused = submit(ask(strict), 422)["error"]
+    refused = submit(client_of(strict), 422)["error"]
     assert "a suite may bring no commands here" in refused["details"][0]
 
 
@@ -299,7 +299,7 @@ def test_later_changes_are_a_conflict_and_stay(
 
 def test_roles_tenants_and_texts(context: ConsoleContext, tree: Path) -> None:
     producer, ops, reader, bound = (
-        ask(context, new_token(context, **fields))
+        client_of(context, new_token(context, **fields))
         for fields in (
             {"role": "producer"},
             {"role": "ops"},
@@ -330,9 +330,9 @@ def test_roles_tenants_and_texts(context: ConsoleContext, tree: Path) -> None:
 
 
 def test_the_pages_show_it_and_hide_what_may_not_be_read(context: ConsoleContext) -> None:
-    admin = ask(context, new_token(context, role="admin"))
-    ops = ask(context, new_token(context, role="ops"))
-    bound = ask(context, new_token(context, role="ops", tenant="acme"))
+    admin = client_of(context, new_token(context, role="admin"))
+    ops = client_of(context, new_token(context, role="ops"))
+    bound = client_of(context, new_token(context, role="ops", tenant="acme"))
     session = submit(admin, plan=some("m2", "m5"))["session"]
     work(context, session)
     for path in ("/edits", f"/edits/{session}", f"/edits/{session}/m5", f"/edits/{session}/m2"):
@@ -352,8 +352,8 @@ def test_the_pages_show_it_and_hide_what_may_not_be_read(context: ConsoleContext
 
 def test_a_note_is_shown_to_those_who_may_read_it(context: ConsoleContext, tree: Path) -> None:
     """An edit that waits, and that could not be applied as the tree is."""
-    admin = ask(context, new_token(context, role="admin"))
-    ops = ask(context, new_token(context, role="ops"))
+    admin = client_of(context, new_token(context, role="admin"))
+    ops = client_of(context, new_token(context, role="ops"))
     edit = {"id": "gone", "op": "delete_file", "target": "nowhere.txt"}
     session = submit(admin, plan={"edits": [edit]})["session"]
     work(context, session)

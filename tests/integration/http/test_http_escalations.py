@@ -9,10 +9,10 @@ from urllib.parse import quote
 import pytest
 import redis
 from starlette.testclient import TestClient
-from support.console_server import ask, new_token, served
+from support.console_server import client_of, new_token, running_console
 from support.ledger_scenario import Scenario
 from support.settlements import escalates
-from support.waiting import until
+from support.waiting import wait_for
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.escalations.end_escalations import (
@@ -38,7 +38,7 @@ def context(settings: Callable[..., Settings]) -> ConsoleContext:
 
 @pytest.fixture
 def api(context: ConsoleContext) -> TestClient:
-    return ask(context)
+    return client_of(context)
 
 
 def escalate(
@@ -48,7 +48,7 @@ def escalate(
     ids = []
     for _ in range(count):
         job_id = scenario.submit(**fields)
-        claim = scenario.take(job_id)
+        claim = scenario.claim(job_id)
         scenario.settle(claim, escalates(claim, group_signature=group_signature))
         ids.append(f"{job_id}:1")
     return ids
@@ -61,7 +61,7 @@ def bulks_of(context: ConsoleContext, **options: Any) -> RedisBulkActions:
 def control(context: ConsoleContext) -> None:
     """What a control worker does each second, until nothing is left."""
     bulks = bulks_of(context)
-    until(lambda: not run_bulks(context.ledger, bulks, context.services.publish))
+    wait_for(lambda: not run_bulks(context.ledger, bulks, context.services.publish))
 
 
 def get(api: TestClient, path: str, **params: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_forty_alike_are_one_row_and_are_queued_again_by_one_request(
     ended = {(e["state"], e["ended_by"], e["note"]) for e in detail["escalations"]}
     assert ended == {("requeued", "loopback", "new words")}
     assert all(e["ended_at"] >= e["at"] for e in detail["escalations"])
-    claim = Scenario(context.ledger, context.settings).take(ids[0].partition(":")[0], 2)
+    claim = Scenario(context.ledger, context.settings).claim(ids[0].partition(":")[0], 2)
     assert claim.plan.prompt == "As JSON, please."
 
     again = post(api, f"{GROUP}/requeue")
@@ -146,7 +146,7 @@ def test_one_escalation_is_ended_by_its_id(context: ConsoleContext, api: TestCli
     assert post(api, f"{path}/requeue")["total"] == 0, "the same again is harmless"
     refused = post(api, f"{path}/resolve", 409, note="no")
     assert refused["error"]["message"] == "it was requeued already, by loopback"
-    claim = Scenario(context.ledger, context.settings).take(one.partition(":")[0], 2)
+    claim = Scenario(context.ledger, context.settings).claim(one.partition(":")[0], 2)
     assert claim.plan.decoding.model_dump() == strategy
     assert get(api, GROUP, state="open")["escalations"][0]["id"] == other
 
@@ -264,7 +264,7 @@ def test_jobs_that_escalate_again_meanwhile_are_not_met_twice(
     )
     scenario = Scenario(context.ledger, context.settings)
     for escalation_id in ids[:BATCH]:
-        claim = scenario.take(escalation_id.partition(":")[0], 2)
+        claim = scenario.claim(escalation_id.partition(":")[0], 2)
         scenario.settle(claim, escalates(claim, group_signature=ALIKE))
     control(context)
     assert get(api, f"/api/bulk/{bulk_id}")["done"] == 30
@@ -291,8 +291,8 @@ def test_a_tenant_s_caller_sees_and_ends_its_own_alone(context: ConsoleContext) 
     (theirs,) = escalate(context, 1, labels={"tenant": "globex"}, task_type="secret_project")
     escalate(context, 1, group_signature="v1:theirs", labels={"tenant": "globex"})
     token = new_token(context, role="ops", tenant="acme", name="acme-ops")
-    admin = ask(context, new_token(context, role="admin", name="root"))
-    api = ask(context, token)
+    admin = client_of(context, new_token(context, role="admin", name="root"))
+    api = client_of(context, token)
 
     (row,) = get(api, "/api/escalations")["groups"]
     assert (row["open"], row["total"], row["tenants"]) == (1, 1, {"acme": 1})
@@ -328,18 +328,18 @@ def test_a_tenant_s_caller_sees_and_ends_its_own_alone(context: ConsoleContext) 
     ],
 )
 def test_a_producer_may_not(context: ConsoleContext, method: str, path: str) -> None:
-    api = ask(context, new_token(context, role="producer"))
+    api = client_of(context, new_token(context, role="producer"))
     answer = api.request(method, path, json={"signature": ALIKE} if method == "POST" else None)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
 
 
 def test_details_are_hidden_from_those_who_may_not_read_texts(context: ConsoleContext) -> None:
     escalate(context, 1)
-    api = ask(context, new_token(context, role="ops"))
+    api = client_of(context, new_token(context, role="ops"))
     assert get(api, "/api/escalations")["groups"][0]["detail"] == "[redacted]"
     assert get(api, GROUP)["escalations"][0]["detail"] == "[redacted]"
     assert post(api, f"{GROUP}/cancel", dry_run=True)["first"][0]["detail"] == "[redacted]"
-    reader = ask(context, new_token(context, role="ops", texts=True))
+    reader = client_of(context, new_token(context, role="ops", texts=True))
     assert get(reader, GROUP)["group"]["detail"] == "it went wrong"
 
 
@@ -383,7 +383,7 @@ def test_what_is_not_there_is_404(api: TestClient, path: str) -> None:
 
 
 def test_names_with_colons_pass_a_real_server(settings: Callable[..., Settings]) -> None:
-    with served(settings()) as console, console.client() as client:
+    with running_console(settings()) as console, console.client() as client:
         (one,) = escalate(console.context, 1, group_signature=None)
         escalate(console.context, 1, group_signature="v1:schema|$.a b")
         for signature in ("reason:max_attempts", "v1:schema|$.a b"):

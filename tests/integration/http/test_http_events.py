@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from support.console_server import Served, new_token, served
+from support.console_server import RunningConsole, new_token, running_console
 from support.jobs import GOOD, scripted
 from support.redis_server import RedisServer
 from support.waiting import wait_for
@@ -27,14 +27,14 @@ from mulligan.workers.settings.model import Settings
 
 
 @pytest.fixture(scope="module")
-def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
     """One server on two partitions, for all tests of this module."""
     folder: Path = tmp_path_factory.mktemp("sse")
     server = RedisServer(folder)
     server.start()
     fields: dict[str, Any] = {"allow_inline": True, "partitions": 2, "listeners_cap": 5}
     try:
-        with served(Settings(broker_url=server.url, home=folder, **fields)) as console:
+        with running_console(Settings(broker_url=server.url, home=folder, **fields)) as console:
             yield console
     finally:
         server.kill()
@@ -93,7 +93,7 @@ class Stream:
 
 @contextmanager
 def listening(
-    console: Served, path: str = "/api/events", *, token: str | None = None, **headers: str
+    console: RunningConsole, path: str = "/api/events", *, token: str | None = None, **headers: str
 ) -> Iterator[Stream]:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     with console.client(token) as client, client.stream("GET", path, headers=named) as response:
@@ -106,12 +106,12 @@ def listening(
             stream.hang_up()
 
 
-def submit(console: Served, **changes: Any) -> str:
+def submit(console: RunningConsole, **changes: Any) -> str:
     job = read_job(scripted(GOOD, **changes))
     return submit_jobs(console.context.services.intake, [job])[0].id
 
 
-def test_what_happens_is_told(console: Served) -> None:
+def test_what_happens_is_told(console: RunningConsole) -> None:
     with listening(console) as stream:
         job_id = submit(console, name="told")
         stream.hears(job_id)
@@ -121,7 +121,7 @@ def test_what_happens_is_told(console: Served) -> None:
 
 @pytest.mark.parametrize("path", ["/api/events", "/api/jobs/{job}/events"])
 def test_the_stream_of_a_revoked_token_ends(
-    console: Served, monkeypatch: pytest.MonkeyPatch, path: str
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(streaming, "RECHECK", 0.05)
     tokens = console.context.tokens
@@ -144,7 +144,7 @@ def test_the_stream_of_a_revoked_token_ends(
 
 
 def test_the_stream_of_an_expired_token_and_of_a_closed_session_ends(
-    console: Served, monkeypatch: pytest.MonkeyPatch
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "RECHECK", 0.05)
     tokens = console.context.tokens
@@ -166,7 +166,7 @@ def test_the_stream_of_an_expired_token_and_of_a_closed_session_ends(
         tokens.revoke(token.id)
 
 
-def test_a_listener_resumes_where_it_was(console: Served) -> None:
+def test_a_listener_resumes_where_it_was(console: RunningConsole) -> None:
     with listening(console) as stream:
         first = [submit(console) for _ in range(6)]
         stream.hears(*first)
@@ -181,7 +181,7 @@ def test_a_listener_resumes_where_it_was(console: Served) -> None:
         asked.hears(*missed)
 
 
-def test_every_id_resumes_exactly_after_itself(console: Served) -> None:
+def test_every_id_resumes_exactly_after_itself(console: RunningConsole) -> None:
     """Two partitions have two streams; an id says where the listener was in both."""
     with listening(console, "/api/events?after=0") as stream:
         ids = [submit(console) for _ in range(8)]
@@ -194,7 +194,7 @@ def test_every_id_resumes_exactly_after_itself(console: Served) -> None:
             assert sorted(e["id"] for e in again.events) == sorted(wanted)
 
 
-def test_one_job(console: Served) -> None:
+def test_one_job(console: RunningConsole) -> None:
     job_id, other = submit(console), submit(console)
     with listening(console, f"/api/jobs/{job_id}/events") as stream:
         stream.hears(job_id)
@@ -204,7 +204,7 @@ def test_one_job(console: Served) -> None:
         assert [event["data"]["state"] for event in stream.events] == ["queued", "cancelled"]
 
 
-def test_a_job_s_first_event_is_told_though_its_clock_is_ahead(console: Served) -> None:
+def test_a_job_s_first_event_is_told_though_its_clock_is_ahead(console: RunningConsole) -> None:
     """Time goes on while a script runs: a job can be younger than its first event's number."""
     job_id = submit(console)
     key = f"mulligan:{{{job_id[:3]}}}:job:{job_id}"
@@ -214,7 +214,7 @@ def test_a_job_s_first_event_is_told_though_its_clock_is_ahead(console: Served) 
         stream.hears(job_id)
 
 
-def test_who_is_cut_off_before_the_first_event_can_resume(console: Served) -> None:
+def test_who_is_cut_off_before_the_first_event_can_resume(console: RunningConsole) -> None:
     """The stream begins with the listener's place, which is an id like any other's."""
     with console.client() as client, client.stream("GET", "/api/events") as response:
         first = next(response.iter_text())
@@ -226,13 +226,13 @@ def test_who_is_cut_off_before_the_first_event_can_resume(console: Served) -> No
 
 
 @pytest.mark.parametrize("bad", ["x", "1-2-3", "1,x", "-"])
-def test_an_id_that_is_none(console: Served, bad: str) -> None:
+def test_an_id_that_is_none(console: RunningConsole, bad: str) -> None:
     with console.client() as client:
         answer = client.get("/api/events", headers={"Last-Event-ID": bad})
     assert answer.status_code == 422
 
 
-def test_too_many_listeners(console: Served) -> None:
+def test_too_many_listeners(console: RunningConsole) -> None:
     wait_for(lambda: console.context.broadcast.count == 0, "the others to be gone")
     with console.client() as client:
         streams = [client.stream("GET", "/api/events") for _ in range(5)]
@@ -247,7 +247,7 @@ def test_too_many_listeners(console: Served) -> None:
 
 
 def test_a_slow_listener_is_dropped_and_the_others_are_not(
-    console: Served, monkeypatch: pytest.MonkeyPatch
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broadcasting, "QUEUE_CAP", 100_000)
     wait_for(lambda: console.context.broadcast.count == 0, "the others to be gone")
@@ -282,7 +282,7 @@ def _large_event(number: int) -> str:
     return json.dumps({"type": "flood", "job": f"p00-{number}", "text": "n" * 20_000})
 
 
-def test_tenants_hear_of_their_own(console: Served) -> None:
+def test_tenants_hear_of_their_own(console: RunningConsole) -> None:
     token = new_token(console.context, role="producer", tenant="acme")
     try:
         with listening(console, token=token) as stream:
@@ -300,7 +300,7 @@ def test_tenants_hear_of_their_own(console: Served) -> None:
         console.context.tokens.revoke(token.split("_")[1])
 
 
-def test_who_hears_of_all_may_listen_to_one_tenant(console: Served) -> None:
+def test_who_hears_of_all_may_listen_to_one_tenant(console: RunningConsole) -> None:
     with listening(console, "/api/events?tenant=chosen") as stream:
         submit(console, labels={"tenant": "b"})
         mine = submit(console, labels={"tenant": "chosen"})
@@ -312,8 +312,8 @@ def test_a_stopping_server_ends_its_streams(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "r")
     server.start()
     try:
-        console: Served
-        with served(Settings(broker_url=server.url, home=tmp_path)) as console:
+        console: RunningConsole
+        with running_console(Settings(broker_url=server.url, home=tmp_path)) as console:
             entered = listening(console)
             stream = entered.__enter__()
         wait_for(lambda: stream.ended, "the stream to end")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from support.console_server import ask, new_token
+from support.console_server import client_of, new_token
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION
@@ -26,7 +26,7 @@ def context(settings: Callable[..., Settings]) -> ConsoleContext:
 
 @pytest.fixture
 def api(context: ConsoleContext) -> TestClient:
-    return ask(context)
+    return client_of(context)
 
 
 def attempt(**fields: Any) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def test_the_guardrail_stops_the_third_loop_of_a_skill(api: TestClient) -> None:
 
 def test_tenants_share_no_subjects(context: ConsoleContext) -> None:
     acme, rival = (
-        ask(context, new_token(context, role="producer", tenant=tenant))
+        client_of(context, new_token(context, role="producer", tenant=tenant))
         for tenant in ("acme", "rival")
     )
     record(acme)
@@ -267,5 +267,5 @@ def test_tenants_share_no_subjects(context: ConsoleContext) -> None:
     token = next_task(acme)["token"]
     assert rival.post("/api/attempts", json={"token": token, "score": 90}).status_code == 404
     assert rival.post("/api/task/next?subject=mia&tenant=acme").status_code in (204, 404)
-    ops = ask(context, new_token(context, role="ops"))
+    ops = client_of(context, new_token(context, role="ops"))
     assert ops.post("/api/task/next?subject=mia").status_code == 403

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from support.console_server import ask, new_token
-from support.finished_jobs import jobs_ran
+from support.console_server import client_of, new_token
+from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, failure_of, scripted
 from support.ledger_scenario import SettingsMaker
 
@@ -31,7 +31,7 @@ def context(settings: SettingsMaker) -> ConsoleContext:
 @pytest.fixture
 def ran(context: ConsoleContext) -> list[JobView]:
     """One repaired job of acme's, one repaired job of nobody's, one that was escalated."""
-    views = jobs_ran(
+    views = run_jobs(
         context,
         scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme"}),
         scripted(WRONG_TYPE, GOOD, task_type="invoice"),
@@ -61,7 +61,7 @@ def test_failures_are_ranked_with_what_repaired_them(
     context: ConsoleContext, ran: list[JobView]
 ) -> None:
     repaired, other, lost = ran
-    api = ask(context)
+    api = client_of(context)
     found = {row["signature"]: row for row in failures(api, window="1h")}
     assert found.keys() == {signature_of(repaired), signature_of(lost)}
     types = found[signature_of(repaired)]
@@ -92,12 +92,12 @@ def test_failures_are_ranked_with_what_repaired_them(
 def test_failures_are_chosen(
     context: ConsoleContext, ran: list[JobView], params: dict[str, str], count: int
 ) -> None:
-    assert len(failures(ask(context), **params)) == count
+    assert len(failures(client_of(context), **params)) == count
 
 
 def test_a_signature_is_explained(context: ConsoleContext, ran: list[JobView]) -> None:
     signature = signature_of(ran[0])
-    told = ok(ask(context), f"/api/failures/{signature}")
+    told = ok(client_of(context), f"/api/failures/{signature}")
     assert told["place"] == "$.age"
     why = told["explanation"]
     assert (why["coarse_signature"], why["kind"], why["matches"]) == (
@@ -107,7 +107,7 @@ def test_a_signature_is_explained(context: ConsoleContext, ran: list[JobView]) -
     )
     assert why["strict_parts"]["errors"]
     assert why["redacted"] is False
-    ops = ask(context, new_token(context, role="ops"))
+    ops = client_of(context, new_token(context, role="ops"))
     hidden = ok(ops, f"/api/failures/{signature}")["explanation"]
     assert (hidden["redacted"], hidden["strict_parts"]) == (True, {})
 
@@ -126,11 +126,11 @@ def secretive(context: ConsoleContext) -> list[str]:
         "SEKANSWER",
         verifiers=[{"id": "command.subprocess", "argv": ["python3", "-c", program, "SEKARG"]}],
     )
-    ids = [view.id for view in jobs_ran(context, keys, command)]
+    ids = [view.id for view in run_jobs(context, keys, command)]
     finding = {"message": "SEKMESSAGE", "path": "SEKPATH one", "code": "SEKCODE one"}
     report = {"subject": "mia", "task_type": "tense", "prompt": "SEKPROMPT", "score": 40,
               "answer": "SEKANSWER", "findings": [finding]}  # fmt: skip
-    told = ask(context).post("/api/attempts", json=report)
+    told = client_of(context).post("/api/attempts", json=report)
     assert told.status_code == 201, told.text
     Fold(context.ledger).run()
     return [*ids, told.json()["job_id"]]
@@ -138,10 +138,10 @@ def secretive(context: ConsoleContext) -> list[str]:
 
 def test_who_may_not_read_texts_sees_no_word_of_an_answer(context: ConsoleContext) -> None:
     ids = secretive(context)
-    signatures = [row["signature"] for row in failures(ask(context))]
+    signatures = [row["signature"] for row in failures(client_of(context))]
     assert len(signatures) == 3
-    reader = ask(context, new_token(context, role="ops", texts=True))
-    ops = ask(context, new_token(context, role="ops"))
+    reader = client_of(context, new_token(context, role="ops", texts=True))
+    ops = client_of(context, new_token(context, role="ops"))
     paths = ["/", "/jobs", "/failures", "/cycles", "/escalations", "/operations", "/metrics"]
     paths += ["/api/jobs", "/api/failures", "/api/escalations"]
     paths += ["/api/quality/self-repair-immediate-loop"]
@@ -167,7 +167,7 @@ def test_who_may_not_read_texts_sees_no_word_of_an_answer(context: ConsoleContex
 
 def test_a_tenant_sees_its_own_failures_alone(context: ConsoleContext, ran: list[JobView]) -> None:
     repaired, _, lost = ran
-    acme = ask(context, new_token(context, role="ops", tenant="acme"))
+    acme = client_of(context, new_token(context, role="ops", tenant="acme"))
     (row,) = failures(acme)
     assert (row["signature"], row["count"], row["task_types"]) == (
         signature_of(repaired),
@@ -184,7 +184,7 @@ def test_a_tenant_sees_its_own_failures_alone(context: ConsoleContext, ran: list
 def test_alerts_of_a_signature_are_muted_and_unmuted(
     context: ConsoleContext, ran: list[JobView]
 ) -> None:
-    api = ask(context)
+    api = client_of(context)
     signature = signature_of(ran[2])
     path = f"/api/failures/{signature}/mute"
     told = api.post(path, json={"for": "4h"})
@@ -203,11 +203,11 @@ def test_alerts_of_a_signature_are_muted_and_unmuted(
 def test_a_mute_says_for_how_long(
     context: ConsoleContext, body: dict[str, Any], status: int
 ) -> None:
-    assert ask(context).post("/api/failures/v1:x/mute", json=body).status_code == status
+    assert client_of(context).post("/api/failures/v1:x/mute", json=body).status_code == status
 
 
 def test_what_nobody_has_is_not_there(context: ConsoleContext) -> None:
-    api = ask(context)
+    api = client_of(context)
     assert api.get("/api/failures/v1:unheard").status_code == 404
     assert api.post("/api/failures/v1:unheard/mute", json={"for": "1h"}).status_code == 404
     assert api.get("/api/failures", params={"window": "1y"}).status_code == 422
@@ -215,7 +215,7 @@ def test_what_nobody_has_is_not_there(context: ConsoleContext) -> None:
 
 
 def test_a_producer_may_read_and_not_mute(context: ConsoleContext, ran: list[JobView]) -> None:
-    producer = ask(context, new_token(context, role="producer"))
+    producer = client_of(context, new_token(context, role="producer"))
     assert failures(producer)
     assert producer.post("/api/failures/v1:x/mute", json={"for": "1h"}).status_code == 403
 
@@ -306,7 +306,7 @@ def test_the_ledger_is_asked_as_often_however_much_it_holds(
     before = context.ledger.round_trips
     looked(context)
     few = context.ledger.round_trips - before
-    jobs_ran(context, *(scripted(WRONG_TYPE, GOOD) for _ in range(10)))
+    run_jobs(context, *(scripted(WRONG_TYPE, GOOD) for _ in range(10)))
     Fold(context.ledger).run()
     before = context.ledger.round_trips
     looked(context)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from support.console_server import ask, new_token
+from support.console_server import client_of, new_token
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import SettingsMaker
 
@@ -29,7 +29,7 @@ def context(settings: SettingsMaker) -> ConsoleContext:
 
 @pytest.fixture
 def client(context: ConsoleContext) -> TestClient:
-    return ask(context)
+    return client_of(context)
 
 
 def work(context: ConsoleContext, job_id: str) -> None:
@@ -178,7 +178,7 @@ def test_json_must_be_called_json(client: TestClient, kind: str | None, body: by
 
 
 def test_jobs_carry_no_authority(settings: SettingsMaker) -> None:
-    client = ask(open_context(settings()))
+    client = client_of(open_context(settings()))
     body = scripted(GOOD, workspace={"path": "/etc"})
     body["verifiers"] = [{"id": "command.subprocess", "argv": ["id"]}]
     answer = client.post("/api/jobs", json=body)
@@ -192,8 +192,8 @@ def test_jobs_carry_no_authority(settings: SettingsMaker) -> None:
 
 
 def test_a_tenants_token_submits_and_sees_its_own_alone(context: ConsoleContext) -> None:
-    everybody = ask(context, new_token(context, role="admin"))
-    acme = ask(context, new_token(context, role="producer", tenant="acme"))
+    everybody = client_of(context, new_token(context, role="admin"))
+    acme = client_of(context, new_token(context, role="producer", tenant="acme"))
     (mine,) = submit(acme, scripted(GOOD))
     other, nobodys = submit(everybody, scripted(GOOD, labels={"tenant": "b"}), scripted(GOOD))
     assert everybody.get(f"/api/jobs/{mine}").json()["labels"] == {"tenant": "acme"}
@@ -210,10 +210,10 @@ def test_a_tenants_token_submits_and_sees_its_own_alone(context: ConsoleContext)
 def test_texts_are_for_those_who_may_read_them(context: ConsoleContext) -> None:
     answer = '{"name": "Rumpelstiltskin", "age": "31"}'
     asked = "Who is Rumpelstiltskin?"
-    (job_id,) = submit(ask(context), scripted(answer, answer, answer, answer, prompt=asked))
+    (job_id,) = submit(client_of(context), scripted(answer, answer, answer, answer, prompt=asked))
     work(context, job_id)
-    ops = ask(context, new_token(context, role="ops"))
-    reader = ask(context, new_token(context, role="ops", texts=True))
+    ops = client_of(context, new_token(context, role="ops"))
+    reader = client_of(context, new_token(context, role="ops", texts=True))
     shown = reader.get(f"/api/jobs/{job_id}").json()
     assert shown["state"] == "escalated"
     assert shown["attempts"][0]["answer"] == answer
@@ -238,12 +238,12 @@ def test_a_job_as_it_was_handed_in_hides_its_texts(context: ConsoleContext) -> N
         delayed_verification={"mode": "reformulate", "prompt": other, "after": 9},
     )
     del body["prompt"]
-    (job_id,) = submit(ask(context), body)
-    shown = ask(context).get(f"/api/jobs/{job_id}").json()["job"]
+    (job_id,) = submit(client_of(context), body)
+    shown = client_of(context).get(f"/api/jobs/{job_id}").json()["job"]
     assert shown["messages"] == body["messages"]
     assert shown["verifiers"] == body["verifiers"]
     assert shown["runner"] == body["runner"]
-    hidden = ask(context, new_token(context, role="ops")).get(f"/api/jobs/{job_id}")
+    hidden = client_of(context, new_token(context, role="ops")).get(f"/api/jobs/{job_id}")
     assert secret not in hidden.text
     job = hidden.json()["job"]
     assert job["verifiers"] == [
@@ -361,7 +361,7 @@ def test_named_jobs(context: ConsoleContext, client: TestClient) -> None:
     too_many = client.get(f"/api/jobs?ids={hundred},{one}")
     assert too_many.json()["error"]["details"] == ["ids: up to 100 at a time, not 101"]
     assert client.get(f"/api/jobs?ids={one}&state=queued").status_code == 422
-    acme = ask(context, new_token(context, role="producer", tenant="acme"))
+    acme = client_of(context, new_token(context, role="producer", tenant="acme"))
     (mine,) = submit(acme, scripted(GOOD))
     found = acme.get(f"/api/jobs?ids={one},{mine}").json()["jobs"]
     assert [row["id"] for row in found] == [mine]

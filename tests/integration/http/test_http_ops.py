@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.console_server import ask, new_token
+from support.console_server import client_of, new_token
 from support.jobs import GOOD, scripted
 from support.ledger_scenario import SettingsMaker
 from support.redis_server import RedisServer
@@ -21,7 +21,7 @@ def context(settings: SettingsMaker) -> ConsoleContext:
 
 
 def test_queues_with_what_waits_and_what_is_paused(context: ConsoleContext) -> None:
-    client = ask(context)
+    client = client_of(context)
     client.post("/api/jobs", json=[scripted(GOOD), scripted(GOOD)]).raise_for_status()
     client.put("/api/pauses/queue:repair").raise_for_status()
     rows = {row["name"]: row for row in client.get("/api/queues").json()["queues"]}
@@ -33,7 +33,7 @@ def test_queues_with_what_waits_and_what_is_paused(context: ConsoleContext) -> N
     "what", ["queue:attempt", "task_type:extract/person v2", "provider:api.example:443"]
 )
 def test_pause_and_resume(context: ConsoleContext, what: str) -> None:
-    client = ask(context)
+    client = client_of(context)
     assert client.put(f"/api/pauses/{what}").json() == {"paused": [what]}
     assert context.ledger.paused() == [what]
     assert client.get("/api/pauses").json() == {"paused": [what]}
@@ -43,20 +43,20 @@ def test_pause_and_resume(context: ConsoleContext, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["queue:nope", "queue:control", "task_type:", "attempt", "x:y"])
 def test_what_cannot_be_paused(context: ConsoleContext, what: str) -> None:
-    answer = ask(context).put(f"/api/pauses/{what}")
+    answer = client_of(context).put(f"/api/pauses/{what}")
     assert answer.status_code == 422
     assert "queue:repair" in answer.json()["error"]["details"][0]
 
 
 def test_a_tenants_token_pauses_nobody(context: ConsoleContext) -> None:
-    client = ask(context, new_token(context, role="ops", tenant="acme"))
+    client = client_of(context, new_token(context, role="ops", tenant="acme"))
     for method in ("PUT", "DELETE"):
         assert client.request(method, "/api/pauses/queue:attempt").status_code == 403
     assert context.ledger.paused() == []
 
 
 def test_breakers(context: ConsoleContext) -> None:
-    client = ask(context)
+    client = client_of(context)
     assert client.get("/api/breakers").json() == {"breakers": []}
     for _ in range(5):
         context.services.context.breakers.fault(TransportFault("away", "api.example"))
@@ -73,7 +73,7 @@ def test_a_ledger_that_is_away(tmp_path: Path) -> None:
             broker_url=server.url, home=tmp_path, submit_patience=0.1, allow_inline=True
         )
         context = open_context(gone_soon)
-        client = ask(context)
+        client = client_of(context)
         assert client.get("/api/pauses").status_code == 200
     finally:
         server.kill()

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from support.console_server import ask, new_token
-from support.finished_jobs import jobs_ran
+from support.console_server import client_of, new_token
+from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, answer, scripted
 from support.ledger_scenario import Scenario, SettingsMaker
-from support.settlements import escalates, retries_at_once, succeeds
+from support.settlements import escalates, retries_immediately, succeeds
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION
@@ -36,7 +36,7 @@ def context(settings: SettingsMaker) -> ConsoleContext:
 
 @pytest.fixture
 def api(context: ConsoleContext) -> TestClient:
-    return ask(context)
+    return client_of(context)
 
 
 @pytest.fixture
@@ -57,15 +57,15 @@ def ok(api: TestClient, path: str, **params: Any) -> dict[str, Any]:
 
 def test_the_report_has_every_field_of_its_contract(api: TestClient, scenario: Scenario) -> None:
     """Given one cycle in each status that a job can bring it into at once."""
-    scenario.repaired()
-    first = scenario.take(scenario.submit())
-    scenario.settle(first, retries_at_once(first))  # pending
-    cut = scenario.take(scenario.submit())
-    scenario.settle(cut, retries_at_once(cut))
+    scenario.repaired_job()
+    first = scenario.claim(scenario.submit())
+    scenario.settle(first, retries_immediately(first))  # pending
+    cut = scenario.claim(scenario.submit())
+    scenario.settle(cut, retries_immediately(cut))
     scenario.ledger.cancel(cut.job_id)
-    lost = scenario.take(scenario.submit())
-    scenario.settle(lost, retries_at_once(lost))
-    again = scenario.take(lost.job_id, 2)
+    lost = scenario.claim(scenario.submit())
+    scenario.settle(lost, retries_immediately(lost))
+    again = scenario.claim(lost.job_id, 2)
     scenario.settle(again, escalates(again))
     report = ok(api, LOOP, windowDays=30, limit=5000)
     assert isinstance(report.pop("generatedAt"), str)
@@ -127,18 +127,18 @@ def test_the_limits_themselves_are_allowed(api: TestClient, params: dict[str, An
 
 def test_the_limit_is_honoured_and_said(api: TestClient, scenario: Scenario) -> None:
     for _ in range(11):
-        scenario.repaired()
+        scenario.repaired_job()
     report = ok(api, LOOP, limit=10)
     assert (report["totalCycles"], report["limitReached"]) == (10, True)
     assert ok(api, LOOP, limit=12)["limitReached"] is False
 
 
 def test_a_tenant_sees_its_own_cycles(context: ConsoleContext, scenario: Scenario) -> None:
-    scenario.repaired(labels={"tenant": "acme"})
-    scenario.repaired()
-    bound = ask(context, new_token(context, role="producer", tenant="acme"))
+    scenario.repaired_job(labels={"tenant": "acme"})
+    scenario.repaired_job()
+    bound = client_of(context, new_token(context, role="producer", tenant="acme"))
     assert ok(bound, LOOP)["totalCycles"] == 1
-    assert ok(ask(context, new_token(context, role="ops")), LOOP)["totalCycles"] == 2
+    assert ok(client_of(context, new_token(context, role="ops")), LOOP)["totalCycles"] == 2
 
 
 # -- delayed verification and budgets --------------------------------------------------------------
@@ -151,14 +151,14 @@ def test_delayed_verifications_are_valid_invalid_or_stale(
     client: Any = context.ledger.calls
     names = []
     for _ in range(3):
-        job_id, _ = scenario.repaired()
+        job_id, _ = scenario.repaired_job()
         names.append(f"mulligan:{{p00}}:cycle:{job_id}:1:1")
     valid, refused, stale = names
     client.run("HSET", valid, "status", "completed", "delayed_valid", "1")
     reasons = '{"duplicate_prompt_formulation":2}'
     client.run("HSET", refused, "delayed_invalid", reasons)
     client.run("HSET", stale, "status", "escalated", "reason", "missing_delayed_verification")
-    report = ok(ask(context), DELAYED)
+    report = ok(client_of(context), DELAYED)
     assert (report["validCount"], report["invalidCount"], report["staleCount"]) == (1, 3, 1)
     assert report["invalidRate"] == 0.75  # 3 of 4
     assert report["invalidReasons"] == {
@@ -170,9 +170,9 @@ def test_delayed_verifications_are_valid_invalid_or_stale(
 
 
 def test_budgets_that_left_no_room_for_a_retry(api: TestClient, scenario: Scenario) -> None:
-    scenario.repaired(task_type="extract")
+    scenario.repaired_job(task_type="extract")
     for reason in ("budget_tokens", "per_skill_loop_cap", "max_attempts"):
-        claim = scenario.take(scenario.submit(task_type="extract"))
+        claim = scenario.claim(scenario.submit(task_type="extract"))
         born = CyclePlan(
             id=f"{claim.job_id}:1:1",
             loop_index=1,
@@ -197,26 +197,26 @@ def test_budgets_that_left_no_room_for_a_retry(api: TestClient, scenario: Scenar
 def test_a_cycle_that_was_retried_did_not_run_out_of_budget(
     api: TestClient, scenario: Scenario
 ) -> None:
-    job_id, _ = scenario.repaired()
+    job_id, _ = scenario.repaired_job()
     del job_id
-    first = scenario.take(scenario.submit())
-    scenario.settle(first, retries_at_once(first))
-    second = scenario.take(first.job_id, 2)
+    first = scenario.claim(scenario.submit())
+    scenario.settle(first, retries_immediately(first))
+    second = scenario.claim(first.job_id, 2)
     scenario.ledger.store_output(second.lease, answer())
     scenario.settle(second, escalates(second, "budget_tokens"))
     assert ok(api, BUDGET)["exhaustedCount"] == 0
 
 
 def test_a_completed_cycle_counts_as_verified(context: ConsoleContext, scenario: Scenario) -> None:
-    first = scenario.take(scenario.submit())
-    scenario.settle(first, retries_at_once(first, verify_after=0))
-    second = scenario.take(first.job_id, 2)
+    first = scenario.claim(scenario.submit())
+    scenario.settle(first, retries_immediately(first, verify_after=0))
+    second = scenario.claim(first.job_id, 2)
     scenario.ledger.store_output(second.lease, answer())
     scenario.settle(second, succeeds(second, verify_after=0))
-    taken = scenario.take_recheck(Entry("cycle", first.job_id, 1, 1))
+    taken = scenario.claim_recheck(Entry("cycle", first.job_id, 1, 1))
     scenario.ledger.settle_cycle(taken.lease, status="completed", score=100)
-    assert ok(ask(context), DELAYED)["validCount"] == 1
-    assert ok(ask(context), LOOP)["completedCount"] == 1
+    assert ok(client_of(context), DELAYED)["validCount"] == 1
+    assert ok(client_of(context), LOOP)["completedCount"] == 1
 
 
 # -- money -----------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_a_completed_cycle_counts_as_verified(context: ConsoleContext, scenario:
 
 def test_what_work_cost_with_repairs_apart(context: ConsoleContext, api: TestClient) -> None:
     """Given a repaired job of acme's team `a` and one that was right at first, unpriced."""
-    jobs_ran(
+    run_jobs(
         context,
         scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme", "team": "a"}),
         scripted(GOOD, task_type="other"),
@@ -243,7 +243,7 @@ def test_what_work_cost_with_repairs_apart(context: ConsoleContext, api: TestCli
     assert (lines["other"]["repairs"]["attempts"], lines["other"]["repairs"]["money"]) == (0, 0)
     assert report["total"]["attempts"] == 3
     assert {job["tokens"] for job in ok(api, "/api/jobs")["jobs"]} == {None}
-    bound = ask(context, new_token(context, role="producer", tenant="acme"))
+    bound = client_of(context, new_token(context, role="producer", tenant="acme"))
     assert ok(bound, "/api/cost", by="tenant", window="1h")["lines"][0]["of"] == {"tenant": "acme"}
     assert ok(bound, "/api/cost", window="1h")["total"]["attempts"] == 2
 

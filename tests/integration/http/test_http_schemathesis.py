@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from support.console_server import Served, served
+from support.console_server import RunningConsole, running_console
 from support.jobs import GOOD, scripted
 from support.redis_server import RedisServer
 
@@ -41,7 +41,7 @@ CHECKS = [
 
 
 @pytest.fixture(scope="module")
-def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
     folder: Path = tmp_path_factory.mktemp("schema")
     server = RedisServer(folder)
     server.start()
@@ -49,7 +49,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         broker_url=server.url, home=folder, allow_inline=True, rate_limit=10_000_000
     )
     try:
-        with served(settings) as console, console.client() as client:
+        with running_console(settings) as console, console.client() as client:
             ids = _some_jobs(client)
             _work(console, ids["hopeless"])
             console.context.ledger.sweep(empty_queues=[])
@@ -64,13 +64,13 @@ def _some_jobs(client: httpx2.Client) -> dict[str, str]:
     return {str(job["name"]): row["id"] for job, row in zip(jobs, taken, strict=True)}
 
 
-def _work(console: Served, job_id: str) -> None:
+def _work(console: RunningConsole, job_id: str) -> None:
     for number in range(1, 5):
         run_attempt(console.context.services.context, Entry("attempt", job_id, number))
 
 
 @pytest.fixture(scope="module")
-def known(console: Served) -> dict[str, str]:
+def known(console: RunningConsole) -> dict[str, str]:
     """Path parameters that name something: a generated one hardly ever does."""
     (group,) = console.context.ledger.groups()
     return {
@@ -83,7 +83,7 @@ def known(console: Served) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def description(console: Served) -> schemathesis.BaseSchema:
+def description(console: RunningConsole) -> schemathesis.BaseSchema:
     # Streams have no end to wait for; pages are for people.
     found = schemathesis.openapi.from_url(f"{console.url}/openapi.json")
     return found.exclude(path_regex="/events$").include(
@@ -131,7 +131,7 @@ def _try_out(operation: Any, known: dict[str, str]) -> None:
     check()
 
 
-def test_every_route_is_described(console: Served) -> None:
+def test_every_route_is_described(console: RunningConsole) -> None:
     """Nothing under /api is left out of the description, and so of the test above."""
     with console.client() as client:
         document = client.get("/openapi.json").json()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.console_server import ask, new_token
-from support.finished_jobs import jobs_ran
+from support.console_server import client_of, new_token
+from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import SettingsMaker
 
@@ -34,7 +34,7 @@ def context(settings: SettingsMaker) -> ConsoleContext:
 
 
 def scraped(context: ConsoleContext, token: str | None = None) -> Samples:
-    told = ask(context, token).get("/metrics")
+    told = client_of(context, token).get("/metrics")
     assert told.status_code == 200, told.text
     assert told.headers["content-type"].startswith("text/plain; version=")
     return {
@@ -49,7 +49,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 
 def test_what_happened_is_counted(context: ConsoleContext) -> None:
-    jobs_ran(context, scripted(WRONG_TYPE, GOOD), scripted(GOOD), scripted("no", GOOD))
+    run_jobs(context, scripted(WRONG_TYPE, GOOD), scripted(GOOD), scripted("no", GOOD))
     Fold(context.ledger).run()
     found = scraped(context)
     attempts = "mulligan_attempts_total"
@@ -71,7 +71,7 @@ def test_what_happened_is_counted(context: ConsoleContext) -> None:
 
 def test_every_name_is_there(context: ConsoleContext) -> None:
     """Given a breaker that opened, a worker, a pause and a sweep: things that can be absent."""
-    jobs_ran(context, scripted(GOOD))
+    run_jobs(context, scripted(GOOD))
     Fold(context.ledger).run()
     breakers = context.ledger.breakers
     for _ in range(5):
@@ -80,7 +80,7 @@ def test_every_name_is_there(context: ConsoleContext) -> None:
     beat = Beat(name="a@h", pool="a", host="h", pid=1, slots=8, active=3, round_trips=7)
     Heartbeat(context.ledger.beats, lambda: beat).beat()
     found = scraped(context)
-    told = ask(context).get("/metrics").text
+    told = client_of(context).get("/metrics").text
     names = {line.split()[2] for line in told.splitlines() if line.startswith("# TYPE ")}
     assert names >= NAMES
     assert value(found, "mulligan_breaker_state", provider="openai-eu") == 2
@@ -96,7 +96,7 @@ def test_every_name_is_there(context: ConsoleContext) -> None:
 
 
 def test_escalations_wait_for_somebody(context: ConsoleContext) -> None:
-    jobs_ran(context, scripted("no"), scripted("no"))
+    run_jobs(context, scripted("no"), scripted("no"))
     found = scraped(context)
     assert value(found, "mulligan_escalations_open") == 2
     assert value(found, "mulligan_escalation_groups_open") == 1
@@ -106,5 +106,5 @@ def test_escalations_wait_for_somebody(context: ConsoleContext) -> None:
 def test_metrics_are_for_ops_and_of_all_tenants(context: ConsoleContext) -> None:
     assert scraped(context, new_token(context, role="ops"))
     for fields in ({"role": "producer"}, {"role": "ops", "tenant": "acme"}):
-        assert ask(context, new_token(context, **fields)).get("/metrics").status_code == 403
-    assert ask(context).get("/metrics").status_code == 401
+        assert client_of(context, new_token(context, **fields)).get("/metrics").status_code == 403
+    assert client_of(context).get("/metrics").status_code == 401

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.jobs import answer, passed
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.settlements import escalates, retries_at_once, retries_by_policy, succeeds
+from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
 
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Publication, Settlement
 
@@ -24,16 +24,16 @@ def scenario(new_scenario: ScenarioMaker) -> Scenario:
 def test_a_stored_answer_is_given_to_whoever_claims_next(scenario: Scenario) -> None:
     """Given an answer that was paid for, when its worker dies, then nobody pays again."""
     job_id = scenario.submit()
-    assert scenario.ledger.store_output(scenario.take(job_id).lease, answer("paid for")) == []
+    assert scenario.ledger.store_output(scenario.claim(job_id).lease, answer("paid for")) == []
     scenario.expire_leases()
-    heir = scenario.take(job_id)
+    heir = scenario.claim(job_id)
     assert heir.output == answer("paid for")
     assert (heir.tokens_used, heir.seconds_used) == (10, 0.5)
 
 
 def test_an_answer_stored_twice_with_one_token_is_counted_once(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    lease = scenario.take(job_id).lease
+    lease = scenario.claim(job_id).lease
     for _ in range(2):
         assert scenario.ledger.store_output(lease, answer(tokens=7, seconds=0.25)) == []
     assert (scenario.view(job_id).tokens, scenario.view(job_id).seconds) == (7, 0.25)
@@ -44,7 +44,7 @@ def test_unknown_usage_counts_for_nothing_and_is_not_0(
     scenario: Scenario, tokens: int | None
 ) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     scenario.ledger.store_output(claim.lease, answer(tokens=tokens))
     assert scenario.view(job_id).tokens == tokens
     scenario.settle(claim, succeeds(claim))
@@ -54,10 +54,10 @@ def test_unknown_usage_counts_for_nothing_and_is_not_0(
 
 def test_usage_adds_up_over_attempts(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    first = scenario.take(job_id)
+    first = scenario.claim(job_id)
     scenario.ledger.store_output(first.lease, answer(tokens=3, seconds=0.5))
-    scenario.settle(first, retries_at_once(first))
-    second = scenario.take(job_id, 2)
+    scenario.settle(first, retries_immediately(first))
+    second = scenario.claim(job_id, 2)
     scenario.ledger.store_output(second.lease, answer(tokens=4, seconds=0.25))
     assert (scenario.view(job_id).tokens, scenario.view(job_id).seconds) == (7, 0.75)
 
@@ -67,7 +67,7 @@ def test_usage_adds_up_over_attempts(scenario: Scenario) -> None:
 
 def test_storing_an_answer_hands_its_slow_verifications_over(scenario: Scenario) -> None:
     job_id = scenario.submit(priority=7)
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     told = scenario.ledger.store_output(claim.lease, answer(), verifications=[0, 2], priority=7)
     entries = [Entry("verification", job_id, 1, index) for index in (0, 2)]
     assert told == [Publication(entry, "verify", 7) for entry in entries]
@@ -79,21 +79,21 @@ def test_storing_an_answer_hands_its_slow_verifications_over(scenario: Scenario)
     assert scenario.sweep() == told
 
 
-@pytest.mark.parametrize("settlement", [retries_at_once, retries_by_policy])
+@pytest.mark.parametrize("settlement", [retries_immediately, retries_by_policy])
 def test_the_verifications_of_a_retry_go_to_the_front(
     scenario: Scenario, settlement: Callable[[Claim], Settlement]
 ) -> None:
     """What is told to the caller is what stands in the outbox."""
     job_id = scenario.submit(priority=7)
-    first = scenario.take(job_id)
+    first = scenario.claim(job_id)
     scenario.settle(first, settlement(first))
-    retry = scenario.take(job_id, 2)
+    retry = scenario.claim(job_id, 2)
     told = scenario.ledger.store_output(retry.lease, answer(), verifications=[0], priority=7)
     front = Publication(Entry("verification", job_id, 2, 0), "verify", 0)
     assert told == [front]
     scenario.advance(scenario.settings.outbox_grace + 1)
     assert scenario.sweep() == [front]
-    check = scenario.take_check(job_id, 0, number=2)
+    check = scenario.claim_verification(job_id, 0, number=2)
     scenario.ledger.requeue(check.lease, delay=1, detail="no pytest", counter="verifier_errors")
     scenario.advance(2)
     assert scenario.sweep() == [front]
@@ -102,15 +102,15 @@ def test_the_verifications_of_a_retry_go_to_the_front(
 def test_a_verification_in_hand_has_the_answer_and_is_held(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
-    assert scenario.take_check(job_id, 0).output == answer()
-    assert scenario.refused_check(job_id, 0) == ClaimRefused("held")
-    assert scenario.take_check(job_id, 1).lease.entry.index == 1
+    assert scenario.claim_verification(job_id, 0).output == answer()
+    assert scenario.verification_refusal(job_id, 0) == ClaimRefused("held")
+    assert scenario.claim_verification(job_id, 1).lease.entry.index == 1
 
 
 def test_only_the_last_to_store_is_given_the_attempt(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
-    first, second = scenario.take_check(job_id, 0), scenario.take_check(job_id, 1)
+    first, second = scenario.claim_verification(job_id, 0), scenario.claim_verification(job_id, 1)
     assert scenario.ledger.store_result(second.lease, passed("b"), elapsed=0.25) == ClaimRefused(
         "stored"
     )
@@ -129,7 +129,7 @@ def test_a_result_stored_twice_counts_once(scenario: Scenario) -> None:
     """Given an answer of the ledger that was lost, when the call is repeated, it hears it again."""
     job_id = scenario.submit()
     scenario.hand_over(job_id)
-    first, second = scenario.take_check(job_id, 0), scenario.take_check(job_id, 1)
+    first, second = scenario.claim_verification(job_id, 0), scenario.claim_verification(job_id, 1)
     for _ in range(2):
         assert scenario.ledger.store_result(first.lease, passed(), elapsed=1) == ClaimRefused(
             "stored"
@@ -146,7 +146,7 @@ def test_a_result_stored_twice_counts_once(scenario: Scenario) -> None:
 def test_of_many_storing_at_once_exactly_one_is_last(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id, range(12))
-    checks = [scenario.take_check(job_id, index) for index in range(12)]
+    checks = [scenario.claim_verification(job_id, index) for index in range(12)]
     with ThreadPoolExecutor(12) as pool:
         told = list(
             pool.map(lambda c: scenario.ledger.store_result(c.lease, passed(), elapsed=0), checks)
@@ -162,16 +162,16 @@ def test_a_settler_that_dies_leaves_everything_to_the_next_one(scenario: Scenari
     scenario.hand_over(job_id)
     for index in (0, 1):
         last = scenario.ledger.store_result(
-            scenario.take_check(job_id, index).lease, passed(str(index)), elapsed=0
+            scenario.claim_verification(job_id, index).lease, passed(str(index)), elapsed=0
         )
     assert isinstance(last, Claim)
     assert scenario.expire_leases() == {f"a:{job_id}/1"}
-    heir = scenario.take(job_id)
+    heir = scenario.claim(job_id)
     assert heir.output == answer()
     assert heir.results == {0: passed("0"), 1: passed("1")}
     assert scenario.ledger.settle(last.lease, succeeds(last)) == ClaimRefused("lost")
     scenario.settle(heir, succeeds(heir))
-    assert scenario.refused_check(job_id, 0) == ClaimRefused("finished")
+    assert scenario.verification_refusal(job_id, 0) == ClaimRefused("finished")
 
 
 def test_a_verification_that_is_stored_or_not_wanted_any_more_is_finished(
@@ -179,20 +179,20 @@ def test_a_verification_that_is_stored_or_not_wanted_any_more_is_finished(
 ) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
-    scenario.ledger.store_result(scenario.take_check(job_id, 0).lease, passed(), elapsed=0)
-    assert scenario.refused_check(job_id, 0) == ClaimRefused("finished")
+    scenario.ledger.store_result(scenario.claim_verification(job_id, 0).lease, passed(), elapsed=0)
+    assert scenario.verification_refusal(job_id, 0) == ClaimRefused("finished")
     scenario.ledger.cancel(job_id)
-    assert scenario.refused_check(job_id, 1) == ClaimRefused("finished")
-    assert scenario.refused_check("p00-unknown", 1) == ClaimRefused("gone")
+    assert scenario.verification_refusal(job_id, 1) == ClaimRefused("finished")
+    assert scenario.verification_refusal("p00-unknown", 1) == ClaimRefused("gone")
 
 
 def test_a_verification_that_loses_every_worker_escalates_its_job(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id, [0])
     for _ in range(scenario.settings.max_claims):
-        zombie = scenario.take_check(job_id, 0)
+        zombie = scenario.claim_verification(job_id, 0)
         assert scenario.expire_leases() == {f"v:{job_id}/1/0"}
-    assert scenario.refused_check(job_id, 0) == ClaimRefused("escalated", "worker_lost")
+    assert scenario.verification_refusal(job_id, 0) == ClaimRefused("escalated", "worker_lost")
     view = scenario.view(job_id)
     assert (view.state, view.reason) == ("escalated", "worker_lost")
     assert view.detail == "3 workers were lost while verifying attempt 1"
@@ -205,17 +205,17 @@ def test_a_verification_repeated_with_its_own_token_is_claimed_once(
     job_id = scenario.submit()
     scenario.hand_over(job_id)
     monkeypatch.setattr("secrets.token_hex", lambda _bytes: "f00d")
-    assert scenario.take_check(job_id, 0) == scenario.take_check(job_id, 0)
+    assert scenario.claim_verification(job_id, 0) == scenario.claim_verification(job_id, 0)
 
 
 def test_the_results_of_a_cancelled_job_are_kept_and_lead_nowhere(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id, [0])
-    check = scenario.take_check(job_id, 0)
+    check = scenario.claim_verification(job_id, 0)
     scenario.ledger.cancel(job_id)
     last = scenario.ledger.store_result(check.lease, passed(), elapsed=0)
     assert isinstance(last, Claim)
-    assert scenario.settle(last, retries_at_once(last)) is None
+    assert scenario.settle(last, retries_immediately(last)) is None
     assert scenario.view(job_id).state == "cancelled"
 
 
@@ -226,7 +226,7 @@ def test_an_attempt_given_back_waits_and_is_not_blamed(scenario: Scenario) -> No
     """Given transport faults, then they are counted, and no claim is held against the attempt."""
     job_id = scenario.submit(priority=4)
     for fault in range(1, 6):  # more often than max_claims
-        claim = scenario.take(job_id)
+        claim = scenario.claim(job_id)
         assert claim.faults == fault - 1
         given_back = scenario.ledger.requeue(claim.lease, delay=10, detail="503", counter="faults")
         assert given_back is None
@@ -234,7 +234,7 @@ def test_an_attempt_given_back_waits_and_is_not_blamed(scenario: Scenario) -> No
         assert (view.state, view.waiting_for) == ("waiting", "delay")
         assert (attempt.state, attempt.claims) == ("queued", 0)
         assert (attempt.faults, attempt.last_fault) == (fault, "503")
-        assert scenario.swept("attempt") == set()
+        assert scenario.swept_entries("attempt") == set()
         scenario.advance(11)
         assert scenario.sweep() == [Publication(Entry("attempt", job_id, 1), "attempt", 4)]
 
@@ -242,32 +242,32 @@ def test_an_attempt_given_back_waits_and_is_not_blamed(scenario: Scenario) -> No
 def test_what_a_job_waits_for_is_told(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.ledger.requeue(
-        scenario.take(job_id).lease, delay=10, detail="open", waiting_for="breaker"
+        scenario.claim(job_id).lease, delay=10, detail="open", waiting_for="breaker"
     )
     assert scenario.view(job_id).waiting_for == "breaker"
 
 
 def test_an_attempt_given_back_without_delay_goes_at_once(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     assert scenario.ledger.requeue(claim.lease, delay=0, detail="the worker was shut down") is None
     assert (scenario.view(job_id).state, scenario.view(job_id).waiting_for) == ("queued", None)
-    assert scenario.swept() == {f"a:{job_id}/1"}
+    assert scenario.swept_entries() == {f"a:{job_id}/1"}
     assert scenario.ledger.requeue(claim.lease, delay=0, detail="again") == ClaimRefused("lost")
 
 
 def test_a_retry_given_back_keeps_its_queue_and_its_place_at_the_front(scenario: Scenario) -> None:
     job_id = scenario.submit(priority=9)
-    first = scenario.take(job_id)
-    scenario.settle(first, retries_at_once(first))
-    scenario.ledger.requeue(scenario.take(job_id, 2).lease, delay=0, detail="shut down")
+    first = scenario.claim(job_id)
+    scenario.settle(first, retries_immediately(first))
+    scenario.ledger.requeue(scenario.claim(job_id, 2).lease, delay=0, detail="shut down")
     assert scenario.sweep() == [Publication(Entry("attempt", job_id, 2), "repair", 0)]
 
 
 def test_waiting_beyond_the_deadline_is_escalated_now(scenario: Scenario) -> None:
     job_id = scenario.submit(deadline=100)
     told = scenario.ledger.requeue(
-        scenario.take(job_id).lease, delay=101, detail="503 from the provider"
+        scenario.claim(job_id).lease, delay=101, detail="503 from the provider"
     )
     assert told == ClaimRefused("escalated", "deadline")
     view = scenario.view(job_id)
@@ -281,7 +281,7 @@ def test_past_its_limit_a_counter_escalates(scenario: Scenario) -> None:
     for _ in range(3):
         assert told is None
         told = scenario.ledger.requeue(
-            scenario.take(job_id).lease,
+            scenario.claim(job_id).lease,
             delay=0,
             detail="pytest is missing",
             counter="verifier_errors",
@@ -304,7 +304,7 @@ def test_a_verification_without_a_verdict_is_tried_again_and_then_escalated(
     scenario.hand_over(job_id)
     for again in (True, False):
         told = scenario.ledger.requeue(
-            scenario.take_check(job_id, 1).lease,
+            scenario.claim_verification(job_id, 1).lease,
             delay=5,
             detail="no pytest",
             counter="verifier_errors",
@@ -314,18 +314,18 @@ def test_a_verification_without_a_verdict_is_tried_again_and_then_escalated(
         if again:
             assert told is None
             assert scenario.attempt(job_id).state == "verifying"
-            assert scenario.refused_check(job_id, 1) == ClaimRefused("early")
+            assert scenario.verification_refusal(job_id, 1) == ClaimRefused("early")
             scenario.advance(6)
-            assert f"v:{job_id}/1/1" in scenario.swept()
+            assert f"v:{job_id}/1/1" in scenario.swept_entries()
     assert told == ClaimRefused("escalated", "tool_error")
     assert scenario.view(job_id).reason == "tool_error"
 
 
 def test_giving_back_an_attempt_of_a_finished_job_is_refused(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     scenario.ledger.cancel(job_id)
     told = scenario.ledger.requeue(claim.lease, delay=0, detail="shut down")
     assert told == ClaimRefused("finished")
-    assert scenario.swept("attempt") == set()
+    assert scenario.swept_entries("attempt") == set()
     assert scenario.ledger.settle(claim.lease, escalates(claim)) == ClaimRefused("lost")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.jobs import answer, make_job, passed
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.settlements import retries_at_once, succeeds
+from support.settlements import retries_immediately, succeeds
 
 from mulligan.tasks.ports.ledger import (
     Accepted,
@@ -34,7 +34,7 @@ def one_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_new_job_is_queued_and_its_first_attempt_is_to_be_published(scenario: Scenario) -> None:
     job = make_job(priority=3, labels={"suite": "demo"})
-    told = scenario.offer(job)
+    told = scenario.accept(job)
     assert isinstance(told, Accepted)
     assert told.publication == Publication(Entry("attempt", told.id, 1), "attempt", 3)
     view = scenario.view(told.id)
@@ -46,8 +46,8 @@ def test_a_new_job_is_queued_and_its_first_attempt_is_to_be_published(scenario: 
 
 def test_the_same_job_under_one_key_is_seen_and_stored_once(scenario: Scenario) -> None:
     job = make_job(idempotency_key="once")
-    first = scenario.offer(job)
-    again = scenario.offer(job)
+    first = scenario.accept(job)
+    again = scenario.accept(job)
     assert again == Accepted(id=first.id, status="seen", publication=None)
     assert [view.id for view in scenario.ledger.jobs()] == [first.id]
 
@@ -55,14 +55,14 @@ def test_the_same_job_under_one_key_is_seen_and_stored_once(scenario: Scenario) 
 def test_another_job_under_the_same_key_is_a_conflict_and_changes_nothing(
     scenario: Scenario,
 ) -> None:
-    first = scenario.offer(make_job(idempotency_key="once"))
-    other = scenario.offer(make_job(idempotency_key="once", prompt="Something else."))
+    first = scenario.accept(make_job(idempotency_key="once"))
+    other = scenario.accept(make_job(idempotency_key="once", prompt="Something else."))
     assert other == KeyConflict(id=first.id)
     assert scenario.view(first.id).job.prompt == "Extract the person."
 
 
 def test_a_conflict_in_a_batch_keeps_the_others(scenario: Scenario) -> None:
-    taken = scenario.offer(make_job(idempotency_key="taken"))
+    taken = scenario.accept(make_job(idempotency_key="taken"))
     jobs = [make_job(), make_job(idempotency_key="taken", prompt="Other."), make_job()]
     told = scenario.ledger.accept([Submission(id=scenario.new_id(job), job=job) for job in jobs])
     assert [type(each) for each in told] == [Accepted, KeyConflict, Accepted]
@@ -70,7 +70,7 @@ def test_a_conflict_in_a_batch_keeps_the_others(scenario: Scenario) -> None:
 
 
 def test_looking_for_conflicts_finds_them_and_writes_nothing(scenario: Scenario) -> None:
-    taken = scenario.offer(make_job(idempotency_key="taken"))
+    taken = scenario.accept(make_job(idempotency_key="taken"))
     same, other = make_job(idempotency_key="taken"), make_job(idempotency_key="taken", prompt="?")
     jobs = [same, make_job(idempotency_key="free"), make_job()]
     offered = [Submission(id=scenario.new_id(job), job=job) for job in jobs]
@@ -90,7 +90,7 @@ def test_a_job_that_cannot_be_serialised_leaves_nothing_behind(scenario: Scenari
         )
     scenario.advance(scenario.settings.outbox_grace + 1)
     assert scenario.ledger.jobs() == []
-    assert scenario.swept() == set()
+    assert scenario.swept_entries() == set()
 
 
 # -- claim --------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_a_job_that_cannot_be_serialised_leaves_nothing_behind(scenario: Scenari
 
 def test_a_claim_brings_everything_the_attempt_needs(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id, worker="host:1")
+    claim = scenario.claim(job_id, worker="host:1")
     assert claim.job == make_job()
     assert (claim.plan.number, claim.plan.mode) == (1, "initial")
     assert (claim.output, claim.results, dict(claim.memory.counts)) == (None, {}, {})
@@ -111,7 +111,7 @@ def test_a_claim_brings_everything_the_attempt_needs(scenario: Scenario) -> None
 
 def test_an_attempt_in_hand_is_held(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    scenario.take(job_id)
+    scenario.claim(job_id)
     assert scenario.refusal(job_id) == ClaimRefused("held")
 
 
@@ -125,8 +125,8 @@ def test_a_job_or_an_attempt_that_does_not_exist_is_gone(
 
 def test_a_settled_attempt_and_a_finished_job_are_finished(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    first = scenario.take(job_id)
-    scenario.settle(first, retries_at_once(first))
+    first = scenario.claim(job_id)
+    scenario.settle(first, retries_immediately(first))
     assert scenario.refusal(job_id, 1) == ClaimRefused("finished")
     scenario.ledger.cancel(job_id)
     assert scenario.refusal(job_id, 2) == ClaimRefused("finished")
@@ -140,11 +140,11 @@ def test_an_attempt_whose_answer_is_being_verified_is_left_alone(scenario: Scena
 
 def test_a_message_that_comes_before_its_time_is_early(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    scenario.ledger.requeue(scenario.take(job_id).lease, delay=100, detail="429")
+    scenario.ledger.requeue(scenario.claim(job_id).lease, delay=100, detail="429")
     assert scenario.refusal(job_id) == ClaimRefused("early")
     scenario.advance(101)
-    assert scenario.swept() == {f"a:{job_id}/1"}
-    scenario.take(job_id)
+    assert scenario.swept_entries() == {f"a:{job_id}/1"}
+    scenario.claim(job_id)
 
 
 def test_a_job_past_its_deadline_is_escalated_by_the_next_claim(scenario: Scenario) -> None:
@@ -154,13 +154,13 @@ def test_a_job_past_its_deadline_is_escalated_by_the_next_claim(scenario: Scenar
     view = scenario.view(job_id)
     assert (view.state, view.reason) == ("escalated", "deadline")
     assert scenario.refusal(job_id) == ClaimRefused("finished")
-    assert scenario.swept("attempt") == set()
+    assert scenario.swept_entries("attempt") == set()
 
 
 def test_an_attempt_that_loses_every_worker_is_escalated_as_worker_lost(scenario: Scenario) -> None:
     job_id = scenario.submit()
     for _ in range(scenario.settings.max_claims):
-        scenario.take(job_id)
+        scenario.claim(job_id)
         assert scenario.expire_leases() == {f"a:{job_id}/1"}
     assert scenario.refusal(job_id) == ClaimRefused("escalated", "worker_lost")
     view = scenario.view(job_id)
@@ -171,7 +171,7 @@ def test_an_attempt_that_loses_every_worker_is_escalated_as_worker_lost(scenario
 @pytest.mark.usefixtures("one_token")
 def test_a_claim_repeated_with_its_own_token_is_the_same_claim(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    first, again = scenario.take(job_id), scenario.take(job_id)
+    first, again = scenario.claim(job_id), scenario.claim(job_id)
     assert again == first
     assert scenario.attempt(job_id).claims == 1
 
@@ -181,31 +181,31 @@ def test_a_claim_repeated_with_its_own_token_is_the_same_claim(scenario: Scenari
 
 def test_a_renewed_lease_outlives_its_first_term(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     for _ in range(5):
         scenario.advance(scenario.settings.lease - 5)
         assert scenario.ledger.renew([claim.lease]) == set()
-        assert scenario.swept() == set()
+        assert scenario.swept_entries() == set()
     assert scenario.refusal(job_id) == ClaimRefused("held")
 
 
 def test_a_lease_is_lost_once_another_worker_has_taken_over(scenario: Scenario) -> None:
     job_id, other_id = scenario.submit(), scenario.submit()
-    slow, other = scenario.take(job_id), scenario.take(other_id)
+    slow, other = scenario.claim(job_id), scenario.claim(other_id)
     scenario.advance(scenario.settings.lease - 1)
     scenario.ledger.renew([other.lease])
     scenario.advance(2)
-    swift = scenario.take(job_id)
+    swift = scenario.claim(job_id)
     assert scenario.ledger.renew([slow.lease, other.lease]) == {slow.lease.entry}
     assert scenario.ledger.renew([swift.lease]) == set()
 
 
 def test_no_lease_is_renewed_past_the_hard_limit(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     scenario.advance(scenario.settings.hard_limit + 1)
     assert scenario.ledger.renew([claim.lease]) == {claim.lease.entry}
-    assert scenario.swept() == {f"a:{job_id}/1"}
+    assert scenario.swept_entries() == {f"a:{job_id}/1"}
 
 
 def test_a_renewal_does_not_bring_back_a_lease_that_was_given_up(scenario: Scenario) -> None:
@@ -218,22 +218,22 @@ def test_a_renewal_does_not_bring_back_a_lease_that_was_given_up(scenario: Scena
 def test_a_zombie_cannot_write_once_the_sweep_took_its_lease(scenario: Scenario) -> None:
     """Given an expired lease, when its worker wakes up, then nothing it says is heard."""
     job_id = scenario.submit()
-    zombie = scenario.take(job_id)
+    zombie = scenario.claim(job_id)
     assert scenario.expire_leases() == {f"a:{job_id}/1"}
     assert scenario.view(job_id).state == "queued"
     assert scenario.ledger.store_output(zombie.lease, answer()) == ClaimRefused("lost")
     assert scenario.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
     assert scenario.ledger.requeue(zombie.lease, delay=0, detail="sorry") == ClaimRefused("lost")
-    assert scenario.take(job_id).output is None
+    assert scenario.claim(job_id).output is None
     assert scenario.view(job_id).tokens is None
 
 
 def test_a_zombie_cannot_write_over_the_worker_that_took_over(scenario: Scenario) -> None:
     """Given an expired lease that no sweep has seen, when another worker claims, it owns it."""
     job_id = scenario.submit()
-    zombie = scenario.take(job_id)
+    zombie = scenario.claim(job_id)
     scenario.advance(scenario.settings.lease + 1)
-    heir = scenario.take(job_id)
+    heir = scenario.claim(job_id)
     assert scenario.ledger.store_output(zombie.lease, answer("stale")) == ClaimRefused("lost")
     assert scenario.ledger.store_output(heir.lease, answer("fresh")) == []
     assert scenario.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
@@ -246,18 +246,18 @@ def test_a_zombie_cannot_write_over_the_worker_that_took_over(scenario: Scenario
 def test_a_verification_s_zombie_cannot_store_its_result(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
-    zombie = scenario.take_check(job_id, 0)
+    zombie = scenario.claim_verification(job_id, 0)
     assert f"v:{job_id}/1/0" in scenario.expire_leases()
     assert scenario.ledger.store_result(zombie.lease, passed(), elapsed=1) == ClaimRefused("lost")
     assert scenario.ledger.requeue(zombie.lease, delay=0, detail="sorry") == ClaimRefused("lost")
-    assert scenario.take_check(job_id, 0).results == {}
+    assert scenario.claim_verification(job_id, 0).results == {}
 
 
 def test_the_worker_of_a_cancelled_job_is_a_zombie_too_once_its_lease_is_gone(
     scenario: Scenario,
 ) -> None:
     job_id = scenario.submit()
-    zombie = scenario.take(job_id)
+    zombie = scenario.claim(job_id)
     scenario.ledger.cancel(job_id)
     assert scenario.expire_leases() == set()
     assert scenario.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
@@ -268,7 +268,7 @@ def test_the_last_lost_worker_cannot_write_into_the_escalated_job(scenario: Scen
     """Given three lost workers, when a fourth claim escalates, then the third is not heard."""
     job_id = scenario.submit()
     for _ in range(scenario.settings.max_claims):
-        zombie = scenario.take(job_id)
+        zombie = scenario.claim(job_id)
         scenario.advance(scenario.settings.lease + 1)
     assert scenario.refusal(job_id) == ClaimRefused("escalated", "worker_lost")
     assert scenario.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
@@ -287,10 +287,12 @@ def test_a_paused_attempt_is_parked_until_the_pause_is_lifted(
     view = scenario.view(job_id)
     assert (view.state, view.waiting_for) == ("waiting", "pause")
     scenario.advance(scenario.settings.republish_after * 100)
-    assert scenario.swept("attempt") == set()  # parked: not even an empty queue brings it back
+    assert (
+        scenario.swept_entries("attempt") == set()
+    )  # parked: not even an empty queue brings it back
     scenario.ledger.resume(pause)
     assert scenario.sweep() == [Publication(Entry("attempt", job_id, 1), "attempt", 5)]
-    assert isinstance(scenario.take(job_id), Claim)
+    assert isinstance(scenario.claim(job_id), Claim)
     assert scenario.view(job_id).waiting_for is None
 
 
@@ -299,13 +301,13 @@ def test_a_pause_of_one_queue_or_type_leaves_the_others_alone(scenario: Scenario
     scenario.ledger.pause("task_type:translate")
     assert scenario.ledger.paused() == ["queue:repair", "task_type:translate"]
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
-    scenario.settle(claim, retries_at_once(claim))
+    claim = scenario.claim(job_id)
+    scenario.settle(claim, retries_immediately(claim))
     assert scenario.refusal(job_id, 2) == ClaimRefused("paused")
     assert scenario.refusal(scenario.submit(task_type="translate")) == ClaimRefused("paused")
     scenario.ledger.resume("queue:repair")
     assert scenario.ledger.paused() == ["task_type:translate"]
-    assert scenario.swept() == {f"a:{job_id}/2"}
+    assert scenario.swept_entries() == {f"a:{job_id}/2"}
 
 
 def test_a_stamp_that_comes_late_does_not_wake_parked_work(scenario: Scenario) -> None:
@@ -314,32 +316,32 @@ def test_a_stamp_that_comes_late_does_not_wake_parked_work(scenario: Scenario) -
     scenario.refusal(job_id)
     scenario.ledger.stamp([Entry("attempt", job_id, 1)])
     scenario.advance(scenario.settings.republish_after * 2)
-    assert scenario.swept("attempt") == set()
+    assert scenario.swept_entries("attempt") == set()
     scenario.ledger.resume("queue:attempt")
-    assert scenario.swept() == {f"a:{job_id}/1"}
+    assert scenario.swept_entries() == {f"a:{job_id}/1"}
 
 
 def test_verifications_wait_behind_a_paused_queue(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
     scenario.ledger.pause("queue:verify")
-    assert scenario.refused_check(job_id, 0) == ClaimRefused("paused")
+    assert scenario.verification_refusal(job_id, 0) == ClaimRefused("paused")
     scenario.ledger.resume("queue:verify")
-    assert scenario.swept() == {f"v:{job_id}/1/0"}
-    scenario.take_check(job_id, 0)
+    assert scenario.swept_entries() == {f"v:{job_id}/1/0"}
+    scenario.claim_verification(job_id, 0)
 
 
 def test_a_delay_goes_on_during_a_pause(scenario: Scenario) -> None:
     """Given a back-off, when its message meets a pause too soon, then the back-off still counts."""
     job_id = scenario.submit()
-    scenario.ledger.requeue(scenario.take(job_id).lease, delay=100, detail="429")
+    scenario.ledger.requeue(scenario.claim(job_id).lease, delay=100, detail="429")
     scenario.ledger.pause("queue:attempt")
     assert scenario.refusal(job_id) == ClaimRefused("early")
     scenario.ledger.resume("queue:attempt")
-    assert scenario.swept() == set()
+    assert scenario.swept_entries() == set()
     assert scenario.view(job_id).waiting_for == "delay"
     scenario.advance(101)
-    assert scenario.swept() == {f"a:{job_id}/1"}
+    assert scenario.swept_entries() == {f"a:{job_id}/1"}
 
 
 def test_parked_work_that_is_cancelled_does_not_come_back(scenario: Scenario) -> None:
@@ -348,7 +350,7 @@ def test_parked_work_that_is_cancelled_does_not_come_back(scenario: Scenario) ->
     scenario.refusal(job_id)
     assert scenario.ledger.cancel(job_id) == "cancelled"
     scenario.ledger.resume("queue:attempt")
-    assert scenario.swept("attempt") == set()
+    assert scenario.swept_entries("attempt") == set()
 
 
 # -- cancelling ---------------------------------------------------------------------------------
@@ -361,12 +363,12 @@ def test_cancelling_ends_a_waiting_job_and_its_entry(scenario: Scenario) -> None
     assert (view.state, view.reason, view.detail) == ("cancelled", "cancelled", "not needed")
     assert view.finished_at is not None
     scenario.advance(scenario.settings.outbox_grace + 1)
-    assert scenario.swept("attempt") == set()
+    assert scenario.swept_entries("attempt") == set()
 
 
 def test_cancelling_answers_with_the_state_of_a_job_that_has_ended(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     scenario.settle(claim, succeeds(claim))
     assert scenario.ledger.cancel(job_id) == "succeeded"
     assert scenario.ledger.cancel("p00-unknown") == "gone"

@@ -9,7 +9,13 @@ import pytest
 import redis
 from support.jobs import answer
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.settlements import cut_short, escalates, retries_at_once, retries_by_policy, succeeds
+from support.settlements import (
+    escalates,
+    escalates_with_cycle,
+    retries_by_policy,
+    retries_immediately,
+    succeeds,
+)
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.jobs.job import Decoding, PolicySpec
@@ -42,7 +48,7 @@ def shown(scenario: Scenario, escalation_id: str) -> Escalation:
 
 
 def test_an_escalated_job_is_on_record(scenario: Scenario) -> None:
-    job_id = scenario.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
+    job_id = scenario.escalated_job(group_signature=SIGNATURE, labels={"tenant": "acme"})
     found = shown(scenario, f"{job_id}:1")
     assert found == Escalation(
         id=f"{job_id}:1",
@@ -76,14 +82,14 @@ def _deadline(scenario: Scenario) -> str:
 def _worker_lost(scenario: Scenario) -> str:
     job_id = scenario.submit()
     for _ in range(scenario.settings.max_claims):
-        scenario.take(job_id)
+        scenario.claim(job_id)
         scenario.expire_leases()
     scenario.refusal(job_id)
     return job_id
 
 
 def _tool_error(scenario: Scenario) -> str:
-    claim = scenario.take(scenario.submit())
+    claim = scenario.claim(scenario.submit())
     scenario.ledger.requeue(
         claim.lease, delay=1, detail="no verdict", counter="errors", limit=1, reason="tool_error"
     )
@@ -91,7 +97,7 @@ def _tool_error(scenario: Scenario) -> str:
 
 
 def _lane_deadline(scenario: Scenario) -> str:
-    job_id = scenario.submit_elsewhere(deadline=10)
+    job_id = scenario.submit_external(deadline=10)
     scenario.advance(11)
     scenario.sweep()
     return job_id
@@ -120,7 +126,7 @@ def test_other_ends_are_no_escalations(scenario: Scenario, state: str) -> None:
     if state == "cancelled":
         scenario.ledger.cancel(job_id)
     else:
-        claim = scenario.take(job_id)
+        claim = scenario.claim(job_id)
         scenario.settle(claim, succeeds(claim))
     assert scenario.ledger.escalations(only_open=False) == []
     assert scenario.ledger.groups(only_open=False) == []
@@ -138,9 +144,9 @@ def test_a_cycle_that_fails_later_is_one_by_itself(
     scenario: Scenario, failure: CycleFailure, detail: str
 ) -> None:
     """The job succeeded and stays so. Escalations are grouped by the reason, not by the detail."""
-    job_id, entry = scenario.repaired()
+    job_id, entry = scenario.repaired_job()
     scenario.advance(601)
-    lease = scenario.take_recheck(entry).lease
+    lease = scenario.claim_recheck(entry).lease
     scenario.ledger.settle_cycle(lease, status="escalated", score=40, failure=failure)
     (found,) = scenario.ledger.escalations()
     assert (found.id, found.cycle_id, found.attempt) == (entry.cycle_id, entry.cycle_id, 1)
@@ -152,9 +158,9 @@ def test_a_cycle_that_fails_later_is_one_by_itself(
 
 def test_cycles_that_end_with_their_job_are_not_told_twice(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
-    scenario.settle(claim, retries_at_once(claim))
-    claim = scenario.take(job_id, 2)
+    claim = scenario.claim(job_id)
+    scenario.settle(claim, retries_immediately(claim))
+    claim = scenario.claim(job_id, 2)
     scenario.settle(claim, escalates(claim))
     assert [each.id for each in scenario.ledger.escalations()] == [f"{job_id}:2"]
 
@@ -166,7 +172,7 @@ def test_a_long_detail_is_cut_between_characters(
 ) -> None:
     told = set()
     for scenario in (new_redis_scenario(), new_fake_scenario()):
-        claim = scenario.take(scenario.submit())
+        claim = scenario.claim(scenario.submit())
         scenario.ledger.requeue(
             claim.lease, delay=0, detail="x" + letter * size, counter="n", limit=1, reason="why"
         )
@@ -183,11 +189,13 @@ def test_a_long_detail_is_cut_between_characters(
 
 
 def test_escalations_alike_are_one_group(scenario: Scenario) -> None:
-    first = scenario.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
+    first = scenario.escalated_job(group_signature=SIGNATURE, labels={"tenant": "acme"})
     scenario.advance(10)
-    scenario.escalated(group_signature=SIGNATURE, task_type="summarise", labels={"tenant": "acme"})
-    last = scenario.escalated(group_signature=SIGNATURE)
-    other = scenario.escalated(group_signature="v1:other")
+    scenario.escalated_job(
+        group_signature=SIGNATURE, task_type="summarise", labels={"tenant": "acme"}
+    )
+    last = scenario.escalated_job(group_signature=SIGNATURE)
+    other = scenario.escalated_job(group_signature="v1:other")
     groups = {group.signature: group for group in scenario.ledger.groups()}
     assert groups.keys() == {SIGNATURE, "v1:other"}
     group = groups[SIGNATURE]
@@ -207,9 +215,9 @@ def test_escalations_alike_are_one_group(scenario: Scenario) -> None:
 
 def test_groups_and_escalations_are_listed_newest_first(scenario: Scenario) -> None:
     for name in "abc":
-        scenario.escalated(group_signature=f"v1:{name}")
+        scenario.escalated_job(group_signature=f"v1:{name}")
         scenario.advance(1)
-    scenario.escalated(group_signature="v1:a")
+    scenario.escalated_job(group_signature="v1:a")
     assert [group.signature for group in scenario.ledger.groups()] == ["v1:a", "v1:c", "v1:b"]
     assert [group.signature for group in scenario.ledger.groups(limit=1)] == ["v1:a"]
     assert [each.signature for each in scenario.ledger.escalations()] == [
@@ -218,22 +226,22 @@ def test_groups_and_escalations_are_listed_newest_first(scenario: Scenario) -> N
 
 
 def test_a_tenant_sees_the_groups_it_has_open_ones_in(scenario: Scenario) -> None:
-    scenario.escalated(group_signature="v1:a", labels={"tenant": "acme"})
-    scenario.escalated(group_signature="v1:b", labels={"tenant": "other"})
-    scenario.escalated(group_signature="v1:c")
+    scenario.escalated_job(group_signature="v1:a", labels={"tenant": "acme"})
+    scenario.escalated_job(group_signature="v1:b", labels={"tenant": "other"})
+    scenario.escalated_job(group_signature="v1:c")
     assert [group.signature for group in scenario.ledger.groups(tenant="acme")] == ["v1:a"]
     assert scenario.ledger.groups(tenant="nobody") == []
 
 
 def test_a_group_is_muted_and_unmuted(scenario: Scenario) -> None:
     assert not scenario.ledger.mute(SIGNATURE, until=5.0)
-    scenario.escalated(group_signature=SIGNATURE)
+    scenario.escalated_job(group_signature=SIGNATURE)
     until = scenario.ledger.now() + 100
     assert scenario.ledger.mute(SIGNATURE, until=until)
     group = scenario.ledger.group(SIGNATURE)
     assert group is not None
     assert group.muted_until == pytest.approx(until)
-    scenario.escalated(group_signature=SIGNATURE)
+    scenario.escalated_job(group_signature=SIGNATURE)
     assert scenario.ledger.mute(SIGNATURE, until=None)
     group = scenario.ledger.group(SIGNATURE)
     assert group is not None
@@ -243,7 +251,7 @@ def test_a_group_is_muted_and_unmuted(scenario: Scenario) -> None:
 def test_partitions_know_one_group_together(new_redis_scenario: ScenarioMaker) -> None:
     scenario = new_redis_scenario(partitions=3)
     jobs = [
-        scenario.escalated(group_signature=SIGNATURE, labels={"tenant": f"t{n % 2}"})
+        scenario.escalated_job(group_signature=SIGNATURE, labels={"tenant": f"t{n % 2}"})
         for n in range(20)
     ]
     assert {job_id[:3] for job_id in jobs} == {"p00", "p01", "p02"}
@@ -264,7 +272,7 @@ def test_partitions_know_one_group_together(new_redis_scenario: ScenarioMaker) -
 
 
 def test_who_ended_it_and_why_stays_on_record(scenario: Scenario) -> None:
-    job_id = scenario.escalated(group_signature=SIGNATURE, labels={"tenant": "acme"})
+    job_id = scenario.escalated_job(group_signature=SIGNATURE, labels={"tenant": "acme"})
     told = scenario.ledger.end_escalation(f"{job_id}:1", how="resolved", by="ada", note="known")
     assert told == Ended(state="resolved")
     found = shown(scenario, f"{job_id}:1")
@@ -281,7 +289,7 @@ def test_who_ended_it_and_why_stays_on_record(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("how", ["resolved", "requeued", "cancelled"])
 def test_it_is_ended_once(scenario: Scenario, how: Any) -> None:
-    job_id = scenario.escalated()
+    job_id = scenario.escalated_job()
     scenario.end(f"{job_id}:1", how)
     for again in ("resolved", "requeued", "cancelled"):
         told = scenario.ledger.end_escalation(f"{job_id}:1", how=again, by="bob")
@@ -297,7 +305,7 @@ def test_what_does_not_exist_is_gone(scenario: Scenario, how: Any, name: str) ->
 
 
 def test_a_job_that_is_no_longer_kept_can_only_be_resolved(scenario: Scenario) -> None:
-    job_id = scenario.escalated()
+    job_id = scenario.escalated_job()
     scenario.advance(scenario.settings.retention + 1)
     scenario.sweep()
     assert scenario.ledger.job(job_id) is None
@@ -310,7 +318,7 @@ def test_a_job_that_is_no_longer_kept_can_only_be_resolved(scenario: Scenario) -
 
 
 def test_cancelling_one_cancels_its_job(scenario: Scenario) -> None:
-    job_id = scenario.escalated()
+    job_id = scenario.escalated_job()
     scenario.end(f"{job_id}:1", "cancelled", note="not worth it")
     view = scenario.view(job_id)
     assert (view.state, view.reason, view.detail) == ("cancelled", "cancelled", "not worth it")
@@ -319,9 +327,9 @@ def test_cancelling_one_cancels_its_job(scenario: Scenario) -> None:
 
 
 def test_cancelling_a_cycle_s_leaves_a_job_that_succeeded(scenario: Scenario) -> None:
-    job_id, entry = scenario.repaired()
+    job_id, entry = scenario.repaired_job()
     scenario.advance(601)
-    lease = scenario.take_recheck(entry).lease
+    lease = scenario.claim_recheck(entry).lease
     scenario.ledger.settle_cycle(
         lease, status="escalated", score=1, failure=CycleFailure(reason="no_answer")
     )
@@ -335,10 +343,10 @@ def test_cancelling_a_cycle_s_leaves_a_job_that_succeeded(scenario: Scenario) ->
 def worn_out(scenario: Scenario, **fields: Any) -> str:
     """A job that used two attempts, 20 tokens and a second, and was escalated."""
     job_id = scenario.submit(**fields)
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     scenario.ledger.store_output(claim.lease, answer("first"))
-    scenario.settle(claim, retries_at_once(claim, score=60.0))
-    claim = scenario.take(job_id, 2)
+    scenario.settle(claim, retries_immediately(claim, score=60.0))
+    claim = scenario.claim(job_id, 2)
     scenario.ledger.store_output(claim.lease, answer("second"))
     scenario.settle(claim, escalates(claim, score=30.0, group_signature=SIGNATURE))
     return job_id
@@ -354,7 +362,7 @@ def test_a_requeued_job_starts_anew(scenario: Scenario) -> None:
     view = scenario.view(job_id)
     assert (view.state, view.reason, view.finished_at) == ("queued", None, None)
     scenario.advance(LONG - 10)  # the deadline is as far as it was at first
-    claim = scenario.take(job_id, 3)
+    claim = scenario.claim(job_id, 3)
     assert (claim.plan.mode, claim.plan.since) == ("initial", 2)
     assert (claim.plan.prompt, claim.plan.decoding) == ("In other words.", decoding)
     assert claim.memory.counts == {}
@@ -366,10 +374,10 @@ def test_a_requeued_job_starts_anew(scenario: Scenario) -> None:
 def test_a_requeued_job_keeps_what_it_had(scenario: Scenario) -> None:
     job_id = worn_out(scenario)
     scenario.end(f"{job_id}:2", "requeued")
-    claim = scenario.take(job_id, 3)
+    claim = scenario.claim(job_id, 3)
     scenario.ledger.store_output(claim.lease, answer("third"))
-    scenario.settle(claim, retries_at_once(claim, score=10.0))
-    claim = scenario.take(job_id, 4)
+    scenario.settle(claim, retries_immediately(claim, score=10.0))
+    claim = scenario.claim(job_id, 4)
     scenario.settle(claim, escalates(claim, score=20.0))
     view = scenario.view(job_id)
     assert [a.output.text if a.output else None for a in view.attempts] == [
@@ -384,14 +392,14 @@ def test_a_requeued_job_keeps_what_it_had(scenario: Scenario) -> None:
 def test_every_cycle_of_a_job_that_was_requeued_is_still_shown(scenario: Scenario) -> None:
     job_id = scenario.submit()
     for number in (1, 3):  # two loops before, none after
-        claim = scenario.take(job_id, number)
-        scenario.settle(claim, retries_at_once(claim))
-        claim = scenario.take(job_id, number + 1)
+        claim = scenario.claim(job_id, number)
+        scenario.settle(claim, retries_immediately(claim))
+        claim = scenario.claim(job_id, number + 1)
         then = retries_by_policy(claim) if number == 1 else escalates(claim)
         scenario.settle(claim, then)
     scenario.end(f"{job_id}:4", "requeued")
     assert len(scenario.view(job_id).cycles) == 2
-    claim = scenario.take(job_id, 5)
+    claim = scenario.claim(job_id, 5)
     scenario.settle(claim, escalates(claim))
     scenario.end(f"{job_id}:5", "requeued")
     assert [cycle.loop_index for cycle in scenario.view(job_id).cycles] == [1, 2]
@@ -402,10 +410,10 @@ def test_what_was_spent_after_a_requeue_counts_and_what_was_before_does_not(
 ) -> None:
     job_id = worn_out(scenario)
     scenario.end(f"{job_id}:2", "requeued")
-    claim = scenario.take(job_id, 3)
+    claim = scenario.claim(job_id, 3)
     scenario.ledger.store_output(claim.lease, answer())
-    scenario.settle(claim, retries_at_once(claim))
-    claim = scenario.take(job_id, 4)
+    scenario.settle(claim, retries_immediately(claim))
+    claim = scenario.claim(job_id, 4)
     assert (claim.tokens_used, claim.seconds_used, claim.loops) == (10, 0.5, 1)
     assert set(claim.memory.counts.values()) == {1}
 
@@ -413,7 +421,7 @@ def test_what_was_spent_after_a_requeue_counts_and_what_was_before_does_not(
 def test_a_shared_memory_is_not_forgotten(scenario: Scenario) -> None:
     job_id = worn_out(scenario, memory_scope="task_type")
     scenario.end(f"{job_id}:2", "requeued")
-    assert scenario.take(job_id, 3).memory.counts == {"json_invalid|$": 2}
+    assert scenario.claim(job_id, 3).memory.counts == {"json_invalid|$": 2}
 
 
 def test_a_requeued_job_is_kept_until_it_ends_again_and_no_longer(scenario: Scenario) -> None:
@@ -423,7 +431,7 @@ def test_a_requeued_job_is_kept_until_it_ends_again_and_no_longer(scenario: Scen
     scenario.advance(scenario.settings.retention + 100)
     scenario.sweep()
     assert len(scenario.view(job_id).attempts) == 3
-    claim = scenario.take(job_id, 3)
+    claim = scenario.claim(job_id, 3)
     assert claim.job.task_type == "extract"
     scenario.settle(claim, succeeds(claim))
     scenario.advance(scenario.settings.retention - 100)
@@ -436,10 +444,10 @@ def test_a_requeued_job_is_kept_until_it_ends_again_and_no_longer(scenario: Scen
 
 
 def test_a_requeued_attempt_that_nobody_publishes_is_found_by_the_sweep(scenario: Scenario) -> None:
-    job_id = scenario.escalated()
+    job_id = scenario.escalated_job()
     scenario.end(f"{job_id}:1", "requeued")
     scenario.advance(scenario.settings.outbox_grace + 1)
-    assert scenario.swept() == {f"a:{job_id}/2"}
+    assert scenario.swept_entries() == {f"a:{job_id}/2"}
 
 
 def test_a_job_that_runs_again_cannot_be_requeued_by_another_of_its_escalations(
@@ -448,33 +456,33 @@ def test_a_job_that_runs_again_cannot_be_requeued_by_another_of_its_escalations(
     """A job that succeeded has two late verifications that failed."""
     job_id = scenario.submit()
     for number in (1, 3):
-        claim = scenario.take(job_id, number)
-        scenario.settle(claim, retries_at_once(claim))
-        claim = scenario.take(job_id, number + 1)
+        claim = scenario.claim(job_id, number)
+        scenario.settle(claim, retries_immediately(claim))
+        claim = scenario.claim(job_id, number + 1)
         scenario.settle(claim, retries_by_policy(claim) if number == 1 else succeeds(claim))
     scenario.advance(601)
     cycles = [Entry("cycle", job_id, 1, 1), Entry("cycle", job_id, 3, 2)]
     for entry in cycles:
-        lease = scenario.take_recheck(entry).lease
+        lease = scenario.claim_recheck(entry).lease
         scenario.ledger.settle_cycle(
             lease, status="escalated", score=1, failure=CycleFailure(reason="no_answer")
         )
     first, second = (entry.cycle_id for entry in cycles)
     scenario.end(first, "requeued")
     assert scenario.ledger.end_escalation(second, how="requeued", by="ada") == ClaimRefused("held")
-    claim = scenario.take(job_id, 5)
+    claim = scenario.claim(job_id, 5)
     scenario.settle(claim, succeeds(claim))
     assert scenario.end(second, "requeued").publication is not None
-    assert scenario.take(job_id, 6).plan.since == 5
+    assert scenario.claim(job_id, 6).plan.since == 5
 
 
 def test_a_requeued_job_of_a_lane_waits_in_its_lane(scenario: Scenario) -> None:
-    job_id = scenario.submit_elsewhere(deadline=LONG)
-    claim = scenario.take(job_id)
-    scenario.settle(claim, cut_short(claim))
+    job_id = scenario.submit_external(deadline=LONG)
+    claim = scenario.claim(job_id)
+    scenario.settle(claim, escalates_with_cycle(claim))
     scenario.advance(LONG + 500)
     assert scenario.end(f"{job_id}:1", "requeued").publication is None
-    assert scenario.waiting() == f"a:{job_id}/2"
+    assert scenario.next_entry() == f"a:{job_id}/2"
     scenario.advance(LONG + 1)
     scenario.sweep()
     assert scenario.view(job_id).reason == "deadline"
@@ -485,29 +493,29 @@ def test_a_requeued_job_with_a_cycle_still_to_be_verified(scenario: Scenario) ->
     """Its delayed verification waits until the job has ended again."""
     job_id = scenario.submit()
     for number in (1, 3):
-        claim = scenario.take(job_id, number)
-        scenario.settle(claim, retries_at_once(claim))
-        claim = scenario.take(job_id, number + 1)
+        claim = scenario.claim(job_id, number)
+        scenario.settle(claim, retries_immediately(claim))
+        claim = scenario.claim(job_id, number + 1)
         scenario.settle(claim, retries_by_policy(claim) if number == 1 else succeeds(claim))
     scenario.advance(601)
     first, second = Entry("cycle", job_id, 1, 1), Entry("cycle", job_id, 3, 2)
-    lease = scenario.take_recheck(first).lease
+    lease = scenario.claim_recheck(first).lease
     scenario.ledger.settle_cycle(
         lease, status="escalated", score=1, failure=CycleFailure(reason="no_answer")
     )
     scenario.end(first.cycle_id, "requeued")
-    assert scenario.refused_recheck(second) == ClaimRefused("early")
-    claim = scenario.take(job_id, 5)
+    assert scenario.recheck_refusal(second) == ClaimRefused("early")
+    claim = scenario.claim(job_id, 5)
     scenario.settle(claim, succeeds(claim))
     scenario.advance(scenario.settings.lease + 1)
-    lease = scenario.take_recheck(second).lease
+    lease = scenario.claim_recheck(second).lease
     assert scenario.ledger.settle_cycle(lease, status="completed", score=90)
     statuses = [cycle.status for cycle in scenario.view(job_id).cycles]
     assert statuses == [CycleStatus.ESCALATED, CycleStatus.COMPLETED]
 
 
 def test_a_requeued_job_tells_so(scenario: Scenario) -> None:
-    job_id = scenario.escalated(labels={"tenant": "acme"})
+    job_id = scenario.escalated_job(labels={"tenant": "acme"})
     scenario.end(f"{job_id}:1", "requeued")
     told = [event.data for event in scenario.ledger.events() if event.type == "job"][-1]
     assert (told["state"], told["requeued"], told["tenant"]) == ("queued", True, "acme")
@@ -518,8 +526,8 @@ def test_a_requeued_job_tells_so(scenario: Scenario) -> None:
 
 def test_open_ones_stay_and_ended_ones_go_after_their_retention(scenario: Scenario) -> None:
     kept, gone = (
-        scenario.escalated(group_signature="v1:kept"),
-        scenario.escalated(group_signature="v1:gone"),
+        scenario.escalated_job(group_signature="v1:kept"),
+        scenario.escalated_job(group_signature="v1:gone"),
     )
     scenario.end(f"{gone}:1", "resolved")
     scenario.advance(scenario.settings.cycle_retention + 1)
@@ -530,10 +538,10 @@ def test_open_ones_stay_and_ended_ones_go_after_their_retention(scenario: Scenar
 
 
 def test_a_group_that_comes_again_is_kept_with_its_history(scenario: Scenario) -> None:
-    job_id = scenario.escalated(group_signature=SIGNATURE)
+    job_id = scenario.escalated_job(group_signature=SIGNATURE)
     scenario.end(f"{job_id}:1", "resolved")
     scenario.advance(scenario.settings.cycle_retention - 100)
-    scenario.escalated(group_signature=SIGNATURE)
+    scenario.escalated_job(group_signature=SIGNATURE)
     scenario.advance(200)
     scenario.sweep()
     group = scenario.ledger.group(SIGNATURE)
@@ -548,7 +556,9 @@ def test_over_the_cap_the_oldest_ended_ones_go_first_then_the_oldest(
     jobs = []
     for n in range(105):
         scenario.advance(0.01)
-        jobs.append(scenario.escalated(group_signature=SIGNATURE, labels={"tenant": f"t{n % 3}"}))
+        jobs.append(
+            scenario.escalated_job(group_signature=SIGNATURE, labels={"tenant": f"t{n % 3}"})
+        )
     for job_id in (jobs[50], jobs[60]):
         scenario.end(f"{job_id}:1", "resolved")
     for _ in range(2):  # ended ones first, in a sweep of their own
@@ -568,7 +578,7 @@ def test_an_ended_escalation_leaves_nothing_without_an_end(
 ) -> None:
     scenario = new_redis_scenario()
     for how in ("resolved", "cancelled"):
-        scenario.end(f"{scenario.escalated(group_signature=f'v1:{how}')}:1", how)
+        scenario.end(f"{scenario.escalated_job(group_signature=f'v1:{how}')}:1", how)
     endless = {
         name.rpartition("}:")[2]
         for name in redis_client.scan_iter(count=1000)

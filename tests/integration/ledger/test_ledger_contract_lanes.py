@@ -10,7 +10,12 @@ import pytest
 import redis
 from support.jobs import answer, passed
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.settlements import cut_short, retries_at_once, retries_by_policy, succeeds
+from support.settlements import (
+    escalates_with_cycle,
+    retries_by_policy,
+    retries_immediately,
+    succeeds,
+)
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.jobs.job import Output, Usage
@@ -50,9 +55,9 @@ def verified_in_lane(settlement: Settlement) -> Settlement:
 
 def failed(scenario: Scenario, **fields: Any) -> str:
     """A job whose first attempt scored low: its mandatory retry waits."""
-    job_id = scenario.submit_elsewhere(**fields)
+    job_id = scenario.submit_external(**fields)
     claim = take(scenario, job_id)
-    scenario.settle(claim, verified_in_lane(retries_at_once(claim)))
+    scenario.settle(claim, verified_in_lane(retries_immediately(claim)))
     return job_id
 
 
@@ -69,45 +74,45 @@ def repaired(scenario: Scenario, **fields: Any) -> tuple[str, Entry]:
 
 
 def test_nothing_of_a_lane_goes_to_a_queue(scenario: Scenario) -> None:
-    job = scenario.view(scenario.submit_elsewhere()).job
-    told = scenario.offer(job)
+    job = scenario.view(scenario.submit_external()).job
+    told = scenario.accept(job)
     assert isinstance(told, Accepted)
     assert told.publication is None
     scenario.advance(scenario.settings.republish_after * 2)
-    assert scenario.swept("attempt", "repair", "verify") == set()
-    assert scenario.waiting() is not None
+    assert scenario.swept_entries("attempt", "repair", "verify") == set()
+    assert scenario.next_entry() is not None
 
 
 def test_the_mandatory_retry_comes_first_then_what_is_due(scenario: Scenario) -> None:
     """Given one of each, whenever it came: retry, delayed verification, policy retry, new work."""
-    new = scenario.submit_elsewhere()
+    new = scenario.submit_external()
     _, check = repaired(scenario)
     scenario.advance(AFTER + 1)
-    again = scenario.submit_elsewhere()
+    again = scenario.submit_external()
     claim = take(scenario, again)
     scenario.settle(claim, retries_by_policy(claim))
     retry = failed(scenario)
-    assert scenario.waiting() == f"a:{retry}/2"
+    assert scenario.next_entry() == f"a:{retry}/2"
     done = take(scenario, retry, 2)
     scenario.settle(done, succeeds(done, cycle_done=None))
-    assert scenario.waiting() == str(check)
-    taken = scenario.take_recheck(check)
+    assert scenario.next_entry() == str(check)
+    taken = scenario.claim_recheck(check)
     assert scenario.ledger.settle_cycle(taken.lease, status="completed", score=90)
-    assert scenario.waiting() == f"a:{again}/2"
+    assert scenario.next_entry() == f"a:{again}/2"
     done = take(scenario, again, 2)
     scenario.settle(done, succeeds(done))
-    assert scenario.waiting() == f"a:{new}/1"
+    assert scenario.next_entry() == f"a:{new}/1"
 
 
 def test_a_retry_that_is_not_due_is_not_offered_and_hides_nothing(scenario: Scenario) -> None:
-    later = scenario.submit_elsewhere()
+    later = scenario.submit_external()
     claim = take(scenario, later)
     scenario.settle(claim, retries_by_policy(claim, delay=50))
-    new = scenario.submit_elsewhere()
+    new = scenario.submit_external()
     assert scenario.view(later).waiting_for == "delay"
-    assert scenario.waiting() == f"a:{new}/1"
+    assert scenario.next_entry() == f"a:{new}/1"
     scenario.advance(51)
-    assert scenario.waiting() == f"a:{later}/2"
+    assert scenario.next_entry() == f"a:{later}/2"
 
 
 @pytest.mark.parametrize(
@@ -117,14 +122,14 @@ def test_other_subjects_and_other_tenants_have_nothing(
     scenario: Scenario, subject: str, tenant: str | None
 ) -> None:
     failed(scenario)
-    assert scenario.waiting() is not None
-    assert scenario.waiting(subject, tenant=tenant) is None
+    assert scenario.next_entry() is not None
+    assert scenario.next_entry(subject, tenant=tenant) is None
 
 
 def test_a_tenant_s_subject_is_its_own(scenario: Scenario) -> None:
     job_id = failed(scenario, labels={"tenant": "school"})
-    assert scenario.waiting() is None
-    assert scenario.waiting(tenant="school") == f"a:{job_id}/2"
+    assert scenario.next_entry() is None
+    assert scenario.next_entry(tenant="school") == f"a:{job_id}/2"
     assert scenario.view(job_id).tenant == "school"
 
 
@@ -141,7 +146,7 @@ def test_what_is_held_is_offered_again_with_its_token_until_it_expires(scenario:
         assert again.expires_at is not None
         scenario.advance(HELD / 2 - 10)
     scenario.advance(30)
-    assert scenario.waiting() is None
+    assert scenario.next_entry() is None
     scenario.sweep()
     assert scenario.ledger.next_of("mia") == NextEntry(entry=first.lease.entry)
     assert scenario.ledger.hold(first.lease) == ClaimRefused("lost")
@@ -169,12 +174,14 @@ def test_holding_tells_what_is_needed_to_settle(scenario: Scenario) -> None:
 
 
 def test_an_answer_under_verification_is_no_longer_the_subject_s(scenario: Scenario) -> None:
-    job_id = scenario.submit_elsewhere()
+    job_id = scenario.submit_external()
     claim = take(scenario, job_id)
     scenario.ledger.store_output(claim.lease, answer(), verifications=[0])
     assert scenario.ledger.hold(claim.lease) == ClaimRefused("verifying")
-    assert scenario.waiting() is None
-    last = scenario.ledger.store_result(scenario.take_check(job_id, 0).lease, passed(), elapsed=0)
+    assert scenario.next_entry() is None
+    last = scenario.ledger.store_result(
+        scenario.claim_verification(job_id, 0).lease, passed(), elapsed=0
+    )
     assert isinstance(last, Claim)
     scenario.settle(last, succeeds(last))
     assert scenario.ledger.hold(claim.lease) == ClaimRefused("finished")
@@ -182,32 +189,32 @@ def test_an_answer_under_verification_is_no_longer_the_subject_s(scenario: Scena
 
 def test_an_answer_that_is_stored_is_never_asked_of_the_subject_again(scenario: Scenario) -> None:
     """Its reporter died before the verdict: a worker settles it, without the subject."""
-    job_id = scenario.submit_elsewhere()
+    job_id = scenario.submit_external()
     claim = take(scenario, job_id)
     scenario.ledger.store_output(claim.lease, answer("kept"))
     scenario.advance(HELD + 1)
-    assert scenario.swept() == {f"a:{job_id}/1"}
-    assert scenario.waiting() is None
-    assert scenario.take(job_id).output == answer("kept")
+    assert scenario.swept_entries() == {f"a:{job_id}/1"}
+    assert scenario.next_entry() is None
+    assert scenario.claim(job_id).output == answer("kept")
 
 
 def test_what_is_held_is_not_forgotten_for_an_attempt_brought_along(scenario: Scenario) -> None:
     """Given a retry in hand, when its subject records another first attempt meanwhile."""
     retry = failed(scenario)
     held = take(scenario, retry, 2)
-    other = scenario.submit_elsewhere()
+    other = scenario.submit_external()
     brought = take(scenario, other)
-    scenario.settle(brought, verified_in_lane(retries_at_once(brought)))
+    scenario.settle(brought, verified_in_lane(retries_immediately(brought)))
     again = scenario.ledger.next_of("mia")
     assert again is not None
     assert (again.entry, again.token) == (held.lease.entry, held.lease.token)
     scenario.settle(held, succeeds(held))
-    assert scenario.waiting() == f"a:{other}/2"
+    assert scenario.next_entry() == f"a:{other}/2"
 
 
 def test_the_end_of_another_job_takes_nothing_out_of_a_subject_s_hand(scenario: Scenario) -> None:
     held = take(scenario, failed(scenario), 2)
-    scenario.ledger.cancel(scenario.submit_elsewhere())
+    scenario.ledger.cancel(scenario.submit_external())
     again = scenario.ledger.next_of("mia")
     assert again is not None
     assert again.token == held.lease.token
@@ -217,7 +224,7 @@ def test_a_cancelled_job_leaves_its_lane(scenario: Scenario) -> None:
     job_id = failed(scenario)
     claim = take(scenario, job_id, 2)
     assert scenario.ledger.cancel(job_id) == "cancelled"
-    assert scenario.waiting() is None
+    assert scenario.next_entry() is None
     assert scenario.cycle(job_id).status is CycleStatus.CANCELLED
     scenario.settle(claim, succeeds(claim))
     assert scenario.view(job_id).state == "cancelled"
@@ -227,10 +234,10 @@ def test_an_attempt_given_back_waits_in_its_lane_again(scenario: Scenario) -> No
     job_id = failed(scenario)
     claim = take(scenario, job_id, 2)
     scenario.ledger.requeue(claim.lease, delay=10, detail="no verdict")
-    assert scenario.waiting() is None
+    assert scenario.next_entry() is None
     scenario.advance(11)
-    assert scenario.waiting() == f"a:{job_id}/2"
-    assert scenario.swept("repair") == set()
+    assert scenario.next_entry() == f"a:{job_id}/2"
+    assert scenario.swept_entries("repair") == set()
 
 
 # -- pauses, deadlines -----------------------------------------------------------------------------
@@ -243,8 +250,8 @@ def test_a_pause_holds_a_lane_and_lets_it_go(scenario: Scenario, pause: str) -> 
     assert scenario.refusal(job_id, 2) == ClaimRefused("paused")
     assert (scenario.view(job_id).state, scenario.view(job_id).waiting_for) == ("waiting", "pause")
     scenario.ledger.resume(pause)
-    assert scenario.swept() == set()
-    assert scenario.waiting() == f"a:{job_id}/2"
+    assert scenario.swept_entries() == set()
+    assert scenario.next_entry() == f"a:{job_id}/2"
     take(scenario, job_id, 2)
 
 
@@ -253,19 +260,19 @@ def test_what_a_pause_holds_back_hides_nothing_else(scenario: Scenario) -> None:
         failed(scenario, task_type="grammar") for _ in range(60)
     ]  # more than are looked at at once
     other = failed(scenario, task_type="spelling")
-    new = scenario.submit_elsewhere(task_type="reading")
+    new = scenario.submit_external(task_type="reading")
     scenario.ledger.pause("task_type:grammar")
-    assert scenario.waiting() == f"a:{other}/2"
+    assert scenario.next_entry() == f"a:{other}/2"
     assert {(scenario.view(each).state, scenario.view(each).waiting_for) for each in first} == {
         ("waiting", "pause")
     }
     scenario.ledger.pause("queue:repair")
-    assert scenario.waiting() == f"a:{new}/1"
+    assert scenario.next_entry() == f"a:{new}/1"
     scenario.ledger.pause("queue:attempt")
-    assert scenario.waiting() is None
+    assert scenario.next_entry() is None
     for pause in ("queue:repair", "queue:attempt", "task_type:grammar"):
         scenario.ledger.resume(pause)
-    assert scenario.waiting() in {f"a:{each}/2" for each in first}
+    assert scenario.next_entry() in {f"a:{each}/2" for each in first}
 
 
 def test_a_quota_holds_a_tenant_s_attempts_back_and_no_delayed_verification(
@@ -276,12 +283,12 @@ def test_a_quota_holds_a_tenant_s_attempts_back_and_no_delayed_verification(
     _, check = repaired(scenario, **mine)
     scenario.advance(AFTER + 1)
     retry = failed(scenario, **mine)
-    assert scenario.waiting(tenant="school") == f"a:{retry}/2"
-    spender = scenario.submit_elsewhere(subject="noa", **mine)
+    assert scenario.next_entry(tenant="school") == f"a:{retry}/2"
+    spender = scenario.submit_external(subject="noa", **mine)
     claim = take(scenario, spender)
     scenario.ledger.store_output(claim.lease, answer(tokens=100))
     scenario.settle(claim, succeeds(claim))
-    assert scenario.waiting(tenant="school") == str(check)
+    assert scenario.next_entry(tenant="school") == str(check)
     assert scenario.view(retry).waiting_for == "budget"
 
 
@@ -295,7 +302,7 @@ def test_a_retry_that_nobody_comes_for_ends_by_its_deadline(scenario: Scenario) 
     view = scenario.view(job_id)
     assert (view.state, view.reason) == ("escalated", "deadline")
     assert view.cycles[0].status is CycleStatus.ESCALATED
-    assert scenario.waiting() is None
+    assert scenario.next_entry() is None
 
 
 def test_what_is_in_hand_at_the_deadline_may_still_come_back(scenario: Scenario) -> None:
@@ -323,10 +330,10 @@ def test_what_is_not_brought_back_after_the_deadline_has_ended(scenario: Scenari
 
 def test_a_delayed_verification_waits_for_its_subject(scenario: Scenario) -> None:
     job_id, entry = repaired(scenario)
-    assert scenario.waiting() is None
-    assert scenario.refused_recheck(entry) == ClaimRefused("early")
+    assert scenario.next_entry() is None
+    assert scenario.recheck_refusal(entry) == ClaimRefused("early")
     scenario.advance(AFTER + 1)
-    assert scenario.swept("verify", "attempt") == set()
+    assert scenario.swept_entries("verify", "attempt") == set()
     assert scenario.ledger.next_of("mia") == NextEntry(entry=entry)
     taken = scenario.ledger.claim_cycle(entry, worker="external", lease=HELD)
     assert isinstance(taken, CycleClaim)
@@ -337,7 +344,7 @@ def test_a_delayed_verification_waits_for_its_subject(scenario: Scenario) -> Non
     assert scenario.ledger.hold(taken.lease) == taken
     assert scenario.ledger.settle_cycle(taken.lease, status="completed", score=90)
     assert scenario.cycle(job_id).status is CycleStatus.COMPLETED
-    assert scenario.waiting() is None
+    assert scenario.next_entry() is None
     assert scenario.ledger.hold(taken.lease) == ClaimRefused("stored")
     assert scenario.ledger.hold(replace(taken.lease, token="0123")) == ClaimRefused("finished")
 
@@ -345,7 +352,7 @@ def test_a_delayed_verification_waits_for_its_subject(scenario: Scenario) -> Non
 def test_one_that_does_not_count_is_counted_and_may_be_done_again(scenario: Scenario) -> None:
     _, entry = repaired(scenario)
     scenario.advance(AFTER + 1)
-    taken = scenario.take_recheck(entry)
+    taken = scenario.claim_recheck(entry)
     for reason in ("missing_prompt_context", "duplicate_task_family", "missing_prompt_context"):
         assert scenario.ledger.refuse_verification(taken.lease, reason=reason)
     kept = scenario.cycle_row(entry.cycle_id)
@@ -369,7 +376,7 @@ def test_one_that_nobody_comes_for_is_stale(scenario: Scenario) -> None:
     scenario.sweep()
     cycle = scenario.cycle(job_id)
     assert (cycle.status, cycle.reason) == (CycleStatus.ESCALATED, "missing_delayed_verification")
-    assert scenario.waiting() is None
+    assert scenario.next_entry() is None
     assert scenario.view(job_id).state == "succeeded"
     escalation = scenario.ledger.escalation(entry.cycle_id)
     assert escalation is not None
@@ -379,7 +386,7 @@ def test_one_that_nobody_comes_for_is_stale(scenario: Scenario) -> None:
 def test_a_lease_on_one_that_is_lost_brings_it_back_to_the_lane(scenario: Scenario) -> None:
     _, entry = repaired(scenario)
     scenario.advance(AFTER + 1)
-    first = scenario.take_recheck(entry)
+    first = scenario.claim_recheck(entry)
     scenario.expire_leases()
     assert scenario.ledger.hold(first.lease) == ClaimRefused("lost")
     assert scenario.ledger.next_of("mia") == NextEntry(entry=entry)
@@ -388,7 +395,7 @@ def test_a_lease_on_one_that_is_lost_brings_it_back_to_the_lane(scenario: Scenar
 def test_an_answer_in_other_words_is_kept_and_its_tokens_count(scenario: Scenario) -> None:
     job_id, entry = repaired(scenario)
     scenario.advance(AFTER + 1)
-    taken = scenario.take_recheck(entry)
+    taken = scenario.claim_recheck(entry)
     before = scenario.view(job_id).tokens
     other = Output(text="gone", usage=Usage(total_tokens=7))
     assert scenario.ledger.store_cycle_output(taken.lease, other)
@@ -401,14 +408,14 @@ def test_an_answer_in_other_words_is_kept_and_its_tokens_count(scenario: Scenari
 
 def test_one_given_back_again_and_again_is_stale_by_its_first_due_time(scenario: Scenario) -> None:
     """A provider that is away for good must not keep a cycle open for ever."""
-    job_id, entry = scenario.repaired()
+    job_id, entry = scenario.repaired_job()
     scenario.advance(AFTER + 1)
     for _ in range(5):
-        lease = scenario.take_recheck(entry).lease
+        lease = scenario.claim_recheck(entry).lease
         scenario.ledger.requeue(lease, delay=999, detail="503")
         scenario.advance(1000)
         scenario.sweep()
-    assert scenario.refused_recheck(entry) == ClaimRefused(
+    assert scenario.recheck_refusal(entry) == ClaimRefused(
         "escalated", "missing_delayed_verification"
     )
     assert scenario.cycle(job_id).status is CycleStatus.ESCALATED
@@ -426,7 +433,7 @@ def note(entry: str, *, loop: bool = False, window: float = 5400) -> SessionNote
 def test_a_session_is_what_a_subject_did_lately_oldest_first(scenario: Scenario) -> None:
     notes = []
     for n in range(3):
-        claim = take(scenario, scenario.submit_elsewhere())
+        claim = take(scenario, scenario.submit_external())
         notes.append(note(str(claim.lease.entry), loop=n == 1))
         scenario.settle(claim, succeeds(claim, session=notes[-1]))
         scenario.advance(1)
@@ -438,14 +445,14 @@ def test_a_session_is_what_a_subject_did_lately_oldest_first(scenario: Scenario)
 
 
 def test_a_cycle_cut_short_is_born_escalated_and_told_once(scenario: Scenario) -> None:
-    job_id = scenario.submit_elsewhere()
+    job_id = scenario.submit_external()
     claim = take(scenario, job_id)
-    scenario.settle(claim, cut_short(claim))
+    scenario.settle(claim, escalates_with_cycle(claim))
     cycle = scenario.cycle(job_id)
     assert (cycle.status, cycle.reason) == (CycleStatus.ESCALATED, "per_skill_loop_cap")
     assert cycle.ended_at == cycle.created_at
     assert [e.id for e in scenario.ledger.escalations()] == [f"{job_id}:1"]
-    assert scenario.waiting() is None
+    assert scenario.next_entry() is None
 
 
 # -- partitions, and what is left behind -----------------------------------------------------------
@@ -463,13 +470,13 @@ def test_a_lane_s_jobs_live_in_the_lane_s_partition(new_redis_scenario: Scenario
         home = job_ids.partition_of_scope(lane, partitions=3)
         assert {keys.partition_of(job_id) for job_id in jobs} == {home}
         met.add(home)
-        assert scenario.waiting(subject, tenant=tenant) == f"a:{jobs[0]}/2"
+        assert scenario.next_entry(subject, tenant=tenant) == f"a:{jobs[0]}/2"
         _, entry = repaired(scenario, subject=subject, labels=labels)
         claim = take(scenario, jobs[0], 2)
         session = note(str(claim.lease.entry))
         scenario.settle(claim, succeeds(claim, session=session, cycle_done=None))
         assert scenario.ledger.session(subject, tenant=tenant) == [session]
-        assert scenario.refused_recheck(entry) == ClaimRefused("early")
+        assert scenario.recheck_refusal(entry) == ClaimRefused("early")
     assert met == {"p00", "p01", "p02"}
 
 
@@ -496,17 +503,17 @@ def test_nothing_of_a_job_lane_session_or_tenant_is_left_behind(
         scenario.sweep()
         _, entry = repaired(scenario, **who)  # verified in time
         repaired(scenario, **who)  # and not
-        job_id = scenario.submit_elsewhere(**who)
+        job_id = scenario.submit_external(**who)
         claim = take(scenario, job_id)
-        scenario.settle(claim, cut_short(claim, session=note(str(claim.lease.entry))))
+        scenario.settle(claim, escalates_with_cycle(claim, session=note(str(claim.lease.entry))))
         scenario.advance(AFTER + 1)
-        taken = scenario.take_recheck(entry)
+        taken = scenario.claim_recheck(entry)
         scenario.ledger.settle_cycle(
             taken.lease, status="escalated", score=1, failure=CycleFailure()
         )
         queued: dict[str, Any] = {"labels": {"tenant": f"q{n}"}, "memory_scope": "task_type"}
         first, second = scenario.submit(**queued), scenario.submit(**queued)
-        scenario.take(first)
+        scenario.claim(first)
         assert scenario.refusal(second) == ClaimRefused("over_quota")
         scenario.ledger.cancel(second)
         scenario.ledger.cancel(first)

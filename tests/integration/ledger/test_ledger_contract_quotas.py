@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.jobs import answer, passed
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.settlements import retries_at_once, retries_by_policy, succeeds
+from support.settlements import retries_by_policy, retries_immediately, succeeds
 
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Publication
 
@@ -32,8 +32,8 @@ def settled(scenario: Scenario, claim: Claim) -> list[Publication]:
 def test_a_tenant_runs_no_more_at_once_than_its_quota(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario(quotas={"acme": {"concurrency": 2}})
     jobs = [scenario.submit(**of("acme")) for _ in range(3)]
-    scenario.take(jobs[0])
-    scenario.take(jobs[1])
+    scenario.claim(jobs[0])
+    scenario.claim(jobs[1])
     assert scenario.refusal(jobs[2]) == OVER
     view = scenario.view(jobs[2])
     assert (view.state, view.waiting_for, view.tenant) == ("waiting", "budget", "acme")
@@ -59,25 +59,25 @@ def test_whose_quota_counts(
     scenario = new_scenario(quotas=quotas)
     labels = {} if tenant is None else {"tenant": tenant}
     first, second = (scenario.submit(labels=labels) for _ in range(2))
-    scenario.take(first)
+    scenario.claim(first)
     if limited:
         assert scenario.refusal(second) == OVER
     else:
-        scenario.take(second)
+        scenario.claim(second)
 
 
 def test_tenants_do_not_share_a_quota(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario(quotas={"*": {"concurrency": 1}})
     jobs = [scenario.submit(**of(tenant)) for tenant in ("acme", "other")]
     for job_id in jobs:
-        scenario.take(job_id)
+        scenario.claim(job_id)
     assert [scenario.view(job_id).state for job_id in jobs] == ["running", "running"]
 
 
 def test_another_label_may_say_whose_a_job_is(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario(quotas={"blue": {"concurrency": 1}}, tenant_label="team")
     first, second = (scenario.submit(labels={"team": "blue", "tenant": "x"}) for _ in range(2))
-    scenario.take(first)
+    scenario.claim(first)
     assert scenario.refusal(second) == OVER
     assert scenario.view(first).tenant == "blue"
 
@@ -87,7 +87,7 @@ def test_another_label_may_say_whose_a_job_is(new_scenario: ScenarioMaker) -> No
 
 def parked(scenario: Scenario, count: int) -> tuple[Claim, list[str]]:
     """One attempt of acme's in hand, and some behind the quota in the order of coming."""
-    first = scenario.take(scenario.submit(**of("acme", priority=3)))
+    first = scenario.claim(scenario.submit(**of("acme", priority=3)))
     jobs = []
     for _ in range(count):
         scenario.advance(1)
@@ -100,11 +100,11 @@ def test_a_settled_attempt_lets_the_first_one_go_at_once(new_scenario: ScenarioM
     scenario = one_at_once(new_scenario)
     claim, jobs = parked(scenario, 3)
     scenario.advance(scenario.settings.lease - 10)
-    assert scenario.swept("attempt") == set()
+    assert scenario.swept_entries("attempt") == set()
     for job_id in jobs:
         told = settled(scenario, claim)
         assert told == [Publication(Entry("attempt", job_id, 1), "attempt", 3)]
-        claim = scenario.take(job_id)
+        claim = scenario.claim(job_id)
     assert settled(scenario, claim) == []
 
 
@@ -115,12 +115,12 @@ def test_one_that_was_let_go_and_not_published_is_found_by_the_sweep(
     claim, jobs = parked(scenario, 1)
     assert settled(scenario, claim)
     scenario.advance(scenario.settings.outbox_grace + 1)
-    assert scenario.swept() == {f"a:{jobs[0]}/1"}
+    assert scenario.swept_entries() == {f"a:{jobs[0]}/1"}
 
 
 def test_the_sweep_lets_as_many_go_as_there_are_slots(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario(quotas={"acme": {"concurrency": 2}})
-    held = [scenario.take(scenario.submit(**of("acme"))) for _ in range(2)]
+    held = [scenario.claim(scenario.submit(**of("acme"))) for _ in range(2)]
     jobs = []
     for _ in range(4):
         scenario.advance(1)
@@ -128,7 +128,7 @@ def test_the_sweep_lets_as_many_go_as_there_are_slots(new_scenario: ScenarioMake
         assert scenario.refusal(jobs[-1]) == OVER
     for claim in held:
         scenario.ledger.store_output(claim.lease, answer(), verifications=[0])  # frees its slot
-    assert scenario.swept() == {f"a:{job_id}/1" for job_id in jobs[:2]}
+    assert scenario.swept_entries() == {f"a:{job_id}/1" for job_id in jobs[:2]}
 
 
 def test_one_that_came_too_late_for_its_slot_keeps_its_place(new_scenario: ScenarioMaker) -> None:
@@ -136,7 +136,7 @@ def test_one_that_came_too_late_for_its_slot_keeps_its_place(new_scenario: Scena
     scenario = one_at_once(new_scenario)
     claim, jobs = parked(scenario, 2)
     assert settled(scenario, claim)[0].entry.job_id == jobs[0]
-    faster = scenario.take(scenario.submit(**of("acme")))
+    faster = scenario.claim(scenario.submit(**of("acme")))
     assert scenario.refusal(jobs[0]) == OVER
     assert settled(scenario, faster)[0].entry.job_id == jobs[0]
 
@@ -144,9 +144,9 @@ def test_one_that_came_too_late_for_its_slot_keeps_its_place(new_scenario: Scena
 def test_a_retry_takes_the_slot_of_the_attempt_it_follows(new_scenario: ScenarioMaker) -> None:
     scenario = one_at_once(new_scenario)
     claim, jobs = parked(scenario, 1)
-    published = scenario.ledger.settle(claim.lease, retries_at_once(claim))
+    published = scenario.ledger.settle(claim.lease, retries_immediately(claim))
     assert published == [Publication(Entry("attempt", claim.job_id, 2), "repair", 0)]
-    retry = scenario.take(claim.job_id, 2)
+    retry = scenario.claim(claim.job_id, 2)
     assert scenario.refusal(jobs[0]) == OVER
     assert settled(scenario, retry)[0].entry.job_id == jobs[0]
 
@@ -180,19 +180,19 @@ def test_every_end_of_a_lease_frees_its_slot(new_scenario: ScenarioMaker, how: s
             assert scenario.expire_leases() >= freed
         case "given back":
             scenario.ledger.requeue(claim.lease, delay=500, detail="503")
-            assert scenario.swept() == freed
+            assert scenario.swept_entries() == freed
         case "cancelled":
             # Its worker is still at it: the slot is free when that ends.
             scenario.ledger.cancel(claim.job_id)
-            assert scenario.swept() == set()
+            assert scenario.swept_entries() == set()
             assert [told.entry.job_id for told in settled(scenario, claim)] == jobs
         case "verifying":
             scenario.ledger.store_output(claim.lease, answer(), verifications=[0])
-            assert scenario.swept() == freed
+            assert scenario.swept_entries() == freed
         case _:
             scenario.ledger.cancel(claim.job_id)
             assert scenario.expire_leases() == freed
-    scenario.take(jobs[0])
+    scenario.claim(jobs[0])
 
 
 def test_a_renewed_lease_keeps_its_slot(new_scenario: ScenarioMaker) -> None:
@@ -201,7 +201,7 @@ def test_a_renewed_lease_keeps_its_slot(new_scenario: ScenarioMaker) -> None:
     scenario.advance(scenario.settings.lease - 5)
     scenario.ledger.renew([claim.lease])
     scenario.advance(20)
-    assert scenario.swept() == set()
+    assert scenario.swept_entries() == set()
     assert scenario.refusal(jobs[0]) == OVER
 
 
@@ -209,14 +209,14 @@ def test_a_verification_takes_no_slot_and_the_verdict_s_does(new_scenario: Scena
     scenario = one_at_once(new_scenario)
     first = scenario.submit(**of("acme"))
     scenario.hand_over(first, [0])
-    second = scenario.take(scenario.submit(**of("acme")))
-    check = scenario.take_check(first, 0)
+    second = scenario.claim(scenario.submit(**of("acme")))
+    check = scenario.claim_verification(first, 0)
     last = scenario.ledger.store_result(check.lease, passed(), elapsed=0)
     assert isinstance(last, Claim)  # never refused: it only has to be written down
     settled(scenario, second)
     assert scenario.refusal(scenario.submit(**of("acme"))) == OVER
     settled(scenario, last)
-    scenario.take(scenario.submit(**of("acme")))
+    scenario.claim(scenario.submit(**of("acme")))
 
 
 def test_an_expired_attempt_is_counted_once_when_it_is_tried_again(
@@ -224,10 +224,10 @@ def test_an_expired_attempt_is_counted_once_when_it_is_tried_again(
 ) -> None:
     scenario = new_scenario(quotas={"acme": {"concurrency": 2}})
     job_id = scenario.submit(**of("acme"))
-    scenario.take(job_id)
+    scenario.claim(job_id)
     scenario.expire_leases()
-    scenario.take(job_id)
-    scenario.take(scenario.submit(**of("acme")))
+    scenario.claim(job_id)
+    scenario.claim(scenario.submit(**of("acme")))
     assert scenario.refusal(scenario.submit(**of("acme"))) == OVER
 
 
@@ -235,7 +235,7 @@ def test_an_expired_attempt_is_counted_once_when_it_is_tried_again(
 
 
 def spend(scenario: Scenario, tokens: int, **fields: Any) -> None:
-    claim = scenario.take(scenario.submit(**{**of("acme"), **fields}))
+    claim = scenario.claim(scenario.submit(**{**of("acme"), **fields}))
     scenario.ledger.store_output(claim.lease, answer(tokens=tokens))
     settled(scenario, claim)
 
@@ -254,10 +254,10 @@ def test_tokens_of_a_day_are_given_back_at_midnight_utc(new_scenario: ScenarioMa
     assert scenario.view(waiting).waiting_for == "budget"
     spend(scenario, 10, labels={"tenant": "other"})
     scenario.advance(DAY - 30)
-    assert scenario.swept("attempt") == set()
+    assert scenario.swept_entries("attempt") == set()
     scenario.advance(30)
-    assert scenario.swept() == {f"a:{waiting}/1"}
-    scenario.take(waiting)
+    assert scenario.swept_entries() == {f"a:{waiting}/1"}
+    scenario.claim(waiting)
 
 
 def test_a_settled_attempt_that_spent_the_day_s_last_tokens_lets_nobody_go(
@@ -268,7 +268,7 @@ def test_a_settled_attempt_that_spent_the_day_s_last_tokens_lets_nobody_go(
     claim, _ = parked(scenario, 1)
     scenario.ledger.store_output(claim.lease, answer(tokens=100))
     assert settled(scenario, claim) == []
-    assert scenario.swept("attempt") == set()
+    assert scenario.swept_entries("attempt") == set()
 
 
 def test_a_delayed_verification_in_other_words_spends_tokens_too(
@@ -276,9 +276,9 @@ def test_a_delayed_verification_in_other_words_spends_tokens_too(
 ) -> None:
     scenario = new_scenario(quotas={"acme": {"tokens_per_day": 100}})
     scenario.advance(to_midnight(scenario) + 10)
-    _, entry = scenario.repaired(**of("acme"))
+    _, entry = scenario.repaired_job(**of("acme"))
     scenario.advance(601)
-    taken = scenario.take_recheck(entry)
+    taken = scenario.claim_recheck(entry)
     for _ in range(2):  # whoever did not hear the answer asks again
         assert scenario.ledger.store_cycle_output(taken.lease, answer(tokens=100))
     assert scenario.refusal(scenario.submit(**of("acme"))) == OVER
@@ -288,10 +288,10 @@ def test_an_unknown_count_of_tokens_is_not_held_against_anybody(
     new_scenario: ScenarioMaker,
 ) -> None:
     scenario = new_scenario(quotas={"acme": {"tokens_per_day": 1}})
-    claim = scenario.take(scenario.submit(**of("acme")))
+    claim = scenario.claim(scenario.submit(**of("acme")))
     scenario.ledger.store_output(claim.lease, answer(tokens=None))
     settled(scenario, claim)
-    scenario.take(scenario.submit(**of("acme")))
+    scenario.claim(scenario.submit(**of("acme")))
 
 
 # -- lanes and partitions --------------------------------------------------------------------------
@@ -299,12 +299,12 @@ def test_an_unknown_count_of_tokens_is_not_held_against_anybody(
 
 def test_a_lane_waits_for_a_slot_without_a_queue(new_scenario: ScenarioMaker) -> None:
     scenario = one_at_once(new_scenario)
-    claim = scenario.take(scenario.submit(**of("acme")))
-    job_id = scenario.submit_elsewhere(**of("acme"))
+    claim = scenario.claim(scenario.submit(**of("acme")))
+    job_id = scenario.submit_external(**of("acme"))
     assert scenario.refusal(job_id) == OVER
     assert settled(scenario, claim) == []
-    assert scenario.waiting(tenant="acme") == f"a:{job_id}/1"
-    scenario.take(job_id)
+    assert scenario.next_entry(tenant="acme") == f"a:{job_id}/1"
+    scenario.claim(job_id)
 
 
 def test_every_partition_has_its_share_of_a_quota(new_redis_scenario: ScenarioMaker) -> None:
@@ -315,5 +315,5 @@ def test_every_partition_has_its_share_of_a_quota(new_redis_scenario: ScenarioMa
         here = [job_id for job_id in jobs if job_id.startswith(home)]
         assert len(here) > 2
         for job_id in here[:2]:
-            scenario.take(job_id)
+            scenario.claim(job_id)
         assert scenario.refusal(here[2]) == OVER

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from support.jobs import make_job
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.settlements import retries_at_once, retries_by_policy
+from support.settlements import retries_by_policy, retries_immediately
 
 from mulligan.policies.jobs.job import Mode
 from mulligan.policies.jobs.routing import priority_of, queue_of
@@ -16,7 +16,7 @@ from mulligan.tasks.ports.ledger import Accepted, Claim, Entry, Publication, Set
 PRIORITY = 3
 MODES: dict[Mode, Callable[[Claim], Settlement] | None] = {
     "initial": None,
-    "immediate_retry": retries_at_once,
+    "immediate_retry": retries_immediately,
     "policy_retry": retries_by_policy,
 }
 
@@ -28,13 +28,13 @@ def scenario(new_scenario: ScenarioMaker) -> Scenario:
 
 def waiting(scenario: Scenario, mode: Mode) -> Publication:
     """An attempt of this mode, as it was published at first."""
-    told = scenario.offer(make_job(priority=PRIORITY))
+    told = scenario.accept(make_job(priority=PRIORITY))
     assert isinstance(told, Accepted)
     settlement = MODES[mode]
     if settlement is None:
         assert told.publication is not None
         return told.publication
-    first = scenario.take(told.id)
+    first = scenario.claim(told.id)
     published = scenario.settle(first, settlement(first))
     assert published is not None
     return published
@@ -53,11 +53,11 @@ def test_an_attempt_is_always_published_where_the_policy_says(
     assert published == expected
     scenario.advance(scenario.settings.outbox_grace + 1)
     assert scenario.sweep() == [expected]
-    claim = scenario.take(entry.job_id, entry.attempt)
+    claim = scenario.claim(entry.job_id, entry.attempt)
     assert scenario.ledger.requeue(claim.lease, delay=1, detail="a fault") is None
     scenario.advance(2)
     assert scenario.sweep() == [expected]
-    scenario.take(entry.job_id, entry.attempt)
+    scenario.claim(entry.job_id, entry.attempt)
     scenario.advance(scenario.settings.lease + 1)
     assert scenario.sweep() == [expected]
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic_core import PydanticSerializationError
 from support.jobs import answer, make_verdict, passed
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.settlements import escalates, retries_at_once, retries_by_policy, succeeds
+from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.jobs.job import AttemptPlan
@@ -27,19 +27,19 @@ def test_a_memory_that_jobs_share_forgets_what_it_saw_least_often(
     scenario = new_scenario(memory_cap=10)
 
     def meet(signature: str) -> None:
-        claim = scenario.take(scenario.submit(memory_scope="task_type"))
+        claim = scenario.claim(scenario.submit(memory_scope="task_type"))
         scenario.settle(claim, escalates(claim, signatures=(signature,)))
 
     for signature in ("often", "often", *(f"once {n}" for n in range(12))):
         meet(signature)
-    memory = scenario.take(scenario.submit(memory_scope="task_type")).memory
+    memory = scenario.claim(scenario.submit(memory_scope="task_type")).memory
     assert len(memory.counts) == 10
     assert (memory.count("often"), memory.count("once 11")) == (2, 1)
 
 
 def test_success_ends_the_job(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     verdict = Verdict(score=92.5, success=True, results=(passed(),), coercions=("fence",))
     assert scenario.settle(claim, succeeds(claim, verdict=verdict)) is None
     view, attempt = scenario.view(job_id), scenario.attempt(job_id)
@@ -52,7 +52,7 @@ def test_success_ends_the_job(scenario: Scenario) -> None:
 
 def test_a_verdict_that_cannot_be_serialised_changes_nothing(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     result = passed().model_copy(update={"evidence": {"found": object()}})
     with pytest.raises(PydanticSerializationError):
         scenario.ledger.settle(claim.lease, succeeds(claim, verdict=Verdict(results=(result,))))
@@ -64,8 +64,8 @@ def test_a_low_score_opens_a_cycle_and_queues_the_mandatory_retry_in_one_step(
     scenario: Scenario,
 ) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
-    told = scenario.settle(claim, retries_at_once(claim))
+    claim = scenario.claim(job_id)
+    told = scenario.settle(claim, retries_immediately(claim))
     retry = Publication(Entry("attempt", job_id, 2), "repair", 0)
     assert told == retry
     view = scenario.view(job_id)
@@ -81,9 +81,9 @@ def test_a_low_score_opens_a_cycle_and_queues_the_mandatory_retry_in_one_step(
 
 def test_the_mandatory_retry_is_claimed_with_its_plan_and_the_memory(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    first = scenario.take(job_id)
-    scenario.settle(first, retries_at_once(first, signatures=("a", "b")))
-    claim = scenario.take(job_id, 2)
+    first = scenario.claim(job_id)
+    scenario.settle(first, retries_immediately(first, signatures=("a", "b")))
+    claim = scenario.claim(job_id, 2)
     assert claim.plan == AttemptPlan(
         number=2, mode="immediate_retry", prompt="Do it right.", cycle_id=f"{job_id}:1:1"
     )
@@ -93,20 +93,20 @@ def test_the_mandatory_retry_is_claimed_with_its_plan_and_the_memory(scenario: S
 
 def test_a_policy_retry_may_wait(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     assert scenario.settle(claim, retries_by_policy(claim, delay=20)) is None
     assert (scenario.view(job_id).state, scenario.view(job_id).waiting_for) == ("waiting", "delay")
     assert scenario.refusal(job_id, 2) == ClaimRefused("early")
     scenario.advance(scenario.settings.outbox_grace + 1)
-    assert scenario.swept("attempt") == set()
+    assert scenario.swept_entries("attempt") == set()
     scenario.advance(20)
     assert scenario.sweep() == [Publication(Entry("attempt", job_id, 2), "attempt", 0)]
-    assert scenario.take(job_id, 2).plan.mode == "policy_retry"
+    assert scenario.claim(job_id, 2).plan.mode == "policy_retry"
 
 
 def test_a_policy_retry_without_delay_is_published_at_once(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     told = scenario.settle(claim, retries_by_policy(claim))
     assert told == Publication(Entry("attempt", job_id, 2), "attempt", 0)
     assert scenario.view(job_id).cycles == ()
@@ -116,10 +116,12 @@ def test_escalating_a_job_ends_its_open_cycles(scenario: Scenario) -> None:
     """Given one cycle awaiting its delayed verification and one just opened, when the job is
     escalated, then both end with the same reason, and nothing of them is published."""
     job_id = scenario.submit()
-    for number, settlement in enumerate([retries_at_once, retries_by_policy, retries_at_once], 1):
-        claim = scenario.take(job_id, number)
+    for number, settlement in enumerate(
+        [retries_immediately, retries_by_policy, retries_immediately], 1
+    ):
+        claim = scenario.claim(job_id, number)
         scenario.settle(claim, settlement(claim))
-    last = scenario.take(job_id, 4)
+    last = scenario.claim(job_id, 4)
     scenario.settle(last, escalates(last, "repeated_failure"))
     view = scenario.view(job_id)
     assert (view.state, view.reason, view.detail) == (
@@ -133,20 +135,20 @@ def test_escalating_a_job_ends_its_open_cycles(scenario: Scenario) -> None:
     ]
     assert all(cycle.ended_at for cycle in view.cycles)
     scenario.advance(1000)
-    assert scenario.swept("verify", "attempt", "repair") == set()
+    assert scenario.swept_entries("verify", "attempt", "repair") == set()
 
 
 def test_a_cycle_cut_short_is_born_escalated(scenario: Scenario) -> None:
     """Given an exhausted budget at a low score, then the cycle is on record, and has ended."""
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     cycle = CyclePlan(id=f"{job_id}:1:1", loop_index=1, status="escalated", metadata={"x": 1})
     scenario.settle(claim, escalates(claim, "budget_tokens", cycle=cycle))
     born = scenario.cycle(job_id)
     assert (born.status, born.reason) == (CycleStatus.ESCALATED, "budget_tokens")
     assert born.ended_at is not None
     assert born.immediate_attempt_id is None
-    assert scenario.refused_recheck(Entry("cycle", job_id, 1, 1)) == ClaimRefused("finished")
+    assert scenario.recheck_refusal(Entry("cycle", job_id, 1, 1)) == ClaimRefused("finished")
     scenario.advance(scenario.settings.cycle_retention + 1)
     scenario.sweep()
     assert scenario.ledger.cycles(since=0, limit=10) == []
@@ -154,21 +156,21 @@ def test_a_cycle_cut_short_is_born_escalated(scenario: Scenario) -> None:
 
 def test_a_job_cancelled_meanwhile_keeps_the_verdict_and_goes_nowhere(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     scenario.ledger.cancel(job_id)
     for _ in range(2):
-        assert scenario.settle(claim, retries_at_once(claim)) is None
+        assert scenario.settle(claim, retries_immediately(claim)) is None
     view = scenario.view(job_id)
     assert (view.state, len(view.attempts), view.cycles) == ("cancelled", 1, ())
     assert view.attempts[0].verdict == make_verdict(score=40.0)
     scenario.advance(scenario.settings.outbox_grace + 1)
-    assert scenario.swept("attempt", "repair") == set()
+    assert scenario.swept_entries("attempt", "repair") == set()
 
 
 def test_cancelling_ends_open_cycles(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
-    scenario.settle(claim, retries_at_once(claim))
+    claim = scenario.claim(job_id)
+    scenario.settle(claim, retries_immediately(claim))
     scenario.ledger.cancel(job_id)
     assert scenario.cycle(job_id).status is CycleStatus.CANCELLED
 
@@ -176,24 +178,24 @@ def test_cancelling_ends_open_cycles(scenario: Scenario) -> None:
 def test_settling_twice_records_once(scenario: Scenario) -> None:
     """Given a settlement whose answer was lost, when it is repeated, then nothing is doubled."""
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     remedy = Remedy(coarse="json", technique="shorter", worked=False)
-    told = scenario.settle(claim, retries_at_once(claim, remedy=remedy))
-    assert scenario.settle(claim, retries_at_once(claim, remedy=remedy)) == told
+    told = scenario.settle(claim, retries_immediately(claim, remedy=remedy))
+    assert scenario.settle(claim, retries_immediately(claim, remedy=remedy)) == told
     assert len(scenario.view(job_id).attempts) == 2
     assert len(scenario.view(job_id).cycles) == 1
     assert scenario.ledger.remedies(job_id, "json") == {"shorter": (0, 1)}
-    second = scenario.take(job_id, 2)
+    second = scenario.claim(job_id, 2)
     assert dict(second.memory.counts) == {"json_invalid|$": 1}
     # The retry is in somebody's hand: there is nothing to publish any more.
-    assert scenario.settle(claim, retries_at_once(claim)) is None
+    assert scenario.settle(claim, retries_immediately(claim)) is None
 
 
 def test_a_settled_attempt_cannot_be_settled_by_another_token(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    zombie = scenario.take(job_id)
+    zombie = scenario.claim(job_id)
     scenario.advance(scenario.settings.lease + 1)
-    heir = scenario.take(job_id)
+    heir = scenario.claim(job_id)
     scenario.settle(heir, succeeds(heir))
     assert scenario.ledger.settle(zombie.lease, escalates(zombie)) == ClaimRefused("lost")
     assert scenario.view(job_id).state == "succeeded"
@@ -202,20 +204,20 @@ def test_a_settled_attempt_cannot_be_settled_by_another_token(scenario: Scenario
 def test_a_failure_counts_once_per_attempt(scenario: Scenario) -> None:
     job_id = scenario.submit()
     for number in (1, 2, 3):
-        claim = scenario.take(job_id, number)
+        claim = scenario.claim(job_id, number)
         assert claim.memory.count("same") == number - 1
         scenario.settle(claim, retries_by_policy(claim, signatures=("same", f"own {number}")))
-    assert scenario.take(job_id, 4).memory.count("own 2") == 1
+    assert scenario.claim(job_id, 4).memory.count("own 2") == 1
 
 
 def test_a_memory_is_shared_as_widely_as_the_job_says(scenario: Scenario) -> None:
     """Given a failure remembered by task type, then other jobs of that type know it, no others."""
     shared: dict[str, Any] = {"memory_scope": "task_type"}
-    claim = scenario.take(scenario.submit(**shared))
+    claim = scenario.claim(scenario.submit(**shared))
     scenario.settle(claim, retries_by_policy(claim, signatures=("s",)))
-    assert scenario.take(scenario.submit(prompt="Other.", **shared)).memory.count("s") == 1
-    assert scenario.take(scenario.submit(task_type="translate", **shared)).memory.count("s") == 0
-    assert scenario.take(scenario.submit()).memory.count("s") == 0
+    assert scenario.claim(scenario.submit(prompt="Other.", **shared)).memory.count("s") == 1
+    assert scenario.claim(scenario.submit(task_type="translate", **shared)).memory.count("s") == 0
+    assert scenario.claim(scenario.submit()).memory.count("s") == 0
 
 
 # (score, success) of each attempt in turn, and the number of the best: (success, score, earliest)
@@ -236,7 +238,7 @@ def test_the_best_attempt_is_by_success_then_score_then_the_earliest(
 ) -> None:
     job_id = scenario.submit()
     for number, (score, success) in enumerate(story, 1):
-        claim = scenario.take(job_id, number)
+        claim = scenario.claim(job_id, number)
         scenario.settle(claim, retries_by_policy(claim, score=score, success=success))
     assert scenario.view(job_id).best_attempt == best
 
@@ -246,7 +248,7 @@ def test_remedies_are_counted_by_what_they_cure(scenario: Scenario) -> None:
     for number, (technique, worked) in enumerate(
         [("shorter", True), ("shorter", False), ("other: model", True)], 1
     ):
-        claim = scenario.take(job_id, number)
+        claim = scenario.claim(job_id, number)
         remedy = Remedy(coarse="json", technique=technique, worked=worked)
         scenario.settle(claim, retries_by_policy(claim, remedy=remedy))
     expected = {"shorter": (1, 2), "other: model": (1, 1)}
@@ -256,8 +258,8 @@ def test_remedies_are_counted_by_what_they_cure(scenario: Scenario) -> None:
 
 def test_the_answer_of_a_settled_attempt_stays(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     scenario.ledger.store_output(claim.lease, answer("first"))
-    scenario.settle(claim, retries_at_once(claim))
+    scenario.settle(claim, retries_immediately(claim))
     assert scenario.attempt(job_id).output == answer("first")
-    assert scenario.take(job_id, 2).output is None
+    assert scenario.claim(job_id, 2).output is None

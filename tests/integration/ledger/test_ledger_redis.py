@@ -14,8 +14,8 @@ import redis
 from support.jobs import answer, make_job, passed
 from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
 from support.redis_server import RedisServer
-from support.settlements import escalates, retries_at_once, retries_by_policy, succeeds
-from support.waiting import until
+from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
+from support.waiting import wait_for
 
 from mulligan.policies.jobs.breaker import BreakerPolicy
 from mulligan.tasks.ports.errors import LedgerUnavailable, TransportFault
@@ -68,7 +68,7 @@ def test_a_job_is_seen_as_it_is_at_one_moment(ledger: RedisLedger) -> None:
     ledger.accept([new])
     claim = ledger.claim(Entry("attempt", new.id, 1), worker="w")
     assert isinstance(claim, Claim)
-    ledger.settle(claim.lease, retries_at_once(claim))
+    ledger.settle(claim.lease, retries_immediately(claim))
     made = ledger.round_trips
     view = ledger.job(new.id)
     assert ledger.round_trips == made + 1
@@ -110,7 +110,7 @@ def test_a_ledger_that_comes_back_in_time_is_waited_for(
     made = ledger.round_trips
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(ledger.accept, [submission(ledger)]) for _ in range(2)]
-        until(lambda: ledger.round_trips >= made + 2)
+        wait_for(lambda: ledger.round_trips >= made + 2)
         own_redis.start()
         told = [call.result(60)[0] for call in waiting]
     assert all(isinstance(each, Accepted) for each in told)
@@ -131,7 +131,7 @@ def test_a_ledger_that_hangs_without_dying_is_away_too(
     with pytest.raises(LedgerUnavailable, match="the ledger is away"):
         ledger.accept([new])
     own_redis.send_signal(signal.SIGCONT)
-    until(own_redis.answers)
+    wait_for(own_redis.answers)
     (told,) = ledger.accept([new])
     assert isinstance(told, Accepted)
     assert [row.id for row in ledger.jobs()] == [new.id]
@@ -158,16 +158,16 @@ def scripts_sent(client: redis.Redis, work: Callable[[], None]) -> dict[str, str
 
 def every_step(scenario: Scenario) -> None:
     scenario.sweep()
-    scenario.repaired()
-    scenario.ledger.renew([scenario.take(scenario.submit()).lease])
-    scenario.ledger.requeue(scenario.take(scenario.submit()).lease, delay=5, detail="busy")
+    scenario.repaired_job()
+    scenario.ledger.renew([scenario.claim(scenario.submit()).lease])
+    scenario.ledger.requeue(scenario.claim(scenario.submit()).lease, delay=5, detail="busy")
     scenario.hand_over(checked := scenario.submit(), [0])
-    scenario.ledger.store_result(scenario.take_check(checked, 0).lease, passed(), elapsed=0)
+    scenario.ledger.store_result(scenario.claim_verification(checked, 0).lease, passed(), elapsed=0)
     scenario.ledger.stamp([Entry("attempt", scenario.submit(), 1)])
     scenario.ledger.cancel(scenario.submit())
-    scenario.end(f"{scenario.escalated()}:1", "resolved")
-    scenario.submit_elsewhere()
-    scenario.waiting()
+    scenario.end(f"{scenario.escalated_job()}:1", "resolved")
+    scenario.submit_external()
+    scenario.next_entry()
     scenario.view(checked)
 
 
@@ -227,7 +227,7 @@ def test_a_real_lease_expires_in_real_time(
     entry = Entry("attempt", new.id, 1)
     claim = ledger.claim(entry, worker="w")
     assert isinstance(claim, Claim)
-    until(lambda: ledger.sweep(empty_queues=()))
+    wait_for(lambda: ledger.sweep(empty_queues=()))
     assert ledger.settle(claim.lease, succeeds(claim)) == ClaimRefused("lost")
     assert isinstance(ledger.claim(entry, worker="w"), Claim)
 
@@ -254,21 +254,23 @@ def _untagged(name: str) -> str:
 
 def whole_life(scenario: Scenario) -> None:
     """Every kind of thing that can happen to jobs."""
-    _, entry = scenario.repaired()
+    _, entry = scenario.repaired_job()
     scenario.advance(601)
     scenario.sweep()
-    lease = scenario.take_recheck(entry).lease
+    lease = scenario.claim_recheck(entry).lease
     scenario.ledger.settle_cycle(lease, status="completed", score=100)
     lost = scenario.submit(memory_scope="task_type")
     scenario.ledger.stamp([Entry("attempt", lost, 1)])
-    claim = scenario.take(lost)
+    claim = scenario.claim(lost)
     remedy = Remedy(coarse="json", technique="shorter", worked=True)
     scenario.settle(claim, retries_by_policy(claim, remedy=remedy))
-    claim = scenario.take(lost, 2)
+    claim = scenario.claim(lost, 2)
     scenario.settle(claim, escalates(claim))
     checked = scenario.submit()
     scenario.hand_over(checked, [0])
-    last = scenario.ledger.store_result(scenario.take_check(checked, 0).lease, passed(), elapsed=0)
+    last = scenario.ledger.store_result(
+        scenario.claim_verification(checked, 0).lease, passed(), elapsed=0
+    )
     assert isinstance(last, Claim)
     scenario.settle(last, succeeds(last))
     scenario.ledger.cancel(scenario.submit())
@@ -281,11 +283,11 @@ def done_elsewhere(scenario: Scenario) -> None:
     """Two tasks of a tenant's subject: one was repaired, the other is in its hand for ever."""
     note = SessionNote(entry="a:1", task_type="t", mode="initial", seconds=1, loop=True, window=500)
     for number in (1, 2):
-        job_id = scenario.submit_elsewhere(labels={"tenant": "acme"}, deadline=900)
-        claim = scenario.take(job_id)
+        job_id = scenario.submit_external(labels={"tenant": "acme"}, deadline=900)
+        claim = scenario.claim(job_id)
         scenario.ledger.store_output(claim.lease, answer())
-        scenario.settle(claim, retries_at_once(claim, session=note))
-        claim = scenario.take(job_id, 2)
+        scenario.settle(claim, retries_immediately(claim, session=note))
+        claim = scenario.claim(job_id, 2)
         if number == 1:
             scenario.settle(claim, succeeds(claim, verify_on="lane"))
 
@@ -300,7 +302,7 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
 ) -> None:
     scenario = new_redis_scenario()
     whole_life(scenario)
-    scenario.escalated(labels={"tenant": "acme"})
+    scenario.escalated_job(labels={"tenant": "acme"})
     scenario.ledger.pause("queue:attempt")
     scenario.refusal(scenario.submit())
     scenario.ledger.resume("queue:attempt")
@@ -313,7 +315,7 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     )
     breakers.fault(TransportFault("503", "provider"))
     claimed = scenario.submit()
-    scenario.take(claimed)
+    scenario.claim(claimed)
     scenario.submit()
     found = seen_keys(redis_client)
     assert {re.sub(r"^mulligan:\{(\w+)\}:.*", r"\1", name) for name in found} == {"p00", "fleet"}
@@ -351,9 +353,9 @@ def test_after_the_retention_every_key_left_has_an_end_or_a_cap(
     for _ in range(2):
         whole_life(scenario)
     cut = scenario.submit()
-    claim = scenario.take(cut)
+    claim = scenario.claim(cut)
     scenario.ledger.cancel(cut)
-    scenario.settle(claim, retries_at_once(claim))
+    scenario.settle(claim, retries_immediately(claim))
     scenario.expire_leases()
     for wait in (
         scenario.settings.stale_after,
@@ -392,9 +394,9 @@ def test_three_partitions_work_from_end_to_end(
     assert {keys.partition_of(job_id) for job_id in jobs} == {"p00", "p01", "p02"}
     scenario.advance(scenario.settings.outbox_grace + 1)
     entries = [Entry("attempt", job_id, 1) for job_id in jobs]
-    assert scenario.swept() == {str(entry) for entry in entries}
+    assert scenario.swept_entries() == {str(entry) for entry in entries}
     scenario.ledger.stamp(entries)
-    claims = [scenario.take(job_id) for job_id in jobs]
+    claims = [scenario.claim(job_id) for job_id in jobs]
     assert scenario.ledger.renew([claim.lease for claim in claims]) == set()
     for claim in claims:
         scenario.ledger.store_output(claim.lease, answer())
@@ -402,12 +404,12 @@ def test_three_partitions_work_from_end_to_end(
     assert {view.id for view in scenario.ledger.jobs(state="succeeded")} == set(jobs)
     assert len(scenario.ledger.jobs(limit=7)) == 7
     assert {event.job_id for event in scenario.ledger.events()} == set(jobs)
-    repaired = {scenario.repaired()[0] for _ in range(6)}
+    repaired = {scenario.repaired_job()[0] for _ in range(6)}
     assert {cycle.job_id for cycle in scenario.ledger.cycles(since=0, limit=50)} == repaired
     scenario.ledger.pause("queue:attempt")
     assert {scenario.refusal(scenario.submit()) for _ in range(9)} == {ClaimRefused("paused")}
     scenario.ledger.resume("queue:attempt")
-    assert len(scenario.swept()) == 9
+    assert len(scenario.swept_entries()) == 9
     tags = {name.split(":")[1] for name in seen_keys(redis_client)}
     assert tags == {"{p00}", "{p01}", "{p02}"}
 

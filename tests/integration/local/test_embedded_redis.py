@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
-from support.waiting import until
+from support.waiting import wait_for
 
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.local import embedded_redis as embedded
@@ -63,7 +63,7 @@ def test_two_users_share_one_server_and_the_last_one_out_stops_it(
     second.stop()
     assert server_pid(first) == pid
     first.stop()
-    until(lambda: not running(pid))
+    wait_for(lambda: not running(pid))
 
 
 def test_leaving_twice_or_without_having_joined_is_harmless(users: list[EmbeddedRedis]) -> None:
@@ -94,7 +94,7 @@ def test_a_user_killed_with_9_leaves_no_server_behind(home: Path) -> None:
     user.send_signal(signal.SIGKILL)
     user.wait()
     user.stdout.close()
-    until(lambda: not running(pid) and not running(keeper.pid))
+    wait_for(lambda: not running(pid) and not running(keeper.pid))
 
 
 def test_a_keeper_killed_with_9_takes_its_server_along(users: list[EmbeddedRedis]) -> None:
@@ -104,7 +104,7 @@ def test_a_keeper_killed_with_9_takes_its_server_along(users: list[EmbeddedRedis
     keeper = psutil.Process(pid).parent()
     assert keeper is not None
     keeper.kill()
-    until(lambda: not running(pid))
+    wait_for(lambda: not running(pid))
     second.start()  # whoever comes next has a server again, with a keeper of its own
     assert server_pid(second) != pid
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.console_server import ask, new_token
-from support.finished_jobs import jobs_ran
+from support.console_server import client_of, new_token
+from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import Scenario, SettingsMaker
 
@@ -57,7 +57,7 @@ def test_what_runs_is_counted_once_though_a_worker_serves_two_queues(
         "edit": (0, 1),
         "control": (1, 1),
     }
-    client = ask(context)
+    client = client_of(context)
     for lane in seen.queues:
         told = client.get(f"/api/scale/{lane.name}").json()
         assert (told["active"], told["slots"]) == (lane.active, lane.slots), lane.name
@@ -88,7 +88,7 @@ def test_a_pool_of_another_name_counts_where_most_of_its_work_is(
 @pytest.fixture
 def shared(context: ConsoleContext) -> ConsoleContext:
     """Jobs of two tenants; a queue, a type of each and a provider are paused, one is broken."""
-    jobs_ran(
+    run_jobs(
         context,
         scripted(WRONG_TYPE, GOOD, task_type="acmes", labels={"tenant": "acme"}),
         scripted(GOOD, task_type="rivals", labels={"tenant": "rival"}),
@@ -102,7 +102,7 @@ def shared(context: ConsoleContext) -> ConsoleContext:
 
 
 def test_a_tenant_is_told_of_queues_and_its_own_task_types(shared: ConsoleContext) -> None:
-    acme = ask(shared, new_token(shared, role="ops", tenant="acme"))
+    acme = client_of(shared, new_token(shared, role="ops", tenant="acme"))
     assert acme.get("/api/pauses").json()["paused"] == ["queue:verify", "task_type:acmes"]
     assert acme.get("/api/breakers").json() == {"breakers": []}
     for path in ("/", "/failures", "/operations"):
@@ -116,7 +116,7 @@ def test_a_tenant_is_told_of_queues_and_its_own_task_types(shared: ConsoleContex
 def test_who_may_see_everybody_sees_them_all_though_one_tenant_is_chosen(
     shared: ConsoleContext,
 ) -> None:
-    ops = ask(shared, new_token(shared, role="ops"))
+    ops = client_of(shared, new_token(shared, role="ops"))
     assert len(ops.get("/api/pauses").json()["paused"]) == 4
     assert [row["provider"] for row in ops.get("/api/breakers").json()["breakers"]] == ["rival-ai"]
     seen = overview(shared.services, shared.app, tenant="acme")
@@ -131,8 +131,8 @@ def test_how_long_retries_waited_is_the_tenants_own(shared: ConsoleContext) -> N
 
 def test_nobody_is_offered_a_pause_that_would_be_refused(shared: ConsoleContext) -> None:
     html = {"Accept": "text/html"}
-    acme = ask(shared, new_token(shared, role="ops", tenant="acme"))
-    ops = ask(shared, new_token(shared, role="ops"))
+    acme = client_of(shared, new_token(shared, role="ops", tenant="acme"))
+    ops = client_of(shared, new_token(shared, role="ops"))
     for path in ("/", "/operations"):
         assert "/api/pauses/" not in acme.get(path, headers=html).text
         assert "/api/pauses/" in ops.get(path, headers=html).text
@@ -142,14 +142,14 @@ def test_what_works_well_can_be_paused_on_the_page_too(settings: SettingsMaker) 
     runners = {"small": {"kind": "openai", "base_url": "http://models.example/v1", "model": "m"},
                "odd": {"kind": "unheard of"}}  # fmt: skip
     context = open_context(settings(allow_inline=True, runners=runners))
-    jobs_ran(context, scripted(GOOD, task_type="never_failed"))
+    run_jobs(context, scripted(GOOD, task_type="never_failed"))
     Fold(context.ledger).run()
     html = {"Accept": "text/html"}
-    text = ask(context).get("/operations", headers=html).text
+    text = client_of(context).get("/operations", headers=html).text
     assert 'data-call="/api/pauses/provider%3Amodels.example"' in text
     assert 'data-call="/api/pauses/task_type%3Anever_failed"' in text
     assert 'id="pause-form"' in text
-    acme = ask(context, new_token(context, role="ops", tenant="acme"))
+    acme = client_of(context, new_token(context, role="ops", tenant="acme"))
     bound = acme.get("/operations", headers=html).text
     for hidden in ("models.example", "never_failed", 'id="pause-form"'):
         assert hidden not in bound
@@ -169,14 +169,14 @@ def test_a_broker_that_is_away_is_said_and_the_figures_are_shown(context: Consol
 def test_a_broken_provider_says_how_many_wait_for_it(context: ConsoleContext) -> None:
     scenario = Scenario(context.ledger, context.settings)
     for waiting_for in ("breaker", "breaker", "delay"):
-        claim = scenario.take(scenario.submit())
+        claim = scenario.claim(scenario.submit())
         context.ledger.requeue(claim.lease, delay=600, detail="away", waiting_for=waiting_for)
     for _ in range(5):
         context.services.context.breakers.fault(TransportFault("away", "openai-eu"))
     seen = overview(context.services, context.app)
     (need,) = [need for need in seen.needs_attention if need.kind == "breaker"]
     assert need.detail == "waiting before the next probe, 2 jobs waiting, 5 consecutive faults"
-    text = ask(context).get("/operations", headers={"Accept": "text/html"}).text
+    text = client_of(context).get("/operations", headers={"Accept": "text/html"}).text
     assert "2 jobs wait for an open breaker" in text
 
 
@@ -195,7 +195,7 @@ def failed(context: ConsoleContext, *, signatures: int) -> None:
 
 
 def listed(context: ConsoleContext, path: str) -> tuple[int, str]:
-    text = ask(context).get(path, headers={"Accept": "text/html"}).text
+    text = client_of(context).get(path, headers={"Accept": "text/html"}).text
     return len(set(re.findall(r'href="/failures/v1%3A(\d+)', text))), text
 
 
@@ -248,9 +248,9 @@ def test_money_that_is_missing_says_why(
     settings: SettingsMaker, prices: dict[str, Any], answers: list[Any], said: str
 ) -> None:
     context = open_context(settings(allow_inline=True, prices=prices))
-    jobs_ran(context, *(scripted(answer) for answer in answers))
+    run_jobs(context, *(scripted(answer) for answer in answers))
     Fold(context.ledger).run()
-    text = ask(context).get("/", headers={"Accept": "text/html"}).text
+    text = client_of(context).get("/", headers={"Accept": "text/html"}).text
     assert f"<dt>money</dt><dd>{said}" in text
     usage = "usage unknown" if answers == [GOOD] else f"of {1000 * len(answers):,} tokens"
     assert f"<small>{usage}</small>" in text

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
-from support.console_server import ask, new_token
+from support.console_server import client_of, new_token
 from support.jobs import make_job
 from support.ledger_scenario import Scenario, SettingsMaker
-from support.settlements import escalates, retries_at_once, succeeds
+from support.settlements import escalates, retries_immediately, succeeds
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies import (
@@ -49,7 +49,7 @@ def scenario(context: ConsoleContext) -> Scenario:
 def repaired(scenario: Scenario, **fields: Any) -> str:
     """A job of one tenant's that was repaired; its texts are recognisable."""
     job_id = scenario.submit(prompt=SECRET, labels={"tenant": "acme"}, **fields)
-    first = scenario.take(job_id)
+    first = scenario.claim(job_id)
     kept = scenario.ledger.store_output(first.lease, Output(text=f"first {SECRET}"))
     assert not isinstance(kept, ClaimRefused)
     finding = Finding(message=SECRET, path="$.age", code="type")
@@ -75,8 +75,8 @@ def repaired(scenario: Scenario, **fields: Any) -> str:
             ),
         ),
     )
-    scenario.settle(first, retries_at_once(first, verdict=verdict))
-    second = scenario.take(job_id, 2)
+    scenario.settle(first, retries_immediately(first, verdict=verdict))
+    second = scenario.claim(job_id, 2)
     scenario.ledger.store_output(second.lease, Output(text=SECRET))
     scenario.settle(second, succeeds(second))
     return job_id
@@ -110,10 +110,10 @@ def test_no_page_has_anything_inline_or_from_elsewhere(
 ) -> None:
     job_id = repaired(scenario)
     failed = scenario.submit()
-    claim = scenario.take(failed)
+    claim = scenario.claim(failed)
     scenario.settle(claim, escalates(claim))
     group = context.ledger.groups()[0].signature
-    client = ask(context)
+    client = client_of(context)
     for path in (*PATHS, f"/jobs/{job_id}", f"/jobs/{failed}", f"/escalations/{group}"):
         parser = _Inline()
         parser.feed(page(client, path))
@@ -124,22 +124,22 @@ def test_texts_are_escaped_and_hidden_from_who_may_not_read_them(
     context: ConsoleContext, scenario: Scenario
 ) -> None:
     job_id = repaired(scenario)
-    read = page(ask(context), f"/jobs/{job_id}")
+    read = page(client_of(context), f"/jobs/{job_id}")
     assert SECRET not in read
     assert "&lt;b&gt;a secret&lt;/b&gt;" in read
-    ops = ask(context, new_token(context, role="ops"))
+    ops = client_of(context, new_token(context, role="ops"))
     for path in (f"/jobs/{job_id}", "/", "/jobs", "/cycles"):
         assert "a secret" not in page(ops, path), path
     assert "$.age" in page(ops, f"/jobs/{job_id}")
     assert ops.get(f"/jobs/{job_id}/job.yaml").status_code == 403
-    reader = ask(context, new_token(context, role="ops", texts=True))
+    reader = client_of(context, new_token(context, role="ops", texts=True))
     assert "a secret" in page(reader, f"/jobs/{job_id}")
 
 
 def test_a_tenant_sees_its_own_alone(context: ConsoleContext, scenario: Scenario) -> None:
     job_id = repaired(scenario, name="of-acme")
-    acme = ask(context, new_token(context, role="producer", tenant="acme"))
-    other = ask(context, new_token(context, role="producer", tenant="globex"))
+    acme = client_of(context, new_token(context, role="producer", tenant="acme"))
+    other = client_of(context, new_token(context, role="producer", tenant="globex"))
     assert "of-acme" in page(acme, "/jobs")
     assert job_id in page(acme, "/cycles")
     for path in ("/", "/jobs", "/cycles"):
@@ -155,7 +155,7 @@ def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(
     scenario.submit(name="of-beta", labels={"tenant": "beta"})
     others = [make_job(name=f"job-{n}", labels={"tenant": "zeta"}) for n in range(600)]
     context.ledger.accept([Submission(id=job_ids.job_id(partitions=1), job=job) for job in others])
-    client = ask(context)
+    client = client_of(context)
     assert "of-beta" not in page(client, "/")
     text = page(client, "/?tenant=beta")
     assert re.findall(r'class="who">([^<]+)<', text) == ["of-beta"]
@@ -166,7 +166,7 @@ def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(
 
 
 def test_an_empty_window_says_whose_it_is(context: ConsoleContext) -> None:
-    client = ask(context)
+    client = client_of(context)
     assert "mulligan init" in page(client, "/")
     chosen = page(client, "/?tenant=beta&window=24h")
     assert "beta had no jobs in the last 24h" in chosen
@@ -177,9 +177,9 @@ def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
     context: ConsoleContext, scenario: Scenario
 ) -> None:
     for tenant in ("beta", "beta", "zeta"):
-        claim = scenario.take(scenario.submit(labels={"tenant": tenant}))
+        claim = scenario.claim(scenario.submit(labels={"tenant": tenant}))
         scenario.settle(claim, escalates(claim))
-    client = ask(context)
+    client = client_of(context)
     group = quote(context.ledger.groups()[0].signature, safe="")
     address = f"/escalations/{group}?tenant=beta"
     for path in ("/?tenant=beta", "/escalations?tenant=beta"):
@@ -202,7 +202,7 @@ def test_what_flower_calls_a_task_leads_to_its_story(
     context: ConsoleContext, scenario: Scenario, task: str, there: str
 ) -> None:
     job_id = repaired(scenario)
-    client = ask(context)
+    client = client_of(context)
     for asked in (f"/jobs/{job_id}{task}", f"/jobs?name={job_id}{task}"):
         told = client.get(asked, headers=HTML)
         assert told.headers["location"] == f"/jobs/{job_id}{there}", asked
@@ -214,11 +214,11 @@ def test_the_task_of_a_users_own_app_leads_to_its_story(context: ConsoleContext)
     own = job_ids.own_job_id(root, partitions=1)
     job = make_job(labels={"tenant": "acme"})
     context.ledger.accept([Submission(id=own, job=job)])
-    client = ask(context)
+    client = client_of(context)
     for task, there in ((root, ""), (f"{root}-2", "#attempt-2")):
         told = client.get(f"/jobs/{task}", headers=HTML)
         assert told.headers["location"] == f"/jobs/{own}{there}"
-    other = ask(context, new_token(context, role="producer", tenant="globex"))
+    other = client_of(context, new_token(context, role="producer", tenant="globex"))
     assert other.get(f"/jobs/{root}", headers=HTML).status_code == 404
 
 
@@ -227,7 +227,7 @@ def test_jobs_are_found_by_the_beginning_of_their_name(
 ) -> None:
     for name in ("invoice-1", "invoice-2", "person"):
         scenario.submit(name=name)
-    client = ask(context)
+    client = client_of(context)
     assert re.findall(r'id="job-[^>]+>([^<]+)<', page(client, "/jobs?name=invoice")) == [
         "invoice-2",
         "invoice-1",
@@ -236,7 +236,7 @@ def test_jobs_are_found_by_the_beginning_of_their_name(
 
 
 def test_a_producer_is_offered_only_what_it_may_open(context: ConsoleContext) -> None:
-    producer = ask(context, new_token(context, role="producer"))
+    producer = client_of(context, new_token(context, role="producer"))
     text = page(producer, "/")
     assert 'href="/jobs"' in text
     assert 'href="/operations"' not in text
@@ -247,13 +247,13 @@ def test_a_producer_is_offered_only_what_it_may_open(context: ConsoleContext) ->
 
 def test_an_error_page_keeps_the_navigation_of_who_is_let_in(context: ConsoleContext) -> None:
     new_token(context, role="admin")
-    producer = ask(context, new_token(context, role="producer"))
+    producer = client_of(context, new_token(context, role="producer"))
     for path, status in (("/jobs/p00-gone", 404), ("/nowhere", 404), ("/operations", 403),
                          ("/jobs?state=odd", 422)):  # fmt: skip
         told = producer.get(path, headers=HTML)
         assert told.status_code == status
         assert '<nav aria-label="Pages">' in told.text, path
-    nobody = ask(context).get("/nowhere", headers=HTML)
+    nobody = client_of(context).get("/nowhere", headers=HTML)
     assert nobody.status_code == 404
     assert "<nav" not in nobody.text
 
@@ -269,14 +269,14 @@ def test_an_error_page_keeps_the_navigation_of_who_is_let_in(context: ConsoleCon
 def test_metrics_are_offered_to_who_may_read_them(
     context: ConsoleContext, token: dict[str, Any], offered: bool
 ) -> None:
-    client = ask(context, new_token(context, **token))
+    client = client_of(context, new_token(context, **token))
     assert ('href="/metrics"' in page(client, "/")) is offered
     assert (client.get("/metrics").status_code == 200) is offered
 
 
 def test_without_a_session_every_page_leads_to_the_login(context: ConsoleContext) -> None:
     new_token(context, role="ops")
-    nobody = ask(context)
+    nobody = client_of(context)
     for path in set(PATHS) - {"/login"}:
         answer = nobody.get(path, headers=HTML)
         wanted = "" if path == "/" else f"?next={quote(path, safe='')}"
@@ -286,13 +286,13 @@ def test_without_a_session_every_page_leads_to_the_login(context: ConsoleContext
 def test_a_wrong_token_keeps_the_page_that_was_asked_for(context: ConsoleContext) -> None:
     new_token(context, role="ops")
     form = {"token": "mul_wrong", "next": "/jobs?state=escalated"}
-    again = ask(context).post("/login", data=form, headers=HTML)
+    again = client_of(context).post("/login", data=form, headers=HTML)
     assert again.status_code == 403
     assert 'value="/jobs?state=escalated"' in again.text
 
 
 def test_a_fragment_is_the_page_without_its_frame(context: ConsoleContext) -> None:
-    client = ask(context)
+    client = client_of(context)
     for path in set(PATHS) - {"/login"}:
         whole, part = page(client, path), page(client, path, **{"X-Fragment": "1"})
         assert "<html" in whole
@@ -303,7 +303,7 @@ def test_a_fragment_is_the_page_without_its_frame(context: ConsoleContext) -> No
 def test_static_files_are_kept_by_browsers_as_long_as_they_are_these(
     context: ConsoleContext,
 ) -> None:
-    client = ask(context)
+    client = client_of(context)
     addresses = re.findall(r'"(/static/[^"]+)"', page(client, "/"))
     assert len(addresses) == 3
     for address in addresses:
@@ -315,7 +315,7 @@ def test_static_files_are_kept_by_browsers_as_long_as_they_are_these(
 
 
 def test_more_jobs_cost_no_page_more_round_trips(context: ConsoleContext) -> None:
-    client = ask(context)
+    client = client_of(context)
 
     def cost(path: str) -> int:
         before = context.ledger.round_trips

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
-from support.waiting import until
+from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import Decoding, Message, Output
 from mulligan.policies.value import Json
@@ -48,7 +48,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("MULLIGAN_RUNTIME_DIR", str(tmp_path))
     yield tmp_path
     stop_local_server()
-    until(lambda: servers_of(tmp_path) == [])
+    wait_for(lambda: servers_of(tmp_path) == [])
 
 
 def servers_of(directory: Path) -> list[int]:
@@ -113,7 +113,7 @@ def test_processes_at_once_start_one_server_and_the_last_owner_ends_it(runtime: 
     assert len(servers_of(runtime)) == 1
     # When the last one is killed without giving anything up, it ends by itself
     owners[3].kill()
-    until(lambda: servers_of(runtime) == [])
+    wait_for(lambda: servers_of(runtime) == [])
     for process in owners:
         process.kill()
         process.communicate()
@@ -132,22 +132,22 @@ def test_a_server_that_was_killed_is_started_again(runtime: Path) -> None:
     assert ask(runner, "Hello").text
     (pid,) = servers_of(runtime)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: local_state.identify(pid) is None)
+    wait_for(lambda: local_state.identify(pid) is None)
     assert ask(runner, "Hello").text
     assert pid not in servers_of(runtime)
 
 
 def test_without_an_owner_it_ends_when_idle(runtime: Path) -> None:
     ensure_local_server(idle_exit=0.2)
-    until(lambda: servers_of(runtime) == [])
-    until(lambda: not (runtime / "local-model.json").exists())
+    wait_for(lambda: servers_of(runtime) == [])
+    wait_for(lambda: not (runtime / "local-model.json").exists())
 
 
 def test_a_server_that_nobody_asked_for_any_more_ends(runtime: Path) -> None:
     """Its starter died before it could write down that there is one."""
     ensure_local_server(owner_pid=os.getpid())
     local_state.forget_state(runtime)
-    until(lambda: servers_of(runtime) == [])
+    wait_for(lambda: servers_of(runtime) == [])
 
 
 def test_a_start_that_fails_shows_the_log(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def _transport_fault(scenario: Scenario) -> str:
 
 
 def _quota(scenario: Scenario) -> str:
-    scenario.take(submit(scenario))
+    scenario.claim(submit(scenario))
     job_id = submit(scenario)
     run(scenario, job_id, REPAIRS, attempts=1)
     return job_id

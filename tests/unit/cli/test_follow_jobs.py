@@ -90,7 +90,7 @@ def test_silence_is_asked_about_until_the_job_ends(
     def somebody_comes() -> None:
         asked.append(None)
         if len(asked) == 3:
-            claim = scenario.take(job_id)
+            claim = scenario.claim(job_id)
             scenario.settle(claim, succeeds(claim))
 
     jobs = FollowedJobs.of({job_id: "a job"})

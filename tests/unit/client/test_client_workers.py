@@ -12,7 +12,7 @@ import pytest
 import redis
 from support.doubles import fake_ledger
 from support.jobs import make_job
-from support.waiting import until
+from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import TERMINAL, Job, Output
 from mulligan.tasks.jobs.context import ResolvedRunner
@@ -61,7 +61,7 @@ def ended(stack: LocalStack, job_id: str) -> JobView:
         assert found is not None
         return found
 
-    until(lambda: view().state in TERMINAL)
+    wait_for(lambda: view().state in TERMINAL)
     return view()
 
 
@@ -80,7 +80,7 @@ def test_delays_faults_and_delayed_verifications_are_found_by_the_sweep(stack: L
     job = make_job(runner=scripted(fault, "{}"), delayed_verification={"after": 0.1})
     (job_id,) = submit(stack, job)
     assert ended(stack, job_id).attempts[0].faults == 2
-    until(lambda: [c.status for c in ended(stack, job_id).cycles] == ["completed"])
+    wait_for(lambda: [c.status for c in ended(stack, job_id).cycles] == ["completed"])
 
 
 def test_slow_verifications_run_here_too(stack: LocalStack) -> None:
@@ -122,7 +122,7 @@ def test_repair_goes_before_verify_before_attempt_then_priority_then_order() -> 
         )  # fmt: skip
         assert stack.workers.depths() == {"repair": 1, "verify": 1, "attempt": 3}
         go.set()
-        until(lambda: len(taken) == 6)
+        wait_for(lambda: len(taken) == 6)
         assert [entry.job_id[-1] for entry in taken[1:]] == ["a", "b", "c", "d", "e"]
 
 
@@ -203,7 +203,7 @@ def test_a_lease_is_renewed_while_a_runner_takes_its_time(
     with gated(stack, gate, grace=60, lease=0.03) as workers:  # looked after every 10 ms
         intake = replace(stack.intake, publish=workers.publish)
         job_id = submit_jobs(intake, [make_job()])[0].id
-        until(lambda: renewed.count(Entry("attempt", job_id, 1)) >= 3)
+        wait_for(lambda: renewed.count(Entry("attempt", job_id, 1)) >= 3)
         gate.open.set()
     assert ended(stack, job_id).state == "succeeded"
 
@@ -234,7 +234,7 @@ def test_what_only_a_broker_can_send_stays_in_the_outbox(stack: LocalStack) -> N
     assert ended(stack, job_id).state == "succeeded"
     end = Publication(Entry("done", job_id, 1), "shop", 5)
     stack.workers.publish([end])  # as the pool's own sweep does, sooner or later
-    until(lambda: stack.ledger.sweep(empty_queues=[]) == [end])
+    wait_for(lambda: stack.ledger.sweep(empty_queues=[]) == [end])
 
 
 def test_a_task_of_a_users_own_app_is_not_taken_for_a_job(

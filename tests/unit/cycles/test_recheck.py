@@ -32,7 +32,7 @@ def scenario(new_fake_scenario: ScenarioMaker) -> Scenario:
 
 def repaired(scenario: Scenario, mode: str, **delayed: Any) -> Entry:
     """A job that failed, was repaired by its mandatory retry, and is due to be verified again."""
-    told = scenario.offer(make_job(prompt=PROMPT, delayed_verification={"mode": mode, **delayed}))
+    told = scenario.accept(make_job(prompt=PROMPT, delayed_verification={"mode": mode, **delayed}))
     context = attempt_context(scenario, FakeRunner(["no JSON", '{"name": "Ada"}']))
     for number in (1, 2):
         run_attempt(context, Entry("attempt", told.id, number))
@@ -53,7 +53,7 @@ def test_a_stored_answer_is_checked_and_nobody_is_asked(scenario: Scenario) -> N
     runner = FakeRunner(["never"])
     told = run_recheck(attempt_context(scenario, runner), entry)
     assert told == Rechecked(entry=entry, score=100, status="completed")
-    assert runner.asked == []
+    assert runner.requests == []
 
 
 class Slow:
@@ -88,7 +88,7 @@ def test_in_other_words_the_runner_is_asked_once(scenario: Scenario) -> None:
     runner = FakeRunner([Output(text='{"name": "Ada"}', usage=Usage(total_tokens=9))])
     told = run_recheck(attempt_context(scenario, runner), entry)
     assert told == Rechecked(entry=entry, score=100, status="completed")
-    (asked,) = runner.asked
+    (asked,) = runner.requests
     words = asked.messages[-1].content
     assert PROMPT in words
     assert similarity(PROMPT, words) < SAME_FORMULATION
@@ -101,7 +101,7 @@ def test_a_producer_s_own_words_are_asked(scenario: Scenario) -> None:
     entry = repaired(scenario, "reformulate", prompt="Who is it? Answer with an object.")
     runner = FakeRunner(["{}"])
     run_recheck(attempt_context(scenario, runner), entry)
-    assert runner.asked[0].messages[-1].content == "Who is it? Answer with an object."
+    assert runner.requests[0].messages[-1].content == "Who is it? Answer with an object."
 
 
 def test_the_score_of_the_new_answer_counts(scenario: Scenario) -> None:
@@ -132,7 +132,7 @@ def test_an_answer_that_is_stored_is_not_asked_for_again(scenario: Scenario) -> 
     scenario.advance(10)
     told = run_recheck(attempt_context(scenario, runner), entry)
     assert told == Rechecked(entry=entry, score=100, status="completed")
-    assert len(runner.asked) == 1
+    assert len(runner.requests) == 1
 
 
 def test_a_verifier_that_never_reaches_a_verdict_ends_with_a_person(scenario: Scenario) -> None:
@@ -155,9 +155,9 @@ def test_a_transport_fault_puts_it_off(scenario: Scenario) -> None:
     assert told.delay >= 30
     assert run_recheck(context, entry) == ClaimRefused("early")
     scenario.advance(told.delay + 1)
-    assert scenario.swept() == {str(entry)}
+    assert scenario.swept_entries() == {str(entry)}
     assert run_recheck(context, entry) == Rechecked(entry=entry, score=100, status="completed")
-    assert len(runner.asked) == 2
+    assert len(runner.requests) == 2
 
 
 class Away:
@@ -182,7 +182,7 @@ def test_a_provider_that_is_away_is_left_alone_and_at_last_told_of(scenario: Sce
             break
         scenario.advance(51)
     assert told == ClaimRefused("escalated", "missing_delayed_verification")
-    assert runner.asked == []
+    assert runner.requests == []
 
 
 def test_a_runner_that_fails_proves_nothing(scenario: Scenario) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.edit_changes import an_edit, changed, reasons, text_after
+from support.edit_changes import an_edit, changes_of, text_after, validation_errors
 from support.file_trees import write_files
 
 from mulligan.tasks.ports.appliers import EditRefused
@@ -136,7 +136,7 @@ NO_OPS: list[tuple[str, str, dict[str, Any]]] = [
 def test_what_it_already_has_is_a_no_op(
     root: Path, op: str, target: str, payload: dict[str, Any]
 ) -> None:
-    assert changed(root, an_edit(op, target, **payload)) == []
+    assert changes_of(root, an_edit(op, target, **payload)) == []
 
 
 REFUSALS: list[tuple[str, str, dict[str, Any], str]] = [
@@ -178,12 +178,12 @@ def test_refusals_say_what_was_meant(
     root: Path, op: str, target: str, payload: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(EditRefused, match=why):
-        changed(root, an_edit(op, target, **payload))
+        changes_of(root, an_edit(op, target, **payload))
 
 
 def test_every_mistake_of_a_payload_is_told_at_once(root: Path) -> None:
     edit = an_edit("set_model_param", "models.big", model="small", parm="x", value=1, create="yes")
-    told = reasons(root, edit)
+    told = validation_errors(root, edit)
     assert told[0].startswith("target: is 'models.big', but payload.model is 'small'")
     assert "payload.param: is required" in told
     assert any("payload.parm" in line and "did you mean 'param'" in line for line in told)
@@ -192,15 +192,15 @@ def test_every_mistake_of_a_payload_is_told_at_once(root: Path) -> None:
 
 def test_a_value_has_to_be_given(root: Path) -> None:
     edit = an_edit("set_model_param", "models.small", model="small", param="temperature")
-    assert reasons(root, edit) == ["payload.value: is required"]
+    assert validation_errors(root, edit) == ["payload.value: is required"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])
 def test_what_no_file_can_hold_is_not_valid(root: Path, value: object) -> None:
     edit = an_edit("set_model_param", "models.small", model="small", param="name", value=value)
-    assert any("holds what no file can" in line for line in reasons(root, edit))
+    assert any("holds what no file can" in line for line in validation_errors(root, edit))
     with pytest.raises(EditRefused):
-        changed(root, edit)
+        changes_of(root, edit)
 
 
 @pytest.mark.parametrize(
@@ -211,24 +211,24 @@ def test_a_guarded_field_cannot_be_reached_as_a_parameter(root: Path, param: str
     """set_agent_param needs no review; what it may touch is what needs none."""
     edit = an_edit("set_agent_param", "agents.coder", agent="coder", param=param, value="x",
                    create=True, retype=True)  # fmt: skip
-    assert any("is no parameter" in line and op in line for line in reasons(root, edit))
+    assert any("is no parameter" in line and op in line for line in validation_errors(root, edit))
     with pytest.raises(EditRefused):
-        changed(root, edit)
+        changes_of(root, edit)
 
 
 def test_class_may_be_given_once(root: Path) -> None:
     edit = an_edit(
         "set_agent_class", "agents.coder", agent="coder", **{"class": "A", "class_name": "B"}
     )
-    assert reasons(root, edit) == ["payload: give class or class_name, not both"]
+    assert validation_errors(root, edit) == ["payload: give class or class_name, not both"]
 
 
 def test_training_is_refused_with_what_to_do_instead(root: Path) -> None:
     edit = an_edit("lora_finetune", "models.small", model="small")
-    (reason,) = reasons(root, edit)
+    (reason,) = validation_errors(root, edit)
     assert "set_model_for_query_class" in reason
     with pytest.raises(EditRefused):
-        changed(root, edit)
+        changes_of(root, edit)
 
 
 # The tree
@@ -245,7 +245,7 @@ def test_each_edit_changes_the_one_file_that_defines_the_name(tmp_path: Path) ->
     })  # fmt: skip
 
     def after(op: str, target: str, **payload: Any) -> tuple[str, str]:
-        (change,) = changed(root, an_edit(op, target, **payload), config=Path("conf"))
+        (change,) = changes_of(root, an_edit(op, target, **payload), config=Path("conf"))
         assert change.after is not None
         return change.path, change.after.decode()
 
@@ -282,7 +282,7 @@ def test_a_name_that_is_defined_twice_is_ambiguous(tmp_path: Path) -> None:
     })  # fmt: skip
     edit = an_edit("set_model_param", "models.small", model="small", param="x", value=2)
     with pytest.raises(EditRefused, match=r"a.toml \(models.small\) and b/c.yaml"):
-        changed(root, edit)
+        changes_of(root, edit)
 
 
 def test_what_is_no_configuration_does_not_disturb(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_what_is_no_configuration_does_not_disturb(tmp_path: Path) -> None:
     assert text_after(root, edit) == "[models.small]\nx = 2\n"
     missing = an_edit("set_model_param", "models.big", model="big", param="x", value=2)
     with pytest.raises(EditRefused, match=r"not read: .*broken.json: is not JSON"):
-        changed(root, missing)
+        changes_of(root, missing)
 
 
 def test_a_configuration_folder_outside_of_the_root_is_refused(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_configuration_folder_outside_of_the_root_is_refused(tmp_path: Path) -
     edit = an_edit("set_model_param", "models.other", model="other", param="x", value=2)
     for config in ("../other", "conf", "/etc"):
         with pytest.raises(EditRefused):
-            changed(root, edit, config=Path(config))
+            changes_of(root, edit, config=Path(config))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from support.edit_changes import an_edit, changed, reasons, text_after
+from support.edit_changes import an_edit, changes_of, text_after, validation_errors
 from support.file_trees import write_files
 
 from mulligan.tasks.ports.appliers import EditRefused
@@ -83,7 +83,7 @@ def test_a_prompt_is_edited_where_it_is(
 ) -> None:
     root = write_files(tmp_path, HOMES[home])
     edit = an_edit(op, "agents.clerk", agent="clerk", **payload)
-    (change,) = changed(root, edit)
+    (change,) = changes_of(root, edit)
     assert change.after is not None
     text = change.after.decode()
     assert prompt_in(change.path, text) == after
@@ -92,7 +92,7 @@ def test_a_prompt_is_edited_where_it_is(
     assert "\n" not in text.replace("\r\n", "") or b"\r\n" not in before
     # Once more, it is there.
     write_files(tmp_path, {change.path: change.after})
-    assert changed(root, edit) == []
+    assert changes_of(root, edit) == []
 
 
 def test_a_block_keeps_its_style_and_what_follows_it(tmp_path: Path) -> None:
@@ -143,13 +143,13 @@ def test_refusals_say_what_is_wrong(
 ) -> None:
     root = write_files(tmp_path, files)
     with pytest.raises(EditRefused, match=why):
-        changed(root, an_edit(op, f"agents.{payload['agent']}", **payload))
+        changes_of(root, an_edit(op, f"agents.{payload['agent']}", **payload))
 
 
 def test_a_first_prompt_is_written_only_on_demand(tmp_path: Path) -> None:
     root = write_files(tmp_path, {"conf/a.toml": "[agents.clerk]\n"})
     edit = an_edit("replace_system_prompt", "agents.clerk", agent="clerk", prompt="x", create=True)
-    (change,) = changed(root, edit, config=Path("conf"))
+    (change,) = changes_of(root, edit, config=Path("conf"))
     assert (change.path, change.before, change.after) == ("conf/prompts/clerk.md", None, b"x\n")
 
 
@@ -158,7 +158,7 @@ def test_a_first_prompt_is_written_only_on_demand(tmp_path: Path) -> None:
 )
 def test_a_patch_is_given_in_one_way(tmp_path: Path, payload: dict[str, Any]) -> None:
     edit = an_edit("patch_system_prompt", "agents.clerk", agent="clerk", **payload)
-    assert reasons(tmp_path, edit) == ["payload: give either diff, or search and replace"]
+    assert validation_errors(tmp_path, edit) == ["payload: give either diff, or search and replace"]
 
 
 # Exemplars
@@ -218,8 +218,8 @@ def test_exemplars_come_go_and_change(
 ) -> None:
     root = write_files(tmp_path, LISTS[home])
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", **payload)
-    assert reasons(root, edit) == []
-    (change,) = changed(root, edit)
+    assert validation_errors(root, edit) == []
+    (change,) = changes_of(root, edit)
     assert change.after is not None
     assert exemplars_in(change.path, change.after.decode()) == after
 
@@ -237,7 +237,7 @@ def test_exemplars_that_are_there_are_a_no_op(tmp_path: Path) -> None:
     root = write_files(tmp_path, LISTS["json"])
     for payload in ({"add": A}, {"replace": {"at": 1, "with": B}}):
         edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", **payload)
-        assert changed(root, edit) == []
+        assert changes_of(root, edit) == []
 
 
 def test_the_first_exemplars_of_an_agent(tmp_path: Path) -> None:
@@ -264,11 +264,11 @@ def test_exemplars_that_do_not_fit_are_refused(
     root = write_files(tmp_path, LISTS["yaml"])
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", **payload)
     with pytest.raises(EditRefused, match=why):
-        changed(root, edit)
+        changes_of(root, edit)
 
 
 def test_something_has_to_be_asked_for(tmp_path: Path) -> None:
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", ad=[A])
-    assert any("did you mean 'add'" in line for line in reasons(tmp_path, edit))
+    assert any("did you mean 'add'" in line for line in validation_errors(tmp_path, edit))
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk")
-    assert reasons(tmp_path, edit) == ["payload: give add, remove or replace"]
+    assert validation_errors(tmp_path, edit) == ["payload: give add, remove or replace"]

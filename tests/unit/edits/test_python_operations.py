@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.edit_changes import an_edit, changed, reasons, text_after
+from support.edit_changes import an_edit, changes_of, text_after, validation_errors
 from support.file_trees import write_files
 
 from mulligan.tasks.ports.appliers import EditRefused
@@ -116,7 +116,7 @@ def test_everything_else_keeps_its_bytes(
 
 def test_the_same_definition_is_a_no_op(tmp_path: Path) -> None:
     root = write_files(tmp_path, {"app.py": SOURCE})
-    assert changed(root, python("A.Inner.m", "def m(self): return 3")) == []
+    assert changes_of(root, python("A.Inner.m", "def m(self): return 3")) == []
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_same_definition_is_a_no_op(tmp_path: Path) -> None:
 def test_refusals_say_what_is_wrong(tmp_path: Path, symbol: str, code: str, why: str) -> None:
     root = write_files(tmp_path, {"app.py": SOURCE})
     with pytest.raises(EditRefused, match=why):
-        changed(root, python(symbol, code))
+        changes_of(root, python(symbol, code))
 
 
 @pytest.mark.parametrize(
@@ -153,13 +153,13 @@ def test_refusals_say_what_is_wrong(tmp_path: Path, symbol: str, code: str, why:
 def test_files_that_cannot_be_edited(tmp_path: Path, name: str, data: bytes, why: str) -> None:
     root = write_files(tmp_path, {name: data})
     with pytest.raises(EditRefused, match=why):
-        changed(root, python("f", "def f(): pass"))
+        changes_of(root, python("f", "def f(): pass"))
 
 
 def test_encodings_stay(tmp_path: Path) -> None:
     text = "# coding: latin-1\nname = 'é'\ndef f(): return 1\n"
     root = write_files(tmp_path, {"app.py": text.encode("latin-1")})
-    (change,) = changed(root, python("f", "def f(): return 'ü'"))
+    (change,) = changes_of(root, python("f", "def f(): return 'ü'"))
     assert change.after == text.replace("1\n", "'ü'\n").replace("latin-'ü'", "latin-1").encode(
         "latin-1"
     )
@@ -167,7 +167,7 @@ def test_encodings_stay(tmp_path: Path) -> None:
 
 def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     edit = an_edit("edit_python", "../app.py", symbol="f", code="x = 1", decorator="keep")
-    told = reasons(tmp_path, edit)
+    told = validation_errors(tmp_path, edit)
     assert len(told) == 3
     assert any("out of the root" in line for line in told)
     assert any("define f and nothing else" in line for line in told)
@@ -211,10 +211,10 @@ def test_ruff_formats_a_file_as_its_project_is_set(tmp_path: Path) -> None:
         "src/b.py": "y=1\n",
     })  # fmt: skip
     assert text_after(root, an_edit("run_formatter", "src/a.py")) == "x = {'a': 1}\n"
-    both = changed(root, an_edit("run_formatter", "src", name="ruff"))
+    both = changes_of(root, an_edit("run_formatter", "src", name="ruff"))
     assert [change.path for change in both] == ["src/a.py", "src/b.py"]
     write_files(tmp_path, {change.path: change.after or b"" for change in both})
-    assert changed(root, an_edit("run_formatter", "src")) == []
+    assert changes_of(root, an_edit("run_formatter", "src")) == []
 
 
 def test_only_what_it_changed_is_taken_over(tmp_path: Path) -> None:
@@ -227,11 +227,11 @@ def test_only_what_it_changed_is_taken_over(tmp_path: Path) -> None:
         "(path / 'cache').write_text('x')\n"
     ))  # fmt: skip
     edit = an_edit("run_formatter", "d")
-    (change,) = changed(root, edit, formatters={"shout": argv})
+    (change,) = changes_of(root, edit, formatters={"shout": argv})
     assert (change.path, change.before, change.after) == ("d/a.txt", b"a", b"A")
     (root / "linked").symlink_to("d")
     with pytest.raises(EditRefused, match="symbolic link"):
-        changed(root, an_edit("run_formatter", "linked"), formatters={"shout": argv})
+        changes_of(root, an_edit("run_formatter", "linked"), formatters={"shout": argv})
 
 
 @pytest.mark.parametrize(
@@ -249,17 +249,21 @@ def test_a_formatter_that_fails_is_refused_with_its_message(
     root = write_files(tmp_path / "root", {"a.txt": "a"})
     argv = shouting(tmp_path, body)
     with pytest.raises(EditRefused, match=why):
-        changed(root, an_edit("run_formatter", "a.txt"), formatters={"shout": argv})
+        changes_of(root, an_edit("run_formatter", "a.txt"), formatters={"shout": argv})
 
 
 def test_an_edit_names_a_formatter_and_never_a_command(tmp_path: Path) -> None:
     root = write_files(tmp_path, {"a.txt": "a"})
     known = {"black": ("black",), "shout": ("shout",)}
-    (reason,) = reasons(root, an_edit("run_formatter", "a.txt", name="shuot"), formatters=known)
+    (reason,) = validation_errors(
+        root, an_edit("run_formatter", "a.txt", name="shuot"), formatters=known
+    )
     assert "there is no formatter 'shuot'; did you mean 'shout'" in reason
-    (reason,) = reasons(root, an_edit("run_formatter", "a.txt", argv=["rm"]), formatters=known)
+    (reason,) = validation_errors(
+        root, an_edit("run_formatter", "a.txt", argv=["rm"]), formatters=known
+    )
     assert "payload.argv: there is no such field" in reason
     with pytest.raises(EditRefused, match="cannot be started"):
-        changed(root, an_edit("run_formatter", "a.txt", name="shout"), formatters=known)
+        changes_of(root, an_edit("run_formatter", "a.txt", name="shout"), formatters=known)
     with pytest.raises(EditRefused, match=r"b.txt: does not exist .did you mean a.txt"):
-        changed(root, an_edit("run_formatter", "b.txt"))
+        changes_of(root, an_edit("run_formatter", "b.txt"))

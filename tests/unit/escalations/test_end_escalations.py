@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.jobs import answer
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.settlements import escalates, retries_at_once, succeeds
+from support.settlements import escalates, retries_immediately, succeeds
 
 from mulligan.policies.jobs.job import Decoding
 from mulligan.tasks.escalations.end_escalations import (
@@ -29,7 +29,7 @@ NOW = 1000.0
 def escalate(scenario: Scenario, group_signature: str | None = ALIKE, **fields: Any) -> str:
     """A job that was escalated; the id of its escalation."""
     job_id = scenario.submit(**fields)
-    claim = scenario.take(job_id)
+    claim = scenario.claim(job_id)
     scenario.settle(claim, escalates(claim, group_signature=group_signature))
     return f"{job_id}:1"
 
@@ -138,7 +138,7 @@ def test_requeueing_asks_anew_and_publishes_and_is_on_record(new_scenario: Scena
     for escalation_id in ids:
         record = known(scenario, escalation_id)
         assert (record.state, record.ended_by, record.note) == ("requeued", "ann", "again")
-        claim = scenario.take(record.job_id, 2)
+        claim = scenario.claim(record.job_id, 2)
         assert (claim.plan.prompt, claim.plan.decoding) == ("In JSON!", how)
     group = scenario.ledger.group(ALIKE)
     assert group is not None
@@ -190,14 +190,14 @@ def test_a_job_that_is_under_way_again_is_not_started_twice(new_scenario: Scenar
     scenario = new_scenario()
     job_id = scenario.submit()
     for number in (1, 2):
-        claim = scenario.take(job_id, number)
-        scenario.settle(claim, retries_at_once(claim))
-    last = scenario.take(job_id, 3)
+        claim = scenario.claim(job_id, number)
+        scenario.settle(claim, retries_immediately(claim))
+    last = scenario.claim(job_id, 3)
     scenario.ledger.store_output(last.lease, answer())
     scenario.settle(last, succeeds(last))
     scenario.advance(601)
     for entry in (Entry("cycle", job_id, 1, 1), Entry("cycle", job_id, 2, 2)):
-        lease = scenario.take_recheck(entry).lease
+        lease = scenario.claim_recheck(entry).lease
         scenario.ledger.settle_cycle(lease, status="escalated", score=9, failure=CycleFailure())
     both = [f"{job_id}:1:1", f"{job_id}:2:2"]
     tally, published = end(scenario, both, requeue())

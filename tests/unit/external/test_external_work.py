@@ -456,7 +456,7 @@ def test_a_loop_under_way_may_end(school: School) -> None:
 def tired(scenario: Scenario, **changes: Any) -> JobView:
     """A queue job that fails again and again."""
     context = attempt_context(scenario, FakeRunner(["no JSON"]), **changes)
-    told = scenario.offer(make_job(policy={"max_attempts": 6, "same_failure_limit": 9}))
+    told = scenario.accept(make_job(policy={"max_attempts": 6, "same_failure_limit": 9}))
     for number in range(1, 7):
         run_attempt(context, Entry("attempt", told.id, number))
     return scenario.view(told.id)

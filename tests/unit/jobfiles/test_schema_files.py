@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from ruamel.yaml import YAML
-from support.job_file_cases import BEYOND, INVALID, VALID, job, over
+from support.job_file_cases import INVALID, LOADER_ONLY, VALID, job, with_defaults
 
 from mulligan.console.cli.commands.schema import Kind, schema_for
 from mulligan.console.jobfiles.job_file import find_jobs
@@ -77,10 +77,10 @@ def test_both_refuse(name: str, tmp_path: Path) -> None:
     assert not schema_accepts(INVALID[name])
 
 
-@pytest.mark.parametrize("name", BEYOND)
+@pytest.mark.parametrize("name", LOADER_ONLY)
 def test_what_only_the_loader_refuses(name: str, tmp_path: Path) -> None:
-    assert not loader_accepts(BEYOND[name], tmp_path)
-    assert schema_accepts(BEYOND[name])
+    assert not loader_accepts(LOADER_ONLY[name], tmp_path)
+    assert schema_accepts(LOADER_ONLY[name])
 
 
 # -- every file with every small mistake -----------------------------------------------------------
@@ -241,7 +241,7 @@ class Even:
         (job(verifiers=[{"id": "my.even", "tolerance": 1, "words": "a b"}]), True),
         (job(verifiers=[{"id": "my.even", "tolerence": 1}]), False),
         (job(runner={"kind": "echo", "any": "thing"}), True),
-        (over({**job(), "runner": {"kind": "echo"}}, {"runner": {"any": "thing"}}), True),
+        (with_defaults({**job(), "runner": {"kind": "echo"}}, {"runner": {"any": "thing"}}), True),
         (job(runner={"kind": "ehco"}), False),
     ],
 )

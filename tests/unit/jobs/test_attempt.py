@@ -94,7 +94,7 @@ def test_a_provider_is_left_alone_for_as_long_as_it_takes(stay: ProviderHold, re
     assert isinstance(outcome, Requeued)
     assert (outcome.delay, outcome.reason) == (stay.seconds, reason)
     assert (view.state, view.waiting_for) == ("waiting", stay.waiting_for)
-    assert services.runner.asked == []
+    assert services.runner.requests == []
 
 
 def test_a_transport_fault_is_no_failure_of_the_answer() -> None:
@@ -136,7 +136,7 @@ def test_the_next_call_may_cost_what_is_left_of_the_budget() -> None:
     costly = Output(text="nonsense", usage=Usage(total_tokens=600))
     services = Worker(costly, "{}")
     services.run(make_job(budget={"tokens": 1000}), attempts=2)
-    assert [request.token_allowance for request in services.runner.asked] == [1000, 400]
+    assert [request.token_allowance for request in services.runner.requests] == [1000, 400]
 
 
 def test_seconds_are_running_time_and_are_enforced() -> None:
@@ -152,7 +152,7 @@ def test_the_retry_asks_the_corrected_prompt_in_another_way() -> None:
         make_job(system="You are terse.", verifiers=[{"id": "contract.schema", "schema": schema}]),
         attempts=2,
     )
-    first, second = services.runner.asked
+    first, second = services.runner.requests
     assert view.state == "succeeded"
     assert [message.role for message in second.messages] == ["system", "user"]
     assert "$.a" in second.messages[-1].content
@@ -171,7 +171,7 @@ def test_what_cured_a_failure_once_is_passed_on_to_other_jobs() -> None:
     services.run(job, attempts=2)
     other = job.model_copy(update={"prompt": "Another job"})
     services.run(other, attempts=2)
-    first, second = services.runner.asked[1], services.runner.asked[3]
+    first, second = services.runner.requests[1], services.runner.requests[3]
     assert WORKED_BEFORE not in first.messages[-1].content
     assert WORKED_BEFORE in second.messages[-1].content
     assert "Job one's own words" not in second.messages[-1].content

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
-from support.waiting import until
+from support.waiting import wait_for
 
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.calls import RedisCalls
@@ -67,7 +67,7 @@ def test_all_who_ask_at_once_wait_for_one_reading(
     calls.answers.clear()
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(outcome, tokens) for _ in range(8)]
-        until(lambda: calls.readings == 1)
+        wait_for(lambda: calls.readings == 1)
         calls.answers.set()
         assert [each.result(60) for each in asked] == [told] * 8
     assert calls.readings == 1
@@ -91,7 +91,7 @@ def test_a_reading_from_before_a_change_is_not_kept(calls: Calls, tokens: Tokens
     calls.answers.clear()
     with ThreadPoolExecutor(1) as pool:
         early = pool.submit(tokens.any)
-        until(lambda: calls.readings == 1)
+        wait_for(lambda: calls.readings == 1)
         _, text = tokens.create(role="ops")
         calls.answers.set()
         assert early.result(60) is False
