@@ -1,8 +1,8 @@
 """The one builder of corrected prompts.
 
-It starts from the task, never from an earlier prompt: feedback replaces feedback, so that a prompt
-does not grow with the number of attempts. Every part that comes from outside is cut to a fixed
-size and kept inside delimiters that it cannot break out of.
+It starts from the task, never from an earlier prompt: new feedback replaces the old, so that a
+prompt does not grow with the number of attempts. Every part that comes from outside is cut to a
+fixed size and put between delimiters that it cannot contain.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from mulligan.policies.repair.free_repair import extract_json
 from mulligan.policies.repair.instruction import RepairInstruction, in_words, one_line
 from mulligan.policies.value import Json
 
-#: The most characters of the last answer: its head and its tail.
+#: Maximum characters of the last answer, from its start and from its end.
 ANSWER_HEAD = 3000
 ANSWER_TAIL = 1500
-#: The most errors that are listed, and the most characters of each.
+#: Maximum number of errors, and characters of each.
 MAX_ERRORS = 20
 MAX_ERROR = 300
-#: The most characters of what a check printed.
+#: Maximum characters of a check's output.
 MAX_OUTPUT = 1200
-#: The most fields that are named as already right, and techniques that worked before.
+#: Maximum number of fields listed as correct, and of techniques that worked before.
 MAX_KEPT = 20
 MAX_WORKED = 3
 
-#: What a technique's name may look like. Text of another job cannot pass for one.
+#: The form of a technique's name. Text of another job does not have it.
 _TECHNIQUE = re.compile(r"[a-z][a-z_]{0,39}(?:\+[a-z][a-z_]{0,39}){0,5}")
 _FIELD = re.compile(r"\$(?:\.([^.\[\]]{1,100})|\['([^']{1,100})'\])")
 
@@ -45,14 +45,16 @@ def build_corrected_prompt(
     coercions: Sequence[str] = (),
     becomes_file: bool = False,
 ) -> str:
-    """The prompt of the next attempt, from the task and from what the last attempt got wrong.
+    """Build the prompt of the next attempt from the task and the last attempt's errors.
 
-    ``becomes_file``: the answer is no JSON to be read but what a file is to hold.
+    ``becomes_file``: the answer is the content of a file.
     """
     shown = last_answer if instruction.show_last_answer and (last_answer or "").strip() else None
     errors = _errors(results)
-    words = wording.FILE_COERCIONS if becomes_file else wording.COERCIONS
-    reminders = [words[name] for name in dict.fromkeys(coercions) if name in words]
+    known = wording.FILE_COERCIONS if becomes_file else wording.COERCIONS
+    reminders = [known[name] for name in dict.fromkeys(coercions) if name in known]
+    if len(errors) > 1:
+        reminders.insert(0, wording.DO_ALL)
     parts = [
         task_text.strip(),
         _contract(contract),
@@ -61,13 +63,13 @@ def build_corrected_prompt(
         *_outputs(results),
         _listed(wording.KEEP, [f"- {item}" for item in _kept(results, shown)]),
         _listed(wording.WORKED_BEFORE, [f"- {item}" for item in _worked(worked_before)]),
-        _listed(wording.DO_NOW, _orders(instruction, reminders, more=len(errors) > 1)),
+        _listed(wording.DO_NOW, [instruction.prompt_suffix, *reminders]),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
 def fenced(text: str, tag: str = "") -> str:
-    """The text in a fence longer than any run of backticks in it."""
+    """Put the text in a fence longer than any run of backticks in it."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{tag}\n{text}\n{fence}"
@@ -76,7 +78,7 @@ def fenced(text: str, tag: str = "") -> str:
 def _contract(contract: Mapping[str, Json] | None) -> str:
     if contract is None:
         return ""
-    # Whole, whatever its size: half a contract would ask for something else.
+    # Never cut: half a contract would ask for something else.
     text = json.dumps(contract, ensure_ascii=False, default=str)
     return f"{wording.CONTRACT}\n{fenced(text, 'json')}"
 
@@ -101,7 +103,7 @@ def _failed(results: Sequence[VerificationResult]) -> list[VerificationResult]:
 
 
 def _errors(results: Sequence[VerificationResult]) -> list[str]:
-    """Every verified error once, in the order of the verifiers."""
+    """List every verified error once, in the order of the verifiers."""
     lines: dict[str, None] = {}
     for result in _failed(results):
         found = [_error(finding) for finding in result.errors]
@@ -112,11 +114,11 @@ def _errors(results: Sequence[VerificationResult]) -> list[str]:
 
 def _error(finding: Finding) -> str:
     place = f"{one_line(finding.path, 120)}: " if finding.path and finding.path != "$" else ""
-    says = one_line(finding.message, MAX_ERROR - len(place))
+    message = one_line(finding.message, MAX_ERROR - len(place))
     if finding.code == "type" and isinstance(finding.expected, str):
-        # In its own words a validator names the value and leaves the wanted type to guess.
-        says = f"must be {finding.expected}, is {in_words(finding.actual)}"
-    return one_line(place + says, MAX_ERROR)
+        # A validator's message may name the value but not the expected type.
+        message = f"must be {finding.expected}, is {in_words(finding.actual)}"
+    return one_line(place + message, MAX_ERROR)
 
 
 def _numbered(errors: Sequence[str]) -> list[str]:
@@ -127,7 +129,7 @@ def _numbered(errors: Sequence[str]) -> list[str]:
 
 
 def _outputs(results: Sequence[VerificationResult]) -> Iterator[str]:
-    """What a failed command printed last: its own words beat ours."""
+    """Quote the last output of failed commands: it says more than our summary."""
     for result in _failed(results)[:2]:
         tails = (result.evidence.get(name) for name in ("stderr_tail", "stdout_tail"))
         tail = next((t for t in tails if isinstance(t, str) and t.strip()), None)
@@ -136,17 +138,17 @@ def _outputs(results: Sequence[VerificationResult]) -> Iterator[str]:
             yield f"{title}\n{fenced(tail.strip()[-MAX_OUTPUT:])}"
 
 
-# -- what stays, what helps -----------------------------------------------------------------------
+# -- what is correct, what worked before ----------------------------------------------------------
 
 
 def _kept(results: Sequence[VerificationResult], last_answer: str | None) -> Iterator[str]:
-    """What is already right: fields without an error, tests that pass, checks that pass.
+    """List what is correct: fields without an error, tests that pass, checks that pass.
 
-    Nothing if the answer is not shown: what cannot be seen cannot be kept.
+    Nothing if the answer is not shown: the model cannot keep what it does not see.
     """
     if last_answer is None:
         return
-    if fields := _right_fields(results, last_answer):
+    if fields := _correct_fields(results, last_answer):
         names = ", ".join(fields[:MAX_KEPT])
         yield one_line(wording.KEEP_FIELDS.format(names=names), MAX_ERROR)
     for result in results[:MAX_KEPT]:
@@ -157,8 +159,8 @@ def _kept(results: Sequence[VerificationResult], last_answer: str | None) -> Ite
             yield wording.KEEP_TESTS.format(passed=passed, collected=collected)
 
 
-def _right_fields(results: Sequence[VerificationResult], last_answer: str) -> list[str]:
-    """Names of the answer's fields in which a failed contract found nothing wrong."""
+def _correct_fields(results: Sequence[VerificationResult], last_answer: str) -> list[str]:
+    """Name the answer's fields without an error, if the contract failed."""
     failed = [result for result in _failed(results) if result.verifier_id == "contract.schema"]
     if not failed:
         return []
@@ -177,15 +179,10 @@ def _field(path: str | None) -> str | None:
 
 
 def _worked(techniques: Sequence[str]) -> list[str]:
-    """Techniques in words. Whatever is not the name of one is left out."""
+    """Describe the techniques. Leave out anything that is not the name of one."""
     known: dict[str, None] = {}
     for technique in techniques:
         if _TECHNIQUE.fullmatch(technique):
             words = [wording.TECHNIQUES.get(part) for part in technique.split("+")]
             known |= dict.fromkeys(word for word in words if word)
     return list(known)[:MAX_WORKED]
-
-
-def _orders(instruction: RepairInstruction, reminders: Sequence[str], *, more: bool) -> list[str]:
-    orders = [instruction.prompt_suffix, wording.DO_ALL if more else "", *reminders]
-    return [order for order in orders if order]

@@ -1,7 +1,7 @@
-"""Every sentence that a corrected prompt may say, in one place.
+"""Every sentence of a corrected prompt, in one place.
 
-Written for small models: short, imperative, concrete. ``{place}``, ``{expected}``, ``{actual}``,
-``{message}`` and ``{hint}`` are filled in from the failure; nothing else of it reaches a prompt.
+Written for small models: short, imperative, concrete. The placeholders, such as ``{place}``,
+are filled in from the failure; nothing else from it reaches a prompt.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from mulligan.policies.failures.failure import FailureKind as Kind
 
 
 class Recipe(NamedTuple):
-    """How one sort of failure is repaired."""
+    """How to repair one class of failures."""
 
     #: Stable: statistics and the fleet's memory are keyed by it.
     action: str
-    #: What the corrected prompt says.
-    say: str
-    #: The one thing to do next.
-    step: str
+    prompt_suffix: str
+    next_step: str
     #: The technique in a few words, for "what worked before"; never about one job.
     technique: str
     constrained: bool = False
@@ -28,50 +26,58 @@ class Recipe(NamedTuple):
     show_last_answer: bool = True
 
 
-#: Format slips come from sampling: constrain the decoder if it can be, and cool it down.
-_COOL = 0.3
+#: Format errors come from sampling: constrain the decoder if possible, and lower the temperature.
+_COOLER = 0.3
 #: A cut answer needs room; the factor takes 120 tokens to 300.
-_ROOM = 2.5
+_MORE_TOKENS = 2.5
 
 
-def _format(action: str, say: str, step: str, technique: str, *, show: bool = True) -> Recipe:
+def _format(
+    action: str, prompt_suffix: str, next_step: str, technique: str, *, show: bool = True
+) -> Recipe:
     return Recipe(
-        action, say, step, technique, constrained=True, temperature=_COOL, show_last_answer=show
+        action,
+        prompt_suffix,
+        next_step,
+        technique,
+        constrained=True,
+        temperature=_COOLER,
+        show_last_answer=show,
     )
 
 
 def _not_json(what: str, rule: str) -> dict[str, Recipe]:
-    """Answers that are not JSON at all, by their shape."""
+    """Return the recipes for answers that are not JSON at all, by their shape."""
     return {
         "fence": _format(
             "drop_fence",
-            f"Answer with {what} itself, without ``` around it. {rule}",
-            f"Answer with {what}, bare.",
-            "writing bare JSON without a code fence",
+            f"Answer with {what}, without ``` around it. {rule}",
+            f"Answer with {what}, without a code fence.",
+            "writing JSON without a code fence",
         ),
         "prose": _format(
             "drop_prose",
             f"Answer with {what} and no other words. {rule}",
-            f"Answer with {what} alone.",
+            f"Answer with only {what}.",
             "writing only the JSON",
         ),
         "empty": _format(
             "answer_at_all",
-            f"Your answer was empty. Answer with {what}. {rule}",
+            f"Your last answer was empty. Answer with {what}. {rule}",
             f"Write {what}.",
             "writing the JSON straight away",
             show=False,
         ),
         "not_object": _format(
             "answer_with_object",
-            f"Your answer is JSON, but not an object. Put it into one object. {rule}",
+            f"Your last answer is JSON, but not an object. Put it into one object. {rule}",
             "Answer with a JSON object.",
-            "answering with an object at the top",
+            "answering with one object",
         ),
         "syntax": _format(
             "fix_json_syntax",
-            "Your answer is not valid JSON: {message}. Use double quotes for every name and text,"
-            f" no trailing comma, no comment. {rule}",
+            "Your last answer is not valid JSON: {message}. Use double quotes for every name and"
+            f" text, no trailing comma, no comment. {rule}",
             "Write the same content as valid JSON.",
             "writing strictly valid JSON",
         ),
@@ -86,18 +92,18 @@ _NOT_CONTRACT = _not_json("the JSON that the schema asks for", "Write nothing be
 
 _TRUNCATED = Recipe(
     "raise_token_cap",
-    "Your last answer was cut off before its end. Answer again from the start, complete and as"
-    " short as the task allows. No explanation.",
+    "Your last answer was cut off. Answer again from the start, complete and as short as the task"
+    " allows. No explanation.",
     "Write the whole answer, shorter.",
     "a shorter, complete answer with more room",
-    token_cap=_ROOM,
+    token_cap=_MORE_TOKENS,
     show_last_answer=False,
 )
 
 _SCHEMA: dict[str, Recipe] = {
     "required": _format(
         "add_missing_field",
-        "The field {place} is missing. Add it with a value that fits the contract.",
+        "The field {place} is missing. Add it with a value that fits the schema.",
         "Add {place}.",
         "adding the missing field",
     ),
@@ -105,13 +111,13 @@ _SCHEMA: dict[str, Recipe] = {
         "fix_type",
         "{place} has the wrong type. It must be: {expected}. It is: {actual}.{hint}",
         "Write {place} as {expected}.",
-        "giving the value exactly the type of the contract",
+        "using exactly the type that the schema asks for",
     ),
     "additionalProperties": _format(
         "remove_extra_field",
-        "{place} is not allowed by the contract. Remove it. Add no other fields.",
+        "{place} is not allowed by the schema. Remove it. Add no other fields.",
         "Remove {place}.",
-        "leaving out fields that the contract does not name",
+        "leaving out fields that the schema does not name",
     ),
     "enum": _format(
         "choose_allowed_value",
@@ -121,37 +127,49 @@ _SCHEMA: dict[str, Recipe] = {
     ),
     "format": _format(
         "fix_format",
-        "{place} has the wrong form. Wanted: {expected}. It is: {actual}.",
-        "Rewrite {place} in the wanted form.",
-        "writing the value in the wanted form",
+        "{place} must have the format {expected}. It is: {actual}.",
+        "Rewrite {place} in the required format.",
+        "writing the value in the required format",
     ),
     "range": _format(
         "fix_range",
         "{place} is out of range ({rule} {expected}). It is: {actual}.",
-        "Bring {place} into its range.",
-        "keeping the value in its range",
+        "Bring {place} into range.",
+        "keeping the value in range",
     ),
     "size": _format(
         "fix_size",
         "{place} has the wrong size ({rule} {expected}). It is: {actual}.",
-        "Give {place} the wanted size.",
-        "giving the value the wanted size",
+        "Give {place} the right size.",
+        "giving the value the right size",
     ),
 }
-#: Keywords that are repaired like another one.
+#: Keywords that are repaired like another one, some in their own words.
 _SCHEMA |= {
     "unevaluatedProperties": _SCHEMA["additionalProperties"],
-    "const": _SCHEMA["enum"],
-    "pattern": _SCHEMA["format"],
-    **dict.fromkeys(
-        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-        _SCHEMA["range"],
+    "const": _SCHEMA["enum"]._replace(
+        prompt_suffix="{place} must be exactly {expected}. It is: {actual}.",
+        next_step="Set {place} to {expected}.",
+    ),
+    "pattern": _SCHEMA["format"]._replace(
+        prompt_suffix="{place} must match the pattern {expected}. It is: {actual}."
+    ),
+    "multipleOf": _SCHEMA["range"]._replace(
+        prompt_suffix="{place} must be a multiple of {expected}. It is: {actual}.",
+        next_step="Make {place} a multiple of {expected}.",
+    ),
+    "uniqueItems": _SCHEMA["size"]._replace(
+        prompt_suffix="{place} contains the same item twice. It is: {actual}.",
+        next_step="Remove the repeated items from {place}.",
     ),
     **dict.fromkeys(
-        ("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties",
-         "maxProperties"), _SCHEMA["size"],
+        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _SCHEMA["range"]
     ),
-}  # fmt: skip
+    **dict.fromkeys(
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+        _SCHEMA["size"],
+    ),
+}
 
 _TESTS: dict[str, Recipe] = {
     "assertion": Recipe(
@@ -164,40 +182,40 @@ _TESTS: dict[str, Recipe] = {
     "exception": Recipe(
         "fix_exception",
         "The code raises an error in {place}: {message}. Correct the line that raises it.",
-        "Remove the error in {place}.",
-        "handling the case that raised",
+        "Fix the error in {place}.",
+        "handling the case that raised the error",
     ),
     "import_error": Recipe(
         "fix_import",
-        "An import fails in {place}: {message}. Use the standard library and the names that the"
-        " task gives, spelled exactly so.",
+        "An import fails in {place}: {message}. Use only the standard library and the names in the"
+        " task. Spell them exactly as the task does.",
         "Correct the import or the name.",
         "defining exactly the names that the tests import",
     ),
     "syntax_error": Recipe(
         "fix_syntax",
-        "The code does not parse ({place}): {message}. Answer with valid code only, the whole file,"
-        " no other words.",
+        "The code does not parse{at}: {message}. Answer with the whole file: valid code and no"
+        " other words.",
         "Write code that parses.",
         "writing the whole file as plain code",
     ),
     "collection_error": Recipe(
         "fix_collection",
-        "The tests could not start ({place}): {message}. Answer with the whole file, with every"
-        " name that the task asks for, and no code that runs on import.",
+        "The tests could not start{at}: {message}. Answer with the whole file. Define every name"
+        " that the task asks for. Do not run code on import.",
         "Make the file importable.",
         "writing an importable file with all names",
     ),
     "no_tests": Recipe(
         "keep_tests_collectable",
-        "No test was run: {message}. Answer with the whole file and do not change the tests.",
+        "No test ran: {message}. Answer with the whole file and do not change the tests.",
         "Make the tests run.",
         "leaving the tests alone",
     ),
     "forged": Recipe(
         "remove_tampering",
-        "The code interferes with the test run ({place}): {message}. Write only what the task asks"
-        " for: no exit calls, no exit handlers, no changes to the tests or their settings.",
+        "The code interferes with the test run{at}: {message}. Write only what the task asks for:"
+        " no exit calls, no exit handlers, no changes to the tests or their settings.",
         "Remove everything that touches the test run.",
         "writing only the code that was asked for",
         show_last_answer=False,
@@ -209,8 +227,8 @@ _TESTS["early_exit"] = _TESTS["forged"]
 _COMMANDS: dict[str, Recipe] = {
     "timeout": Recipe(
         "make_it_finish",
-        "It did not finish in time ({place}). Look for an endless loop, a wait for input or a slow"
-        " method, and remove it.",
+        "It did not finish in time{at}. Look for an endless loop, a wait for input or a slow"
+        " algorithm, and remove it.",
         "Make it finish quickly.",
         "replacing an endless or slow loop",
     ),
@@ -223,14 +241,13 @@ _COMMANDS: dict[str, Recipe] = {
     ),
     "not_found": Recipe(
         "name_existing_program",
-        "A program could not be started ({place}): {message}. Use only programs that the task"
-        " names.",
+        "A program could not be started{at}: {message}. Use only programs that the task names.",
         "Use a program that exists.",
         "using only programs that the task names",
     ),
     "exit": Recipe(
         "fix_exit",
-        "The check {place} failed with {actual}: {message}. Correct what it complains about.",
+        "The check {place} failed with {actual}: {message}. Correct what it reports.",
         "Correct what the check reports.",
         "following the checker's own message",
     ),
@@ -239,37 +256,37 @@ _COMMANDS: dict[str, Recipe] = {
 _REASONING: dict[str, Recipe] = {
     "missing": Recipe(
         "include_text",
-        "The answer must contain this: {expected}. It does not. Write it exactly so.",
+        "The answer must contain this text: {expected}. It does not. Copy the text exactly.",
         "Include {expected}.",
-        "copying the wanted text exactly",
-        temperature=_COOL,
+        "copying the required text exactly",
+        temperature=_COOLER,
     ),
     "forbidden": Recipe(
         "remove_text",
-        "The answer must not contain this: {actual}. Leave it out.",
+        "The answer must not contain this text: {actual}. Leave it out.",
         "Leave out {actual}.",
         "leaving the forbidden text out",
-        temperature=_COOL,
+        temperature=_COOLER,
     ),
     "length": Recipe(
         "fix_length",
-        "The answer has the wrong length: {message}. Make it fit.",
-        "Give the answer the wanted length.",
+        "The answer has the wrong length: {message}. Make it longer or shorter.",
+        "Give the answer the right length.",
         "counting the length before answering",
     ),
     "config": Recipe(
         "fix_configuration",
-        "The job is set up wrongly at {place}: {message}. A person must correct it.",
-        "Correct {place} in the job.",
+        "The job is configured wrongly{at}: {message}. A person must correct it.",
+        "Correct the configuration of the job.",
         "correcting the job",
     ),
     "low_score": Recipe(
         "improve_quality",
-        "The answer passes every check, but not well enough. Follow the task to the letter, in"
-        " exactly the form it asks for.",
+        "The answer passes every check, but not well enough. Follow the task to the letter. Use"
+        " exactly the format it asks for.",
         "Follow the task to the letter.",
         "following the task to the letter",
-        temperature=_COOL,
+        temperature=_COOLER,
     ),
 }
 
@@ -285,9 +302,9 @@ _CONTEXT: dict[str, Recipe] = {
 _APPLYING: dict[str, Recipe] = {
     "does_not_apply": Recipe(
         "match_the_file",
-        "{place} does not fit the file as it is: {message}. Copy the lines that you change, and"
-        " those around them, exactly as they stand in the file.",
-        "Correct {place} so that it fits the file.",
+        "{place} does not match the file: {message}. Copy the lines that you change, and the lines"
+        " around them, exactly from the file.",
+        "Correct {place} so that it matches the file.",
         "copying the lines of the file exactly",
     ),
 }
@@ -306,23 +323,23 @@ RECIPES: dict[Kind, dict[str, Recipe]] = {
 FALLBACKS: dict[Kind, Recipe] = {
     Kind.SCHEMA_INVALID: _format(
         "fix_value",
-        "{place} does not fit the contract: {message}.",
+        "{place} does not fit the schema: {message}.",
         "Correct {place}.",
-        "correcting the value that the contract refuses",
+        "correcting the value that does not fit the schema",
     ),
     Kind.JSON_INVALID: _NOT_OBJECT["syntax"],
     Kind.TEST_FAILED: _TESTS["exception"],
     Kind.COMMAND_FAILED: _COMMANDS["exit"],
     Kind.MISSING_CONTEXT: Recipe(
         "use_given_context",
-        "This is not available: {place} ({message}). Use only what the task gives you. Do not guess"
-        " what is not there.",
-        "Do without {place}.",
+        "The answer needs something that is not available{at}: {message}. Use only what the task"
+        " gives you. Do not guess the rest.",
+        "Use only what the task gives you.",
         "using only what the task gives",
     ),
     Kind.REASONING_ERROR: Recipe(
         "reconsider",
-        "The answer is wrong at {place}: {message}. Read the task again and correct exactly that.",
+        "The answer is wrong{at}: {message}. Read the task again and correct this error.",
         "Correct {place}.",
         "reading the task again",
     ),
@@ -340,7 +357,7 @@ FALLBACKS: dict[Kind, Recipe] = {
         "leaving out what is not allowed",
         show_last_answer=False,
     ),
-    # Trouble with a provider is no fault of the answer: nothing about it enters the prompt.
+    # A provider's error is not the answer's fault: nothing about it enters the prompt.
     Kind.TOOL_ERROR: Recipe(
         "ask_again",
         "Do the task exactly as it is written.",
@@ -350,7 +367,7 @@ FALLBACKS: dict[Kind, Recipe] = {
     ),
     Kind.UNKNOWN: Recipe(
         "fix_reported_problem",
-        "This went wrong at {place}: {message}. Correct it.",
+        "An error was found{at}: {message}. Correct it.",
         "Correct the reported problem.",
         "correcting the reported problem",
     ),
@@ -358,7 +375,7 @@ FALLBACKS: dict[Kind, Recipe] = {
 
 
 def recipe_for(kind: Kind, cause: str | None, *, from_verifier: bool = False) -> Recipe:
-    """The recipe of a failure. A plug-in's ``tool_error`` is about the answer after all."""
+    """Return the recipe for a failure. A ``tool_error`` from a verifier is about the answer."""
     if cause == "truncated":
         constrained = kind in (Kind.JSON_INVALID, Kind.SCHEMA_INVALID)
         return _TRUNCATED._replace(constrained=constrained)
@@ -367,55 +384,54 @@ def recipe_for(kind: Kind, cause: str | None, *, from_verifier: bool = False) ->
     return RECIPES.get(kind, {}).get(cause or "", FALLBACKS[kind])
 
 
-def _techniques() -> dict[str, str]:
-    every = [*FALLBACKS.values(), _TRUNCATED, *(r for t in RECIPES.values() for r in t.values())]
-    return {recipe.action: recipe.technique for recipe in every}
-
-
-#: What to call each action when a prompt says what worked before.
-TECHNIQUES: dict[str, str] = _techniques()
-#: The other parts of a technique's name (see ``strategy``); most are no business of the model's.
-TECHNIQUES |= {"fresh_context": "starting over from the task alone"}
+#: What to call each part of a technique's name (see ``strategy``) when a prompt says what worked
+#: before. The parts that are missing here mean nothing to the model.
+TECHNIQUES: dict[str, str] = {
+    _TRUNCATED.action: _TRUNCATED.technique,
+    **{recipe.action: recipe.technique for recipe in FALLBACKS.values()},
+    **{each.action: each.technique for recipes in RECIPES.values() for each in recipes.values()},
+    "fresh_context": "starting over from the task alone",
+}
 
 # -- the frame of the corrected prompt ------------------------------------------------------------
 
 CONTRACT = "Your answer must be JSON that fits this JSON Schema:"
-LAST_ANSWER = "This was your last answer. It is not right yet:"
-ERRORS = "Errors that were found in it:"
-ERRORS_WITHOUT_ANSWER = "A first answer had these errors. Avoid them:"
+LAST_ANSWER = "This is your last answer. It is not correct yet:"
+ERRORS = "Errors in your last answer:"
+ERRORS_WITHOUT_ANSWER = "An earlier answer had these errors. Avoid them:"
 MORE = "and {count} more"
-OUTPUT = "The check {name} printed at its end:"
-KEEP = "Already right. Keep it:"
-KEEP_FIELDS = "the fields {names}"
+OUTPUT = "Last output of the check {name}:"
+KEEP = "Already correct. Keep it:"
+KEEP_FIELDS = "fields: {names}"
 KEEP_TESTS = "{passed} of {collected} tests pass"
 WORKED_BEFORE = "What fixed this error before:"
 DO_NOW = "Do this now:"
 DO_ALL = "Then correct the other errors in the list."
 LEFT_OUT = "[… {count} characters left out …]"
-#: What the free repairs had to do, said so that it does not happen again.
+#: Reminders that make a free repair unnecessary in the next answer.
 COERCIONS: dict[str, str] = {
     "fence": "Do not put ``` around the JSON.",
-    "prose": "Write no words before or after the JSON.",
+    "prose": "Write nothing before or after the JSON.",
     "json_repair": "Write strictly valid JSON: double quotes, no trailing commas, no comments.",
 }
-#: The same of an answer that becomes a file.
+#: The same for an answer that becomes a file.
 FILE_COERCIONS: dict[str, str] = {
     **COERCIONS,
     "fence": "Do not put ``` around the file.",
-    "prose": "Write no words before or after what stands in the file.",
+    "prose": "Write nothing before or after the content of the file.",
 }
 
-#: A task once more, in other words: what a delayed verification asks without a model's help. It
-#: must share less than 88 % of its words with the task alone, for tasks of ordinary length.
+#: A task in other words: what a delayed verification asks without a model's help. It must share
+#: less than 88 % of its words with the task alone, for tasks of ordinary length.
 REFORMULATED = """\
-Somebody else solved the assignment quoted below some time ago. Work independently: forget any \
-earlier attempt, begin from scratch, think about which requirements it names, then deliver just \
-one complete final result that satisfies every single requirement, without commentary, greetings, \
-apologies or alternatives.
+Please solve the assignment quoted below on your own. Ignore any earlier attempt and begin from \
+scratch. First think carefully about which requirements the assignment names. Then deliver just \
+one complete final result that satisfies every single requirement, without further commentary, \
+greetings, apologies or alternatives.
 
 Assignment, quoted word for word:
 \"\"\"
 {task}
 \"\"\"
 
-Now give that result again, freshly derived, exactly as the assignment demands."""
+Now give your freshly derived result, exactly as the assignment demands."""

@@ -76,24 +76,24 @@ Your answer must be JSON that fits this JSON Schema:
 {"type": "object", "properties": {"age": {"type": "integer"}}}
 ```
 
-This was your last answer. It is not right yet:
+This is your last answer. It is not correct yet:
 ```
 {"name": "Alice", "age": "31"}
 ```
 
-Errors that were found in it:
+Errors in your last answer:
 1. $.age: must be integer, is "31"
 
-Already right. Keep it:
-- the fields name
+Already correct. Keep it:
+- fields: name
 - json.object: a JSON object
 
 What fixed this error before:
-- giving the value exactly the type of the contract
+- using exactly the type that the schema asks for
 
 Do this now:
 $.age has the wrong type. It must be: integer. It is: "31" (a string). \
-Write the bare value without quotes.
+Write the value without quotes.
 Do not put ``` around the JSON."""
     )
 
@@ -142,9 +142,9 @@ def test_a_command_speaks_for_itself() -> None:
 @pytest.mark.parametrize(
     ("errors", "kept"),
     [
-        ([AGE], "the fields name, town"),
-        ([{**AGE, "path": "$['town']"}], "the fields name, age"),
-        ([{**AGE, "path": "$.age[0].x"}], "the fields name, town"),
+        ([AGE], "fields: name, town"),
+        ([{**AGE, "path": "$['town']"}], "fields: name, age"),
+        ([{**AGE, "path": "$.age[0].x"}], "fields: name, town"),
         # an error about the whole object may be about any field
         ([AGE, {**AGE, "path": "$"}], None),
     ],
@@ -154,7 +154,7 @@ def test_right_fields_are_named(errors: list[dict[str, Any]], kept: str | None) 
         result("contract.schema", errors=errors),
         last_answer='```json\n{"name": "A", "age": "31", "town": "B"}\n```',
     )
-    assert (f"- {kept}\n" in prompt) if kept else "the fields" not in prompt
+    assert (f"- {kept}\n" in prompt) if kept else "fields:" not in prompt
 
 
 @pytest.mark.parametrize("last_answer", [None, "", "  \n"])
@@ -162,7 +162,7 @@ def test_without_an_answer_nothing_is_shown_or_kept(last_answer: str | None) -> 
     prompt = build(WRONG_AGE, last_answer=last_answer)
     assert "last answer" not in prompt
     assert "Keep it" not in prompt
-    assert "A first answer had these errors" in prompt
+    assert "An earlier answer had these errors" in prompt
 
 
 def test_a_cut_answer_is_not_shown() -> None:
