@@ -19,6 +19,7 @@ EXTRA_OF = {
     "typer": "console",
     "uvicorn": "console",
     "libcst": "edits",
+    "rapidfuzz": "edits",
     "ruamel": "edits",
     "tomlkit": "edits",
     "openai": "openai",

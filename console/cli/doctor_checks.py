@@ -13,9 +13,9 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from celery import Celery
-from rapidfuzz import process
 
 from mulligan.policies.figures.format import duration
+from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.workers.celery.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -91,8 +91,8 @@ def _unknown_variables() -> Iterator[Check]:
     known = {f"MULLIGAN_{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
     for name in sorted(os.environ):
         if name.startswith("MULLIGAN_") and name.partition("__")[0] not in known:
-            near = process.extractOne(name, sorted(known), score_cutoff=70)
-            fix = f"did you mean {near[0]}?" if near else "unset it"
+            near = nearest_name(name, known)
+            fix = f"did you mean {near}?" if near else "unset it"
             yield warn("settings", f"{name} is not a setting", fix)
 
 

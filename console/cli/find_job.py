@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rapidfuzz import process
-
+from mulligan.policies.suggestions import did_you_mean
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.ledger.job_ids import job_ids_of_key
@@ -25,7 +24,7 @@ def find_job(ledger: RedisLedger, ref: str, *, partitions: int) -> JobView:
     found = _by_prefix(ref, recent) or _by_name(ref, recent)
     view = ledger.job(found) if found else None
     if view is None:
-        raise BadInput(f"no job {ref!r}{_did_you_mean(ref, recent)}")
+        raise BadInput(f"no job {ref!r}{_hint(ref, recent)}")
     return view
 
 
@@ -44,9 +43,8 @@ def _by_name(ref: str, recent: Sequence[JobView]) -> str | None:
     return next(iter(named + typed), None)
 
 
-def _did_you_mean(ref: str, recent: Sequence[JobView]) -> str:
+def _hint(ref: str, recent: Sequence[JobView]) -> str:
     if not recent:
         return ": the ledger has no jobs"
     known = {name for view in recent for name in (view.job.label, view.job.task_type)}
-    near = process.extractOne(ref, sorted(known), score_cutoff=60)
-    return f"; did you mean {near[0]!r}?" if near else "; see `mulligan jobs list`"
+    return did_you_mean(ref, known) or "; see `mulligan jobs list`"

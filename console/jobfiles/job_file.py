@@ -15,8 +15,8 @@ from mulligan.console.jobfiles.source_document import (
 )
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.problem import FieldPath, Problem
+from mulligan.policies.suggestions import did_you_mean
 from mulligan.tasks.jobs.read_job import PROMPTS, Check, inspect_job
-from mulligan.tasks.jobs.validation_errors import did_you_mean
 from mulligan.tasks.ports.errors import BadInput, refuse
 
 #: What a file may say besides the fields of a job.

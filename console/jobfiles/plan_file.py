@@ -15,8 +15,9 @@ from mulligan.console.jobfiles.suite_file import SuiteFile
 from mulligan.policies.edits.edit import EditPlan
 from mulligan.policies.edits.suite import Suite
 from mulligan.policies.problem import Problem
+from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.jobs.read_job import Check
-from mulligan.tasks.jobs.validation_errors import nearest_name, problems_of
+from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.workers.edits.applier_registry import default_registry
 

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.problem import Problem
-from mulligan.tasks.jobs.validation_errors import nearest_name, problems_of
+from mulligan.policies.suggestions import nearest_name
+from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import refuse
 
 #: Finds everything that keeps a well-formed job from being accepted.

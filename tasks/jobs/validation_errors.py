@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from mulligan.policies.problem import FieldError, FieldPath, Problem, ProblemCode
+from mulligan.policies.suggestions import did_you_mean, name_hint
 
 _LISTS = frozenset({"tuple_type", "list_type", "set_type", "frozen_set_type", "iterable_type"})
 _MAPPINGS = frozenset(
@@ -33,8 +33,6 @@ _EXAMPLES = {
     "Workspace": "{path: directory}",
 }
 _LONGEST = 60
-#: How similar two names must be, from 0 to 1, for one to be a slip of the other.
-_SIMILAR = 0.65
 
 
 def problems_of(
@@ -56,7 +54,7 @@ def problems_of(
         problem = problem_of(item, what=what, show_value=show_values)
         if problem.code == "unknown_field":
             known = [*_names_beside(model, problem.path), *(also if len(problem.path) == 1 else ())]
-            hint = did_you_mean(str(problem.path[-1]), known, list_known=list_known)
+            hint = (name_hint if list_known else did_you_mean)(str(problem.path[-1]), known)
             problem = Problem(problem.message + hint, problem.path, problem.code)
         found.append(problem)
     return found
@@ -102,19 +100,6 @@ def without_echoes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """The errors that stand for themselves: a list is not too short because an item is wrong."""
     inside = {item["loc"][:end] for item in errors for end in range(len(item["loc"]))}
     return [item for item in errors if item["type"] != "too_short" or item["loc"] not in inside]
-
-
-def did_you_mean(name: str, known: Sequence[str], *, list_known: bool = False) -> str:
-    """What to say after an unknown name: the one it is a slip of, or those there are."""
-    near = nearest_name(name, known)
-    if near is not None:
-        return f"; did you mean {near!r}?"
-    return f"; there are: {', '.join(known)}" if list_known and known else ""
-
-
-def nearest_name(name: str, known: Sequence[str]) -> str | None:
-    """The known name that this one is a slip of."""
-    return next(iter(get_close_matches(name, known, n=1, cutoff=_SIMILAR)), None)
 
 
 def _names_beside(model: type[BaseModel], path: FieldPath) -> list[str]:

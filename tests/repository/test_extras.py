@@ -24,7 +24,13 @@ EXTRAS = sorted(set(EXTRA_OF.values()))
 #: What a producer and a user's own Celery app import.
 CORE = ("mulligan", "mulligan.client", "mulligan.policies", "mulligan.tasks", "mulligan.workers")
 #: Parts of those that are extras themselves.
-OPTIONAL = ("mulligan.workers.edits.", "mulligan.workers.ledger.fake_redis", "mulligan.testing")
+OPTIONAL = (
+    "mulligan.policies.edits.fit",
+    "mulligan.policies.edits.search_replace",
+    "mulligan.workers.edits.",
+    "mulligan.workers.ledger.fake_redis",
+    "mulligan.testing",
+)
 
 #: Makes the packages that are named look as if they were not installed.
 _BLOCK = """

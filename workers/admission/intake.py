@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.jobs.job import Job, VerifierSpec, Workspace
 from mulligan.policies.problem import Problem
+from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.jobs.submit import Intake, JobRules
-from mulligan.tasks.jobs.validation_errors import did_you_mean
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Ledger, Publication
@@ -48,7 +48,7 @@ def resolve_command(spec: VerifierSpec, settings: Settings) -> VerifierSpec:
 
 def _hint(name: str, known: Mapping[str, Any]) -> str:
     none = "; mulligan.toml names none"
-    return did_you_mean(name, sorted(known), list_known=True) if known else none
+    return name_hint(name, known) if known else none
 
 
 def check_job(

@@ -7,6 +7,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
+from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.ports.appliers import EditApplier
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.operations import config_operations as config_ops
@@ -15,7 +16,6 @@ from mulligan.workers.edits.operations import file_operations as code_ops
 from mulligan.workers.edits.operations import prompt_operations as prompt_ops
 from mulligan.workers.edits.operations import python_operations as python_ops
 from mulligan.workers.edits.operations import run_formatter as formatter
-from mulligan.workers.edits.operations.payloads import nearest
 
 #: An entry point of this group names an ``EditApplier``, or a class or function that makes one
 #: without arguments; the entry point's name is the operation.
@@ -52,7 +52,7 @@ class EditApplierRegistry:
         name = str(op)
         if name not in self._appliers:
             if name not in self._plugins:
-                raise BadInput(f"there is no operation {name!r}{nearest(name, self.names())}")
+                raise BadInput(f"there is no operation {name!r}{name_hint(name, self.names())}")
             self._appliers[name] = _loaded(self._plugins[name])
         return self._appliers[name]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from rapidfuzz import process
 
 from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json
@@ -17,8 +16,6 @@ from mulligan.tasks.ports.runners import Runner
 
 Options = TypeVar("Options", bound=BaseModel)
 
-#: A name closer than this is worth suggesting; measured on swapped, missing and doubled letters.
-_SIMILAR = 70
 _KEYS_ARE_NAMED = "keys are named, never given: use api_key_env with the variable's name"
 
 
@@ -44,12 +41,6 @@ def read_options(model: type[Options], options: Mapping[str, Json]) -> Options:
     except ValidationError as error:
         found = problems_of(error, model, what="option")
         raise BadInput(*map(_without_keys, found)) from None
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` when something similar is known, else nothing."""
-    best = process.extractOne(name, list(known), score_cutoff=_SIMILAR)
-    return f"; did you mean {best[0]!r}?" if best else ""
 
 
 def _without_keys(problem: Problem) -> Problem:

@@ -16,12 +16,12 @@ from pydantic import BaseModel
 
 from mulligan.policies.jobs.job import EXTERNAL, RunnerSpec
 from mulligan.policies.problem import Problem
+from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.tasks.ports.runners import Runner
 from mulligan.workers.runners.blocking import BlockedRunner, blocked
-from mulligan.workers.runners.runner_options import did_you_mean
 
 ENTRY_POINT_GROUP = "mulligan.runners"
 #: What a job may change of a profile: how the model is asked, never who is asked or with what.
@@ -188,7 +188,7 @@ class RunnerRegistry:
         if kind in plug_ins:
             return _plug_in_factory(plug_ins[kind])
         known = self.kinds()
-        hint = did_you_mean(kind, known) or f"; known are {', '.join(known)}"
+        hint = name_hint(kind, known)
         raise BadInput.at("kind", f"no runner {kind!r}{hint}", "unknown_name")
 
 

@@ -18,7 +18,8 @@ from pydantic_settings import (
 )
 
 from mulligan.policies.problem import Problem
-from mulligan.tasks.jobs.validation_errors import did_you_mean, problem_of
+from mulligan.policies.suggestions import did_you_mean
+from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.settings.alert_settings import AlertSettings
 from mulligan.workers.settings.config_file import read_file
@@ -107,5 +108,5 @@ def _setting_problem(item: Any) -> SettingProblem:
     problem = problem_of(item, what="setting", show_value=item["type"] != "value_error")
     hint = ""
     if problem.code == "unknown_field":
-        hint = did_you_mean(str(problem.path[-1]), list(Settings.model_fields))
+        hint = did_you_mean(str(problem.path[-1]), Settings.model_fields)
     return SettingProblem(problem.message + hint, problem.path, problem.code)

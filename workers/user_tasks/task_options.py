@@ -6,26 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from rapidfuzz import fuzz, process
 
 from mulligan.policies.jobs.job import Name, PolicySpec, VerifierSpec
 from mulligan.policies.problem import Problem
 from mulligan.policies.repair.retry import leaves_room_to_retry
+from mulligan.policies.suggestions import did_you_mean, nearest_name
 from mulligan.tasks.jobs.submit import TOO_FEW_ATTEMPTS
 from mulligan.tasks.jobs.validation_errors import problem_of, problems_of
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.user_tasks.task_route import TaskMode
 from mulligan.workers.contract_models import ContractModels, schema_of
-from mulligan.workers.runners.runner_options import did_you_mean, read_options
+from mulligan.workers.runners.runner_options import read_options
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.user_tasks.verifier_specs import as_name
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 _MODES = get_args(TaskMode)
 _OPTIONS = ("verifiers", "task_type", "mode", "policy")
-#: How alike two names are, of 100, to be one name with a slip. Celery lets a task have any
-#: attribute, so that only what is nearly one of ours can be a mistake; these words are not.
-_SLIP = 85
+#: Celery lets a task have any attribute, so only a name very similar to an option is a mistake.
+_CUTOFF = 0.85
+#: Similar to an option, but no mistake.
 _WORDS = ("model",)
 #: What is as the app has it while a task is only observed, unless the task itself says.
 _OF_THE_APP = ("acks_late", "reject_on_worker_lost", "retry_on_worker_lost", "ignore_result")
@@ -69,11 +69,10 @@ def _slips(given: Mapping[str, Any], base: type) -> Iterator[Problem]:
     for name, value in given.items():
         if name.startswith("_") or name in known or callable(value):
             continue
-        near = process.extractOne(name, _OPTIONS, scorer=fuzz.ratio, score_cutoff=_SLIP)
         is_mode = isinstance(value, str) and value in _MODES
-        meant = near[0] if near else "mode" if is_mode else None
-        if meant:
-            message = f"there is no such option; did you mean {meant!r}?"
+        option = nearest_name(name, _OPTIONS, cutoff=_CUTOFF) or ("mode" if is_mode else None)
+        if option:
+            message = f"there is no such option; did you mean {option!r}?"
             yield Problem(message, (name,), "unknown_field")
 
 

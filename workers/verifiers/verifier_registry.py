@@ -13,7 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from mulligan.policies.jobs.job import VerifierSpec, Workspace
 from mulligan.policies.problem import Problem
-from mulligan.tasks.jobs.validation_errors import did_you_mean, problems_of
+from mulligan.policies.suggestions import name_hint
+from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.verifiers import Verifier
@@ -149,7 +150,7 @@ class VerifierRegistry:
     def _load(self, verifier_id: str) -> VerifierClass:
         entry = self._plugins.get(verifier_id)
         if entry is None:
-            hint = did_you_mean(verifier_id, self.names(), list_known=True)
+            hint = name_hint(verifier_id, self.names())
             raise BadInput.at("id", f"unknown verifier {verifier_id!r}{hint}", "unknown_name")
         try:
             loaded = entry.load()

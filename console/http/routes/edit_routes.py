@@ -34,10 +34,10 @@ from mulligan.console.http.models.edit_models import (
     row,
 )
 from mulligan.policies.edits.session import EditRecord, EditSession
+from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.edits.advance import RetryLater
 from mulligan.tasks.ports.appliers import EditConflict
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.edits.operations.payloads import nearest
 from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree.journal import TreeFault
@@ -253,7 +253,7 @@ def _root(context: ConsoleContext, name: str, host: str) -> Path:
     if name not in known:
         raise invalid(
             f"workspace: there is no {name!r} in [workspaces] of mulligan.toml"
-            f"{nearest(name, known)}; a path cannot be given here"
+            f"{name_hint(name, known)}; a path cannot be given here"
         )
     if not known[name].is_dir():
         raise invalid(f"workspace: {name} is not a folder on {host}, where this console runs")

@@ -10,11 +10,12 @@ from pydantic import AliasChoices, ConfigDict, Field, field_validator, model_val
 
 from mulligan.policies.edits.edit import Edit, EditOp
 from mulligan.policies.problem import Problem
+from mulligan.policies.suggestions import name_hint
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.workers.edits.formats.structured_file import same
 from mulligan.workers.edits.operations.config_tree import ConfigPlace, ConfigTree, Section
-from mulligan.workers.edits.operations.payloads import nearest, payload_of, validated
+from mulligan.workers.edits.operations.payloads import payload_of, validated
 from mulligan.workers.edits.tree import confined_paths as confine
 
 #: Fields of an agent that are no parameters, and the operation for each. A laxer tier must not
@@ -175,7 +176,7 @@ def _set_param(table: ConfigPlace, payload: _Setting) -> list[FileChange]:
     if not payload.create:
         known = [str(name) for name in table.value if name not in FIELDS]
         raise EditRefused(
-            f"{table.shown}: has no parameter {param!r}{nearest(param, known)} (create: true adds"
+            f"{table.shown}: has no parameter {param!r}{name_hint(param, known)} (create: true adds"
             " it)"
         )
     return table.changed(table.document.insert((*table.where, param), payload.value))
@@ -246,10 +247,12 @@ def _remove_tool(payload: AgentToolPayload, tree: ConfigTree) -> list[FileChange
     agent = tree.table("agents", payload.agent)
     tools = _tools(agent) or []
     if payload.tool not in tools:
-        known = {*tree.names("tools"), *(tool for tool in tools if isinstance(tool, str))}
+        known = dict.fromkeys(
+            [*tree.names("tools"), *(tool for tool in tools if isinstance(tool, str))]
+        )
         if payload.tool not in known:
             raise EditRefused(
-                f"{agent.shown}: has no tool {payload.tool!r}{nearest(payload.tool, known)}"
+                f"{agent.shown}: has no tool {payload.tool!r}{name_hint(payload.tool, known)}"
             )
         return agent.changed(agent.document, f"{payload.agent} has no tool {payload.tool}")
     document = agent.document

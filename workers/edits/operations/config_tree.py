@@ -23,12 +23,12 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange
 from mulligan.workers.edits.formats.json_file import JsonFile
 from mulligan.workers.edits.formats.structured_file import StructuredFile, Unreadable, Where
 from mulligan.workers.edits.formats.toml_file import TomlFile
 from mulligan.workers.edits.formats.yaml_file import YamlFile
-from mulligan.workers.edits.operations.payloads import nearest
 from mulligan.workers.edits.tree import confined_paths as confine
 
 Section = Literal["models", "agents", "tools", "routing"]
@@ -179,7 +179,7 @@ class ConfigTree:
         return min(self._ctx.max_bytes, MAX_CONFIG)
 
     def _missing(self, section: Section, name: str) -> str:
-        text = f"there is no {KINDS[section]} {name!r}{nearest(name, self.names(section))}"
+        text = f"there is no {KINDS[section]} {name!r}{name_hint(name, self.names(section))}"
         if not self._files:
             text += f" (no TOML, YAML or JSON file is in {self.folder or 'the root'})"
         if self._unreadable:

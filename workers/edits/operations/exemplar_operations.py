@@ -20,13 +20,13 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from mulligan.policies.edits.edit import EditOp
+from mulligan.policies.suggestions import name_hint
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.appliers import EditRefused, FileChange
 from mulligan.workers.edits.formats.json_file import JsonLinesFile
 from mulligan.workers.edits.formats.structured_file import StructuredFile, same
 from mulligan.workers.edits.operations.config_operations import ConfigOp, Name, Payload
 from mulligan.workers.edits.operations.config_tree import FORMATS, ConfigPlace, ConfigTree
-from mulligan.workers.edits.operations.payloads import nearest
 from mulligan.workers.edits.operations.prompt_operations import named_file
 
 _FORMATS: dict[str, type[StructuredFile]] = {
@@ -133,7 +133,7 @@ def _hits(present: Sequence[Any], wanted: Exemplar, place: ConfigPlace) -> list[
     if not hits:
         raise EditRefused(
             f"{place.shown}: has no exemplar {_text(wanted)}"
-            f"{nearest(_text(wanted), [_text(there) for there in present])}"
+            f"{name_hint(_text(wanted), map(_text, present))}"
         )
     return hits
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from pydantic import ValidationError
-from rapidfuzz import fuzz, process
 
 from mulligan.policies.edits.edit import Edit
 from mulligan.policies.problem import Problem
@@ -17,9 +16,6 @@ from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, Validation
 from mulligan.workers.edits.tree import confined_paths as confine
 
 _Payload = TypeVar("_Payload", bound=Value)
-#: How alike a name has to be to be offered, of 100.
-_ALIKE = 60
-_LISTED = 12
 
 
 def payload_of(model: type[_Payload], edit: Edit) -> _Payload:
@@ -53,15 +49,3 @@ def _unwritable(edit: Edit, ctx: ApplyContext) -> Iterable[Problem]:
         except (TypeError, ValueError, RecursionError):
             message = "holds what no file can (not JSON, not finite, not Unicode)"
             yield Problem(message, ("payload", name))
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say after "there is no …": the names it may be a slip of, or those there are."""
-    names = sorted(set(known))
-    if not names:
-        return "; there are none"
-    hits = process.extract(name, names, scorer=fuzz.WRatio, limit=3, score_cutoff=_ALIKE)
-    if hits:
-        return f"; did you mean {' or '.join(repr(hit[0]) for hit in hits)}?"
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"; there are: {', '.join(names[:_LISTED])}{more}"

@@ -13,10 +13,10 @@ from mulligan.policies.edits.edit import EditOp
 from mulligan.policies.edits.fit import FittedHunks, MisfitHunk, apply_hunks
 from mulligan.policies.edits.patch import PatchError
 from mulligan.policies.edits.search_replace import replaced
+from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.ports.appliers import EditRefused, FileChange
 from mulligan.workers.edits.operations.config_operations import ConfigOp, Name, Payload, set_field
 from mulligan.workers.edits.operations.config_tree import PROMPTS, ConfigPlace, ConfigTree
-from mulligan.workers.edits.operations.payloads import nearest
 from mulligan.workers.edits.tree import confined_paths as confine
 
 APPLIED = "already applied"
@@ -105,8 +105,8 @@ def prompt_of(tree: ConfigTree, agent: str) -> PromptFile | InlinePrompt | None:
     if not tree.has("agents", agent):
         known = tree.prompts()
         if agent not in known:
-            names = {*known, *tree.names("agents")}
-            raise EditRefused(f"there is no agent {agent!r}{nearest(agent, names)}")
+            names = sorted({*known, *tree.names("agents")})
+            raise EditRefused(f"there is no agent {agent!r}{name_hint(agent, names)}")
         return _of_folder(tree, agent)
     place = tree.table("agents", agent)
     inline, named = (place.value.get(key) for key in ("system_prompt", "system_prompt_file"))

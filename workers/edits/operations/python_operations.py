@@ -18,9 +18,10 @@ from pydantic import Field
 
 from mulligan.policies.edits.edit import Edit, EditOp
 from mulligan.policies.problem import Problem
+from mulligan.policies.suggestions import name_hint
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
-from mulligan.workers.edits.operations.payloads import nearest, payload_of, validated
+from mulligan.workers.edits.operations.payloads import payload_of, validated
 from mulligan.workers.edits.tree import confined_paths as confine
 
 Definition = cst.FunctionDef | cst.ClassDef
@@ -135,7 +136,7 @@ def _only(path: str, module: cst.Module, symbol: str) -> Definition:
     hits = [node for name, node in known if name == symbol]
     if not hits:
         names = [name for name, _ in known]
-        raise EditRefused(f"{path}: does not define {symbol!r}{nearest(symbol, names)}")
+        raise EditRefused(f"{path}: does not define {symbol!r}{name_hint(symbol, names)}")
     if len(hits) > 1:
         positions = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
         lines = ", ".join(str(positions[node].start.line) for node in hits)

@@ -19,10 +19,11 @@ from pydantic import Field
 
 from mulligan.policies.edits.edit import Edit, EditOp
 from mulligan.policies.problem import Problem
+from mulligan.policies.suggestions import name_hint
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.tasks.ports.errors import VerifierError
-from mulligan.workers.edits.operations.payloads import nearest, payload_of, validated
+from mulligan.workers.edits.operations.payloads import payload_of, validated
 from mulligan.workers.edits.tree import confined_paths as confine
 from mulligan.workers.edits.tree.confined_paths import SeenFile
 from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
@@ -117,12 +118,13 @@ def _formatter(
     name: str | None, formatters: Mapping[str, Sequence[str]]
 ) -> tuple[str, Sequence[str]]:
     known = available(formatters)
+    required = name is None
     if name is None:
         name = next(iter(formatters)) if len(formatters) == 1 else DEFAULT
-        if name not in known:
-            raise EditRefused(f"payload.name: is required{nearest(name, known)}")
     if name not in known or not known[name]:
-        raise EditRefused(f"payload.name: there is no formatter {name!r}{nearest(name, known)}")
+        problem = "is required" if required else f"there is no formatter {name!r}"
+        hint = name_hint(name, known)
+        raise EditRefused(f"payload.name: {problem}{hint}")
     return name, known[name]
 
 
