@@ -165,6 +165,12 @@ def new_scenario(contract_client: redis.Redis) -> ScenarioMaker:
 
 
 @pytest.fixture
+def scenario(new_scenario: ScenarioMaker) -> Scenario:
+    """A scenario with the default settings, on each kind of Redis."""
+    return new_scenario()
+
+
+@pytest.fixture
 def new_fake_scenario() -> ScenarioMaker:
     """Create scenarios on fakeredis only, for behaviour that does not depend on the server."""
     return _scenario_maker(fake_client())

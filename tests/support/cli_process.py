@@ -23,6 +23,21 @@ from support.waiting import wait_for
 _MARK = "MULLIGAN_TEST_MARK"
 
 
+def invoke(
+    *argv: str, code: int = 0, stdin: str | None = None, env: dict[str, str] | None = None
+) -> Result:
+    """Run a command in this process, which has imported everything, and check its exit code."""
+    result = CliRunner().invoke(create_cli(), list(argv), input=stdin, env=env)
+    assert result.exit_code == code, f"{argv}: {result.exit_code}: {result.output}{result.stderr}"
+    return result
+
+
+def write_file(path: str | Path, content: Any) -> str:
+    """Write text, or anything else as JSON, and return the path."""
+    Path(path).write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
 @dataclass
 class Shell:
     """A directory to run `mulligan` in. Every process started from it carries its mark."""
@@ -32,8 +47,7 @@ class Shell:
     mark: str = field(default_factory=lambda: uuid4().hex)
 
     def write(self, name: str, content: Any) -> str:
-        text = content if isinstance(content, str) else json.dumps(content)
-        (self.folder / name).write_text(text)
+        write_file(self.folder / name, content)
         return name
 
     def start(self, *argv: str, **environment: str) -> subprocess.Popen[str]:
@@ -62,16 +76,18 @@ class Shell:
         assert "Traceback" not in err
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
-    def read(self, *argv: str, code: int = 0) -> Any:
+    def run_json(self, *argv: str, code: int = 0) -> Any:
         """Run a command with --json and return the document that it prints."""
         return json.loads(self.run(*argv, "--json", code=code).stdout)
 
     def invoke(self, *argv: str, code: int = 0) -> Result:
         """Run a quick command in this process, which has imported everything already."""
         with chdir(self.folder):
-            result = CliRunner().invoke(create_cli(), list(argv), env=self.environment)
-        assert result.exit_code == code, f"{argv}: {result.exit_code}: {result.output}"
-        return result
+            return invoke(*argv, code=code, env=self.environment)
+
+    def invoke_json(self, *argv: str, code: int = 0) -> Any:
+        """Run a quick command in this process with --json and return the document."""
+        return json.loads(self.invoke(*argv, "--json", code=code).stdout)
 
     def processes(self) -> list[psutil.Process]:
         """Return every living process that was started from here, directly or indirectly."""

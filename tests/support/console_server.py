@@ -35,6 +35,27 @@ def new_token(context: ConsoleContext, **fields: Any) -> str:
     return context.tokens.create(**fields)[1]
 
 
+def get_json(client: TestClient, path: str, **params: Any) -> dict[str, Any]:
+    """Return the JSON object of a GET request that must succeed."""
+    response = client.get(path, params=params)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def post_json(client: TestClient, path: str, status: int = 200, **body: Any) -> dict[str, Any]:
+    """Return the JSON object of a POST request that must end with this status."""
+    response = client.post(path, json=body)
+    assert response.status_code == status, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def error_of(response: Any) -> tuple[int, str]:
+    """Return a refusal's status and error code."""
+    return response.status_code, response.json()["error"]["code"]
+
+
 class RunningConsole:
     """A real console server in a thread of this process."""
 

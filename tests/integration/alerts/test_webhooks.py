@@ -511,9 +511,9 @@ def test_the_command_line_lists_tests_retries_and_drops(
     assert "token-in-the-path" not in told
     assert receiver.bodies[0]["event"] == "test"
     receiver.statuses = [500]
-    failed = json.loads(shell.invoke("webhooks", "test", "--json", code=1).stdout)
+    failed = shell.invoke_json("webhooks", "test", code=1)
     assert failed["tests"][0]["error"] == "the receiver answered with 500"
-    listed = json.loads(shell.invoke("webhooks", "list", "--json").stdout)
+    listed = shell.invoke_json("webhooks", "list")
     assert listed["deliveries"] == []
     assert [hook["events"] for hook in listed["webhooks"]] == [
         ["breaker_opened", "budget_exhausted", "escalated"]

@@ -14,26 +14,12 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from ruamel.yaml import YAML
-from support.cli_process import Shell, new_shell
-from typer.testing import CliRunner
+from support.cli_process import Shell, invoke, new_shell, write_file
 
 from mulligan.console.cli.commands import init
-from mulligan.console.cli.main import create_cli
 
 SCRIPTED = {"kind": "scripted", "answers": ["x"]}
 CONTRACT = {"id": "contract.schema", "schema": {"type": "object", "required": ["age"]}}
-
-
-def mulligan(*argv: str, stdin: str | None = None, code: int = 0) -> Any:
-    """Run a command in this process; it must end with the code."""
-    result = CliRunner().invoke(create_cli(), list(argv), input=stdin)
-    assert result.exit_code == code, f"{result.exit_code}: {result.output}{result.stderr}"
-    return result
-
-
-def write(name: str, content: Any) -> str:
-    Path(name).write_text(content if isinstance(content, str) else json.dumps(content))
-    return name
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -61,20 +47,20 @@ class Person(BaseModel):
 """
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "named by MULLIGAN_CONFIG"])
-def test_a_model_of_the_users_own_project_is_found(tmp_path: Path, elsewhere: bool) -> None:
-    """As the installed command sees it: without the current directory on Python's path."""
+@pytest.mark.parametrize("by_variable", [False, True], ids=["here", "named by MULLIGAN_CONFIG"])
+def test_a_model_of_the_user_s_project_is_found(tmp_path: Path, by_variable: bool) -> None:
+    """As the installed command runs: without the current directory on Python's path."""
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "models.py").write_text(_MODELS)
     (tmp_path / "mulligan.toml").write_text('model_modules = ["pkg"]\nallow_inline = true\n')
-    folder = tmp_path / "jobs" if elsewhere else tmp_path
+    folder = tmp_path / "jobs" if by_variable else tmp_path
     folder.mkdir(exist_ok=True)
     named = [{"id": "contract.schema", "model": "pkg.models:Person"}]
     runner = {"kind": "scripted", "answers": ['{"age": 3}', '{"age": 31}']}
     (folder / "job.json").write_text(json.dumps(job(runner=runner, verifiers=named)))
 
     def command(*argv: str) -> str:
-        config = {"MULLIGAN_CONFIG": str(tmp_path / "mulligan.toml")} if elsewhere else {}
+        config = {"MULLIGAN_CONFIG": str(tmp_path / "mulligan.toml")} if by_variable else {}
         done = subprocess.run(
             [sys.executable, "-P", "-m", "mulligan.console", *argv, "job.json"],
             cwd=folder,
@@ -87,13 +73,13 @@ def test_a_model_of_the_users_own_project_is_found(tmp_path: Path, elsewhere: bo
         return done.stdout
 
     command("jobs", "lint")
-    if not elsewhere:  # workers import from where they are started
+    if not by_variable:  # workers import from the directory they start in
         assert "after repair 1/1" in command("run")
 
 
 def lint(*argv: str, code: int = 0) -> list[str]:
-    """What is said, line by line."""
-    lines: list[str] = mulligan("jobs", "lint", *argv, code=code).stdout.splitlines()
+    """Return the lines that `jobs lint` prints."""
+    lines: list[str] = invoke("jobs", "lint", *argv, code=code).stdout.splitlines()
     return lines
 
 
@@ -106,8 +92,8 @@ def local(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     return bool(request.param)
 
 
-def test_init_writes_files_that_are_in_order(local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = mulligan("init", "new/place").stdout.splitlines()
+def test_init_writes_valid_files(local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = invoke("init", "new/place").stdout.splitlines()
     assert shown[1:] == [
         "next: cd new/place && mulligan run jobs.yaml",
         "      mulligan jobs show extract_person --diff",
@@ -122,7 +108,7 @@ def test_init_writes_files_that_are_in_order(local: bool, monkeypatch: pytest.Mo
         text = config if name == "config" else Path("jobs.yaml").read_text()
         assert text.splitlines()[0] == header
         schema = json.loads(Path(schema_path(name)).read_text())
-        assert schema == json.loads(mulligan("schema", name).stdout)
+        assert schema == json.loads(invoke("schema", name).stdout)
         jsonschema_rs.Draft202012Validator(schema).validate(data)
     assert lint("jobs.yaml") == ["no problems: 1 job in 1 file"]
 
@@ -135,27 +121,27 @@ def yaml(name: str) -> Any:
     return YAML(typ="safe").load(Path(name))
 
 
-def test_the_commented_lines_of_the_configuration_are_settings(local: bool) -> None:
-    mulligan("init")
+def test_the_commented_out_configuration_is_valid(local: bool) -> None:
+    invoke("init")
     lines = Path("mulligan.toml").read_text().splitlines()
     start = lines.index("# [runners.big]")
-    made = tomllib.loads("\n".join(line.removeprefix("# ") for line in lines[start:]))
+    uncommented = tomllib.loads("\n".join(line.removeprefix("# ") for line in lines[start:]))
     schema = json.loads(Path(schema_path("config")).read_text())
-    jsonschema_rs.Draft202012Validator(schema).validate(made)
+    jsonschema_rs.Draft202012Validator(schema).validate(uncommented)
 
 
-def test_init_overwrites_nothing_unless_told_to(local: bool) -> None:
-    write("jobs.yaml", "mine")
-    told = mulligan("init", code=2).stderr
-    assert "jobs.yaml: already exists" in told
-    assert "--force" in told
+def test_init_overwrites_files_only_with_force(local: bool) -> None:
+    write_file("jobs.yaml", "mine")
+    error = invoke("init", code=2).stderr
+    assert "jobs.yaml: already exists" in error
+    assert "--force" in error
     assert Path("jobs.yaml").read_text() == "mine"
     assert not Path("mulligan.toml").exists()
     assert not Path(".mulligan").exists()
-    shown = mulligan("init", "--force").stdout
+    shown = invoke("init", "--force").stdout
     assert "next: mulligan run jobs.yaml" in shown
     assert "extract_person" in Path("jobs.yaml").read_text()
-    assert "is a file, not a directory" in mulligan("init", "jobs.yaml", code=2).stderr
+    assert "is a file, not a directory" in invoke("init", "jobs.yaml", code=2).stderr
 
 
 @pytest.fixture
@@ -164,32 +150,35 @@ def shell() -> Iterator[Shell]:
         yield shell
 
 
-def test_what_init_wrote_runs_at_once(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given a host without the local model, when the next commands are run, then it is repaired."""
+def test_the_files_of_init_run_at_once(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a host without the local model, when the suggested commands run, then the job is
+    repaired."""
     monkeypatch.setattr(init, "_local_model", lambda: False)
     shell.invoke("init")
-    told = shell.read("run", "jobs.yaml")
-    assert [each["score"] for each in told["jobs"][0]["attempts"]][1] == 100
-    assert told["jobs"][0]["state"] == "succeeded"
+    document = shell.run_json("run", "jobs.yaml")
+    assert [each["score"] for each in document["jobs"][0]["attempts"]][1] == 100
+    assert document["jobs"][0]["state"] == "succeeded"
     assert "age" in shell.run("jobs", "show", "extract_person", "--diff").stdout
 
 
 # -- schema ----------------------------------------------------------------------------------------
 
 
-def test_schema_prints_json_and_knows_two_kinds() -> None:
+def test_schema_prints_one_of_two_json_schemas() -> None:
     for kind in ("job", "config"):
-        printed = json.loads(mulligan("schema", kind).stdout)
+        printed = json.loads(invoke("schema", kind).stdout)
         assert printed["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert "Invalid value" in mulligan("schema", "jobs", code=2).stderr
+    assert "Invalid value" in invoke("schema", "jobs", code=2).stderr
 
 
 # -- lint ------------------------------------------------------------------------------------------
 
 
-def test_a_file_in_order() -> None:
-    assert lint(write("a.json", job())) == ["no problems: 1 job in 1 file"]
-    assert lint(write("b.json", [job(), job()]), "a.json") == ["no problems: 3 jobs in 2 files"]
+def test_valid_files_have_no_problems() -> None:
+    assert lint(write_file("a.json", job())) == ["no problems: 1 job in 1 file"]
+    assert lint(write_file("b.json", [job(), job()]), "a.json") == [
+        "no problems: 3 jobs in 2 files"
+    ]
 
 
 BROKEN = """\
@@ -213,10 +202,10 @@ jobs:
 """
 
 
-def test_every_problem_of_every_file_in_one_go() -> None:
-    """Also those of well-formed parts of broken jobs; and one of the defaults is told once."""
-    write("broken.yaml", BROKEN)
-    shown = lint("broken.yaml", write("b.yaml", "a: [\n"), "none.yaml", code=2)
+def test_every_problem_of_every_file_is_reported_at_once() -> None:
+    """Also those of the valid parts of broken jobs. A problem of the defaults is reported once."""
+    write_file("broken.yaml", BROKEN)
+    shown = lint("broken.yaml", write_file("b.yaml", "a: [\n"), "none.yaml", code=2)
     assert shown == [
         "broken.yaml:2: error: defaults.runner.answers: is required",
         "broken.yaml:2: error: defaults.runner.answer: there is no such option; did you"
@@ -245,12 +234,14 @@ def test_every_problem_of_every_file_in_one_go() -> None:
     ]
 
 
-def test_json_has_places_and_counts() -> None:
-    write("broken.yaml", BROKEN)
-    told = json.loads(mulligan("jobs", "lint", "broken.yaml", "none.yaml", "--json", code=2).stdout)
-    counts = {name: told[name] for name in ("ok", "files", "jobs", "errors", "warnings")}
+def test_lint_json_has_positions_and_counts() -> None:
+    write_file("broken.yaml", BROKEN)
+    document = json.loads(
+        invoke("jobs", "lint", "broken.yaml", "none.yaml", "--json", code=2).stdout
+    )
+    counts = {name: document[name] for name in ("ok", "files", "jobs", "errors", "warnings")}
     assert counts == {"ok": False, "files": 2, "jobs": 3, "errors": 14, "warnings": 0}
-    assert told["findings"][2] == {
+    assert document["findings"][2] == {
         "file": "broken.yaml",
         "line": 3,
         "severity": "error",
@@ -258,37 +249,39 @@ def test_json_has_places_and_counts() -> None:
         "message": "there is no such field; did you mean 'policy'?",
         "rule": None,
     }
-    assert told["findings"][-1]["line"] is None
-    assert json.loads(mulligan("jobs", "lint", "-", "--json", stdin=json.dumps(job())).stdout)["ok"]
+    assert document["findings"][-1]["line"] is None
+    assert json.loads(invoke("jobs", "lint", "-", "--json", stdin=json.dumps(job())).stdout)["ok"]
 
 
-def test_the_configuration_in_force_is_honoured() -> None:
-    write("mulligan.toml", '[runners.small]\nkind = "local"\n[commands.lint]\nargv = ["true"]\n')
+def test_lint_uses_the_current_configuration() -> None:
+    write_file(
+        "mulligan.toml", '[runners.small]\nkind = "local"\n[commands.lint]\nargv = ["true"]\n'
+    )
     named = {"id": "command.subprocess", "command": "lint"}
-    assert lint(write("a.json", job(runner="small", verifiers=[named])), "--no-allow-inline")
-    write("a.json", job(runner="smal", verifiers=[{**named, "command": "lnit"}]))
+    assert lint(write_file("a.json", job(runner="small", verifiers=[named])), "--no-allow-inline")
+    write_file("a.json", job(runner="smal", verifiers=[{**named, "command": "lnit"}]))
     assert lint("a.json", code=2)[:2] == [
         "a.json:1: error: runner.profile: no profile 'smal'; did you mean 'small'?",
         "a.json:1: error: verifiers[0].command: no command 'lnit'; did you mean 'lint'?",
     ]
 
 
-def test_inline_definitions_are_allowed_as_run_does_it() -> None:
+def test_lint_allows_inline_definitions_as_run_does() -> None:
     argv = {"id": "command.subprocess", "argv": ["true"]}
-    write("a.json", job(verifiers=[argv]))
+    write_file("a.json", job(verifiers=[argv]))
     assert lint("a.json") == ["no problems: 1 job in 1 file"]
     shown = lint("a.json", "--no-allow-inline", code=2)
     assert "runner.kind: a job may not define its runner here" in shown[0]
     assert "verifiers[0].argv: a job may not define a command here" in shown[1]
-    # Of a broken job, too, without blaming what stands in for a missing runner.
+    # In a broken job, too; a missing runner is only reported as missing.
     broken = {name: value for name, value in job(verifiers=[argv]).items() if name != "runner"}
-    shown = lint(write("b.json", broken), "--no-allow-inline", code=2)
+    shown = lint(write_file("b.json", broken), "--no-allow-inline", code=2)
     assert [line.split(": ")[2] for line in shown[:-1]] == ["runner", "verifiers[0].argv"]
 
 
-def test_a_broken_configuration_is_told_with_what_the_files_say_themselves() -> None:
-    write("mulligan.toml", "leese = 3\n")
-    shown = lint(write("a.json", job(runner="unknown", promt="x")), code=2)
+def test_a_broken_configuration_is_reported_with_the_problems_of_the_files() -> None:
+    write_file("mulligan.toml", "leese = 3\n")
+    shown = lint(write_file("a.json", job(runner="unknown", promt="x")), code=2)
     assert shown == [
         "mulligan.toml: error: setting leese: there is no such setting; did you mean 'lease'?",
         "a.json:1: error: promt: there is no such field; did you mean 'prompt'?",
@@ -296,17 +289,17 @@ def test_a_broken_configuration_is_told_with_what_the_files_say_themselves() -> 
     ]
 
 
-def test_a_workspace_that_cannot_be_packed() -> None:
+def test_a_workspace_that_cannot_be_packed_is_an_error() -> None:
     Path("exercise").mkdir()
     Path("exercise/link").symlink_to("/etc/passwd")
-    (told, _) = lint(write("a.json", job(workspace={"path": "exercise"})), code=2)
-    assert told.startswith("a.json:1: error: workspace")
-    assert "link" in told
+    (line, _) = lint(write_file("a.json", job(workspace={"path": "exercise"})), code=2)
+    assert line.startswith("a.json:1: error: workspace")
+    assert "link" in line
 
 
-def test_a_prompt_over_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_over_the_cap_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULLIGAN_PROMPT_CAP", "10")
-    assert "prompt: 16 bytes are over the cap of 10" in lint(write("a.json", job()), code=2)[0]
+    assert "prompt: 16 bytes are over the cap of 10" in lint(write_file("a.json", job()), code=2)[0]
 
 
 OPENAI = {"kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
@@ -347,20 +340,22 @@ LONG = {"type": "object", "required": ["items"], "properties": {
         ),
     ],
 )
-def test_suspicions(changes: dict[str, Any], rule: str, field: str) -> None:
-    told = json.loads(mulligan("jobs", "lint", write("a.json", job(**changes)), "--json").stdout)
-    assert told["ok"] is True
-    assert [each["rule"] for each in told["findings"]] == [rule]
-    assert told["findings"][0]["severity"] == "warning"
-    assert told["findings"][0]["field"] == field or field == ""
+def test_suspicious_jobs_are_warned_about(changes: dict[str, Any], rule: str, field: str) -> None:
+    document = json.loads(
+        invoke("jobs", "lint", write_file("a.json", job(**changes)), "--json").stdout
+    )
+    assert document["ok"] is True
+    assert [each["rule"] for each in document["findings"]] == [rule]
+    assert document["findings"][0]["severity"] == "warning"
+    assert document["findings"][0]["field"] == field or field == ""
     assert f"[{rule}]" in lint("a.json")[0]
 
 
-def test_different_jobs_with_one_key_are_suspicious() -> None:
+def test_different_jobs_with_one_key_are_warned_about() -> None:
     first, same = job(idempotency_key="k"), job(idempotency_key="k")
-    write("a.json", [first, same])
+    write_file("a.json", [first, same])
     assert lint("a.json") == ["no problems: 2 jobs in 1 file"]
-    write("b.json", job(idempotency_key="k", prompt="Another."))
+    write_file("b.json", job(idempotency_key="k", prompt="Another."))
     assert lint("a.json", "b.json") == [
         "b.json:1: warning: idempotency_key: 'k' is that of another job (a.json:1):"
         " this one will be refused [repeated-key]",
@@ -378,10 +373,10 @@ def test_different_jobs_with_one_key_are_suspicious() -> None:
                        {"id": "text.match", "max_length": 9, "weight": 0.2, "required": False}]},
     ],
 )  # fmt: skip
-def test_nothing_to_suspect(changes: dict[str, Any]) -> None:
-    assert lint(write("a.json", job(**changes))) == ["no problems: 1 job in 1 file"]
+def test_ordinary_jobs_are_not_warned_about(changes: dict[str, Any]) -> None:
+    assert lint(write_file("a.json", job(**changes))) == ["no problems: 1 job in 1 file"]
 
 
-def test_the_demo_is_in_order() -> None:
+def test_the_demo_has_no_problems() -> None:
     demo = Path(__file__).resolve().parents[3] / "examples/demo/jobs.yaml"
     assert lint(str(demo)) == ["no problems: 10 jobs in 1 file"]

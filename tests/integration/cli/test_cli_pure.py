@@ -1,4 +1,4 @@
-"""Commands that need neither Redis nor a model, and what every command has in common."""
+"""Commands that need no model, and what all commands have in common."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from support.cli_process import invoke, write_file
 from typer.testing import CliRunner
 
 from mulligan.console.cli.commands import verify
@@ -24,13 +25,6 @@ from mulligan.workers.settings.model import load_settings
 SCHEMA = {"type": "object", "required": ["age"], "properties": {"age": {"type": "integer"}}}
 
 
-def mulligan(*argv: str, stdin: str | None = None, code: int = 0) -> Any:
-    """Run a command in this process; it must end with the code."""
-    result = CliRunner().invoke(create_cli(), list(argv), input=stdin)
-    assert result.exit_code == code, f"{result.exit_code}: {result.output}{result.stderr}"
-    return result
-
-
 def job(**changes: Any) -> dict[str, Any]:
     return {
         "task_type": "person",
@@ -41,17 +35,12 @@ def job(**changes: Any) -> dict[str, Any]:
     }
 
 
-def write(name: str, content: Any) -> str:
-    Path(name).write_text(content if isinstance(content, str) else json.dumps(content))
-    return name
+# -- all commands ----------------------------------------------------------------------------------
 
 
-# -- the whole ------------------------------------------------------------------------------------
-
-
-def test_version_and_help() -> None:
-    assert mulligan("--version").stdout.startswith("mulligan ")
-    shown = mulligan("--help").stdout
+def test_version_and_help_are_printed() -> None:
+    assert invoke("--version").stdout.startswith("mulligan ")
+    shown = invoke("--help").stdout
     for name in ("run", "up", "submit", "jobs", "queue", "verify", "classify", "report", "doctor"):
         assert f"  {name} " in shown
 
@@ -69,7 +58,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "code", "said"),
+    ("argv", "code", "expected"),
     [
         (["rnu"], 2, "No such command"),
         (["run"], 2, "Missing argument"),
@@ -83,24 +72,26 @@ def test_help_imports_nothing_heavy() -> None:
         (["submit", "job.json"], 3, "start it with `mulligan up`, or set MULLIGAN_BROKER_URL"),
     ],
 )
-def test_exit_codes_and_messages(argv: list[str], code: int, said: str) -> None:
-    write("job.json", job())
-    assert said in mulligan(*argv, code=code).stderr
+def test_a_wrong_command_has_its_exit_code_and_message(
+    argv: list[str], code: int, expected: str
+) -> None:
+    write_file("job.json", job())
+    assert expected in invoke(*argv, code=code).stderr
 
 
 @pytest.mark.parametrize("argv", [["submit", "job.json"], ["jobs", "list"], ["run", "job.json"]])
-def test_a_broker_that_is_away_is_exit_code_3(
+def test_an_unreachable_broker_is_exit_code_3(
     argv: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MULLIGAN_BROKER_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("MULLIGAN_SUBMIT_PATIENCE", "0.1")
     monkeypatch.setenv("MULLIGAN_ALLOW_INLINE", "true")
-    write("job.json", job())
-    assert "the ledger is away" in mulligan(*argv, code=3).stderr
+    write_file("job.json", job())
+    assert "the ledger is away" in invoke(*argv, code=3).stderr
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "expected"),
     [
         ("nonsense://x", "there is no transport 'nonsense'; use redis://localhost:6379/0"),
         ("nonsense", "it is no address; write it as redis://localhost:6379/0"),
@@ -111,32 +102,36 @@ def test_a_broker_that_is_away_is_exit_code_3(
         ("qpid://localhost", "the client of this broker cannot be loaded"),
     ],
 )
-def test_nothing_is_accepted_for_a_broker_that_cannot_be(
-    url: str, said: str, ledger: RedisLedger, redis_socket: Path, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_accepted_for_an_invalid_broker_url(
+    url: str,
+    expected: str,
+    ledger: RedisLedger,
+    redis_socket: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MULLIGAN_LEDGER_URL", f"unix://{redis_socket}")
     monkeypatch.setenv("MULLIGAN_BROKER_URL", url)
     monkeypatch.setenv("MULLIGAN_ALLOW_INLINE", "true")
-    told = mulligan("submit", write("job.json", job()), code=2).stderr
-    assert "broker_url: " in told
-    assert said in told
-    assert "cret" not in told
+    error = invoke("submit", write_file("job.json", job()), code=2).stderr
+    assert "broker_url: " in error
+    assert expected in error
+    assert "cret" not in error
     assert ledger.jobs(limit=1) == []
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "expected"),
     [
         ("amqp://h", "ledger_url: the ledger is a Redis, not 'amqp'"),
         ("redis://h:notaport/0", "ledger_url: its port must be a number"),
         ("redis://h/0?socket_timeout=soon", "ledger_url, else broker_url): Invalid value"),
     ],
 )
-def test_a_ledger_that_cannot_be_is_bad_input(
-    url: str, said: str, monkeypatch: pytest.MonkeyPatch
+def test_an_invalid_ledger_url_is_bad_input(
+    url: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MULLIGAN_LEDGER_URL", url)
-    assert said in mulligan("jobs", "list", code=2).stderr
+    assert expected in invoke("jobs", "list", code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -148,34 +143,34 @@ def test_a_ledger_that_cannot_be_is_bad_input(
         "azureservicebus://policy:a/key=@namespace", "redis://[::1]:6379/0",
     ],
 )  # fmt: skip
-def test_every_way_celery_spells_a_broker_is_taken(url: str) -> None:
+def test_every_form_of_celery_s_broker_urls_is_accepted(url: str) -> None:
     assert load_settings(broker_url=url).broker_url == url
 
 
-def test_bad_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    write("mulligan.toml", "leese = 3\nlease = -1\n")
-    told = mulligan("run", write("job.json", job()), code=2).stderr
-    assert "setting lease:" in told
-    assert "setting leese: there is no such setting; did you mean 'lease'?" in told
+def test_every_bad_setting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file("mulligan.toml", "leese = 3\nlease = -1\n")
+    error = invoke("run", write_file("job.json", job()), code=2).stderr
+    assert "setting lease:" in error
+    assert "setting leese: there is no such setting; did you mean 'lease'?" in error
 
 
-def test_a_bug_is_one_line_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_reported_in_one_line_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh\nno")
 
     monkeypatch.setattr(verify, "_choose", broken)
-    argv = ("verify", write("job.json", job()), "--answer", write("a.txt", "{}"))
-    told = mulligan(*argv, code=1).stderr
-    assert "a bug in mulligan: ZeroDivisionError: oh no" in told
-    assert "MULLIGAN_DEBUG=1" in told
-    assert "Traceback" not in told
+    argv = ("verify", write_file("job.json", job()), "--answer", write_file("a.txt", "{}"))
+    error = invoke(*argv, code=1).stderr
+    assert "a bug in mulligan: ZeroDivisionError: oh no" in error
+    assert "MULLIGAN_DEBUG=1" in error
+    assert "Traceback" not in error
     monkeypatch.setenv("MULLIGAN_DEBUG", "1")
     result = CliRunner().invoke(create_cli(), list(argv))
     assert isinstance(result.exception, ZeroDivisionError)
 
 
 def test_a_closed_pipe_is_quiet() -> None:
-    write("job.json", job())
+    write_file("job.json", job())
     line = f"{sys.executable} -m mulligan.console verify job.json --answer job.json | true"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
@@ -183,111 +178,113 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("src", "workspace.output_file: src is a directory; name a file in it"),
         ("it.py/x.py", "workspace.output_file: it.py/x.py: it.py is a file, not a directory"),
         ("out/x.py", "workspace.output_file: out/x.py leaves the workspace"),
     ],
 )
-def test_an_answer_that_cannot_become_its_file_is_not_asked_for(name: str, said: str) -> None:
+def test_an_output_file_that_cannot_be_written_is_refused_before_running(
+    name: str, expected: str
+) -> None:
     Path("w/src").mkdir(parents=True)
     Path("w/it.py").touch()
     Path("w/out").symlink_to(Path.cwd())
-    file = write("job.json", job(workspace={"path": "w", "output_file": name}))
-    assert said in mulligan("run", file, code=2).stderr
+    file = write_file("job.json", job(workspace={"path": "w", "output_file": name}))
+    assert expected in invoke("run", file, code=2).stderr
     assert not Path(".mulligan").exists()
 
 
-def test_what_every_verifier_has_is_suggested_too() -> None:
-    file = write("job.json", job(verifiers=[{"id": "json.object", "weigth": 3, "zzz": 1}]))
-    told = mulligan("run", file, code=2).stderr
-    assert "verifiers[0].weigth: there is no such option; did you mean 'weight'?" in told
-    assert "verifiers[0].zzz: there is no such option; there are: name, weight, required" in told
+def test_options_common_to_all_verifiers_are_suggested() -> None:
+    file = write_file("job.json", job(verifiers=[{"id": "json.object", "weigth": 3, "zzz": 1}]))
+    error = invoke("run", file, code=2).stderr
+    assert "verifiers[0].weigth: there is no such option; did you mean 'weight'?" in error
+    assert "verifiers[0].zzz: there is no such option; there are: name, weight, required" in error
 
 
-def test_a_list_that_is_none_is_told_in_words_of_job_files() -> None:
+def test_text_in_place_of_a_list_is_refused_with_an_example() -> None:
     verifiers = [{"id": "command.subprocess", "argv": "ls -l"}]
-    told = mulligan("run", write("job.json", job(verifiers=verifiers)), code=2).stderr
-    assert "verifiers[0].argv: must be a list, such as [ls, -l]" in told
+    error = invoke("run", write_file("job.json", job(verifiers=verifiers)), code=2).stderr
+    assert "verifiers[0].argv: must be a list, such as [ls, -l]" in error
 
 
-# -- the ledger is away ---------------------------------------------------------------------------
+# -- an unreachable ledger -------------------------------------------------------------------------
 
 
-def test_the_setting_in_force_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_ledger_names_the_setting_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULLIGAN_SUBMIT_PATIENCE", "0")
-    write("mulligan.toml", 'broker_url = "redis://127.0.0.1:1/0"\n')
-    told = mulligan("jobs", "list", code=3).stderr
-    assert "is Redis running, and is broker_url in mulligan.toml right?" in told
+    write_file("mulligan.toml", 'broker_url = "redis://127.0.0.1:1/0"\n')
+    error = invoke("jobs", "list", code=3).stderr
+    assert "is Redis running, and is broker_url in mulligan.toml right?" in error
     monkeypatch.setenv("MULLIGAN_BROKER_URL", "redis://127.0.0.1:1/0")
-    told = mulligan("jobs", "list", code=3).stderr
-    assert "is MULLIGAN_BROKER_URL right?" in told
+    error = invoke("jobs", "list", code=3).stderr
+    assert "is MULLIGAN_BROKER_URL right?" in error
     monkeypatch.setenv("MULLIGAN_LEDGER_URL", "redis://127.0.0.1:1/0")
-    assert "is MULLIGAN_LEDGER_URL right?" in mulligan("jobs", "list", code=3).stderr
+    assert "is MULLIGAN_LEDGER_URL right?" in invoke("jobs", "list", code=3).stderr
 
 
-def test_the_embedded_redis_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_embedded_redis_names_its_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(LedgerUnavailable("the ledger is away: gone")) == ExitCode.NO_BROKER
-    told = capsys.readouterr().err
-    assert "this is the embedded Redis of .mulligan: see .mulligan/redis.log" in told
-    assert "URL" not in told
+    error = capsys.readouterr().err
+    assert "this is the embedded Redis of .mulligan: see .mulligan/redis.log" in error
+    assert "URL" not in error
 
 
-def test_a_redis_without_memory_is_told_in_its_own_words(
+def test_a_redis_without_memory_says_what_to_raise(
     redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
     monkeypatch.setenv("MULLIGAN_ALLOW_INLINE", "true")
     redis_client.config_set("maxmemory", "1")
     try:
-        told = mulligan("submit", write("job.json", job()), code=3).stderr
+        error = invoke("submit", write_file("job.json", job()), code=3).stderr
     finally:
         redis_client.config_set("maxmemory", "0")
-    assert "the ledger refused: OOM" in told
-    assert "Redis has no memory left: raise its maxmemory" in told
-    assert "EVALSHA" not in told
-    assert "script:" not in told
-    assert "URL" not in told
+    assert "the ledger refused: OOM" in error
+    assert "Redis has no memory left: raise its maxmemory" in error
+    assert "EVALSHA" not in error
+    assert "script:" not in error
+    assert "URL" not in error
 
 
-# -- verify ---------------------------------------------------------------------------------------
+# -- verify ----------------------------------------------------------------------------------------
 
 
-def test_verify_a_good_answer() -> None:
-    argv = ("verify", write("job.json", job()), "--answer", write("a.txt", '{"age": 31}'))
-    assert mulligan(*argv).stdout.endswith("\npassed\n")
-    told = json.loads(mulligan(*argv, "--json").stdout)
-    assert (told["score"], told["success"], told["next_prompt"]) == (100, True, None)
+def test_verify_passes_a_good_answer() -> None:
+    argv = ("verify", write_file("job.json", job()), "--answer", write_file("a.txt", '{"age": 31}'))
+    assert invoke(*argv).stdout.endswith("\npassed\n")
+    document = json.loads(invoke(*argv, "--json").stdout)
+    assert (document["score"], document["success"], document["next_prompt"]) == (100, True, None)
 
 
-def test_verify_a_bad_answer_and_see_the_next_prompt() -> None:
-    argv = ("verify", write("job.json", job()), "--answer", "-", "--next-prompt")
-    shown = mulligan(*argv, stdin='{"age": "31"}', code=1).stdout
+def test_verify_shows_the_next_prompt_of_a_bad_answer() -> None:
+    argv = ("verify", write_file("job.json", job()), "--answer", "-", "--next-prompt")
+    shown = invoke(*argv, stdin='{"age": "31"}', code=1).stdout
     assert "✗ contract.schema" in shown
     assert "next: immediate retry: score 50 is below 70" in shown
     assert "--- first prompt\n+++ corrected prompt" in shown
     assert "+$.age has the wrong type." in shown
-    told = json.loads(mulligan(*argv, "--json", stdin='{"age": "31"}', code=1).stdout)
-    assert told["failure"]["kind"] == "schema_invalid"
-    assert told["decision"]["mode"] == "immediate_retry"
-    assert told["next_prompt"].startswith("Extract the age.")
+    document = json.loads(invoke(*argv, "--json", stdin='{"age": "31"}', code=1).stdout)
+    assert document["failure"]["kind"] == "schema_invalid"
+    assert document["decision"]["mode"] == "immediate_retry"
+    assert document["next_prompt"].startswith("Extract the age.")
 
 
-def test_verify_in_a_workspace() -> None:
+def test_verify_runs_tests_in_a_workspace() -> None:
     Path("exercise").mkdir()
     Path("exercise/test_it.py").write_text("from it import f\n\ndef test_f():\n    assert f() == 1")
     tests = {"id": "pytest.subprocess", "args": ["test_it.py"], "timeout": 60}
     workspace = {"path": "exercise", "output_file": "it.py"}
-    file = write("job.json", job(verifiers=[tests], workspace=workspace))
-    right = write("right.py", "```python\ndef f():\n    return 1\n```")
-    assert mulligan("verify", file, "--answer", right).stdout.endswith("\npassed\n")
-    wrong = write("wrong.py", "def f():\n    return 2\n")
-    assert "test_failed" in mulligan("verify", file, "--answer", wrong, "--json", code=1).stdout
+    file = write_file("job.json", job(verifiers=[tests], workspace=workspace))
+    right = write_file("right.py", "```python\ndef f():\n    return 1\n```")
+    assert invoke("verify", file, "--answer", right).stdout.endswith("\npassed\n")
+    wrong = write_file("wrong.py", "def f():\n    return 2\n")
+    assert "test_failed" in invoke("verify", file, "--answer", wrong, "--json", code=1).stdout
 
 
 @pytest.mark.parametrize(
-    ("content", "argv", "said"),
+    ("content", "argv", "expected"),
     [
         ([job(), job(name="second")], [], "has 2 jobs; choose one with --job: person, second"),
         ([job(name="a"), job(name="b")], ["--job", "c"], "no job called 'c'; it has: a, b"),
@@ -295,13 +292,13 @@ def test_verify_in_a_workspace() -> None:
         (job(workspace={"path": "gone"}), [], "there is no directory"),
     ],
 )
-def test_verify_with_bad_input(content: Any, argv: list[str], said: str) -> None:
-    write("a.txt", "{}")
-    told = mulligan("verify", write("job.json", content), "--answer", "a.txt", *argv, code=2)
-    assert said in told.stderr
+def test_verify_refuses_bad_input(content: Any, argv: list[str], expected: str) -> None:
+    write_file("a.txt", "{}")
+    result = invoke("verify", write_file("job.json", content), "--answer", "a.txt", *argv, code=2)
+    assert expected in result.stderr
 
 
-# -- classify -------------------------------------------------------------------------------------
+# -- classify --------------------------------------------------------------------------------------
 
 FAILED = {
     "status": "fail",
@@ -322,25 +319,25 @@ FAILED = {
         ("JSONDecodeError: Expecting value", "json_invalid"),
     ],
 )
-def test_classify(payload: Any, kind: str) -> None:
+def test_classify_shows_the_kind_and_the_instruction(payload: Any, kind: str) -> None:
     text = payload if isinstance(payload, str) else json.dumps(payload)
-    told = json.loads(mulligan("classify", "-", "--json", stdin=text).stdout)
-    assert told["record"]["kind"] == kind
-    assert told["signature"]["strict_signature"] == told["record"]["classification_signature"]
-    assert told["instruction"]["prompt_suffix"]
-    assert kind in mulligan("classify", write("f.txt", text)).stdout
-
-
-def test_a_record_is_explained_as_it_is() -> None:
-    record = json.loads(mulligan("classify", "-", "--json", stdin=json.dumps(FAILED)).stdout)
-    again = json.loads(
-        mulligan("classify", "-", "--json", stdin=json.dumps(record["record"])).stdout
+    document = json.loads(invoke("classify", "-", "--json", stdin=text).stdout)
+    assert document["record"]["kind"] == kind
+    assert (
+        document["signature"]["strict_signature"] == document["record"]["classification_signature"]
     )
+    assert document["instruction"]["prompt_suffix"]
+    assert kind in invoke("classify", write_file("f.txt", text)).stdout
+
+
+def test_a_failure_record_is_classified_as_itself() -> None:
+    record = json.loads(invoke("classify", "-", "--json", stdin=json.dumps(FAILED)).stdout)
+    again = json.loads(invoke("classify", "-", "--json", stdin=json.dumps(record["record"])).stdout)
     assert again == record
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "is empty"),
         ('{"kind": "no_such_kind"}', "no_such_kind"),
@@ -351,34 +348,41 @@ def test_a_record_is_explained_as_it_is() -> None:
         (json.dumps({**FAILED, "errors": [1]}), "-: errors[0]: must be a mapping"),
     ],
 )
-def test_classify_with_bad_input(text: str, said: str) -> None:
-    assert said in mulligan("classify", "-", stdin=text, code=2).stderr
+def test_classify_refuses_bad_input(text: str, expected: str) -> None:
+    assert expected in invoke("classify", "-", stdin=text, code=2).stderr
 
 
-# -- doctor ---------------------------------------------------------------------------------------
+# -- doctor ----------------------------------------------------------------------------------------
 
 
-def test_doctor_on_a_fresh_machine() -> None:
-    told = json.loads(mulligan("doctor", "--json").stdout)
-    found = {check["name"]: check["status"] for check in told["checks"]}
-    assert told["ok"] is True
+def test_doctor_finds_no_problem_on_a_fresh_machine() -> None:
+    document = json.loads(invoke("doctor", "--json").stdout)
+    found = {check["name"]: check["status"] for check in document["checks"]}
+    assert document["ok"] is True
     assert found["python"] == found["redis server"] == found["broker"] == "ok"
-    assert not Path(".mulligan").exists(), "looking must not leave anything behind"
+    assert not Path(".mulligan").exists(), "doctor leaves nothing behind"
 
 
-def test_doctor_names_what_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
-    write("mulligan.toml", '[runners.small]\nkind = "openai"\nmodel = "m"\napi_key_env = "NO_KEY"\n'
-          '[runners.bad]\nkind = "opnai"\n')  # fmt: skip
+def test_doctor_names_what_to_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    profiles = """
+[runners.small]
+kind = "openai"
+model = "m"
+api_key_env = "NO_KEY"
+[runners.bad]
+kind = "opnai"
+"""
+    write_file("mulligan.toml", profiles)
     monkeypatch.setenv("MULLIGAN_BROKER_URL", "redis://user:secret@127.0.0.1:1/0")
     monkeypatch.setenv("MULLIGAN_SUBMIT_PATIENCE", "0.1")
-    shown = mulligan("doctor", code=1).stdout
+    shown = invoke("doctor", code=1).stdout
     assert "NO_KEY of [runners.small] is not set here" in shown
     assert "did you mean 'openai'?" in shown
     assert "the ledger is away" in shown
     assert "secret" not in shown
 
 
-def test_doctor_says_which_webhook_could_not_be_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_the_webhooks_it_cannot_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     hooks = [
         {"url": "https://pager.example/secret-path", "secret_env": "PAGER_SECRET"},
         {"url": "https://chat.example/hook"},
@@ -392,26 +396,26 @@ def test_doctor_says_which_webhook_could_not_be_signed(monkeypatch: pytest.Monke
     assert "signed with PAGER_SECRET" in CliRunner().invoke(create_cli(), ["doctor"]).output
 
 
-def test_doctor_survives_bad_settings() -> None:
-    write("mulligan.toml", "lease = 'soon'\n")
-    # As a process of its own: in this one, what reads the settings is imported already.
+def test_doctor_reports_bad_settings() -> None:
+    write_file("mulligan.toml", "lease = 'soon'\n")
+    # In a new process: this one has already imported the module that reads the settings.
     argv = [sys.executable, "-m", "mulligan.console", "doctor", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    told = json.loads(done.stdout)
-    assert told["checks"][0]["status"] == "fail"
-    assert "lease" in told["checks"][0]["said"]
+    document = json.loads(done.stdout)
+    assert document["checks"][0]["status"] == "fail"
+    assert "lease" in document["checks"][0]["said"]
 
 
-def test_doctor_tells_settings_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_settings_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULLIGAN_BROKER_URL", "amqp://localhost")
-    told = json.loads(mulligan("doctor", "--json", code=1).stdout)
-    failed = [check["said"] for check in told["checks"] if check["status"] == "fail"]
-    assert any("ledger_url" in said for said in failed)
+    document = json.loads(invoke("doctor", "--json", code=1).stdout)
+    failed = [check["said"] for check in document["checks"] if check["status"] == "fail"]
+    assert any("ledger_url" in expected for expected in failed)
 
 
-def test_colours_only_on_a_terminal_and_never_with_no_color() -> None:
-    write("job.json", job())
+def test_no_color_turns_colours_off_on_a_terminal_too() -> None:
+    write_file("job.json", job())
     environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm-256color"}
     line = f"{sys.executable} -m mulligan.console verify job.json --answer job.json"
     for argv in (["bash", "-c", line], ["script", "-qec", line, "/dev/null"]):
@@ -420,15 +424,15 @@ def test_colours_only_on_a_terminal_and_never_with_no_color() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runner", "said"),
+    ("runner", "expected"),
     [
         ({"base_url": "http://127.0.0.1:9/v1"}, "runner.base_url: http://127.0.0.1:9/v1 cannot be"),
         ({"api_key_env": "NO_SUCH_KEY"}, "runner.api_key_env: the environment variable NO_SUCH"),
     ],
 )
-def test_a_model_that_cannot_answer_is_told_before_anything_starts(
-    runner: dict[str, str], said: str
+def test_an_unusable_model_is_reported_before_anything_starts(
+    runner: dict[str, str], expected: str
 ) -> None:
-    file = write("job.json", job(runner={"kind": "openai", "model": "m", **runner}))
-    assert said in mulligan("run", file, code=2).stderr
+    file = write_file("job.json", job(runner={"kind": "openai", "model": "m", **runner}))
+    assert expected in invoke("run", file, code=2).stderr
     assert not Path(".mulligan").exists()

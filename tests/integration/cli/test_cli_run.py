@@ -1,4 +1,4 @@
-"""`mulligan run` as a real process: it boots, runs, tells, and leaves nothing behind."""
+"""`mulligan run` as a real process: it starts, runs, reports and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def shell() -> Iterator[Shell]:
 
 @pytest.fixture(scope="module")
 def document(shell: Shell) -> Any:
-    """What one run of all jobs printed. One of them cannot be repaired: exit code 1."""
+    """The output of one run of all jobs. One of them cannot be repaired: exit code 1."""
     shell.write("jobs.json", JOBS)
-    document = shell.read("run", "jobs.json", "--wait-cycles", code=1)
+    document = shell.run_json("run", "jobs.json", "--wait-cycles", code=1)
     assert shell.all_ended()
     return document
 
 
-def test_the_document(document: Any) -> None:
+def test_a_run_prints_the_jobs_the_report_and_the_figures(document: Any) -> None:
     states = {each["name"]: (each["state"], each["reason"]) for each in document["jobs"]}
     assert states == {
         "extract_person": ("succeeded", None),
@@ -59,7 +59,7 @@ def test_the_document(document: Any) -> None:
     assert figures["retry_p50_ms"] > 0
 
 
-def test_a_repaired_job_in_the_document(document: Any) -> None:
+def test_a_run_prints_the_attempts_of_a_repaired_job(document: Any) -> None:
     repaired = document["jobs"][0]
     first, second = repaired["attempts"]
     assert (repaired["best_attempt"], repaired["answer"]) == (2, GOOD)
@@ -75,10 +75,10 @@ def test_a_repaired_job_in_the_document(document: Any) -> None:
     assert [cycle["status"] for cycle in repaired["cycles"]] == ["completed"]
 
 
-def test_the_jobs_can_be_looked_at_afterwards(shell: Shell, document: Any) -> None:
-    listed = json.loads(shell.invoke("jobs", "list", "--state", "escalated", "--json").stdout)
+def test_the_jobs_of_a_run_can_be_listed_and_shown_afterwards(shell: Shell, document: Any) -> None:
+    listed = shell.invoke_json("jobs", "list", "--state", "escalated")
     assert [each["name"] for each in listed["jobs"]] == ["stubborn"]
-    by_name = shell.read("jobs", "show", "extract_person")
+    by_name = shell.run_json("jobs", "show", "extract_person")
     assert by_name == document["jobs"][0]
     story = shell.invoke("jobs", "show", "extract_person", "--diff").stdout
     assert "attempt 1  initial  score 50  schema_invalid $.age" in story
@@ -88,22 +88,22 @@ def test_the_jobs_can_be_looked_at_afterwards(shell: Shell, document: Any) -> No
     assert shell.all_ended()
 
 
-def test_a_job_is_found_by_whatever_it_is_called(shell: Shell, document: Any) -> None:
+def test_a_job_is_found_by_id_prefix_key_or_name(shell: Shell, document: Any) -> None:
     stubborn = document["jobs"][4]["id"]
     for ref in (stubborn, stubborn[:20], "stubborn-1", "stubborn"):
         assert stubborn in shell.invoke("jobs", "show", ref).stdout
-    told = shell.invoke("jobs", "show", "stuborn", code=2).stderr
-    assert "no job 'stuborn'; did you mean 'stubborn'?" in told
+    error = shell.invoke("jobs", "show", "stuborn", code=2).stderr
+    assert "no job 'stuborn'; did you mean 'stubborn'?" in error
 
 
-def test_the_report_of_the_same_ledger(shell: Shell, document: Any) -> None:
+def test_the_report_command_reads_the_ledger_of_a_run(shell: Shell, document: Any) -> None:
     shell.invoke("report", "immediate-loop", "--output", "report.json")
     written = json.loads((shell.folder / "report.json").read_text())
     assert written["causeLabels"] == document["report"]["causeLabels"]
 
 
-def test_a_successful_run_for_people(shell: Shell, document: Any) -> None:
-    """Joins the home of the earlier run; `seen` jobs are told as they are."""
+def test_a_successful_run_prints_a_readable_summary(shell: Shell, document: Any) -> None:
+    """Given the home of the earlier run."""
     shell.write("two.json", {"jobs": [JOBS[0], JOBS[1]]})
     shown = shell.run("run", "two.json", "--show-repair").stdout
     assert "+++ extract_person attempt 2" in shown
@@ -117,7 +117,7 @@ def test_a_successful_run_for_people(shell: Shell, document: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (
             scripted("x", budjet={}),
@@ -135,16 +135,16 @@ def test_a_successful_run_for_people(shell: Shell, document: Any) -> None:
         ),
     ],
 )
-def test_nothing_is_started_for_bad_input(content: dict[str, Any], said: str) -> None:
+def test_bad_input_starts_nothing(content: dict[str, Any], expected: str) -> None:
     with new_shell() as shell:
         shell.write("job.json", content)
-        assert said in shell.invoke("run", "job.json", code=2).stderr
+        assert expected in shell.invoke("run", "job.json", code=2).stderr
         assert [path.name for path in shell.folder.iterdir()] == ["job.json"]
 
 
 @pytest.mark.parametrize("command", [["run"], ["submit"], ["jobs", "lint"]])
-def test_problems_of_every_stage_are_told_at_once(command: list[str]) -> None:
-    """A misspelt field, an unknown profile and an unknown option, each in a job of its own."""
+def test_problems_of_every_stage_are_reported_at_once(command: list[str]) -> None:
+    """Given a misspelt field, an unknown profile and an unknown option in separate jobs."""
     jobs = [
         {**scripted("x"), "budjet": {}},
         {**scripted("x"), "runner": "smal"},
@@ -154,19 +154,19 @@ def test_problems_of_every_stage_are_told_at_once(command: list[str]) -> None:
         shell.write("jobs.yaml", "jobs:\n" + "".join(f"- {json.dumps(each)}\n" for each in jobs))
         shell.write("other.json", {**scripted("x"), "policy": {"max_attempts": 1}})
         shown = shell.invoke(*command, "jobs.yaml", "other.json", code=2)
-        told = (shown.stdout + shown.stderr).replace("error: ", "").replace("mulligan: ", "")
+        printed = (shown.stdout + shown.stderr).replace("error: ", "").replace("mulligan: ", "")
         for line in (
             "jobs.yaml:2: jobs[0].budjet: there is no such field; did you mean 'budget'?",
             "jobs.yaml:3: jobs[1].runner.profile: no profile 'smal'",
             "jobs.yaml:4: jobs[2].verifiers[0].strict: there is no such option",
             "other.json:1: policy.max_attempts: must be 2 or more",
         ):
-            assert line in told
-        assert len([line for line in told.splitlines() if ": " in line]) == 4, told
+            assert line in printed
+        assert len([line for line in printed.splitlines() if ": " in line]) == 4, printed
 
 
 @pytest.mark.real_models("command")
-def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
+def test_ctrl_c_stops_everything_and_the_next_run_continues() -> None:
     with new_shell(MULLIGAN_LEASE="2") as shell:
         copies = shell.folder / "tmp"
         copies.mkdir()
@@ -185,14 +185,14 @@ def test_ctrl_c_stops_everything_and_the_next_run_goes_on() -> None:
         assert shell.all_ended()
         assert list(copies.glob("mulligan-*")) == []
         gate.touch()
-        # The key finds the job again, and it is not run from the start by another id.
+        # The key finds the same job; it is not started again under another id.
         shell.run("run", "slow.json", "--always-zero", timeout=120)
-        listed = json.loads(shell.invoke("jobs", "list", "--json").stdout)
+        listed = shell.invoke_json("jobs", "list")
         assert [each["state"] for each in listed["jobs"]] == ["succeeded"]
 
 
 @pytest.mark.real_models("command")
-def test_a_run_starts_its_redis_again_and_goes_on() -> None:
+def test_a_run_restarts_its_redis_and_continues() -> None:
     with new_shell(MULLIGAN_SUBMIT_PATIENCE="0.5") as shell:
         gate = shell.folder / "gate"
         answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
@@ -211,7 +211,7 @@ def test_a_run_starts_its_redis_again_and_goes_on() -> None:
         assert shell.all_ended()
 
 
-def test_nobody_to_run_the_jobs_is_told(redis_url: str) -> None:
+def test_waiting_without_workers_is_reported(redis_url: str) -> None:
     with new_shell(MULLIGAN_BROKER_URL=redis_url, MULLIGAN_ALLOW_INLINE="true") as shell:
         shell.write("job.json", scripted(GOOD))
         process = shell.start("submit", "job.json", "--wait")
@@ -224,28 +224,28 @@ def test_nobody_to_run_the_jobs_is_told(redis_url: str) -> None:
 
 
 def _running(shell: Shell) -> bool:
-    """Whether a worker has claimed the job."""
-    return bool(_ask(shell, lambda client: client.zcard("mulligan:{p00}:jobs:running")))
+    """Return whether a worker has claimed the job."""
+    return bool(_query_redis(shell, lambda client: client.zcard("mulligan:{p00}:jobs:running")))
 
 
 def _redis_pid(shell: Shell) -> int | None:
-    return _ask(shell, lambda client: int(client.info("server")["process_id"]))
+    return _query_redis(shell, lambda client: int(client.info("server")["process_id"]))
 
 
-def _ask(shell: Shell, question: Callable[[Any], T]) -> T | None:
-    """What the embedded Redis of a shell answers; None if there is none."""
+def _query_redis(shell: Shell, query: Callable[[Any], T]) -> T | None:
+    """Return the result of a query to a shell's embedded Redis, or None if there is none."""
     socket = shell.folder / ".mulligan" / "redis.sock"
     try:
         with redis.Redis(unix_socket_path=str(socket)) as client:
-            return question(client)
+            return query(client)
     except redis.RedisError:
         return None
 
 
-def test_a_timeout_is_told_and_cleans_up() -> None:
+def test_a_timeout_is_reported_and_leaves_nothing_behind() -> None:
     with new_shell() as shell:
         shell.write("slow.json", scripted({"text": GOOD, "delay": 60}))
-        told = shell.run("run", "slow.json", "--timeout", "1", code=1)
-        assert "not finished within 1 s" in told.stderr
-        assert "lost 0 · unfinished 1" in told.stdout
+        result = shell.run("run", "slow.json", "--timeout", "1", code=1)
+        assert "not finished within 1 s" in result.stderr
+        assert "lost 0 · unfinished 1" in result.stdout
         assert shell.all_ended()

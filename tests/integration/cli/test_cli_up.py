@@ -1,4 +1,4 @@
-"""`mulligan up` and those who talk to it: one stack, started once, stopped by the last test."""
+"""`mulligan up` and the commands that use it: one stack, which the last test stops."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from support.waiting import wait_for
 
 
 class Up:
-    """A running `mulligan up` and all it has said."""
+    """A running `mulligan up` and its output."""
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self.process = shell.start("up")
-        Thread(target=self._listen, daemon=True).start()
+        Thread(target=self._read, daemon=True).start()
 
-    def _listen(self) -> None:
+    def _read(self) -> None:
         assert self.process.stdout is not None
-        self.said.extend(iter(self.process.stdout.readline, ""))
+        self.lines.extend(iter(self.process.stdout.readline, ""))
 
     @property
     def text(self) -> str:
-        return "".join(self.said)
+        return "".join(self.lines)
 
-    def hears(self, wanted: str, *, seconds: float = 90) -> None:
-        wait_for(lambda: wanted in self.text, f"{wanted!r} in {self.text!r}", seconds=seconds)
+    def wait_for_output(self, expected: str, *, seconds: float = 90) -> None:
+        wait_for(lambda: expected in self.text, f"{expected!r} in {self.text!r}", seconds=seconds)
 
     def worker(self, name: str) -> psutil.Process:
-        """A child of it, by the name of its pool."""
+        """Return the worker process of this pool."""
         for process in psutil.Process(self.process.pid).children():
             if f"{name}@%h" in process.cmdline():
                 return process
@@ -57,32 +57,32 @@ def up() -> Iterator[Up]:
     }
     with new_shell(**environment) as shell:
         up = Up(shell)
-        up.hears("ready; Ctrl-C stops everything")
+        up.wait_for_output("ready; Ctrl-C stops everything")
         yield up
 
 
-def test_submit_and_wait(up: Up) -> None:
+def test_submit_waits_for_the_jobs(up: Up) -> None:
     up.shell.write("two.json", [scripted(WRONG_TYPE, GOOD), scripted(GOOD, task_type="plain")])
     shown = up.shell.invoke("submit", "two.json", "--wait").stdout
     assert "first try 1/2 → after repair 2/2" in shown
     up.shell.write("bad.json", scripted("no", task_type="stubborn"))
-    told = json.loads(up.shell.invoke("submit", "bad.json", "--wait", "--json", code=1).stdout)
-    assert told["jobs"][0]["reason"] == "repeated_failure"
+    document = up.shell.invoke_json("submit", "bad.json", "--wait", code=1)
+    assert document["jobs"][0]["reason"] == "repeated_failure"
 
 
 def test_submit_prints_ids_and_a_key_is_one_job(up: Up) -> None:
     up.shell.write("key.json", scripted(GOOD, idempotency_key="only-once"))
-    first = json.loads(up.shell.invoke("submit", "key.json", "--json").stdout)["jobs"][0]
-    again = json.loads(up.shell.invoke("submit", "key.json", "--json").stdout)["jobs"][0]
+    first = up.shell.invoke_json("submit", "key.json")["jobs"][0]
+    again = up.shell.invoke_json("submit", "key.json")["jobs"][0]
     assert (first["id"], first["status"]) == (again["id"], "accepted")
     assert again["status"] == "seen"
     up.shell.write("other.json", scripted("other", idempotency_key="only-once"))
-    told = up.shell.invoke("submit", "other.json", code=2).stderr
-    assert "other.json:1: idempotency_key: 'only-once' was used for another job" in told
+    error = up.shell.invoke("submit", "other.json", code=2).stderr
+    assert "other.json:1: idempotency_key: 'only-once' was used for another job" in error
     assert first["id"] in up.shell.invoke("jobs", "show", "only-once").stdout
 
 
-def test_run_uses_the_workers_that_are_there(up: Up) -> None:
+def test_run_uses_the_running_workers(up: Up) -> None:
     up.shell.write("bad.json", scripted("no", task_type="stubborn"))
     before = {process.pid for process in up.shell.processes()}
     up.shell.invoke("run", "bad.json", code=1)
@@ -94,8 +94,8 @@ def test_a_pause_holds_jobs_back(up: Up) -> None:
     up.shell.invoke("queue", "pause", "task_type:held")
     up.shell.write("held.json", scripted(GOOD, task_type="held"))
     up.shell.invoke("submit", "held.json")
-    wait_for(lambda: _state(up.shell, "held") == "waiting", "the job to meet the pause")
-    listed = json.loads(up.shell.invoke("queue", "list", "--json").stdout)
+    wait_for(lambda: _state(up.shell, "held") == "waiting", "the job to be paused")
+    listed = up.shell.invoke_json("queue", "list")
     assert listed["paused"] == ["task_type:held"]
     assert set(listed["queues"]) >= {"repair", "attempt", "verify"}
     up.shell.invoke("queue", "resume", "task_type:held")
@@ -103,10 +103,10 @@ def test_a_pause_holds_jobs_back(up: Up) -> None:
 
 
 def _state(shell: Shell, name: str) -> Any:
-    return json.loads(shell.invoke("jobs", "show", name, "--json").stdout)["state"]
+    return shell.invoke_json("jobs", "show", name)["state"]
 
 
-def test_cancel(up: Up) -> None:
+def test_a_waiting_job_is_cancelled(up: Up) -> None:
     up.shell.invoke("queue", "pause", "task_type:unwanted")
     up.shell.write("unwanted.json", scripted(GOOD, task_type="unwanted"))
     up.shell.invoke("submit", "unwanted.json")
@@ -125,26 +125,26 @@ def test_watch_follows_a_job_to_its_end(up: Up) -> None:
 
 def test_inline_runners_are_refused_where_they_are_not_allowed(up: Up) -> None:
     up.shell.write("job.json", scripted(GOOD))
-    told = up.shell.run("submit", "job.json", code=2, MULLIGAN_ALLOW_INLINE="false").stderr
-    assert "job.json:1: runner.kind: a job may not define its runner here" in told
+    error = up.shell.run("submit", "job.json", code=2, MULLIGAN_ALLOW_INLINE="false").stderr
+    assert "job.json:1: runner.kind: a job may not define its runner here" in error
 
 
 def test_a_second_up_is_refused(up: Up) -> None:
     assert "already up" in up.shell.invoke("up", code=2).stderr
 
 
-def test_doctor_finds_all_in_order(up: Up) -> None:
-    told = json.loads(up.shell.invoke("doctor", "--json").stdout)
-    found = {check["name"]: check["status"] for check in told["checks"]}
+def test_doctor_finds_no_problem(up: Up) -> None:
+    document = up.shell.invoke_json("doctor")
+    found = {check["name"]: check["status"] for check in document["checks"]}
     assert {"ledger", "persistence", "eviction", "sweep", "workers", "queues"} <= found.keys()
     assert set(found.values()) == {"ok"}
 
 
-# -- Flower ---------------------------------------------------------------------------------------
+# -- Flower ----------------------------------------------------------------------------------------
 
 
 def _status(url: str, login: str | None = None) -> int:
-    request = urllib.request.Request(url)  # noqa: S310 - our own
+    request = urllib.request.Request(url)  # noqa: S310 - a URL of this test
     if login is not None:
         pair = base64.b64encode(login.encode()).decode()
         request.add_header("Authorization", f"Basic {pair}")
@@ -178,21 +178,21 @@ def test_the_console_answers_and_shows_the_jobs(up: Up) -> None:
     assert _status(f"{found[1]}/metrics") == 200
 
 
-# -- deaths, and the end --------------------------------------------------------------------------
+# -- restart and shutdown --------------------------------------------------------------------------
 
 
 def test_a_killed_worker_is_restarted(up: Up) -> None:
     killed = up.worker("attempt")
     killed.kill()
-    up.hears("attempt was killed by signal 9; restarting it in")
-    up.hears("attempt restarted")
+    up.wait_for_output("attempt was killed by signal 9; restarting it in")
+    up.wait_for_output("attempt restarted")
     up.shell.write("after.json", scripted(GOOD, task_type="after"))
     up.shell.invoke("submit", "after.json", "--wait", "--timeout", "60")
     assert up.worker("attempt").pid != killed.pid
 
 
 def test_sigterm_stops_everything(up: Up) -> None:
-    """The last test: it ends what the others share."""
+    """The last test: it stops the stack that the others share."""
     up.process.send_signal(signal.SIGTERM)
     try:
         code = up.process.wait(timeout=40)
@@ -200,4 +200,4 @@ def test_sigterm_stops_everything(up: Up) -> None:
         pytest.fail(f"it did not stop: {up.text}")
     assert code == 0
     assert up.shell.all_ended()
-    up.hears("stopped; the jobs are in the ledger", seconds=5)
+    up.wait_for_output("stopped; the jobs are in the ledger", seconds=5)

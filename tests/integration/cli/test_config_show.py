@@ -1,4 +1,4 @@
-"""`mulligan config show`: values, where they come from, and no secrets."""
+"""`mulligan config show`: values, their origin, and no secrets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from support.cli_process import invoke
 
-from mulligan.console.cli.main import create_cli
 from mulligan.workers.settings.live_settings import LIVE
 from mulligan.workers.settings.model import Settings
 
@@ -40,9 +39,7 @@ concurrency = 2
 
 
 def show(*argv: str, code: int = 0) -> str:
-    result = CliRunner().invoke(create_cli(), ["config", "show", *argv])
-    assert result.exit_code == code, result.output
-    return str(result.output)
+    return invoke("config", "show", *argv, code=code).output
 
 
 @pytest.fixture
@@ -56,7 +53,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def test_every_setting_is_shown_with_where_it_comes_from(rows: dict[str, Any]) -> None:
+def test_every_setting_is_shown_with_its_origin(rows: dict[str, Any]) -> None:
     assert rows.keys() == Settings.model_fields.keys()
     expected = {
         "lease": (20, ["mulligan.toml"]),
@@ -69,13 +66,13 @@ def test_every_setting_is_shown_with_where_it_comes_from(rows: dict[str, Any]) -
     assert {name for name, row in rows.items() if row["read_again"]} == set(LIVE)
 
 
-def test_a_table_may_come_from_several_places(rows: dict[str, Any]) -> None:
+def test_a_table_may_have_several_origins(rows: dict[str, Any]) -> None:
     assert rows["quotas"]["from"] == ["MULLIGAN_QUOTAS__OTHER__CONCURRENCY", "mulligan.toml"]
     assert rows["quotas"]["value"]["acme"]["concurrency"] == 2
     assert rows["quotas"]["value"]["other"]["concurrency"] == 3
 
 
-def test_secrets_are_masked_and_nothing_else(rows: dict[str, Any]) -> None:
+def test_only_secrets_are_masked(rows: dict[str, Any]) -> None:
     assert "hunter2" not in json.dumps(rows)
     assert rows["broker_url"]["value"] == "redis://me:***@redis.example:6379/0"
     assert rows["ledger_url"]["value"] == "rediss://:***@redis.example/0"
@@ -88,7 +85,7 @@ def test_secrets_are_masked_and_nothing_else(rows: dict[str, Any]) -> None:
     assert rows["key_prefix"]["value"] == "mulligan"
 
 
-def test_people_read_one_line_per_setting(rows: dict[str, Any]) -> None:
+def test_the_text_has_one_line_per_setting(rows: dict[str, Any]) -> None:
     lines = show().splitlines()
     assert len(lines) == len(rows)
     assert "hunter2" not in "".join(lines)
@@ -96,8 +93,8 @@ def test_people_read_one_line_per_setting(rows: dict[str, Any]) -> None:
     assert line.split() == ["alert_window", "30.0", "(MULLIGAN_ALERT_WINDOW)"]
 
 
-def test_a_broken_file_is_one_line_per_error() -> None:
+def test_a_broken_file_has_one_line_per_error() -> None:
     Path("mulligan.toml").write_text("leas = 3\nalert_window = -1\n")
-    told = show(code=2).splitlines()
-    assert len(told) == 2
-    assert "there is no such setting" in "".join(told)
+    lines = show(code=2).splitlines()
+    assert len(lines) == 2
+    assert "there is no such setting" in "".join(lines)

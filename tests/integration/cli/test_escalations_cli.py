@@ -1,8 +1,7 @@
-"""`mulligan escalations` as a person uses it, with real workers and without any."""
+"""`mulligan escalations` with real workers and without any."""
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -16,7 +15,6 @@ from support.cli_process import Shell, new_shell
 from support.fleet import Fleet, running_fleet
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import Scenario
-from support.settlements import escalates
 from support.waiting import wait_for
 
 from mulligan.tasks.escalations.end_escalations import EndAction, EscalationFilter
@@ -25,14 +23,14 @@ from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings
 
-ALIKE = "v1:a1b2c3"
-ALICE = "Answer with the person as JSON, the age as a number."
+SIGNATURE = "v1:a1b2c3"
+BETTER_PROMPT = "Answer with the person as JSON, the age as a number."
 
 
 @pytest.fixture
 def shell(redis_url: str) -> Iterator[Shell]:
-    with new_shell(MULLIGAN_BROKER_URL=redis_url, NO_COLOR="1") as made:
-        yield made
+    with new_shell(MULLIGAN_BROKER_URL=redis_url, NO_COLOR="1") as shell:
+        yield shell
 
 
 @pytest.fixture
@@ -41,41 +39,32 @@ def scenario(ledger: RedisLedger, settings: Callable[..., Settings]) -> Scenario
 
 
 def escalate(
-    scenario: Scenario, count: int = 1, group_signature: str | None = ALIKE, **fields: Any
+    scenario: Scenario, count: int = 1, group_signature: str | None = SIGNATURE, **fields: Any
 ) -> list[str]:
-    ids = []
-    for _ in range(count):
-        job_id = scenario.submit(**fields)
-        claim = scenario.claim(job_id)
-        scenario.settle(claim, escalates(claim, group_signature=group_signature))
-        ids.append(f"{job_id}:1")
-    return ids
+    fields["group_signature"] = group_signature
+    return [f"{scenario.escalated_job(**fields)}:1" for _ in range(count)]
 
 
 def read(shell: Shell, *argv: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(shell.invoke("escalations", *argv, "--json").stdout)
+    found: dict[str, Any] = shell.invoke_json("escalations", *argv)
     return found
 
 
-def open_of(scenario: Scenario, signature: str = ALIKE) -> int:
+def open_count(scenario: Scenario, signature: str = SIGNATURE) -> int:
     group = scenario.ledger.group(signature)
     return group.open if group else 0
 
 
-def bulk_ids(ledger: RedisLedger) -> list[str]:
-    return ledger.bulk_actions.running()
-
-
-# -- the story, with real workers ------------------------------------------------------------------
+# -- with real workers -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("f")) as made:
-        yield made
+    with running_fleet(tmp_path_factory.mktemp("f")) as fleet:
+        yield fleet
 
 
-def test_forty_jobs_alike_are_queued_again_with_other_words_and_succeed(fleet: Fleet) -> None:
+def test_forty_similar_jobs_are_requeued_with_a_better_prompt_and_succeed(fleet: Fleet) -> None:
     with new_shell(MULLIGAN_BROKER_URL=fleet.server.url, NO_COLOR="1") as shell:
         wrong_twice = scripted(WRONG_TYPE, WRONG_TYPE, GOOD, policy={"max_attempts": 2})
         ids = fleet.submit(*([wrong_twice] * 40))
@@ -89,15 +78,20 @@ def test_forty_jobs_alike_are_queued_again_with_other_words_and_succeed(fleet: F
         assert read(shell, "list")["groups"][0]["open"] == 40
 
         argv = ["requeue", "--signature", signature, "--by", "ann"]
-        argv += ["--prompt-file", shell.write("better.txt", ALICE), "--note", "asked for a number"]
+        argv += [
+            "--prompt-file",
+            shell.write("better.txt", BETTER_PROMPT),
+            "--note",
+            "asked for a number",
+        ]
         refused = shell.invoke("escalations", *argv, code=2)
         assert "No terminal to confirm on. Pass --yes" in refused.stderr
-        told = read(shell, *argv, "--yes")
-        assert (told["done"], told["failed"], told["state"]) == (40, 0, "done")
+        result = read(shell, *argv, "--yes")
+        assert (result["done"], result["failed"], result["state"]) == (40, 0, "done")
 
         views = fleet.wait_until_finished(ids)
         assert {view.state for view in views} == {"succeeded"}
-        assert all(ALICE in (view.attempts[2].plan.prompt or "") for view in views)
+        assert all(BETTER_PROMPT in (view.attempts[2].plan.prompt or "") for view in views)
         detail = read(shell, "show", signature, "--limit", "100")
         assert (detail["group"]["open"], detail["group"]["total"]) == (0, 40)
         ended = {(e["state"], e["ended_by"], e["note"]) for e in detail["escalations"]}
@@ -106,15 +100,11 @@ def test_forty_jobs_alike_are_queued_again_with_other_words_and_succeed(fleet: F
         assert (again["total"], again["done"]) == (0, 0)
 
 
-def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
+def test_a_control_worker_carries_out_a_recorded_bulk_action(fleet: Fleet) -> None:
     scenario = Scenario(fleet.ledger, fleet.services.settings)
-    jobs = [scenario.submit(runner={"kind": "scripted", "answers": ["{}"]}) for _ in range(60)]
-    for job_id in jobs:
-        claim = scenario.claim(job_id)
-        scenario.settle(claim, escalates(claim, group_signature=ALIKE))
+    ids = escalate(scenario, 60)
     bulks = fleet.ledger.bulk_actions
-    action, which = EndAction(how="requeued", by="ann"), EscalationFilter(signature=ALIKE)
-    ids = [f"{job_id}:1" for job_id in jobs]
+    action, which = EndAction(how="requeued", by="ann"), EscalationFilter(signature=SIGNATURE)
     bulk = bulks.create(action, which, ids, per_second=1000)
 
     def over() -> bool:
@@ -122,33 +112,38 @@ def test_a_control_worker_works_off_what_is_on_record(fleet: Fleet) -> None:
         return found is not None and (found.state, found.done) == ("done", 60)
 
     wait_for(over, "the control worker")
+    jobs = [escalation_id.partition(":")[0] for escalation_id in ids]
     assert {view.state for view in fleet.wait_until_finished(jobs)} == {"succeeded"}
 
 
-# -- without any worker ----------------------------------------------------------------------------
+# -- without workers -------------------------------------------------------------------------------
 
 
-def test_with_no_worker_it_does_the_work_itself_and_publishes(
+def test_without_workers_the_command_requeues_and_publishes_by_itself(
     shell: Shell, scenario: Scenario, settings: Callable[..., Settings]
 ) -> None:
     escalate(scenario, 45)
-    said = shell.invoke("escalations", "requeue", "--signature", ALIKE, "--yes", "--by", "ann")
-    assert said.stdout == "45 jobs requeued by ann\n"
-    assert open_of(scenario) == 0
+    result = shell.invoke(
+        "escalations", "requeue", "--signature", SIGNATURE, "--yes", "--by", "ann"
+    )
+    assert result.stdout == "45 jobs requeued by ann\n"
+    assert open_count(scenario) == 0
     assert depths(create_app(settings()), ["attempt"])["attempt"] == 45
     assert "no open escalations match" in shell.invoke(
-        "escalations", "requeue", "--signature", ALIKE, "--yes"
+        "escalations", "requeue", "--signature", SIGNATURE, "--yes"
     ).stdout  # fmt: skip
 
 
-def test_the_list_is_short_and_says_what_to_do_next(shell: Shell, scenario: Scenario) -> None:
+def test_the_list_has_two_lines_per_group_and_the_next_command(
+    shell: Shell, scenario: Scenario
+) -> None:
     assert "no open escalations" in shell.invoke("escalations", "list").stdout
     escalate(scenario, 3)
     escalate(scenario, 1, group_signature=None, task_type="translate")
     lines = shell.invoke("escalations", "list").stdout.splitlines()
     assert [line.rpartition(", ")[0].split() for line in lines[:4:2]] == [
         ["1", "open", "reason:max_attempts", "max_attempts"],
-        ["3", "open", ALIKE, "json_invalid:", "max_attempts"],
+        ["3", "open", SIGNATURE, "json_invalid:", "max_attempts"],
     ]
     assert [line.strip() for line in lines[1:4:2]] == [
         "translate 1 · it went wrong",
@@ -157,80 +152,78 @@ def test_the_list_is_short_and_says_what_to_do_next(shell: Shell, scenario: Scen
     assert lines[4:] == ["for details: `mulligan escalations show SIGNATURE`"]
 
 
-def test_show_tells_who_ended_what_and_which_is_open(shell: Shell, scenario: Scenario) -> None:
+def test_show_lists_who_ended_which_escalations(shell: Shell, scenario: Scenario) -> None:
     ids = escalate(scenario, 2)
     shell.invoke(
         "escalations", "resolve", "--id", ids[0], "--note", "bad key", "--by", "bo", "--yes"
     )
-    text = shell.invoke("escalations", "show", ALIKE).stdout
+    text = shell.invoke("escalations", "show", SIGNATURE).stdout
     assert "1 open of 2" in text
     line = rf"^{ids[0]}  extract  [\d.]+ m?s ago  resolved by bo, [\d.]+ m?s ago: bad key$"
     assert re.search(line, text, re.MULTILINE)
-    assert f"mulligan escalations requeue --signature {ALIKE} --dry-run" in text
+    assert f"mulligan escalations requeue --signature {SIGNATURE} --dry-run" in text
     assert "runbook" in text
-    only = shell.invoke("escalations", "show", ALIKE, "--open").stdout
+    only = shell.invoke("escalations", "show", SIGNATURE, "--open").stdout
     assert ids[0] not in only
 
 
-def test_filters_choose_and_a_dry_run_changes_nothing(shell: Shell, scenario: Scenario) -> None:
+def test_filters_apply_and_a_dry_run_changes_nothing(shell: Shell, scenario: Scenario) -> None:
     escalate(scenario, 25)
     escalate(scenario, 2, task_type="translate")
     text = shell.invoke("escalations", "cancel", "--reason", "max_attempts", "--dry-run").stdout
     assert "and 7 more" in text
     assert "this would cancel 27 jobs; nothing was changed" in text
-    assert open_of(scenario) == 27
+    assert open_count(scenario) == 27
     shell.invoke("escalations", "cancel", "--task-type", "translate", "--yes")
-    assert open_of(scenario) == 25
+    assert open_count(scenario) == 25
     nothing = shell.invoke("escalations", "resolve", "--older-than", "1h", "--dry-run").stdout
     assert "no open escalations match" in nothing
 
 
-def test_what_could_not_be_requeued_is_told_and_can_be_resolved(
+def test_an_expired_job_is_reported_and_can_be_resolved(
     shell: Shell, scenario: Scenario, ledger: RedisLedger
 ) -> None:
     gone, _ = escalate(scenario, 2)
     ledger.calls.run("DEL", f"mulligan:{{p00}}:job:{gone.partition(':')[0]}")
-    told = shell.invoke("escalations", "requeue", "--signature", ALIKE, "--yes", code=1)
-    assert "1 job requeued" in told.stdout
-    assert f"{gone}: the job is no longer kept" in told.stderr
+    result = shell.invoke("escalations", "requeue", "--signature", SIGNATURE, "--yes", code=1)
+    assert "1 job requeued" in result.stdout
+    assert f"{gone}: the job is no longer kept" in result.stderr
     shell.invoke("escalations", "resolve", "--id", gone, "--yes")
-    assert open_of(scenario) == 0
+    assert open_count(scenario) == 0
 
 
-def test_muting_and_lifting_it(shell: Shell, scenario: Scenario) -> None:
+def test_a_group_is_muted_and_unmuted(shell: Shell, scenario: Scenario) -> None:
     escalate(scenario)
-    assert "muted for 2h" in shell.invoke("escalations", "mute", ALIKE, "--for", "2h").stdout
+    assert "muted for 2h" in shell.invoke("escalations", "mute", SIGNATURE, "--for", "2h").stdout
     assert "muted" in shell.invoke("escalations", "list").stdout
-    assert "unmuted" in shell.invoke("escalations", "mute", ALIKE, "--off").stdout
-    group = scenario.ledger.group(ALIKE)
+    assert "unmuted" in shell.invoke("escalations", "mute", SIGNATURE, "--off").stdout
+    group = scenario.ledger.group(SIGNATURE)
     assert group is not None
     assert group.muted_until is None
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "expected"),
     [
         (["requeue", "--yes"], "choose escalations with --signature"),
         (["requeue", "--id", "p00-x:1", "--yes"], "there is no escalation p00-x:1"),
         (["requeue", "--signature", "v1:x", "--older-than", "soon"], "--older-than: 'soon'"),
         (["requeue", "--signature", "v1:x", "--prompt-file", "no.txt"], "--prompt-file: no.txt"),
-        (["show", "v1:nobody"], "v1:nobody: no escalation has this signature"),
-        (["mute", "v1:nobody"], "v1:nobody: no escalation has this signature"),
+        (["show", "v1:unknown"], "v1:unknown: no escalation has this signature"),
+        (["mute", "v1:unknown"], "v1:unknown: no escalation has this signature"),
     ],
 )
-def test_bad_input_is_one_line_that_says_what_to_do(
-    shell: Shell, argv: list[str], said: str
-) -> None:
+def test_bad_input_is_explained_in_one_line(shell: Shell, argv: list[str], expected: str) -> None:
     result = shell.invoke("escalations", *argv, code=2)
-    assert said in result.stderr
+    assert expected in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
 # -- on a terminal ---------------------------------------------------------------------------------
 
 
-def at_a_terminal(shell: Shell, typed: str, *argv: str) -> tuple[int, str]:
-    """Run a command whose user types this; its exit code and what the terminal showed."""
+def run_on_terminal(shell: Shell, typed: str, *argv: str) -> tuple[int, str]:
+    """Run a command, type this and return the exit code and the terminal's output."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "mulligan.console", *argv],
@@ -246,7 +239,7 @@ def at_a_terminal(shell: Shell, typed: str, *argv: str) -> tuple[int, str]:
     while True:
         try:
             chunk = os.read(leader, 4096)
-        except OSError:  # Linux says so when the other end is gone
+        except OSError:  # Linux raises it when the other end is closed
             break
         if not chunk:
             break
@@ -255,29 +248,29 @@ def at_a_terminal(shell: Shell, typed: str, *argv: str) -> tuple[int, str]:
     return process.wait(30), shown.decode()
 
 
-def test_a_person_is_asked_and_may_say_no(shell: Shell, scenario: Scenario) -> None:
+def test_a_terminal_asks_for_confirmation(shell: Shell, scenario: Scenario) -> None:
     escalate(scenario, 30)
-    argv = ("escalations", "requeue", "--signature", ALIKE)
-    code, shown = at_a_terminal(shell, "n\n", *argv)
+    argv = ("escalations", "requeue", "--signature", SIGNATURE)
+    code, shown = run_on_terminal(shell, "n\n", *argv)
     assert "requeue 30 jobs? [y/N]" in shown
     assert "and 10 more" in shown
     assert "nothing was changed" in shown
-    assert (code, open_of(scenario)) == (1, 30)
-    code, shown = at_a_terminal(shell, "y\n", *argv)
+    assert (code, open_count(scenario)) == (1, 30)
+    code, shown = run_on_terminal(shell, "y\n", *argv)
     assert "30 jobs requeued by" in shown
-    assert (code, open_of(scenario)) == (0, 0)
+    assert (code, open_count(scenario)) == (0, 0)
 
 
-def test_ctrl_c_stops_it_and_says_how_far_it_came(
+def test_ctrl_c_stops_it_and_reports_the_progress(
     shell: Shell, scenario: Scenario, ledger: RedisLedger
 ) -> None:
     escalate(scenario, 5)
-    argv = ("escalations", "resolve", "--signature", ALIKE, "--per-second", "0.1", "--yes")
+    argv = ("escalations", "resolve", "--signature", SIGNATURE, "--per-second", "0.1", "--yes")
     process = shell.start(*argv)
-    wait_for(lambda: open_of(scenario) == 4, "the first one")
-    assert len(bulk_ids(ledger)) == 1
+    wait_for(lambda: open_count(scenario) == 4, "the first one")
+    assert len(ledger.bulk_actions.running()) == 1
     process.send_signal(2)
-    _, told = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "stopped: 1 of 5 resolved; the others are unchanged" in told
-    assert bulk_ids(ledger) == []
+    assert "stopped: 1 of 5 resolved; the others are unchanged" in error
+    assert ledger.bulk_actions.running() == []

@@ -1,4 +1,4 @@
-"""`mulligan report …`: the same figures as text, JSON, Markdown and a page by itself."""
+"""`mulligan report …`: the same figures as text, JSON, Markdown and a self-contained page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cli_process import invoke
 from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import SettingsMaker
-from typer.testing import CliRunner
 
-from mulligan.console.cli.main import create_cli
 from mulligan.console.http.context import open_context
 from mulligan.console.reports.html_report import as_html
 from mulligan.console.reports.report_view import (
@@ -34,12 +33,12 @@ REPORTS = {
     "failures": "failures",
     "cost": "lines",
 }
-FULL = "Zusammenfassung | <script>alert(1)</script>"
+SPECIAL = "Zusammenfassung | <script>alert(1)</script>"
 
 
 @pytest.fixture
 def ran(settings: SettingsMaker, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repaired job and an escalated one; nobody has folded."""
+    """A repaired job and an escalated one, whose events are not folded yet."""
     run_jobs(
         open_context(settings(allow_inline=True)),
         scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme"}),
@@ -48,14 +47,12 @@ def ran(settings: SettingsMaker, redis_url: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
 
 
-def told(*argv: str, code: int = 0) -> str:
-    result = CliRunner().invoke(create_cli(), ["report", *argv])
-    assert result.exit_code == code, result.output
-    return result.output
+def report(*argv: str, code: int = 0) -> str:
+    return invoke("report", *argv, code=code).output
 
 
 class Tags(HTMLParser):
-    """Every tag of a page, and whatever it would load."""
+    """Every tag of a page and every resource it would load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,19 +72,19 @@ def page_of(text: str) -> Tags:
 
 
 @pytest.mark.parametrize(("name", "field"), REPORTS.items())
-def test_a_report_in_every_form(ran: None, tmp_path: Path, name: str, field: str) -> None:
-    document: dict[str, Any] = json.loads(told(name, "--json"))
+def test_a_report_has_every_format(ran: None, tmp_path: Path, name: str, field: str) -> None:
+    document: dict[str, Any] = json.loads(report(name, "--json"))
     assert field in document
-    assert told(name, "--markdown").startswith("# ")
-    assert ": " in told(name)
-    wrote = told(name, "--html", "r.html", "--output", "new/r.json")
+    assert report(name, "--markdown").startswith("# ")
+    assert ": " in report(name)
+    wrote = report(name, "--html", "r.html", "--output", "new/r.json")
     assert "wrote r.html" in wrote
     saved = json.loads(Path("new/r.json").read_text())
     changing = {"generatedAt", "generated_at"}
     assert {k: v for k, v in saved.items() if k not in changing} == {
         k: v for k, v in document.items() if k not in changing
     }
-    told(name, "--markdown", "--output", "r.md")
+    report(name, "--markdown", "--output", "r.md")
     assert Path("r.md").read_text().startswith("# ")
     page = page_of(Path("r.html").read_text())
     assert page.loads == []
@@ -95,12 +92,12 @@ def test_a_report_in_every_form(ran: None, tmp_path: Path, name: str, field: str
     assert sorted(path.name for path in Path().iterdir() if path.is_file()) == ["r.html", "r.md"]
 
 
-def test_the_commands_add_up_what_nobody_has_folded(ran: None) -> None:
-    document = json.loads(told("failures", "--window", "1h", "--json"))
+def test_the_commands_fold_new_events_first(ran: None) -> None:
+    document = json.loads(report("failures", "--window", "1h", "--json"))
     assert {row["kind"] for row in document["failures"]} == {"schema_invalid", "json_invalid"}
-    cost = json.loads(told("cost", "--by", "task_type", "--json"))
+    cost = json.loads(report("cost", "--by", "task_type", "--json"))
     assert {line["of"]["task_type"] for line in cost["lines"]} == {"extract_person", "other"}
-    own = json.loads(told("cost", "--by", "tenant", "--tenant", "acme", "--json"))
+    own = json.loads(report("cost", "--by", "tenant", "--tenant", "acme", "--json"))
     assert own["total"]["attempts"] == 2
 
 
@@ -118,7 +115,7 @@ PRICES = json.dumps({"scripted": {"prompt": 1, "completion": 1}})
          {"text": GOOD, "usage": {"total_tokens": 5}}, "unknown: no price", "0.00"),
     ],
 )  # fmt: skip
-def test_money_that_is_missing_says_why(
+def test_unknown_costs_say_why(
     settings: SettingsMaker,
     redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -130,13 +127,13 @@ def test_money_that_is_missing_says_why(
     run_jobs(open_context(settings(allow_inline=True)), scripted(answer))
     monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
     monkeypatch.setenv("MULLIGAN_PRICES", prices)
-    text = told("cost", "--by", "runner", "--markdown")
+    text = report("cost", "--by", "runner", "--markdown")
     (row,) = [line for line in text.splitlines() if line.startswith("| scripted")]
     assert [cell.strip() for cell in row.split("|")][7:9] == [money, repairs]
 
 
-def test_a_page_of_failures_has_plots(ran: None) -> None:
-    told("failures", "--html", "r.html")
+def test_the_page_of_failures_has_charts(ran: None) -> None:
+    report("failures", "--html", "r.html")
     page = page_of(Path("r.html").read_text())
     assert page.tags.count("svg") >= 2
     assert "rect" in page.tags
@@ -144,7 +141,7 @@ def test_a_page_of_failures_has_plots(ran: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "expected"),
     [
         (["cost", "--by", "colour"], "group by task_type"),
         (["cost", "--window", "ever"], "is not a duration"),
@@ -152,30 +149,32 @@ def test_a_page_of_failures_has_plots(ran: None) -> None:
         (["budget", "--limit", "9"], "10"),
     ],
 )
-def test_bad_input_is_one_line(ran: None, argv: list[str], said: str) -> None:
-    assert said in told(*argv, code=2)
+def test_bad_input_is_refused_with_the_reason(ran: None, argv: list[str], expected: str) -> None:
+    assert expected in report(*argv, code=2)
 
 
-# -- whatever a job is called ----------------------------------------------------------------------
+# -- special characters ----------------------------------------------------------------------------
 
 VIEW = ReportView(
-    title=FULL,
-    about=FULL,
-    facts=((FULL, FULL),),
+    title=SPECIAL,
+    about=SPECIAL,
+    facts=((SPECIAL, SPECIAL),),
     tables=(
-        ReportTable(title=FULL, columns=(FULL, "n"), rows=((FULL, "1"),)),
+        ReportTable(title=SPECIAL, columns=(SPECIAL, "n"), rows=((SPECIAL, "1"),)),
         ReportTable(title="nothing", columns=("a",), rows=(), empty="no rows"),
     ),
     charts=(
-        BarChart(title=FULL, bars=((FULL, 1.0), ("x" * 100, 0.5))),
+        BarChart(title=SPECIAL, bars=((SPECIAL, 1.0), ("x" * 100, 0.5))),
         ColumnChart(
-            title=FULL, names=(FULL, "b"), columns=tuple((FULL, (n, 1.0)) for n in range(9))
+            title=SPECIAL,
+            names=(SPECIAL, "b"),
+            columns=tuple((SPECIAL, (n, 1.0)) for n in range(9)),
         ),
         ColumnChart(title="empty", names=("a",), columns=()),
         ChangeChart(
-            title=FULL,
+            title=SPECIAL,
             changes=(
-                Change(name=FULL, value=0.2, kept=True, note=FULL),
+                Change(name=SPECIAL, value=0.2, kept=True, note=SPECIAL),
                 Change(name="worse", value=-0.1, kept=False),
             ),
         ),
@@ -183,7 +182,7 @@ VIEW = ReportView(
 )
 
 
-def test_the_text_of_a_job_is_text_on_the_page() -> None:
+def test_special_characters_are_escaped_on_the_page() -> None:
     text = as_html(VIEW)
     page = page_of(text)
     assert "script" not in page.tags
@@ -192,7 +191,7 @@ def test_the_text_of_a_job_is_text_on_the_page() -> None:
     assert "prefers-color-scheme: dark" in text
 
 
-def test_the_text_of_a_job_is_one_cell_in_markdown() -> None:
+def test_special_characters_stay_in_one_markdown_cell() -> None:
     text = as_markdown(VIEW)
     assert "<script>" not in text.replace("\\<", "")
     for line in text.splitlines():
@@ -202,7 +201,7 @@ def test_the_text_of_a_job_is_one_cell_in_markdown() -> None:
     assert "no rows" in as_text(VIEW)
 
 
-def test_a_terminal_shows_changes_as_bars_from_the_middle() -> None:
+def test_a_terminal_shows_changes_as_bars_around_zero() -> None:
     better, worse = as_text(VIEW).splitlines()[-2:]
     assert f"{'│':>21}{'█' * 20} +0.200" in better
     assert f"{'▒' * 10}│{'':20} −0.100" in worse

@@ -106,7 +106,7 @@ def test_kept_rejected_reviewed_and_rolled_back(shell: Shell) -> None:
     assert "rejected_by_gate (regression)" in approved.output
     assert text(shell) == "good"
 
-    history = json.loads(shell.invoke("edits", "history", "--session", "story", "--json").stdout)
+    history = shell.invoke_json("edits", "history", "--session", "story")
     assert [delta["edit_id"] for delta in history["deltas"]] == ["k3", "k2", "k1"]
     assert "story/k1" in shell.invoke("edits", "report", "--session", "story").output
     shell.invoke("edits", "report", "--html", "report.html", "--cluster", "main")
@@ -431,7 +431,7 @@ def test_the_job_that_wrote_a_plan_is_asked_again(shell: Shell) -> None:
     redis = EmbeddedRedis(shell.folder / ".mulligan")
     shell.environment = {"MULLIGAN_BROKER_URL": redis.url, "MULLIGAN_ALLOW_INLINE": "true"}
     try:
-        (sent,) = json.loads(shell.invoke("submit", "author.json", "--json").stdout)["jobs"]
+        (sent,) = shell.invoke_json("submit", "author.json")["jobs"]
         name = plan(shell, "written", edit("w1", "bad"), author=sent["id"])
         told = run(shell, name, code=1).output
         assert f"job {sent['id']} wrote the plan: job " in told

@@ -1,4 +1,4 @@
-"""The door of the console: tokens, roles, sessions, foreign pages, caps; against a real Redis."""
+"""Access to the console: tokens, roles, sessions, other sites, caps. On a real Redis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import redis
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
-from support.console_server import client_of, new_token
+from support.console_server import client_of, error_of, new_token
 from support.jobs import GOOD, scripted
 from support.ledger_scenario import SettingsMaker
 from support.waiting import wait_for
@@ -33,30 +33,30 @@ def context(settings: SettingsMaker) -> ConsoleContext:
     return open_context(settings(allow_inline=True))
 
 
-def code(answer: Any) -> tuple[int, str]:
-    return answer.status_code, answer.json()["error"]["code"]
-
-
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-def test_at_rest_there_is_only_a_hash(context: ConsoleContext, redis_client: redis.Redis) -> None:
+def test_only_the_hash_of_a_token_is_stored(
+    context: ConsoleContext, redis_client: redis.Redis
+) -> None:
     token, text = context.tokens.create(role="ops", name="night shift", lifetime=60)
     secret = text.rpartition(f"{token.id}_")[2]
-    kept: Any = redis_client.hgetall("mulligan:{fleet}:tokens")
-    assert secret not in str(kept)
-    fields = json.loads(kept[token.id])
+    stored: Any = redis_client.hgetall("mulligan:{fleet}:tokens")
+    assert secret not in str(stored)
+    fields = json.loads(stored[token.id])
     assert fields["role"] == "ops"
     assert fields["expires_at"] == pytest.approx(fields["created_at"] + 60)
 
 
-def test_good_bad_revoked_and_expired_tokens(context: ConsoleContext) -> None:
+def test_only_a_valid_token_is_accepted(context: ConsoleContext) -> None:
     text = new_token(context, role="ops")
     assert client_of(context, text).get("/api/pauses").status_code == 200
     for wrong in (text[:-1], text + "x", "mul_0_", "nonsense", ""):
-        answer = client_of(context).get("/api/pauses", headers={"Authorization": f"Bearer {wrong}"})
-        assert code(answer) == (401, "unauthorized")
-        assert answer.headers["www-authenticate"].startswith("Bearer")
+        response = client_of(context).get(
+            "/api/pauses", headers={"Authorization": f"Bearer {wrong}"}
+        )
+        assert error_of(response) == (401, "unauthorized")
+        assert response.headers["www-authenticate"].startswith("Bearer")
     context.tokens.revoke(text.split("_")[1])
     new_token(context, role="admin")
     assert client_of(context, text).get("/api/pauses").status_code == 401
@@ -72,17 +72,18 @@ def test_another_process_notices_a_revocation(
     context: ConsoleContext, settings: SettingsMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_store, "_FRESH", 0.05)
-    elsewhere = open_context(settings())
-    text = new_token(elsewhere, role="admin")
+    other_process = open_context(settings())
+    text = new_token(other_process, role="admin")
     client = client_of(context, text)
     wait_for(lambda: client.get("/api/pauses").status_code == 200, "the token to be known")
-    elsewhere.tokens.revoke(text.split("_")[1])
-    new_token(elsewhere, role="admin")
+    other_process.tokens.revoke(text.split("_")[1])
+    new_token(other_process, role="admin")
     wait_for(lambda: client.get("/api/pauses").status_code == 401, "the revocation to be noticed")
 
 
-def test_whoever_was_let_in_may_be_shown_out(context: ConsoleContext) -> None:
-    """Given a session at another name of this host, then the last token's end is its end."""
+def test_revoking_the_last_token_ends_its_session_under_another_host_name(
+    context: ConsoleContext,
+) -> None:
     token, _ = context.tokens.create(role="ops")
     cookie = f"{COOKIE}={context.tokens.open_session(token)}".encode()
     headers = [(b"host", b"ops.example"), (b"cookie", cookie)]
@@ -110,7 +111,9 @@ def test_whoever_was_let_in_may_be_shown_out(context: ConsoleContext) -> None:
         ("admin", "GET", "/api/queues", 200),
     ],
 )
-def test_roles(context: ConsoleContext, role: Any, method: str, path: str, status: int) -> None:
+def test_a_role_allows_its_requests_only(
+    context: ConsoleContext, role: Any, method: str, path: str, status: int
+) -> None:
     client = client_of(context, new_token(context, role=role))
     body = scripted(GOOD) if method == "POST" else None
     assert client.request(method, path, json=body).status_code == status
@@ -119,21 +122,23 @@ def test_roles(context: ConsoleContext, role: Any, method: str, path: str, statu
 # -- without a token -------------------------------------------------------------------------------
 
 
-def test_whoever_sits_at_the_host_is_let_in_until_there_is_a_token(context: ConsoleContext) -> None:
+def test_loopback_needs_no_token_until_one_exists(context: ConsoleContext) -> None:
     client = client_of(context)
     assert client.get("/api/pauses").status_code == 200
     for name in ("X-Forwarded-For", "X-Forwarded-Proto", "Forwarded", "Via", "X-Real-IP"):
         assert client.get("/api/pauses", headers={name: "1.1 proxy"}).status_code == 401, name
     rebound = client.get("/api/pauses", headers={"Host": "evil.example:8700"})
-    assert code(rebound) == (403, "wrong_host")
+    assert error_of(rebound) == (403, "wrong_host")
     context.tokens.create(role="producer", lifetime=0)
-    assert client.get("/api/pauses").status_code == 401, "an expired token is a token, too"
+    assert client.get("/api/pauses").status_code == 401, "an expired token counts"
 
 
-def test_others_are_not_let_in(context: ConsoleContext, settings: SettingsMaker) -> None:
+def test_remote_callers_and_public_consoles_need_a_token(
+    context: ConsoleContext, settings: SettingsMaker
+) -> None:
     app = client_of(context).app
-    far = TestClient(app, base_url="http://localhost", client=("192.0.2.1", 1))
-    assert far.get("/api/pauses").status_code == 401
+    remote = TestClient(app, base_url="http://localhost", client=("192.0.2.1", 1))
+    assert remote.get("/api/pauses").status_code == 401
     public = open_context(settings(console_host="0.0.0.0"))  # noqa: S104
     assert client_of(public).get("/api/pauses").status_code == 401
 
@@ -142,8 +147,8 @@ def test_probes_need_no_token(context: ConsoleContext, redis_client: redis.Redis
     new_token(context, role="admin")
     client = client_of(context)
     assert client.get("/healthz").json() == {"ok": True}
-    asleep = client.get("/readyz")
-    assert (asleep.status_code, asleep.json()) == (503, {"ok": False, "why": "sweep"})
+    unswept = client.get("/readyz")
+    assert (unswept.status_code, unswept.json()) == (503, {"ok": False, "why": "sweep"})
     context.ledger.sweep(empty_queues=[])
     assert client.get("/readyz").json() == {"ok": True, "why": None}
     redis_client.set("mulligan:{p00}:swept_at", "1000")
@@ -158,12 +163,12 @@ def browser(context: ConsoleContext) -> TestClient:
     """A client that has signed in."""
     text = new_token(context, role="admin", name="alice")
     client = client_of(context)
-    answer = client.post("/login", data={"token": text, "next": "/jobs"})
-    assert (answer.status_code, answer.headers["location"]) == (303, "/jobs")
-    kept = answer.headers["set-cookie"].lower()
-    assert "httponly" in kept
-    assert "samesite=strict" in kept
-    assert text not in kept
+    response = client.post("/login", data={"token": text, "next": "/jobs"})
+    assert (response.status_code, response.headers["location"]) == (303, "/jobs")
+    cookie = response.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert text not in cookie
     return client
 
 
@@ -173,11 +178,11 @@ def _csrf(client: TestClient) -> str:
     return csrf_token(Request({"type": "http", "headers": headers}))
 
 
-def test_a_session_reads_freely_and_changes_with_its_csrf_token(browser: TestClient) -> None:
+def test_a_session_needs_its_csrf_token_to_change_something(browser: TestClient) -> None:
     assert browser.get("/api/pauses").status_code == 200
     change = "/api/pauses/queue:attempt"
-    assert code(browser.put(change)) == (403, "csrf")
-    assert code(browser.put(change, headers={"X-CSRF-Token": "0" * 64})) == (403, "csrf")
+    assert error_of(browser.put(change)) == (403, "csrf")
+    assert error_of(browser.put(change, headers={"X-CSRF-Token": "0" * 64})) == (403, "csrf")
     assert browser.put(change, headers={"X-CSRF-Token": _csrf(browser)}).status_code == 200
 
 
@@ -195,7 +200,7 @@ def test_a_session_ends_with_its_token(browser: TestClient, context: ConsoleCont
 
 
 @pytest.mark.parametrize(
-    ("asked", "login"),
+    ("path", "login"),
     [
         ("/", "/login"),
         ("/jobs", "/login?next=%2Fjobs"),
@@ -203,26 +208,26 @@ def test_a_session_ends_with_its_token(browser: TestClient, context: ConsoleCont
         ("/failures/v1:0f", "/login?next=%2Ffailures%2Fv1%3A0f"),
     ],
 )  # fmt: skip
-def test_signing_in_leads_back_to_what_was_asked_for(
-    context: ConsoleContext, asked: str, login: str
+def test_signing_in_redirects_to_the_requested_page(
+    context: ConsoleContext, path: str, login: str
 ) -> None:
     text = new_token(context, role="ops")
-    answer = client_of(context).get(asked, headers={"Accept": "text/html"})
-    assert (answer.status_code, answer.headers["location"]) == (303, login)
-    wanted = parse_qs(urlsplit(login).query).get("next", ["/"])[0]
-    signed_in = client_of(context).post("/login", data={"token": text, "next": wanted})
-    assert signed_in.headers["location"] == asked
+    response = client_of(context).get(path, headers={"Accept": "text/html"})
+    assert (response.status_code, response.headers["location"]) == (303, login)
+    target = parse_qs(urlsplit(login).query).get("next", ["/"])[0]
+    signed_in = client_of(context).post("/login", data={"token": text, "next": target})
+    assert signed_in.headers["location"] == path
 
 
 @pytest.mark.parametrize(
     "path",
     ["//evil.example", "/\\evil.example", "https://evil.example", "evil", "/a\r\nb", "/é", ""],
 )
-def test_signing_in_leads_nowhere_else(path: str) -> None:
+def test_signing_in_never_redirects_to_another_site(path: str) -> None:
     assert inside(path) == "/"
 
 
-def test_a_path_that_looks_like_another_site_is_not_kept() -> None:
+def test_a_path_that_looks_like_another_site_is_not_redirected_to() -> None:
     scope = {"type": "http", "method": "GET", "path": "//evil.example/x", "query_string": b"",
              "headers": [(b"host", b"localhost")], "scheme": "http"}  # fmt: skip
     assert login_for(Request(scope)) == "/login"
@@ -232,15 +237,15 @@ def test_a_path_that_looks_like_another_site_is_not_kept() -> None:
 def test_a_wrong_token_opens_no_session(context: ConsoleContext) -> None:
     new_token(context, role="ops")
     for body in ("token=mul_x_y", "", "\xff", '{"token": 1}'):
-        answer = client_of(context).post("/login", content=body)
-        assert code(answer) == (403, "unknown_token")
-        assert "set-cookie" not in answer.headers
+        response = client_of(context).post("/login", content=body)
+        assert error_of(response) == (403, "unknown_token")
+        assert "set-cookie" not in response.headers
 
 
 @pytest.mark.parametrize(
     ("console_url", "secure"), [(None, False), ("http://ops", False), ("https://ops.example", True)]
 )
-def test_a_session_behind_tls_is_sent_over_tls_alone(
+def test_the_session_cookie_is_secure_when_the_console_url_is_https(
     settings: SettingsMaker, console_url: str | None, secure: bool
 ) -> None:
     context = open_context(settings(console_url=console_url))
@@ -250,7 +255,7 @@ def test_a_session_behind_tls_is_sent_over_tls_alone(
     assert ("secure" in opened.headers["set-cookie"].lower()) is secure
 
 
-def test_a_page_behind_a_proxy_that_changes_the_host_may_act(settings: SettingsMaker) -> None:
+def test_a_page_works_behind_a_proxy_that_changes_the_host(settings: SettingsMaker) -> None:
     context = open_context(settings(console_url="https://ops.example"))
     client = client_of(context)
     proxied = {"Sec-Fetch-Site": "same-origin", "Origin": "https://ops.example"}
@@ -258,59 +263,57 @@ def test_a_page_behind_a_proxy_that_changes_the_host_may_act(settings: SettingsM
     opened = client.post("/login", data=body, headers=proxied)
     assert opened.status_code == 303
     session = opened.cookies[COOKIE]
-    named = {**proxied, "Cookie": f"{COOKIE}={session}"}
-    page = client.get("/operations", headers=named).text
+    with_session = {**proxied, "Cookie": f"{COOKIE}={session}"}
+    page = client.get("/operations", headers=with_session).text
     found = re.search(r'name="csrf-token" content="(\w+)"', page)
     assert found
-    change = client.put("/api/pauses/queue:attempt", headers={**named, "X-CSRF-Token": found[1]})
+    change = client.put(
+        "/api/pauses/queue:attempt", headers={**with_session, "X-CSRF-Token": found[1]}
+    )
     assert change.status_code == 200, change.text
 
 
-def test_a_browser_at_the_host_needs_the_pages_token_too(context: ConsoleContext) -> None:
+def test_a_browser_on_loopback_needs_a_csrf_token(context: ConsoleContext) -> None:
     client = client_of(context)
     ours = {"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}
     change = "/api/pauses/queue:attempt"
     assert client.put(change).status_code == 200, "curl"
-    assert code(client.put(change, headers=ours)) == (403, "csrf")
+    assert error_of(client.put(change, headers=ours)) == (403, "csrf")
     good = {**ours, "X-CSRF-Token": _csrf(client)}
     assert client.put(change, headers=good).status_code == 200
     foreign = {**good, "Origin": "http://evil.example"}
-    assert code(client.put(change, headers=foreign)) == (403, "cross_site")
+    assert error_of(client.put(change, headers=foreign)) == (403, "cross_site")
 
 
 # -- caps ------------------------------------------------------------------------------------------
 
 
-def test_a_body_is_cut_off_where_it_is_too_large(settings: SettingsMaker) -> None:
+def test_a_body_over_the_cap_is_refused(settings: SettingsMaker) -> None:
     context = open_context(settings(request_cap=1000))
     client = client_of(context)
-    assert code(client.post("/api/jobs", content=b"x" * 1001)) == (413, "too_large")
-    taken = []
+    assert error_of(client.post("/api/jobs", content=b"x" * 1001)) == (413, "too_large")
 
-    def unannounced() -> Iterator[bytes]:
+    def chunks() -> Iterator[bytes]:
         for _ in range(1000):
-            taken.append(1)
             yield b" " * 100
 
-    assert code(client.post("/api/jobs", content=unannounced())) == (413, "too_large")
+    assert error_of(client.post("/api/jobs", content=chunks())) == (413, "too_large")
 
 
-def test_too_many_requests(settings: SettingsMaker) -> None:
+def test_requests_are_limited_per_token_and_guesses_per_address(settings: SettingsMaker) -> None:
     context = open_context(settings(rate_limit=3))
     text, other = new_token(context, role="ops"), new_token(context, role="ops")
     client = client_of(context, text)
     assert [client.get("/api/pauses").status_code for _ in range(3)] == [200] * 3
     refused = client.get("/api/pauses")
-    assert code(refused) == (429, "rate_limited")
+    assert error_of(refused) == (429, "rate_limited")
     assert int(refused.headers["retry-after"]) >= 1
-    assert client_of(context, other).get("/api/pauses").status_code == 200, (
-        "another token is another one"
-    )
+    assert client_of(context, other).get("/api/pauses").status_code == 200, "the limit is per token"
     guesses = [client_of(context, f"mul_{n}_x").get("/api/pauses").status_code for n in range(4)]
     assert guesses == [401, 401, 401, 429], "guesses count for the address"
 
 
-def test_an_answer_waits_for_no_acknowledgement() -> None:
+def test_connections_disable_nagle_s_algorithm() -> None:
     with (
         listen("127.0.0.1", 0) as server,
         socket.create_connection(server.getsockname()),
@@ -319,11 +322,11 @@ def test_an_answer_waits_for_no_acknowledgement() -> None:
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-# -- every answer ----------------------------------------------------------------------------------
+# -- every response --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/api/jobs", "/nope", "/openapi.json"])
-def test_headers_of_every_answer(context: ConsoleContext, path: str) -> None:
+def test_every_response_has_security_headers(context: ConsoleContext, path: str) -> None:
     headers = client_of(context).get(path).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "same-origin"
@@ -331,7 +334,7 @@ def test_headers_of_every_answer(context: ConsoleContext, path: str) -> None:
     assert headers["cache-control"] == "no-store"
 
 
-def test_a_page_has_a_strict_policy(context: ConsoleContext) -> None:
+def test_a_page_has_a_strict_content_security_policy(context: ConsoleContext) -> None:
     client = client_of(context)
     app: Any = client.app
     app.add_api_route("/a-page", lambda: HTMLResponse("<p>"), include_in_schema=False)
@@ -339,7 +342,7 @@ def test_a_page_has_a_strict_policy(context: ConsoleContext) -> None:
     assert "unsafe" not in CSP
 
 
-def test_a_bug_is_told_by_its_id_alone(
+def test_an_internal_error_shows_only_its_id(
     context: ConsoleContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = client_of(context, raise_server_exceptions=False)
@@ -350,10 +353,10 @@ def test_a_bug_is_told_by_its_id_alone(
 
     app.add_api_route("/broken", broken, include_in_schema=False)
     with caplog.at_level(logging.ERROR):
-        answer = client.get("/broken")
-    assert code(answer) == (500, "internal")
-    assert "42" not in answer.text
-    found = re.search(r"as ([0-9a-f]{12})$", answer.json()["error"]["message"])
+        response = client.get("/broken")
+    assert error_of(response) == (500, "internal")
+    assert "42" not in response.text
+    found = re.search(r"as ([0-9a-f]{12})$", response.json()["error"]["message"])
     assert found
     assert found[1] in caplog.text
     assert "ZeroDivisionError" in caplog.text

@@ -1,4 +1,4 @@
-"""Edits over HTTP: a plan goes in, a worker does it, people decide, and it can be taken back."""
+"""Edits over HTTP: submitting a plan, reviewing its edits and rolling them back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 from starlette.testclient import TestClient
-from support.console_server import client_of, new_token
+from support.console_server import client_of, get_json, new_token, post_json
 from support.file_trees import snapshot
 
 from mulligan.console.http.context import ConsoleContext, open_context
@@ -52,29 +52,12 @@ def api(context: ConsoleContext) -> TestClient:
 
 
 def submit(api: TestClient, status: int = 202, **body: Any) -> Body:
-    given = {"plan": plan(), "suite": suite(), "workspace": "shop", **body}
-    answer = api.post("/api/edits", json=given)
-    assert answer.status_code == status, answer.text
-    found: Body = answer.json()
-    return found
-
-
-def post(api: TestClient, path: str, status: int, body: Body | None = None) -> Body:
-    answer = api.post(path, json=body)
-    assert answer.status_code == status, answer.text
-    found: Body = answer.json()
-    return found
-
-
-def get(api: TestClient, path: str, **params: Any) -> Body:
-    answer = api.get(path, params=params)
-    assert answer.status_code == 200, answer.text
-    found: Body = answer.json()
-    return found
+    defaults = {"plan": plan(), "suite": suite(), "workspace": "shop"}
+    return post_json(api, "/api/edits", status, **{**defaults, **body})
 
 
 def work(context: ConsoleContext, session: str) -> None:
-    """What an edit worker does, until nothing is left that needs no person."""
+    """Do what an edit worker does, until only reviews are left."""
     engine = edit_engine(context)
     while engine.work(session).phase != "done":
         pass
@@ -87,35 +70,35 @@ def states(found: Body) -> dict[str, str]:
     }
 
 
-def some(*ids: str) -> Body:
-    """A plan with these edits."""
+def plan_of(*ids: str) -> Body:
+    """Return the example plan with only these edits."""
     return {"edits": [each for each in plan()["edits"] if each["id"] in ids]}
 
 
-def only_approval(edit: str = "m5", **more: Any) -> Body:
-    """A plan with one edit that waits for a person."""
-    return {**some(edit), **more}
+def review_plan(edit: str = "m5", **more: Any) -> Body:
+    """Return a plan with one edit, by default one that needs a review."""
+    return {**plan_of(edit), **more}
 
 
-# -- the story -------------------------------------------------------------------------------------
+# -- a whole session -------------------------------------------------------------------------------
 
 
-def test_a_plan_is_worked_on_reviewed_and_taken_back(
+def test_a_plan_is_applied_reviewed_and_rolled_back(
     context: ConsoleContext, api: TestClient, tree: Path
 ) -> None:
     untouched = snapshot(tree)
-    answer = api.post(
+    response = api.post(
         "/api/edits", json={"plan": plan(), "suite": suite(), "workspace": "shop", "mode": "tiered"}
     )
-    assert answer.status_code == 202
-    session = answer.json()["session"]
-    assert answer.headers["Location"] == f"/api/edits/{session}"
-    # Nothing is applied by handing it in: that is the edit worker's.
-    assert (answer.json()["phase"], answer.json()["workspace"]) == ("ready", "shop")
+    assert response.status_code == 202
+    session = response.json()["session"]
+    assert response.headers["Location"] == f"/api/edits/{session}"
+    # Submitting applies nothing: the edit worker does.
+    assert (response.json()["phase"], response.json()["workspace"]) == ("ready", "shop")
     assert snapshot(tree) == untouched
     work(context, session)
 
-    found = get(api, f"/api/edits/{session}")
+    found = get_json(api, f"/api/edits/{session}")
     assert states(found) == {
         "m1": "applied kept",
         "m2": "rejected_by_gate regression",
@@ -131,80 +114,80 @@ def test_a_plan_is_worked_on_reviewed_and_taken_back(
         "applied": 2, "rejected_by_gate": 1, "skipped": 2, "pending_review": 1,
     }  # fmt: skip
 
-    (row,) = get(api, "/api/edits")["sessions"]
+    (row,) = get_json(api, "/api/edits")["sessions"]
     assert (row["session"], row["waiting"], row["phase"]) == (session, 2, "done")
-    reviews = get(api, "/api/edits/reviews")["reviews"]
+    reviews = get_json(api, "/api/edits/reviews")["reviews"]
     assert [review["edit"]["id"] for review in reviews] == ["m5", "m6"]
 
-    # An approved edit still passes the gate, and this one betters nothing.
-    approved = post(api, f"/api/edits/{session}/m5/approve", 202, {"note": "try it"})
+    # An approved edit still has to pass the gate, and this one improves nothing.
+    approved = post_json(api, f"/api/edits/{session}/m5/approve", 202, note="try it")
     assert (approved["outcome"], approved["approved_by"]) == (None, "loopback")
     work(context, session)
-    judged = get(api, f"/api/edits/{session}")
+    judged = get_json(api, f"/api/edits/{session}")
     assert states(judged)["m5"] == "rejected_by_gate no_improvement"
-    rejected = post(api, f"/api/edits/{session}/m6/reject", 200, {"note": "not here"})
+    rejected = post_json(api, f"/api/edits/{session}/m6/reject", 200, note="not here")
     assert rejected["outcome"]["status"] == "rejected_by_user"
     assert (rejected["note"], rejected["decided_by"]) == ("not here", "loopback")
 
-    history = get(api, "/api/edits/history", cluster="extraction")["deltas"]
+    history = get_json(api, "/api/edits/history", cluster="extraction")["deltas"]
     assert [delta["edit_id"] for delta in history] == ["m5", "m3", "m2", "m1"]
-    assert get(api, "/api/edits/history", session="other")["deltas"] == []
+    assert get_json(api, "/api/edits/history", session="other")["deltas"] == []
 
-    one = post(api, f"/api/edits/{session}/m1/rollback", 200)
+    one = api.post(f"/api/edits/{session}/m1/rollback").json()  # a body is optional
     assert "rolled back" in one["said"]
     assert states(one)["m1"] == "rolled_back rolled_back"
-    done = post(api, f"/api/edits/{session}/rollback", 200, {"note": "all of it"})
+    done = post_json(api, f"/api/edits/{session}/rollback", 200, note="all of it")
     assert states(done)["m3"] == "rolled_back rolled_back"
     assert snapshot(tree) == untouched
 
 
-def test_a_session_that_a_command_left_is_handed_to_the_worker(
+def test_approving_an_edit_of_a_command_s_session_hands_it_to_the_worker(
     context: ConsoleContext, api: TestClient, tree: Path
 ) -> None:
     from mulligan.policies.edits.edit import AutonomyMode, EditPlan
 
     engine = edit_engine(context)
-    made = EditPlan.model_validate(only_approval())
-    begun = engine.begin(made, tree, AutonomyMode.TIERED, suite=None, inline=True)
-    engine.drive(begun.id)
-    post(api, f"/api/edits/{begun.id}/m5/approve", 202)
-    session = engine.sessions.get(begun.id).session
+    parsed = EditPlan.model_validate(review_plan())
+    started = engine.begin(parsed, tree, AutonomyMode.TIERED, suite=None, inline=True)
+    engine.drive(started.id)
+    post_json(api, f"/api/edits/{started.id}/m5/approve", 202)
+    session = engine.sessions.get(started.id).session
     assert (session.inline, session.phase) == (False, "ready")
 
 
-@pytest.mark.parametrize("host", [None, "elsewhere"])
-def test_what_only_a_command_may_measure_is_approved_by_a_command(
+@pytest.mark.parametrize("host", [None, "other-host"])
+def test_an_edit_that_only_the_command_line_may_measure_is_approved_there(
     settings: Callable[..., Settings], tree: Path, tmp_path: Path, host: str | None
 ) -> None:
-    """Its suite has commands, which a worker may not run here: nothing is lost by asking."""
+    """The suite has commands, which workers may not run here. The refusal changes nothing."""
     from mulligan.policies.edits.edit import AutonomyMode, EditPlan
     from mulligan.policies.edits.suite import Suite
 
-    chosen = settings(workspaces={"shop": tree}, home=tmp_path / "home")
-    strict = open_context(chosen)
-    engine = build_edit_engine(chosen, strict.ledger, None, commands=True)
+    config = settings(workspaces={"shop": tree}, home=tmp_path / "home")
+    strict = open_context(config)
+    engine = build_edit_engine(config, strict.ledger, None, commands=True)
     if host is not None:
         engine = replace(engine, host=host)
-    made = EditPlan.model_validate(only_approval())
-    begun = engine.begin(
-        made, tree, AutonomyMode.TIERED, suite=Suite.model_validate(suite()), inline=True
+    parsed = EditPlan.model_validate(review_plan())
+    started = engine.begin(
+        parsed, tree, AutonomyMode.TIERED, suite=Suite.model_validate(suite()), inline=True
     )
-    waits = engine.drive(begun.id)
-    assert waits.outcomes[0].benchmark_delta is not None
-    refused = post(client_of(strict), f"/api/edits/{begun.id}/m5/approve", 409)["error"]
-    told = f"approve it with `mulligan edits review approve {begun.id}/m5`"
-    assert told in refused["message"]
+    waiting = engine.drive(started.id)
+    assert waiting.outcomes[0].benchmark_delta is not None
+    refused = post_json(client_of(strict), f"/api/edits/{started.id}/m5/approve", 409)["error"]
+    advice = f"approve it with `mulligan edits review approve {started.id}/m5`"
+    assert advice in refused["message"]
     assert "a suite may bring no commands here" in refused["details"][0]
-    assert engine.sessions.get(begun.id).session == waits
+    assert engine.sessions.get(started.id).session == waiting
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 TWICE = {"edits": [plan()["edits"][0]] * 2}
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         ({"workspace": "shp"}, "did you mean 'shop'?"),
         ({"workspace": "/etc"}, "a path cannot be given here"),
@@ -213,39 +196,43 @@ TWICE = {"edits": [plan()["edits"][0]] * 2}
         ({"config": "../.."}, ".."),
         ({"plan": TWICE}, "plan.edits[1].id: 'm1' is given twice"),
         ({"plan": {"edits": []}}, "edits"),
-        ({"plan": only_approval(session="history")}, "means something else here"),
+        ({"plan": review_plan(session="history")}, "means something else here"),
         ({"mode": "yolo"}, "mode"),
         ({"suite": {"tasks": [{"id": "x", "command": ["no-such-program"]}]}}, "no-such-program"),
     ],
 )
-def test_what_cannot_be_done_is_said(api: TestClient, body: Body, said: str) -> None:
+def test_an_invalid_submission_is_refused_with_the_reason(
+    api: TestClient, body: Body, expected: str
+) -> None:
     refused = submit(api, 422, **body)["error"]
-    assert said in "\n".join(refused["details"]), refused
+    assert expected in "\n".join(refused["details"]), refused
 
 
-def test_half_a_character_is_refused_wherever_it_stands(api: TestClient) -> None:
-    half = "\ud800"
-    (edit,) = some("m5")["edits"]
+def test_a_lone_surrogate_is_refused_in_every_field(api: TestClient) -> None:
+    surrogate = "\ud800"
+    (edit,) = plan_of("m5")["edits"]
     for broken in (
-        {**edit, "rationale": half},
-        {**edit, "payload": {"agent": half}},
-        {**edit, "payload": {"agent": [{"deep": half}]}},
-        {**edit, "target": half},
+        {**edit, "rationale": surrogate},
+        {**edit, "payload": {"agent": surrogate}},
+        {**edit, "payload": {"agent": [{"deep": surrogate}]}},
+        {**edit, "target": surrogate},
     ):
         body = json.dumps({"plan": {"edits": [broken]}, "workspace": "shop"})
-        answer = api.post("/api/edits", content=body, headers={"Content-Type": "application/json"})
-        assert answer.status_code == 422, (broken, answer.text)
-    session = submit(api, plan=some("m5"))["session"]
-    for what in ("approve", "reject", "rollback"):
-        answer = api.post(
-            f"/api/edits/{session}/m5/{what}",
-            content=json.dumps({"note": half}),
+        response = api.post(
+            "/api/edits", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert response.status_code == 422, (broken, response.text)
+    session = submit(api, plan=plan_of("m5"))["session"]
+    for action in ("approve", "reject", "rollback"):
+        response = api.post(
+            f"/api/edits/{session}/m5/{action}",
+            content=json.dumps({"note": surrogate}),
             headers={"Content-Type": "application/json"},
         )
-        assert answer.status_code == 422, (what, answer.text)
+        assert response.status_code == 422, (action, response.text)
 
 
-def test_a_suite_brings_no_programs_where_jobs_may_not(
+def test_a_suite_may_not_bring_commands_where_inline_definitions_are_off(
     settings: Callable[..., Settings], tree: Path, tmp_path: Path
 ) -> None:
     strict = open_context(settings(workspaces={"shop": tree}, home=tmp_path / "home"))
@@ -253,51 +240,51 @@ def test_a_suite_brings_no_programs_where_jobs_may_not(
     assert "a suite may bring no commands here" in refused["details"][0]
 
 
-def test_a_name_stands_for_one_session(api: TestClient) -> None:
-    first = submit(api, plan=only_approval(session="tune"))
-    assert submit(api, plan=only_approval(session="tune"))["created_at"] == first["created_at"]
-    refused = submit(api, 409, plan=only_approval("m1", session="tune"))["error"]
+def test_a_session_name_is_idempotent_and_refuses_another_plan(api: TestClient) -> None:
+    first = submit(api, plan=review_plan(session="tune"))
+    assert submit(api, plan=review_plan(session="tune"))["created_at"] == first["created_at"]
+    refused = submit(api, 409, plan=review_plan("m1", session="tune"))["error"]
     assert refused["code"] == "session_exists"
 
 
-def test_a_decision_that_cannot_be_taken_is_a_conflict(
-    context: ConsoleContext, api: TestClient
-) -> None:
-    session = submit(api, plan=only_approval(session="tune"))["session"]
+def test_an_impossible_decision_is_refused(context: ConsoleContext, api: TestClient) -> None:
+    session = submit(api, plan=review_plan(session="tune"))["session"]
     for path, status in (
-        ("/api/edits/nobody/m5/approve", 404),
+        ("/api/edits/unknown/m5/approve", 404),
         ("/api/edits/deltas/m5/approve", 404),
         (f"/api/edits/{session}/m9/approve", 404),
-        (f"/api/edits/{session}/m5/approve", 409),  # nobody has looked at it yet
-        ("/api/edits/nobody/rollback", 404),
+        (f"/api/edits/{session}/m5/approve", 409),  # not planned yet
+        ("/api/edits/unknown/rollback", 404),
         (f"/api/edits/{session}/m5/rollback", 409),
     ):
-        post(api, path, status)
+        post_json(api, path, status)
     work(context, session)
-    post(api, f"/api/edits/{session}/m5/reject", 422)
-    post(api, f"/api/edits/{session}/m5/reject", 422, {"note": "  "})
-    post(api, f"/api/edits/{session}/m5/reject", 200, {"note": "no"})
-    again = post(api, f"/api/edits/{session}/m5/approve", 409)["error"]
+    post_json(api, f"/api/edits/{session}/m5/reject", 422)
+    post_json(api, f"/api/edits/{session}/m5/reject", 422, note="  ")
+    post_json(api, f"/api/edits/{session}/m5/reject", 200, note="no")
+    again = post_json(api, f"/api/edits/{session}/m5/approve", 409)["error"]
     assert "rejected_by_user" in again["message"]
 
 
-def test_later_changes_are_a_conflict_and_stay(
+def test_a_rollback_refuses_to_overwrite_later_changes(
     context: ConsoleContext, api: TestClient, tree: Path
 ) -> None:
-    session = submit(api, plan=some("m1"))["session"]
+    session = submit(api, plan=plan_of("m1"))["session"]
     work(context, session)
     file = tree / "agents.toml"
     file.write_text(file.read_text().replace("temperature = 0.2 ", "temperature = 0.3 ", 1))
-    refused = post(api, f"/api/edits/{session}/m1/rollback", 409)["error"]
+    refused = post_json(api, f"/api/edits/{session}/m1/rollback", 409)["error"]
     assert refused["code"] == "conflict"
     assert "agents.toml" in refused["details"][0]
     assert "temperature = 0.3 " in file.read_text()
 
 
-# -- who may what ----------------------------------------------------------------------------------
+# -- access ----------------------------------------------------------------------------------------
 
 
-def test_roles_tenants_and_texts(context: ConsoleContext, tree: Path) -> None:
+def test_access_to_edits_depends_on_role_tenant_and_texts(
+    context: ConsoleContext, tree: Path
+) -> None:
     producer, ops, reader, bound = (
         client_of(context, new_token(context, **fields))
         for fields in (
@@ -309,31 +296,31 @@ def test_roles_tenants_and_texts(context: ConsoleContext, tree: Path) -> None:
     )
     submit(ops, 403)
     submit(bound, 403)
-    session = submit(producer, plan=some("m1", "m5"))["session"]
+    session = submit(producer, plan=plan_of("m1", "m5"))["session"]
     work(context, session)
-    post(producer, f"/api/edits/{session}/m5/approve", 403)
-    post(producer, f"/api/edits/{session}/rollback", 403)
+    post_json(producer, f"/api/edits/{session}/m5/approve", 403)
+    post_json(producer, f"/api/edits/{session}/rollback", 403)
     for path in ("", "/reviews", "/history", f"/{session}"):
         assert producer.get(f"/api/edits{path}").status_code == 200
         assert bound.get(f"/api/edits{path}").status_code == 403
     for client, hidden in ((producer, False), (reader, False), (ops, True)):
-        first = get(client, f"/api/edits/{session}")["records"][0]
+        first = get_json(client, f"/api/edits/{session}")["records"][0]
         texts = (first["diff"], first["edit"]["rationale"], first["edit"]["payload"]["value"])
         assert (texts == ("[redacted]",) * 3) == hidden
         assert first["outcome"]["benchmark_delta"] > 0
-    (review,) = get(ops, "/api/edits/reviews")["reviews"]
+    (review,) = get_json(ops, "/api/edits/reviews")["reviews"]
     assert review["diff"] == "[redacted]"
-    post(ops, f"/api/edits/{session}/m5/reject", 200, {"note": "no"})
+    post_json(ops, f"/api/edits/{session}/m5/reject", 200, note="no")
 
 
 # -- the page --------------------------------------------------------------------------------------
 
 
-def test_the_pages_show_it_and_hide_what_may_not_be_read(context: ConsoleContext) -> None:
+def test_the_pages_show_edits_and_redact_their_texts(context: ConsoleContext) -> None:
     admin = client_of(context, new_token(context, role="admin"))
     ops = client_of(context, new_token(context, role="ops"))
     bound = client_of(context, new_token(context, role="ops", tenant="acme"))
-    session = submit(admin, plan=some("m2", "m5"))["session"]
+    session = submit(admin, plan=plan_of("m2", "m5"))["session"]
     work(context, session)
     for path in ("/edits", f"/edits/{session}", f"/edits/{session}/m5", f"/edits/{session}/m2"):
         shown = admin.get(path)
@@ -350,16 +337,16 @@ def test_the_pages_show_it_and_hide_what_may_not_be_read(context: ConsoleContext
     assert 'href="/edits"' not in bound.get("/").text
 
 
-def test_a_note_is_shown_to_those_who_may_read_it(context: ConsoleContext, tree: Path) -> None:
-    """An edit that waits, and that could not be applied as the tree is."""
+def test_a_note_is_redacted_without_access_to_texts(context: ConsoleContext, tree: Path) -> None:
+    """Given an edit that waits for review and could not be applied to the current tree."""
     admin = client_of(context, new_token(context, role="admin"))
     ops = client_of(context, new_token(context, role="ops"))
     edit = {"id": "gone", "op": "delete_file", "target": "nowhere.txt"}
     session = submit(admin, plan={"edits": [edit]})["session"]
     work(context, session)
-    outcome = get(admin, f"/api/edits/{session}")["records"][0]["outcome"]
+    outcome = get_json(admin, f"/api/edits/{session}")["records"][0]["outcome"]
     assert "would be rejected_by_gate (apply_error): nowhere.txt" in outcome["notes"][0]
     assert "would be rejected_by_gate (apply_error)" in admin.get(f"/edits/{session}/gone").text
-    hidden = get(ops, f"/api/edits/{session}")["records"][0]["outcome"]
+    hidden = get_json(ops, f"/api/edits/{session}")["records"][0]["outcome"]
     assert hidden["notes"] == ["[redacted]"]
     assert "nowhere.txt: " not in ops.get(f"/edits/{session}/gone").text

@@ -28,7 +28,7 @@ from mulligan.workers.settings.model import Settings
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
-    """One server on two partitions, for all tests of this module."""
+    """One server with two partitions for all tests of this module."""
     folder: Path = tmp_path_factory.mktemp("sse")
     server = RedisServer(folder)
     server.start()
@@ -41,7 +41,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole
 
 
 class Stream:
-    """A listener that keeps all it was told."""
+    """A listener that keeps every event it receives."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self.response = response
@@ -67,7 +67,7 @@ class Stream:
         self.ended = True
 
     def hang_up(self) -> None:
-        """Closing alone would wait for the thread that reads."""
+        """Shut down the socket. Closing alone would wait for the reading thread."""
         connection = self.response.extensions["network_stream"].get_extra_info("socket")
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -81,13 +81,13 @@ class Stream:
     def states(self) -> list[str]:
         return [event["data"]["state"] for event in self.events if event["event"] == "job"]
 
-    def heard(self, number: int) -> bool:
+    def received(self, number: int) -> bool:
         return bool(self.events) and self.events[-1]["data"]["job"] == f"p00-{number}"
 
-    def counts(self, number: int) -> None:
+    def wait_for_count(self, number: int) -> None:
         wait_for(lambda: len(self.events) >= number, f"{number} events")
 
-    def hears(self, *ids: str) -> None:
+    def wait_for_jobs(self, *ids: str) -> None:
         wait_for(lambda: set(ids) <= set(self.jobs), f"{ids} in {self.jobs}", seconds=20)
 
 
@@ -111,12 +111,12 @@ def submit(console: RunningConsole, **changes: Any) -> str:
     return submit_jobs(console.context.services.intake, [job])[0].id
 
 
-def test_what_happens_is_told(console: RunningConsole) -> None:
+def test_a_new_job_is_an_event(console: RunningConsole) -> None:
     with listening(console) as stream:
-        job_id = submit(console, name="told")
-        stream.hears(job_id)
+        job_id = submit(console, name="new")
+        stream.wait_for_jobs(job_id)
         (event,) = [e for e in stream.events if e["data"]["job"] == job_id]
-        assert (event["data"]["state"], event["data"]["name"]) == ("queued", "told")
+        assert (event["data"]["state"], event["data"]["name"]) == ("queued", "new")
 
 
 @pytest.mark.parametrize("path", ["/api/events", "/api/jobs/{job}/events"])
@@ -125,25 +125,28 @@ def test_the_stream_of_a_revoked_token_ends(
 ) -> None:
     monkeypatch.setattr(streaming, "RECHECK", 0.05)
     tokens = console.context.tokens
-    (gone, text), (kept, other) = tokens.create(role="ops"), tokens.create(role="ops")
+    (first, first_text), (second, second_text) = (
+        tokens.create(role="ops"),
+        tokens.create(role="ops"),
+    )
     job_id = submit(console)
     path = path.format(job=job_id)
     try:
         with (
-            listening(console, path, token=text) as revoked,
-            listening(console, path, token=other) as stays,
+            listening(console, path, token=first_text) as revoked,
+            listening(console, path, token=second_text) as other,
         ):
-            tokens.revoke(gone.id)
+            tokens.revoke(first.id)
             wait_for(lambda: revoked.ended, "the stream to end")
             assert console.context.ledger.cancel(job_id)
-            wait_for(lambda: "cancelled" in stays.states, "the other one to hear on")
+            wait_for(lambda: "cancelled" in other.states, "the other stream to go on")
             assert "cancelled" not in revoked.states
-            assert not stays.ended
+            assert not other.ended
     finally:
-        tokens.revoke(kept.id)
+        tokens.revoke(second.id)
 
 
-def test_the_stream_of_an_expired_token_and_of_a_closed_session_ends(
+def test_the_streams_of_an_expired_token_and_a_closed_session_end(
     console: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "RECHECK", 0.05)
@@ -166,74 +169,76 @@ def test_the_stream_of_an_expired_token_and_of_a_closed_session_ends(
         tokens.revoke(token.id)
 
 
-def test_a_listener_resumes_where_it_was(console: RunningConsole) -> None:
+def test_a_listener_resumes_where_it_stopped(console: RunningConsole) -> None:
     with listening(console) as stream:
         first = [submit(console) for _ in range(6)]
-        stream.hears(*first)
+        stream.wait_for_jobs(*first)
         last = stream.events[-1]["id"]
     missed = [submit(console) for _ in range(6)]
     with listening(console, Last_Event_ID=last) as again:
         later = submit(console)
-        again.hears(*missed, later)
-        assert set(again.jobs) == {*missed, later}, "nothing twice"
+        again.wait_for_jobs(*missed, later)
+        assert set(again.jobs) == {*missed, later}, "no event twice"
         assert len(again.jobs) == 7
-    with listening(console, f"/api/events?after={last}") as asked:
-        asked.hears(*missed)
+    with listening(console, f"/api/events?after={last}") as by_query:
+        by_query.wait_for_jobs(*missed)
 
 
 def test_every_id_resumes_exactly_after_itself(console: RunningConsole) -> None:
-    """Two partitions have two streams; an id says where the listener was in both."""
+    """Each partition has its own stream; an id holds the position in both."""
     with listening(console, "/api/events?after=0") as stream:
         ids = [submit(console) for _ in range(8)]
-        stream.hears(*ids)
-        told = list(stream.events)
-    for place in range(len(told) - 8, len(told)):
-        with listening(console, Last_Event_ID=told[place]["id"]) as again:
-            wanted = [event["id"] for event in told[place + 1 :]]
-            again.counts(len(wanted))
-            assert sorted(e["id"] for e in again.events) == sorted(wanted)
+        stream.wait_for_jobs(*ids)
+        events = list(stream.events)
+    for index in range(len(events) - 8, len(events)):
+        with listening(console, Last_Event_ID=events[index]["id"]) as again:
+            later = [event["id"] for event in events[index + 1 :]]
+            again.wait_for_count(len(later))
+            assert sorted(e["id"] for e in again.events) == sorted(later)
 
 
-def test_one_job(console: RunningConsole) -> None:
+def test_a_job_s_stream_has_only_its_events(console: RunningConsole) -> None:
     job_id, other = submit(console), submit(console)
     with listening(console, f"/api/jobs/{job_id}/events") as stream:
-        stream.hears(job_id)
+        stream.wait_for_jobs(job_id)
         console.context.ledger.cancel(other)
         console.context.ledger.cancel(job_id)
         wait_for(lambda: len(stream.events) == 2, "accepting and cancelling")
         assert [event["data"]["state"] for event in stream.events] == ["queued", "cancelled"]
 
 
-def test_a_job_s_first_event_is_told_though_its_clock_is_ahead(console: RunningConsole) -> None:
-    """Time goes on while a script runs: a job can be younger than its first event's number."""
+def test_a_job_s_first_event_is_sent_even_if_it_is_older_than_the_job(
+    console: RunningConsole,
+) -> None:
+    """Time passes while a script runs: a job's timestamp can be later than its first event's id."""
     job_id = submit(console)
     key = f"mulligan:{{{job_id[:3]}}}:job:{job_id}"
     calls = console.context.ledger.calls
     calls.run("HSET", key, "created_at", float(calls.run("HGET", key, "created_at")) + 20)
     with listening(console, f"/api/jobs/{job_id}/events") as stream:
-        stream.hears(job_id)
+        stream.wait_for_jobs(job_id)
 
 
-def test_who_is_cut_off_before_the_first_event_can_resume(console: RunningConsole) -> None:
-    """The stream begins with the listener's place, which is an id like any other's."""
+def test_a_listener_cut_off_before_the_first_event_can_resume(console: RunningConsole) -> None:
+    """The stream starts with the listener's position, which is an ordinary id."""
     with console.client() as client, client.stream("GET", "/api/events") as response:
         first = next(response.iter_text())
     (place,) = [line[4:] for line in first.splitlines() if line.startswith("id: ")]
     missed = submit(console)
     with listening(console, Last_Event_ID=place) as again:
-        again.hears(missed)
+        again.wait_for_jobs(missed)
         assert again.jobs == [missed]
 
 
 @pytest.mark.parametrize("bad", ["x", "1-2-3", "1,x", "-"])
-def test_an_id_that_is_none(console: RunningConsole, bad: str) -> None:
+def test_an_invalid_event_id_is_refused(console: RunningConsole, bad: str) -> None:
     with console.client() as client:
         answer = client.get("/api/events", headers={"Last-Event-ID": bad})
     assert answer.status_code == 422
 
 
-def test_too_many_listeners(console: RunningConsole) -> None:
-    wait_for(lambda: console.context.broadcast.count == 0, "the others to be gone")
+def test_listeners_over_the_cap_are_refused(console: RunningConsole) -> None:
+    wait_for(lambda: console.context.broadcast.count == 0, "the other listeners to be gone")
     with console.client() as client:
         streams = [client.stream("GET", "/api/events") for _ in range(5)]
         opened = [stream.__enter__() for stream in streams]
@@ -243,14 +248,14 @@ def test_too_many_listeners(console: RunningConsole) -> None:
         assert client.get("/healthz").status_code == 200
         for response in opened:
             response.close()
-    wait_for(lambda: console.context.broadcast.count == 0, "their places to be free again")
+    wait_for(lambda: console.context.broadcast.count == 0, "the listeners to be gone")
 
 
 def test_a_slow_listener_is_dropped_and_the_others_are_not(
     console: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broadcasting, "QUEUE_CAP", 100_000)
-    wait_for(lambda: console.context.broadcast.count == 0, "the others to be gone")
+    wait_for(lambda: console.context.broadcast.count == 0, "the other listeners to be gone")
     host, port = console.url.removeprefix("http://").split(":")
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -259,30 +264,30 @@ def test_a_slow_listener_is_dropped_and_the_others_are_not(
         wait_for(lambda: console.context.broadcast.count == 1, "the slow one")
         with listening(console) as quick:
             wait_for(lambda: console.context.broadcast.count == 2, "the quick one")
-            told = 0
+            sent = 0
 
             def flooded() -> bool:
-                nonlocal told
+                nonlocal sent
                 for _ in range(50):
                     console.context.ledger.calls.run(
-                        "XADD", "mulligan:{p00}:events", "*", "data", _large_event(told)
+                        "XADD", "mulligan:{p00}:events", "*", "data", _large_event(sent)
                     )
-                    told += 1
-                wait_for(lambda: quick.heard(told - 1), "the quick one to hear of it")
+                    sent += 1
+                wait_for(lambda: quick.received(sent - 1), "the quick one to receive it")
                 return console.context.broadcast.count == 1
 
-            # It takes nothing: the kernel's buffers fill, then the queue, then it is dropped.
+            # It reads nothing: the kernel's buffers fill, then the queue, then it is dropped.
             wait_for(flooded, "the slow one to be dropped")
             assert not quick.ended
             job_id = submit(console)
-            quick.hears(job_id)
+            quick.wait_for_jobs(job_id)
 
 
 def _large_event(number: int) -> str:
     return json.dumps({"type": "flood", "job": f"p00-{number}", "text": "n" * 20_000})
 
 
-def test_tenants_hear_of_their_own(console: RunningConsole) -> None:
+def test_a_tenant_s_token_receives_only_its_own_events(console: RunningConsole) -> None:
     token = new_token(console.context, role="producer", tenant="acme")
     try:
         with listening(console, token=token) as stream:
@@ -291,20 +296,20 @@ def test_tenants_hear_of_their_own(console: RunningConsole) -> None:
             console.context.ledger.cancel(mine)
             wait_for(lambda: len(stream.events) == 2, "accepting and cancelling")
             assert set(stream.jobs) == {mine}
-        # Who is bound to a tenant hears of no other, whatever it asks for.
+        # A token bound to a tenant gets no other tenant's events, even if it asks for them.
         for path in ("/api/events?after=0", "/api/events?after=0&tenant=b"):
             with listening(console, path, token=token) as replayed:
-                replayed.hears(mine)
+                replayed.wait_for_jobs(mine)
                 assert set(replayed.jobs) == {mine}
     finally:
         console.context.tokens.revoke(token.split("_")[1])
 
 
-def test_who_hears_of_all_may_listen_to_one_tenant(console: RunningConsole) -> None:
+def test_an_unbound_listener_may_choose_one_tenant(console: RunningConsole) -> None:
     with listening(console, "/api/events?tenant=chosen") as stream:
         submit(console, labels={"tenant": "b"})
         mine = submit(console, labels={"tenant": "chosen"})
-        stream.hears(mine)
+        stream.wait_for_jobs(mine)
         assert set(stream.jobs) == {mine}
 
 

@@ -1,4 +1,4 @@
-"""Work done elsewhere over HTTP: the subject's mandatory retry first, leased, and settled once."""
+"""External work over HTTP: the subject's mandatory retry comes first, leased, settled once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from support.console_server import client_of, new_token
+from support.console_server import client_of, error_of, new_token, post_json
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION
@@ -30,80 +30,70 @@ def api(context: ConsoleContext) -> TestClient:
 
 
 def attempt(**fields: Any) -> dict[str, Any]:
-    mine = {"subject": "mia", "task_type": "past_tense", "prompt": PROMPT, "score": 40,
-            "answer": "I goed to school.", "feedback": "'goed' is not a word"}  # fmt: skip
-    return {**mine, **fields}
+    defaults = {"subject": "mia", "task_type": "past_tense", "prompt": PROMPT, "score": 40,
+                "answer": "I goed to school.", "feedback": "'goed' is not a word"}  # fmt: skip
+    return {**defaults, **fields}
 
 
 def record(api: TestClient, **fields: Any) -> dict[str, Any]:
-    answer = api.post("/api/attempts", json=attempt(**fields))
-    assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return post_json(api, "/api/attempts", 201, **attempt(**fields))
 
 
 def next_task(api: TestClient, subject: str = "mia") -> dict[str, Any]:
-    answer = api.post("/api/task/next", params={"subject": subject})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return post_json(api, f"/api/task/next?subject={subject}")
 
 
-def code(answer: Any) -> tuple[int, str]:
-    return answer.status_code, answer.json()["error"]["code"]
-
-
-def test_a_good_attempt_needs_nothing_more(api: TestClient) -> None:
-    told = record(api, score=85)
-    assert (told["state"], told["success"], told["next_attempt"]) == ("succeeded", True, None)
+def test_a_good_attempt_ends_the_job(api: TestClient) -> None:
+    result = record(api, score=85)
+    assert (result["state"], result["success"], result["next_attempt"]) == ("succeeded", True, None)
     assert api.post("/api/task/next?subject=mia").status_code == 204
 
 
 def test_a_low_score_is_the_subject_s_next_task_with_a_corrected_prompt(api: TestClient) -> None:
-    told = record(api)
-    assert (told["next_mode"], told["cycle_status"]) == (
+    result = record(api)
+    assert (result["next_mode"], result["cycle_status"]) == (
         "immediate_retry",
         "pending_immediate_retry",
     )
     task = next_task(api)
-    assert task["jobId"] == told["job_id"]
+    assert task["jobId"] == result["job_id"]
     assert task["selfRepair"] == {
         "mode": "immediate_retry",
-        "cycleId": told["cycle_id"],
+        "cycleId": result["cycle_id"],
         "protocolVersion": PROTOCOL_VERSION,
     }
     assert task["prompt"].startswith(PROMPT)
     assert "'goed' is not a word" in task["prompt"]
 
 
-def test_the_retry_comes_before_anything_else_of_the_subject(api: TestClient) -> None:
+def test_the_retry_comes_before_the_subject_s_other_tasks(api: TestClient) -> None:
     for number in range(3):
         new = {"task_type": "past_tense", "prompt": f"Task {number}", "subject": "mia",
                "runner": {"kind": "external"}, "verifiers": ["json.object"]}  # fmt: skip
         assert api.post("/api/jobs", json=new).status_code == 202
-    told = record(api)
-    assert next_task(api)["jobId"] == told["job_id"]
+    result = record(api)
+    assert next_task(api)["jobId"] == result["job_id"]
 
 
 @pytest.mark.parametrize(
     "headers",
     [
-        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},  # an image of theirs
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},  # an image on their page
         {"Sec-Fetch-Site": "same-site"},  # another port of this host
         {"Origin": "http://evil.example"},
     ],
 )
-def test_another_site_s_page_claims_nothing(
+def test_a_page_of_another_site_cannot_claim_a_task(
     context: ConsoleContext, api: TestClient, headers: dict[str, str]
 ) -> None:
-    told = record(api)
+    result = record(api)
     refused = api.get("/api/task/next", params={"subject": "mia"}, headers=headers)
-    assert code(refused) == (403, "cross_site")
-    view = context.ledger.job(told["job_id"])
+    assert error_of(refused) == (403, "cross_site")
+    view = context.ledger.job(result["job_id"])
     assert view is not None
     assert view.attempts[1].state == "queued"
-    answer = api.get("/api/task/next", params={"subject": "mia"})
-    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+    response = api.get("/api/task/next", params={"subject": "mia"})
+    assert (response.status_code, response.headers["cache-control"]) == (200, "no-store")
 
 
 def test_the_retry_is_leased_to_its_subject(api: TestClient) -> None:
@@ -116,13 +106,13 @@ def test_the_retry_is_leased_to_its_subject(api: TestClient) -> None:
 
 
 def test_the_token_settles_the_retry_once(api: TestClient) -> None:
-    told = record(api)
+    result = record(api)
     task = next_task(api)
     report = {"token": task["token"], "score": 90, "answer": "I went to school."}
     done = api.post("/api/attempts", json=report).json()
     assert (done["state"], done["attempt"], done["success"]) == ("succeeded", 2, True)
     assert (done["cycle_id"], done["cycle_status"]) == (
-        told["cycle_id"],
+        result["cycle_id"],
         "pending_delayed_verification",
     )
     again = api.post("/api/attempts", json={**report, "score": 10})
@@ -130,17 +120,17 @@ def test_the_token_settles_the_retry_once(api: TestClient) -> None:
     assert api.post("/api/task/next?subject=mia").status_code == 204
 
 
-def test_a_token_of_nobody_settles_nothing(api: TestClient) -> None:
+def test_a_forged_or_malformed_token_settles_nothing(api: TestClient) -> None:
     record(api)
     token = next_task(api)["token"]
     forged = token[:-4] + "beef"
-    assert code(api.post("/api/attempts", json={"token": forged, "score": 90})) == (
+    assert error_of(api.post("/api/attempts", json={"token": forged, "score": 90})) == (
         409,
         "lease_lost",
     )
     for wrong in ("nonsense", "a:p00-gone/2.abcd", "v:p00-x/1/0.aa", "a:../../x/1.aa"):
-        answer = api.post("/api/attempts", json={"token": wrong, "score": 90})
-        assert answer.status_code in (404, 422), answer.text
+        response = api.post("/api/attempts", json={"token": wrong, "score": 90})
+        assert response.status_code in (404, 422), response.text
 
 
 def test_the_same_attempt_reported_twice_is_one_job(api: TestClient) -> None:
@@ -151,7 +141,7 @@ def test_the_same_attempt_reported_twice_is_one_job(api: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         ({"subject": "mia", "score": 50}, "without a token, give task_type, prompt"),
         (attempt(score=101), "score"),
@@ -161,24 +151,23 @@ def test_the_same_attempt_reported_twice_is_one_job(api: TestClient) -> None:
         (attempt(policy={"max_attempts": 1}), "max_attempts"),
     ],
 )
-def test_a_bad_report_is_refused_with_what_is_wrong(
-    api: TestClient, body: dict[str, Any], said: str
+def test_an_invalid_report_is_refused_with_the_reason(
+    api: TestClient, body: dict[str, Any], expected: str
 ) -> None:
-    answer = api.post("/api/attempts", json=body)
-    assert answer.status_code == 422
-    assert said in " ".join(answer.json()["error"]["details"])
+    response = api.post("/api/attempts", json=body)
+    assert response.status_code == 422
+    assert expected in " ".join(response.json()["error"]["details"])
 
 
-def test_verifiers_of_a_job_done_elsewhere_are_ours(api: TestClient) -> None:
-    """The score is not the subject's to give where a job says how it is checked."""
+def test_an_external_job_with_verifiers_ignores_the_reported_score(api: TestClient) -> None:
     new = {"task_type": "extract", "prompt": "JSON, please.", "subject": "mia",
            "runner": {"kind": "external"}, "verifiers": ["json.object"]}  # fmt: skip
     assert api.post("/api/jobs", json=new).status_code == 202
     task = next_task(api)
     assert task["selfRepair"] is None
     report = {"token": task["token"], "answer": "no JSON", "score": 100}
-    told = api.post("/api/attempts", json=report).json()
-    assert (told["success"], told["next_mode"]) == (False, "immediate_retry")
+    result = api.post("/api/attempts", json=report).json()
+    assert (result["success"], result["next_mode"]) == (False, "immediate_retry")
     again = next_task(api)
     report = {"token": again["token"], "answer": '{"a": 1}'}
     assert api.post("/api/attempts", json=report).json()["state"] == "succeeded"
@@ -188,36 +177,36 @@ def test_a_delayed_verification_in_other_words_completes_the_cycle(
     context: ConsoleContext, api: TestClient
 ) -> None:
     delayed = {"after": 0, "mode": "reformulate"}
-    told = record(api, delayed_verification=delayed)
+    result = record(api, delayed_verification=delayed)
     retry = next_task(api)
     api.post("/api/attempts", json={"token": retry["token"], "score": 90})
     task = next_task(api)
     assert task["selfRepair"]["mode"] == "delayed_verification"
     assert task["otherWords"]["maxSimilarity"] == 0.88
     same = api.post("/api/attempts", json={"token": task["token"], "score": 95, "prompt": PROMPT})
-    assert code(same) == (422, "duplicate_prompt_formulation")
+    assert error_of(same) == (422, "duplicate_prompt_formulation")
     none = api.post("/api/attempts", json={"token": task["token"], "score": 95})
-    assert code(none) == (422, "missing_prompt_context")
+    assert error_of(none) == (422, "missing_prompt_context")
     good = api.post("/api/attempts", json={"token": task["token"], "score": 95, "prompt": OTHER})
     assert good.status_code == 201, good.text
-    told_again = good.json()
-    assert (told_again["mode"], told_again["score"]) == ("delayed_verification", 95)
-    assert (told_again["success"], told_again["cycle_status"]) == (True, "completed")
+    verified = good.json()
+    assert (verified["mode"], verified["score"]) == ("delayed_verification", 95)
+    assert (verified["success"], verified["cycle_status"]) == (True, "completed")
     for score in (95, 10):
         repeated = {"token": task["token"], "score": score, "prompt": OTHER}
         again = api.post("/api/attempts", json=repeated)
-        assert (again.status_code, again.json()) == (201, told_again)
+        assert (again.status_code, again.json()) == (201, verified)
     forged = api.post("/api/attempts", json={"token": task["token"] + "0", "score": 95})
-    assert code(forged) == (409, "finished")
-    cycle = context.ledger.job(told["job_id"]).cycles[0]  # type: ignore[union-attr] # it exists
+    assert error_of(forged) == (409, "finished")
+    cycle = context.ledger.job(result["job_id"]).cycles[0]  # type: ignore[union-attr] # it exists
     assert cycle.status == "completed"
     report = api.get("/api/quality/self-repair-delayed-verification").json()
     assert report["validCount"] == 1
     assert report["invalidReasons"]["duplicate_prompt_formulation"] == 1
 
 
-def test_what_is_suggested_would_count(api: TestClient) -> None:
-    for subject, prompt, known in (("mia", PROMPT, True), ("noa", LONG, False)):
+def test_a_suggested_prompt_counts_as_reformulated(api: TestClient) -> None:
+    for subject, prompt, available in (("mia", PROMPT, True), ("noa", LONG, False)):
         record(
             api,
             subject=subject,
@@ -228,19 +217,19 @@ def test_what_is_suggested_would_count(api: TestClient) -> None:
         api.post("/api/attempts", json={"token": retry["token"], "score": 90})
         task = next_task(api, subject)
         suggestion = task["otherWords"]["suggestion"]
-        assert (suggestion is not None) is known
-        told = {"token": task["token"], "score": 90, "prompt": suggestion or OTHER}
-        assert api.post("/api/attempts", json=told).status_code == 201
+        assert (suggestion is not None) is available
+        verification = {"token": task["token"], "score": 90, "prompt": suggestion or OTHER}
+        assert api.post("/api/attempts", json=verification).status_code == 201
 
 
 def test_a_low_delayed_verification_escalates_the_cycle_and_leaves_the_job(
     context: ConsoleContext, api: TestClient
 ) -> None:
-    told = record(api, delayed_verification={"after": 0, "mode": "reformulate"})
+    result = record(api, delayed_verification={"after": 0, "mode": "reformulate"})
     api.post("/api/attempts", json={"token": next_task(api)["token"], "score": 90})
     task = next_task(api)
     api.post("/api/attempts", json={"token": task["token"], "score": 30, "prompt": OTHER})
-    view = context.ledger.job(told["job_id"])
+    view = context.ledger.job(result["job_id"])
     assert view is not None
     assert (view.state, view.cycles[0].status) == ("succeeded", "escalated")
     assert [group.reason for group in context.ledger.groups()] == ["delayed_verification"]
@@ -250,14 +239,14 @@ def test_the_guardrail_stops_the_third_loop_of_a_skill(api: TestClient) -> None:
     for _ in range(2):
         record(api, seconds=600)
         api.post("/api/attempts", json={"token": next_task(api)["token"], "score": 90})
-    told = record(api, seconds=600)
-    assert (told["state"], told["reason"]) == ("escalated", "per_skill_loop_cap")
-    assert told["cycle_status"] == "escalated"
+    result = record(api, seconds=600)
+    assert (result["state"], result["reason"]) == ("escalated", "per_skill_loop_cap")
+    assert result["cycle_status"] == "escalated"
     budget = api.get("/api/quality/self-repair-budget").json()
     assert budget["exhaustionReasons"]["per_skill_loop_cap"] == budget["exhaustedCount"] == 1
 
 
-def test_tenants_share_no_subjects(context: ConsoleContext) -> None:
+def test_tenants_do_not_share_subjects(context: ConsoleContext) -> None:
     acme, rival = (
         client_of(context, new_token(context, role="producer", tenant=tenant))
         for tenant in ("acme", "rival")

@@ -1,4 +1,4 @@
-"""Failures over HTTP, and the overview that the page shows: from jobs that really failed."""
+"""Failures over HTTP and the overview of the page, from jobs that really failed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from support.console_server import client_of, new_token
+from support.console_server import client_of, get_json, new_token, post_json
 from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, failure_of, scripted
 from support.ledger_scenario import SettingsMaker
@@ -30,7 +30,7 @@ def context(settings: SettingsMaker) -> ConsoleContext:
 
 @pytest.fixture
 def ran(context: ConsoleContext) -> list[JobView]:
-    """One repaired job of acme's, one repaired job of nobody's, one that was escalated."""
+    """One repaired job of a tenant, one repaired job without a tenant, one escalated job."""
     views = run_jobs(
         context,
         scripted(WRONG_TYPE, GOOD, labels={"tenant": "acme"}),
@@ -41,15 +41,8 @@ def ran(context: ConsoleContext) -> list[JobView]:
     return views
 
 
-def ok(api: TestClient, path: str, **params: Any) -> dict[str, Any]:
-    told = api.get(path, params=params)
-    assert told.status_code == 200, told.text
-    found: dict[str, Any] = told.json()
-    return found
-
-
 def failures(api: TestClient, **params: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ok(api, "/api/failures", **params)["failures"]
+    found: list[dict[str, Any]] = get_json(api, "/api/failures", **params)["failures"]
     return found
 
 
@@ -57,7 +50,7 @@ def signature_of(view: JobView) -> str:
     return str(failure_of(view.attempts[0]).coarse_signature)
 
 
-def test_failures_are_ranked_with_what_repaired_them(
+def test_failures_are_ranked_with_their_repairs(
     context: ConsoleContext, ran: list[JobView]
 ) -> None:
     repaired, other, lost = ran
@@ -85,11 +78,11 @@ def test_failures_are_ranked_with_what_repaired_them(
     [
         ({"kind": "schema_invalid"}, 1),
         ({"task_type": "invoice"}, 1),
-        ({"task_type": "unheard"}, 0),
-        ({"model": "unheard"}, 0),
+        ({"task_type": "unknown"}, 0),
+        ({"model": "unknown"}, 0),
     ],
 )
-def test_failures_are_chosen(
+def test_failures_are_filtered(
     context: ConsoleContext, ran: list[JobView], params: dict[str, str], count: int
 ) -> None:
     assert len(failures(client_of(context), **params)) == count
@@ -97,9 +90,9 @@ def test_failures_are_chosen(
 
 def test_a_signature_is_explained(context: ConsoleContext, ran: list[JobView]) -> None:
     signature = signature_of(ran[0])
-    told = ok(client_of(context), f"/api/failures/{signature}")
-    assert told["place"] == "$.age"
-    why = told["explanation"]
+    detail = get_json(client_of(context), f"/api/failures/{signature}")
+    assert detail["place"] == "$.age"
+    why = detail["explanation"]
     assert (why["coarse_signature"], why["kind"], why["matches"]) == (
         signature,
         "schema_invalid",
@@ -108,15 +101,15 @@ def test_a_signature_is_explained(context: ConsoleContext, ran: list[JobView]) -
     assert why["strict_parts"]["errors"]
     assert why["redacted"] is False
     ops = client_of(context, new_token(context, role="ops"))
-    hidden = ok(ops, f"/api/failures/{signature}")["explanation"]
+    hidden = get_json(ops, f"/api/failures/{signature}")["explanation"]
     assert (hidden["redacted"], hidden["strict_parts"]) == (True, {})
 
 
 MAP = {"type": "object", "properties": {"map": {"additionalProperties": {"type": "integer"}}}}
 
 
-def secretive(context: ConsoleContext) -> list[str]:
-    """Jobs whose answers, output, keys and reports say SEK…; their ids."""
+def run_secret_jobs(context: ConsoleContext) -> list[str]:
+    """Run jobs whose answers, output, keys and reports contain SEK… and return their ids."""
     keys = scripted(
         '{"map": {"SEKKEY one": "x", "SEKKEY": "y"}}',
         verifiers=[{"id": "contract.schema", "schema": MAP}],
@@ -130,14 +123,13 @@ def secretive(context: ConsoleContext) -> list[str]:
     finding = {"message": "SEKMESSAGE", "path": "SEKPATH one", "code": "SEKCODE one"}
     report = {"subject": "mia", "task_type": "tense", "prompt": "SEKPROMPT", "score": 40,
               "answer": "SEKANSWER", "findings": [finding]}  # fmt: skip
-    told = client_of(context).post("/api/attempts", json=report)
-    assert told.status_code == 201, told.text
+    reported = post_json(client_of(context), "/api/attempts", 201, **report)
     Fold(context.ledger).run()
-    return [*ids, told.json()["job_id"]]
+    return [*ids, reported["job_id"]]
 
 
-def test_who_may_not_read_texts_sees_no_word_of_an_answer(context: ConsoleContext) -> None:
-    ids = secretive(context)
+def test_without_access_to_texts_no_text_of_an_answer_is_shown(context: ConsoleContext) -> None:
+    ids = run_secret_jobs(context)
     signatures = [row["signature"] for row in failures(client_of(context))]
     assert len(signatures) == 3
     reader = client_of(context, new_token(context, role="ops", texts=True))
@@ -149,14 +141,14 @@ def test_who_may_not_read_texts_sees_no_word_of_an_answer(context: ConsoleContex
     paths += [f"/failures/{each}" for each in signatures]
     paths += [f"/api/jobs/{each}" for each in ids] + [f"/jobs/{each}" for each in ids]
     for path in paths:
-        told = ops.get(path)
-        assert told.status_code == 200, (path, told.text)
-        assert "SEK" not in told.text, path
+        response = ops.get(path)
+        assert response.status_code == 200, (path, response.text)
+        assert "SEK" not in response.text, path
     pages = context.broadcast._replay(EventFilter(texts=False), ("0-0",), ("+",))
     events = b"".join(pages).decode()
     assert "reasoning_error" in events
     assert "SEK" not in events
-    explained = [ok(ops, f"/api/failures/{each}")["explanation"] for each in signatures]
+    explained = [get_json(ops, f"/api/failures/{each}")["explanation"] for each in signatures]
     assert all(why["redacted"] for why in explained)
     parts = [why["coarse_parts"] for why in explained if why["kind"] == "command_failed"]
     assert parts == [{"outcome": "exit_code 1"}]
@@ -165,7 +157,7 @@ def test_who_may_not_read_texts_sees_no_word_of_an_answer(context: ConsoleContex
         assert word in quoted
 
 
-def test_a_tenant_sees_its_own_failures_alone(context: ConsoleContext, ran: list[JobView]) -> None:
+def test_a_tenant_sees_only_its_own_failures(context: ConsoleContext, ran: list[JobView]) -> None:
     repaired, _, lost = ran
     acme = client_of(context, new_token(context, role="ops", tenant="acme"))
     (row,) = failures(acme)
@@ -176,7 +168,7 @@ def test_a_tenant_sees_its_own_failures_alone(context: ConsoleContext, ran: list
     )
     assert row["example"] == repaired.id
     assert acme.get(f"/api/failures/{signature_of(lost)}").status_code == 404
-    assert ok(acme, f"/api/failures/{signature_of(repaired)}")["example"] == repaired.id
+    assert get_json(acme, f"/api/failures/{signature_of(repaired)}")["example"] == repaired.id
     refused = acme.post(f"/api/failures/{signature_of(repaired)}/mute", json={"for": "4h"})
     assert refused.status_code == 403
 
@@ -187,34 +179,29 @@ def test_alerts_of_a_signature_are_muted_and_unmuted(
     api = client_of(context)
     signature = signature_of(ran[2])
     path = f"/api/failures/{signature}/mute"
-    told = api.post(path, json={"for": "4h"})
-    assert told.status_code == 200, told.text
-    left = told.json()["muted_until"] - context.ledger.now()
+    left = post_json(api, path, 200, **{"for": "4h"})["muted_until"] - context.ledger.now()
     assert 4 * 3600 - 60 < left <= 4 * 3600
-    assert ok(api, f"/api/failures/{signature}")["muted"] is True
+    assert get_json(api, f"/api/failures/{signature}")["muted"] is True
     assert api.post(path, json={"for": None}).json()["muted_until"] is None
-    assert ok(api, f"/api/failures/{signature}")["muted"] is False
+    assert get_json(api, f"/api/failures/{signature}")["muted"] is False
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [({"for": "soon"}, 422), ({"for": "0s"}, 422), ({"until": 5}, 422), ({}, 422)],
-)
-def test_a_mute_says_for_how_long(
-    context: ConsoleContext, body: dict[str, Any], status: int
-) -> None:
-    assert client_of(context).post("/api/failures/v1:x/mute", json=body).status_code == status
+@pytest.mark.parametrize("body", [{"for": "soon"}, {"for": "0s"}, {"until": 5}, {}])
+def test_a_mute_needs_a_duration(context: ConsoleContext, body: dict[str, Any]) -> None:
+    assert client_of(context).post("/api/failures/v1:x/mute", json=body).status_code == 422
 
 
-def test_what_nobody_has_is_not_there(context: ConsoleContext) -> None:
+def test_an_unknown_signature_is_not_found(context: ConsoleContext) -> None:
     api = client_of(context)
-    assert api.get("/api/failures/v1:unheard").status_code == 404
-    assert api.post("/api/failures/v1:unheard/mute", json={"for": "1h"}).status_code == 404
+    assert api.get("/api/failures/v1:unknown").status_code == 404
+    assert api.post("/api/failures/v1:unknown/mute", json={"for": "1h"}).status_code == 404
     assert api.get("/api/failures", params={"window": "1y"}).status_code == 422
     assert failures(api) == []
 
 
-def test_a_producer_may_read_and_not_mute(context: ConsoleContext, ran: list[JobView]) -> None:
+def test_a_producer_may_read_failures_but_not_mute_them(
+    context: ConsoleContext, ran: list[JobView]
+) -> None:
     producer = client_of(context, new_token(context, role="producer"))
     assert failures(producer)
     assert producer.post("/api/failures/v1:x/mute", json={"for": "1h"}).status_code == 403
@@ -226,93 +213,93 @@ def test_a_producer_may_read_and_not_mute(context: ConsoleContext, ran: list[Job
 def beat(
     context: ConsoleContext, *, queues: tuple[str, ...] = ("repair", "attempt", "verify", "control")
 ) -> None:
-    """A worker says that it is there."""
-    said = Beat(
+    """Send a worker's heartbeat."""
+    sent = Beat(
         name="all@host", pool="all", host="host", pid=1, slots=4, active=1, queues=queues, at=0
     )
-    Heartbeat(context.ledger.beats, lambda: said).beat()
+    Heartbeat(context.ledger.beats, lambda: sent).beat()
 
 
-def looked(context: ConsoleContext, **options: Any) -> Overview:
+def overview_of(context: ConsoleContext, **options: Any) -> Overview:
     return overview(context.services, context.app, **options)
 
 
-def test_the_overview_of_a_stack_that_nobody_started(context: ConsoleContext) -> None:
-    seen = looked(context)
-    assert seen.health.state == "down"
-    assert "no workers are running" in seen.health.reasons
-    assert seen.success.first_try.share is None
-    assert seen.speed.retry_p50_ms is None
-    assert (seen.why, seen.techniques, seen.cost.tokens_per_success) == ((), (), None)
-    assert len(seen.outcomes) == 60
+def test_the_overview_of_a_stack_without_workers(context: ConsoleContext) -> None:
+    shown = overview_of(context)
+    assert shown.health.state == "down"
+    assert "no workers are running" in shown.health.reasons
+    assert shown.success.first_try.share is None
+    assert shown.speed.retry_p50_ms is None
+    assert (shown.why, shown.techniques, shown.cost.tokens_per_success) == ((), (), None)
+    assert len(shown.outcomes) == 60
 
 
-def test_the_overview_tells_how_it_goes_and_what_needs_somebody(
+def test_the_overview_shows_results_and_what_needs_attention(
     context: ConsoleContext, ran: list[JobView]
 ) -> None:
     beat(context)
-    seen = looked(context, window="1h")
-    assert (seen.health.state, seen.health.workers) == ("ok", 1), seen.health
-    assert (seen.success.ended, seen.success.first_try.count) == (3, 0)
-    assert seen.success.after_repair.share == pytest.approx(2 / 3)
-    assert seen.success.escalated.share == pytest.approx(1 / 3)
-    assert sum(step.repaired for step in seen.outcomes) == 2
-    assert seen.speed.retry_p50_ms is not None
-    assert seen.speed.jobs_per_minute > 0
-    (need,) = seen.needs_attention
+    shown = overview_of(context, window="1h")
+    assert (shown.health.state, shown.health.workers) == ("ok", 1), shown.health
+    assert (shown.success.ended, shown.success.first_try.count) == (3, 0)
+    assert shown.success.after_repair.share == pytest.approx(2 / 3)
+    assert shown.success.escalated.share == pytest.approx(1 / 3)
+    assert sum(step.repaired for step in shown.outcomes) == 2
+    assert shown.speed.retry_p50_ms is not None
+    assert shown.speed.jobs_per_minute > 0
+    (need,) = shown.needs_attention
     assert (need.kind, need.count, need.key) == ("escalations", 1, signature_of(ran[2]))
-    assert {why.signature for why in seen.why} == {signature_of(ran[0]), signature_of(ran[2])}
-    (schema,) = [why for why in seen.why if why.kind == "schema_invalid"]
+    assert {why.signature for why in shown.why} == {signature_of(ran[0]), signature_of(ran[2])}
+    (schema,) = [why for why in shown.why if why.kind == "schema_invalid"]
     assert (schema.place, schema.count, schema.repaired) == ("$.age", 2, 1.0)
-    assert seen.heat["schema_invalid"] == {"extract_person": 1, "invoice": 1}
-    assert seen.tenants == ("acme", "rival")
-    assert {lane.name: lane.slots for lane in seen.queues}["attempt"] == 4
-    assert seen.cost.unknown > 0
-    assert seen.cost.budget_used == 0
+    assert shown.heat["schema_invalid"] == {"extract_person": 1, "invoice": 1}
+    assert shown.tenants == ("acme", "rival")
+    assert {lane.name: lane.slots for lane in shown.queues}["attempt"] == 4
+    assert shown.cost.unknown > 0
+    assert shown.cost.budget_used == 0
 
 
 def test_the_overview_of_one_tenant(context: ConsoleContext, ran: list[JobView]) -> None:
-    seen = looked(context, window="1h", tenant="acme")
-    assert (seen.success.ended, seen.tenants) == (1, ("acme",))
-    assert all(need.kind != "escalations" for need in seen.needs_attention)
-    assert [why.count for why in seen.why] == [1]
-    assert looked(context, tenant="rival").success.escalated.count == 1
+    shown = overview_of(context, window="1h", tenant="acme")
+    assert (shown.success.ended, shown.tenants) == (1, ("acme",))
+    assert all(need.kind != "escalations" for need in shown.needs_attention)
+    assert [why.count for why in shown.why] == [1]
+    assert overview_of(context, tenant="rival").success.escalated.count == 1
 
 
 @pytest.mark.parametrize(("window", "steps"), [("1h", 60), ("24h", 24), ("7d", 56), ("30d", 60)])
-def test_a_longer_window_has_no_more_steps_than_a_line_can_show(
+def test_every_window_has_at_most_sixty_steps(
     context: ConsoleContext, ran: list[JobView], window: str, steps: int
 ) -> None:
-    seen = looked(context, window=window)
-    assert len(seen.outcomes) == steps
-    assert sum(step.repaired for step in seen.outcomes) == 2
-    assert len(seen.why[0].series) <= 60
+    shown = overview_of(context, window=window)
+    assert len(shown.outcomes) == steps
+    assert sum(step.repaired for step in shown.outcomes) == 2
+    assert len(shown.why[0].series) <= 60
 
 
-def test_a_queue_without_a_worker_and_a_pause_are_told(
+def test_the_overview_shows_a_pause_and_a_queue_without_a_worker(
     context: ConsoleContext, ran: list[JobView]
 ) -> None:
     beat(context, queues=("repair", "attempt", "control"))
     context.ledger.pause("queue:attempt")
-    seen = looked(context)
-    assert seen.health.state == "degraded"
-    assert seen.health.reasons == ("no worker serves verify", "queue:attempt is paused")
-    assert {lane.name for lane in seen.queues if lane.paused} == {"attempt"}
+    shown = overview_of(context)
+    assert shown.health.state == "degraded"
+    assert shown.health.reasons == ("no worker serves verify", "queue:attempt is paused")
+    assert {lane.name for lane in shown.queues if lane.paused} == {"attempt"}
 
 
-def test_the_ledger_is_asked_as_often_however_much_it_holds(
+def test_the_overview_takes_as_many_round_trips_for_any_number_of_jobs(
     context: ConsoleContext, ran: list[JobView]
 ) -> None:
     before = context.ledger.round_trips
-    looked(context)
+    overview_of(context)
     few = context.ledger.round_trips - before
     run_jobs(context, *(scripted(WRONG_TYPE, GOOD) for _ in range(10)))
     Fold(context.ledger).run()
     before = context.ledger.round_trips
-    looked(context)
+    overview_of(context)
     assert context.ledger.round_trips - before == few
 
 
-def test_a_window_unheard_of_is_refused(context: ConsoleContext) -> None:
+def test_an_unknown_window_is_refused(context: ConsoleContext) -> None:
     with pytest.raises(BadInput, match="window"):
-        looked(context, window="ever")
+        overview_of(context, window="ever")

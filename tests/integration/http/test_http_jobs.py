@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submitting, paging, reading, cancelling; whose they are and who may read them."""
+"""Jobs over HTTP: submitting, paging, reading, cancelling; tenants and access to texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def client(context: ConsoleContext) -> TestClient:
 
 
 def work(context: ConsoleContext, job_id: str) -> None:
-    """Do a job in this process, attempt after attempt, as a worker would."""
+    """Run a job's attempts in this process, as a worker would."""
     for number in range(1, 5):
         run_attempt(context.services.context, Entry("attempt", job_id, number))
 
@@ -55,13 +55,13 @@ def test_one_job_has_a_location(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda jobs: jobs, lambda jobs: {"jobs": jobs}])
-def test_many_jobs(client: TestClient, wrap: Any) -> None:
+def test_many_jobs_have_no_location(client: TestClient, wrap: Any) -> None:
     answer = client.post("/api/jobs", json=wrap([scripted(GOOD), scripted(GOOD)]))
     assert [row["status"] for row in answer.json()["jobs"]] == ["accepted", "accepted"]
     assert "location" not in answer.headers
 
 
-def test_a_key_is_one_job(client: TestClient) -> None:
+def test_an_idempotency_key_names_one_job(client: TestClient) -> None:
     def post(body: Any, key: str = "order-7") -> Any:
         return client.post("/api/jobs", json=body, headers={"Idempotency-Key": key})
 
@@ -96,7 +96,7 @@ def test_a_key_is_one_job(client: TestClient) -> None:
         ),
     ],
 )
-def test_every_error_is_named(client: TestClient, body: Any, lines: list[str]) -> None:
+def test_every_error_is_reported(client: TestClient, body: Any, lines: list[str]) -> None:
     headers = {"Content-Type": "application/json"}
     answer = client.post("/api/jobs", content=json.dumps(body), headers=headers)
     assert answer.status_code == 422
@@ -106,8 +106,8 @@ def test_every_error_is_named(client: TestClient, body: Any, lines: list[str]) -
     assert client.get("/api/jobs").json()["jobs"] == [], "one bad job refuses them all"
 
 
-def test_problems_of_every_stage_are_told_at_once(client: TestClient) -> None:
-    """A misspelt field, an unknown profile and an unknown option, each in a job of its own."""
+def test_problems_of_every_stage_are_reported_at_once(client: TestClient) -> None:
+    """Given a misspelt field, an unknown profile and an unknown option in separate jobs."""
     body = [
         scripted(GOOD, promt="x"),
         scripted(GOOD, runner="smal"),
@@ -136,7 +136,7 @@ def test_problems_of_every_stage_are_told_at_once(client: TestClient) -> None:
     assert client.get("/api/jobs").json()["jobs"] == []
 
 
-def test_a_used_key_is_told_by_its_own_status(client: TestClient) -> None:
+def test_a_used_key_is_a_conflict(client: TestClient) -> None:
     assert client.post("/api/jobs", json=scripted(GOOD, idempotency_key="k")).status_code == 202
     answer = client.post("/api/jobs", json=scripted(GOOD, idempotency_key="k", name="other"))
     assert answer.status_code == 409
@@ -150,28 +150,38 @@ def test_a_used_key_is_told_by_its_own_status(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("body", ["{", '{"a": NaN}', "[" * 5000, "\xff", "", '{"a": 1, "a": 2}'])
-def test_what_is_no_job_is_refused_whatever_it_is(client: TestClient, body: str) -> None:
+def test_a_malformed_body_is_refused(client: TestClient, body: str) -> None:
     headers = {"Content-Type": "application/json"}
     answer = client.post("/api/jobs", content=body.encode("latin-1"), headers=headers)
     assert answer.status_code in (400, 422)
     assert answer.json()["error"]["code"] in ("bad_request", "invalid")
 
 
-@pytest.mark.parametrize("kind", [None, "text/plain", "application/octet-stream", "nonsense",
-                                  "application/x-www-form-urlencoded"])  # fmt: skip
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        None,
+        "text/plain",
+        "application/octet-stream",
+        "nonsense",
+        "application/x-www-form-urlencoded",
+    ],
+)
 @pytest.mark.parametrize("body", [b"{}", b"\xff\x00", b"a=b"])
-def test_json_must_be_called_json(client: TestClient, kind: str | None, body: bytes) -> None:
-    """Every route that takes JSON: no other content type is a bug of the server."""
-    headers = {"Content-Type": kind} if kind else {}
+def test_json_needs_its_content_type(
+    client: TestClient, content_type: str | None, body: bytes
+) -> None:
+    """Every route that takes JSON refuses any other content type instead of failing."""
+    headers = {"Content-Type": content_type} if content_type else {}
     paths = client.get("/openapi.json").json()["paths"]
-    taking = [
+    operations = [
         (method.upper(), path.replace("{", "").replace("}", ""))
         for path, item in paths.items()
         for method, operation in item.items()
         if path.startswith("/api/") and "requestBody" in operation
     ]
-    assert ("POST", "/api/jobs") in taking
-    for method, path in taking:
+    assert ("POST", "/api/jobs") in operations
+    for method, path in operations:
         answer = client.request(method, path, content=body, headers=headers)
         assert answer.status_code == 422, (path, answer.text)
         assert "Content-Type: application/json" in answer.json()["error"]["details"][0], path
@@ -183,34 +193,34 @@ def test_jobs_carry_no_authority(settings: SettingsMaker) -> None:
     body["verifiers"] = [{"id": "command.subprocess", "argv": ["id"]}]
     answer = client.post("/api/jobs", json=body)
     assert answer.status_code == 422
-    told = "\n".join(answer.json()["error"]["details"])
+    details = "\n".join(answer.json()["error"]["details"])
     for field in ("runner", "verifiers[0].argv", "workspace.path"):
-        assert field in told
+        assert field in details
 
 
 # -- tenants and texts -----------------------------------------------------------------------------
 
 
-def test_a_tenants_token_submits_and_sees_its_own_alone(context: ConsoleContext) -> None:
-    everybody = client_of(context, new_token(context, role="admin"))
+def test_a_tenant_s_token_submits_and_sees_only_its_own_jobs(context: ConsoleContext) -> None:
+    admin = client_of(context, new_token(context, role="admin"))
     acme = client_of(context, new_token(context, role="producer", tenant="acme"))
     (mine,) = submit(acme, scripted(GOOD))
-    other, nobodys = submit(everybody, scripted(GOOD, labels={"tenant": "b"}), scripted(GOOD))
-    assert everybody.get(f"/api/jobs/{mine}").json()["labels"] == {"tenant": "acme"}
+    other, unowned = submit(admin, scripted(GOOD, labels={"tenant": "b"}), scripted(GOOD))
+    assert admin.get(f"/api/jobs/{mine}").json()["labels"] == {"tenant": "acme"}
     refused = acme.post("/api/jobs", json=scripted(GOOD, labels={"tenant": "b"}))
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "other_tenant")
     assert [row["id"] for row in acme.get("/api/jobs").json()["jobs"]] == [mine]
-    for hidden in (other, nobodys):
+    for hidden in (other, unowned):
         assert acme.get(f"/api/jobs/{hidden}").status_code == 404
         assert acme.post(f"/api/jobs/{hidden}/cancel").status_code == 404
         assert acme.get(f"/api/jobs/{hidden}/events").status_code == 404
-    assert len(everybody.get("/api/jobs").json()["jobs"]) == 3
+    assert len(admin.get("/api/jobs").json()["jobs"]) == 3
 
 
-def test_texts_are_for_those_who_may_read_them(context: ConsoleContext) -> None:
+def test_texts_of_attempts_are_redacted_without_access_to_texts(context: ConsoleContext) -> None:
     answer = '{"name": "Rumpelstiltskin", "age": "31"}'
-    asked = "Who is Rumpelstiltskin?"
-    (job_id,) = submit(client_of(context), scripted(answer, answer, answer, answer, prompt=asked))
+    prompt = "Who is Rumpelstiltskin?"
+    (job_id,) = submit(client_of(context), scripted(*[answer] * 4, prompt=prompt))
     work(context, job_id)
     ops = client_of(context, new_token(context, role="ops"))
     reader = client_of(context, new_token(context, role="ops", texts=True))
@@ -228,7 +238,9 @@ def test_texts_are_for_those_who_may_read_them(context: ConsoleContext) -> None:
     assert "Rumpelstiltskin" not in ops.get(f"/api/jobs?ids={job_id}").text
 
 
-def test_a_job_as_it_was_handed_in_hides_its_texts(context: ConsoleContext) -> None:
+def test_texts_of_a_submitted_job_are_redacted_without_access_to_texts(
+    context: ConsoleContext,
+) -> None:
     secret = "Rumpelstiltskin"
     other = f"In quite different words, and at some length: who is {secret}?"
     body = scripted(
@@ -258,7 +270,7 @@ def test_a_job_as_it_was_handed_in_hides_its_texts(context: ConsoleContext) -> N
 # -- reading and cancelling ------------------------------------------------------------------------
 
 
-def test_the_whole_story(context: ConsoleContext, client: TestClient) -> None:
+def test_a_job_shows_its_attempts_and_cycles(context: ConsoleContext, client: TestClient) -> None:
     (job_id,) = submit(client, scripted(WRONG_TYPE, GOOD))
     work(context, job_id)
     job = client.get(f"/api/jobs/{job_id}").json()
@@ -277,18 +289,20 @@ def test_the_whole_story(context: ConsoleContext, client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["nope", "p00-", "p00-x:1", "p99-x", "p00-X", "é"])
-def test_what_is_no_job_is_not_found(client: TestClient, job_id: str) -> None:
+def test_an_invalid_job_id_is_not_found(client: TestClient, job_id: str) -> None:
     for path in (f"/api/jobs/{job_id}", f"/api/jobs/{job_id}/events"):
         assert client.get(path).status_code == 404
     assert client.post(f"/api/jobs/{job_id}/cancel").status_code == 404
 
 
-def test_an_attempts_row_is_no_job(client: TestClient) -> None:
+def test_an_attempt_id_is_not_found_as_a_job(client: TestClient) -> None:
     (job_id,) = submit(client, scripted(GOOD))
     assert client.get(f"/api/jobs/{job_id}:1").status_code == 404
 
 
-def test_cancel(context: ConsoleContext, client: TestClient) -> None:
+def test_only_an_unfinished_job_can_be_cancelled(
+    context: ConsoleContext, client: TestClient
+) -> None:
     waiting, done = submit(client, scripted(GOOD), scripted(GOOD))
     work(context, done)
     assert client.post(f"/api/jobs/{waiting}/cancel").json()["state"] == "cancelled"
@@ -303,8 +317,8 @@ def test_cancel(context: ConsoleContext, client: TestClient) -> None:
 def pages(client: TestClient, **query: Any) -> list[list[str]]:
     found, cursor = [], None
     while True:
-        given = {**query, "cursor": cursor} if cursor else query
-        answer = client.get("/api/jobs", params=given).json()
+        params = {**query, "cursor": cursor} if cursor else query
+        answer = client.get("/api/jobs", params=params).json()
         found.append([row["id"] for row in answer["jobs"]])
         cursor = answer["cursor"]
         if cursor is None:
@@ -315,13 +329,15 @@ def listed(client: TestClient, **query: Any) -> list[str]:
     return [job_id for page in pages(client, **query) for job_id in page]
 
 
-def test_pages_newest_first(client: TestClient) -> None:
+def test_pages_are_newest_first(client: TestClient) -> None:
     ids = submit(client, *(scripted(GOOD) for _ in range(7)))[::-1]
     assert pages(client, limit=3)[:3] == [ids[0:3], ids[3:6], ids[6:7]]
     assert listed(client, limit=7) == ids
 
 
-def test_filters(context: ConsoleContext, client: TestClient) -> None:
+def test_jobs_are_filtered_by_state_type_label_and_time(
+    context: ConsoleContext, client: TestClient
+) -> None:
     blue, red, done = submit(
         client,
         scripted(GOOD, labels={"colour": "blue", "size": "1"}),
@@ -329,7 +345,7 @@ def test_filters(context: ConsoleContext, client: TestClient) -> None:
         scripted(GOOD),
     )
     work(context, done)
-    seen = client.get(f"/api/jobs/{red}").json()["created_at"]
+    created = client.get(f"/api/jobs/{red}").json()["created_at"]
     table: list[tuple[dict[str, Any], list[str]]] = [
         ({"state": "succeeded"}, [done]),
         ({"state": "queued"}, [red, blue]),
@@ -339,16 +355,17 @@ def test_filters(context: ConsoleContext, client: TestClient) -> None:
         ({"label": ["colour:blue", "size:1"]}, [blue]),
         ({"label": ["colour:blue", "size:2"]}, []),
         ({"label": "colour:red:dark"}, [red]),
-        ({"since": seen}, [done, red]),
-        ({"until": seen}, [red, blue]),
-        ({"since": seen, "until": seen}, [red]),
+        ({"since": created}, [done, red]),
+        ({"until": created}, [red, blue]),
+        ({"since": created, "until": created}, [red]),
     ]
-    for query, wanted in table:
-        assert listed(client, **query) == wanted, query
+    for query, expected in table:
+        assert listed(client, **query) == expected, query
 
 
-def test_named_jobs(context: ConsoleContext, client: TestClient) -> None:
-    """In the order they were named in; what there is not is left out."""
+def test_jobs_named_by_id_come_in_that_order_and_unknown_ones_are_left_out(
+    context: ConsoleContext, client: TestClient
+) -> None:
     one, two, three = submit(client, *(scripted(GOOD) for _ in range(3)))
     named = f"{three},p00-nowhere,,{one},x:y,p77-1,{one}"
     answer = client.get("/api/jobs", params={"ids": named}).json()
@@ -372,22 +389,23 @@ def test_named_jobs(context: ConsoleContext, client: TestClient) -> None:
     [{"limit": 0}, {"limit": 501}, {"state": "x"}, {"label": "x"}, {"cursor": "x"},
      {"cursor": "1~;"}, {"since": "nan"}, {"until": "inf"}, {"since": -1}],
 )  # fmt: skip
-def test_bad_filters(client: TestClient, query: dict[str, Any]) -> None:
+def test_an_invalid_filter_is_refused(client: TestClient, query: dict[str, Any]) -> None:
     answer = client.get("/api/jobs", params=query)
     assert answer.status_code == 422
     assert answer.json()["error"]["details"][0].startswith(next(iter(query)))
 
 
-def test_the_work_of_a_page_is_bounded(context: ConsoleContext, client: TestClient) -> None:
-    """A rare label: every page looks at so many jobs, and the next one goes on from there."""
-    wanted = submit(client, scripted(GOOD, task_type="rare"))
+def test_a_page_scans_a_bounded_number_of_jobs_and_the_next_continues_there(
+    context: ConsoleContext, client: TestClient
+) -> None:
+    rare = submit(client, scripted(GOOD, task_type="rare"))
     submit(client, *(scripted(GOOD) for _ in range(9)))
     found, cursor, count = [], None, 0
     while count == 0 or cursor:
         page = context.ledger.page_jobs(JobFilter(task_type="rare"), limit=5, cursor=cursor, scan=4)
         found += [row.id for row in page.jobs]
         cursor, count = page.cursor, count + 1
-    assert (found, count) == (wanted, 3)  # 4 + 4 + 2 jobs
+    assert (found, count) == (rare, 3)  # 4 + 4 + 2 jobs
 
 
 @hypothesis_settings(max_examples=30, deadline=None)
@@ -396,10 +414,10 @@ def test_the_work_of_a_page_is_bounded(context: ConsoleContext, client: TestClie
     limit=st.integers(1, 6),
     scan=st.integers(1, 6),
 )
-def test_pages_over_partitions_miss_and_repeat_nothing(
-    paging_site: ConsoleContext, scores: list[tuple[int, int]], limit: int, scan: int
+def test_pages_over_partitions_neither_miss_nor_repeat_jobs(
+    partitioned_context: ConsoleContext, scores: list[tuple[int, int]], limit: int, scan: int
 ) -> None:
-    calls = paging_site.ledger.calls
+    calls = partitioned_context.ledger.calls
     calls.run("FLUSHALL")
     for number, (partition, at) in enumerate(scores):
         prefix, job = f"mulligan:{{p0{partition}}}:", f"p0{partition}-{number:02d}"
@@ -408,7 +426,9 @@ def test_pages_over_partitions_miss_and_repeat_nothing(
     found: list[tuple[float, str]] = []
     cursor = None
     for _ in range(100):
-        page = paging_site.ledger.page_jobs(JobFilter(), limit=limit, cursor=cursor, scan=scan)
+        page = partitioned_context.ledger.page_jobs(
+            JobFilter(), limit=limit, cursor=cursor, scan=scan
+        )
         found += [(scores[int(row.id[4:])][1], row.id) for row in page.jobs]
         cursor = page.cursor
         if cursor is None:
@@ -419,5 +439,5 @@ def test_pages_over_partitions_miss_and_repeat_nothing(
 
 
 @pytest.fixture(scope="module")
-def paging_site(redis_socket: Any) -> ConsoleContext:
+def partitioned_context(redis_socket: Any) -> ConsoleContext:
     return open_context(Settings(broker_url=f"redis+socket://{redis_socket}", partitions=3))

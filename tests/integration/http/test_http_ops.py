@@ -20,7 +20,7 @@ def context(settings: SettingsMaker) -> ConsoleContext:
     return open_context(settings(allow_inline=True))
 
 
-def test_queues_with_what_waits_and_what_is_paused(context: ConsoleContext) -> None:
+def test_queues_show_waiting_entries_and_pauses(context: ConsoleContext) -> None:
     client = client_of(context)
     client.post("/api/jobs", json=[scripted(GOOD), scripted(GOOD)]).raise_for_status()
     client.put("/api/pauses/queue:repair").raise_for_status()
@@ -32,30 +32,30 @@ def test_queues_with_what_waits_and_what_is_paused(context: ConsoleContext) -> N
 @pytest.mark.parametrize(
     "what", ["queue:attempt", "task_type:extract/person v2", "provider:api.example:443"]
 )
-def test_pause_and_resume(context: ConsoleContext, what: str) -> None:
+def test_a_pause_is_set_listed_and_lifted(context: ConsoleContext, what: str) -> None:
     client = client_of(context)
     assert client.put(f"/api/pauses/{what}").json() == {"paused": [what]}
     assert context.ledger.paused() == [what]
     assert client.get("/api/pauses").json() == {"paused": [what]}
     assert client.delete(f"/api/pauses/{what}").json() == {"paused": []}
-    assert client.delete(f"/api/pauses/{what}").status_code == 200, "lifting none is no error"
+    assert client.delete(f"/api/pauses/{what}").status_code == 200, "lifting it twice is no error"
 
 
 @pytest.mark.parametrize("what", ["queue:nope", "queue:control", "task_type:", "attempt", "x:y"])
-def test_what_cannot_be_paused(context: ConsoleContext, what: str) -> None:
-    answer = client_of(context).put(f"/api/pauses/{what}")
-    assert answer.status_code == 422
-    assert "queue:repair" in answer.json()["error"]["details"][0]
+def test_an_invalid_pause_is_refused(context: ConsoleContext, what: str) -> None:
+    response = client_of(context).put(f"/api/pauses/{what}")
+    assert response.status_code == 422
+    assert "queue:repair" in response.json()["error"]["details"][0]
 
 
-def test_a_tenants_token_pauses_nobody(context: ConsoleContext) -> None:
+def test_a_tenant_s_token_may_not_pause(context: ConsoleContext) -> None:
     client = client_of(context, new_token(context, role="ops", tenant="acme"))
     for method in ("PUT", "DELETE"):
         assert client.request(method, "/api/pauses/queue:attempt").status_code == 403
     assert context.ledger.paused() == []
 
 
-def test_breakers(context: ConsoleContext) -> None:
+def test_an_open_breaker_is_listed(context: ConsoleContext) -> None:
     client = client_of(context)
     assert client.get("/api/breakers").json() == {"breakers": []}
     for _ in range(5):
@@ -65,21 +65,21 @@ def test_breakers(context: ConsoleContext) -> None:
     assert row["until"] is not None
 
 
-def test_a_ledger_that_is_away(tmp_path: Path) -> None:
+def test_an_unreachable_ledger_is_503(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "r")
     server.start()
     try:
-        gone_soon = Settings(
+        settings = Settings(
             broker_url=server.url, home=tmp_path, submit_patience=0.1, allow_inline=True
         )
-        context = open_context(gone_soon)
+        context = open_context(settings)
         client = client_of(context)
         assert client.get("/api/pauses").status_code == 200
     finally:
         server.kill()
-    for answer in (client.get("/api/jobs"), client.post("/api/jobs", json=scripted(GOOD))):
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
-        assert int(answer.headers["retry-after"]) > 0
+    for response in (client.get("/api/jobs"), client.post("/api/jobs", json=scripted(GOOD))):
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "unavailable")
+        assert int(response.headers["retry-after"]) > 0
     page = client.get("/", headers={"Accept": "text/html"})
     assert (page.status_code, 'href="/runbook"' in page.text) == (503, True)
     runbook = client.get("/runbook", headers={"Accept": "text/html"})

@@ -1,4 +1,4 @@
-"""The description holds: generated requests find no 5xx and no answer that is not in it."""
+"""Generated requests find no 5xx and no response that the OpenAPI document does not describe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.settings.model import Settings
 
-#: Examples of each operation: there are some thirty of them.
+#: Examples per operation; there are about thirty operations.
 EXAMPLES = 8
 CHECKS = [
     not_a_server_error,
@@ -71,7 +71,7 @@ def _work(console: RunningConsole, job_id: str) -> None:
 
 @pytest.fixture(scope="module")
 def known(console: RunningConsole) -> dict[str, str]:
-    """Path parameters that name something: a generated one hardly ever does."""
+    """Path parameters that exist: a generated one hardly ever does."""
     (group,) = console.context.ledger.groups()
     return {
         "job_id": group.example,
@@ -84,17 +84,17 @@ def known(console: RunningConsole) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def description(console: RunningConsole) -> schemathesis.BaseSchema:
-    # Streams have no end to wait for; pages are for people.
+    # Streams never end; pages are for people.
     found = schemathesis.openapi.from_url(f"{console.url}/openapi.json")
     return found.exclude(path_regex="/events$").include(
         path_regex="^/(api/|healthz|readyz|metrics)"
     )
 
 
-def test_every_answer_is_described(
+def test_every_response_is_described(
     description: schemathesis.BaseSchema, known: dict[str, str]
 ) -> None:
-    """Good and bad requests to every operation there is."""
+    """Given valid and invalid requests to every operation."""
     found = {}
     for result in description.get_all_operations():
         assert isinstance(result, Ok), result
@@ -132,7 +132,7 @@ def _try_out(operation: Any, known: dict[str, str]) -> None:
 
 
 def test_every_route_is_described(console: RunningConsole) -> None:
-    """Nothing under /api is left out of the description, and so of the test above."""
+    """Nothing under /api is left out of the document, and so of the test above."""
     with console.client() as client:
         document = client.get("/openapi.json").json()
     described = {

@@ -1,4 +1,4 @@
-"""`/metrics`: what Prometheus reads, parsed by Prometheus's own parser."""
+"""`/metrics`, read by Prometheus's own parser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mulligan.workers.celery.heartbeat import Heartbeat
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger.stores.beats import Beat
 
-#: Every name that rules and dashboards are written on.
+#: Every name that alert rules and dashboards use.
 NAMES = {
     "mulligan_attempts_total", "mulligan_jobs_total", "mulligan_score",
     "mulligan_retry_latency_seconds", "mulligan_cycles_total", "mulligan_queue_depth",
@@ -33,13 +33,13 @@ def context(settings: SettingsMaker) -> ConsoleContext:
     return open_context(settings(allow_inline=True))
 
 
-def scraped(context: ConsoleContext, token: str | None = None) -> Samples:
-    told = client_of(context, token).get("/metrics")
-    assert told.status_code == 200, told.text
-    assert told.headers["content-type"].startswith("text/plain; version=")
+def scrape(context: ConsoleContext, token: str | None = None) -> Samples:
+    response = client_of(context, token).get("/metrics")
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/plain; version=")
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(told.text)
+        for family in text_string_to_metric_families(response.text)
         for sample in family.samples
     }
 
@@ -48,10 +48,10 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
 
 
-def test_what_happened_is_counted(context: ConsoleContext) -> None:
+def test_attempts_jobs_and_cycles_are_counted(context: ConsoleContext) -> None:
     run_jobs(context, scripted(WRONG_TYPE, GOOD), scripted(GOOD), scripted("no", GOOD))
     Fold(context.ledger).run()
-    found = scraped(context)
+    found = scrape(context)
     attempts = "mulligan_attempts_total"
     retried = {"mode": "initial", "outcome": "retried"}
     assert value(found, attempts, **retried, kind="schema_invalid") == 1
@@ -69,8 +69,8 @@ def test_what_happened_is_counted(context: ConsoleContext) -> None:
     assert value(found, "mulligan_cycles_total", status="pending_immediate_retry") == 2
 
 
-def test_every_name_is_there(context: ConsoleContext) -> None:
-    """Given a breaker that opened, a worker, a pause and a sweep: things that can be absent."""
+def test_every_metric_is_exported(context: ConsoleContext) -> None:
+    """Given an open breaker, a worker and a pause, without which their metrics are absent."""
     run_jobs(context, scripted(GOOD))
     Fold(context.ledger).run()
     breakers = context.ledger.breakers
@@ -79,9 +79,9 @@ def test_every_name_is_there(context: ConsoleContext) -> None:
     context.ledger.pause("task_type:slow")
     beat = Beat(name="a@h", pool="a", host="h", pid=1, slots=8, active=3, round_trips=7)
     Heartbeat(context.ledger.beats, lambda: beat).beat()
-    found = scraped(context)
-    told = client_of(context).get("/metrics").text
-    names = {line.split()[2] for line in told.splitlines() if line.startswith("# TYPE ")}
+    found = scrape(context)
+    text = client_of(context).get("/metrics").text
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
     assert names >= NAMES
     assert value(found, "mulligan_breaker_state", provider="openai-eu") == 2
     assert value(found, "mulligan_paused", what="task_type:slow") == 1
@@ -95,16 +95,16 @@ def test_every_name_is_there(context: ConsoleContext) -> None:
     assert value(found, "mulligan_sweep_age_seconds") >= 0
 
 
-def test_escalations_wait_for_somebody(context: ConsoleContext) -> None:
+def test_open_escalations_are_counted(context: ConsoleContext) -> None:
     run_jobs(context, scripted("no"), scripted("no"))
-    found = scraped(context)
+    found = scrape(context)
     assert value(found, "mulligan_escalations_open") == 2
     assert value(found, "mulligan_escalation_groups_open") == 1
-    assert value(found, "mulligan_fold_lag_seconds") >= 0  # nobody has folded yet
+    assert value(found, "mulligan_fold_lag_seconds") >= 0  # not folded yet
 
 
-def test_metrics_are_for_ops_and_of_all_tenants(context: ConsoleContext) -> None:
-    assert scraped(context, new_token(context, role="ops"))
+def test_metrics_need_the_ops_role_without_a_tenant(context: ConsoleContext) -> None:
+    assert scrape(context, new_token(context, role="ops"))
     for fields in ({"role": "producer"}, {"role": "ops", "tenant": "acme"}):
         assert client_of(context, new_token(context, **fields)).get("/metrics").status_code == 403
     assert client_of(context).get("/metrics").status_code == 401

@@ -26,25 +26,25 @@ def store(request: pytest.FixtureRequest, settings: SettingsMaker, tmp_path: Pat
     return blob_store(settings(blob_url=url, workspace_cap=10_000, retention=1000))
 
 
-def test_what_is_put_is_got_by_its_content_s_address(store: BlobStore) -> None:
+def test_a_blob_is_stored_under_the_address_of_its_content(store: BlobStore) -> None:
     assert store.put(DATA) == ADDRESS
     assert store.get(ADDRESS) == DATA
     assert store.put(b"") != ADDRESS
 
 
-def test_the_same_bytes_are_one_blob_however_often_they_are_put(store: BlobStore) -> None:
+def test_the_same_bytes_are_stored_once(store: BlobStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         addresses = set(pool.map(store.put, [DATA] * 24))
     assert addresses == {ADDRESS}
     assert store.get(ADDRESS) == DATA
 
 
-def test_a_blob_that_is_gone_says_so(store: BlobStore) -> None:
+def test_a_missing_blob_is_reported(store: BlobStore) -> None:
     with pytest.raises(MissingBlob, match="no longer stored"):
         store.get(ADDRESS)
 
 
-def test_a_blob_over_the_cap_is_refused_with_both_numbers(store: BlobStore) -> None:
+def test_a_blob_over_the_cap_is_refused_with_both_sizes(store: BlobStore) -> None:
     store.put(b"x" * 10_000)
     with pytest.raises(BadInput, match=r"10,001 bytes are over the cap of 10,000 \(workspace_cap"):
         store.put(b"x" * 10_001)
@@ -72,10 +72,10 @@ def test_an_address_cannot_leave_the_directory(tmp_path: Path, address: str) -> 
         DirectoryBlobs(tmp_path / "shared", cap=100).get(address)
 
 
-def test_a_crash_while_putting_leaves_no_half_blob(
+def test_a_failed_write_leaves_no_partial_blob(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a disk that fails before the bytes are safe, then the blob is missing, not short."""
+    """Given a disk that fails during a write, then the blob is missing, not truncated."""
     store = DirectoryBlobs(tmp_path, cap=10_000)
 
     def fail(_descriptor: int) -> None:
@@ -91,7 +91,7 @@ def test_a_crash_while_putting_leaves_no_half_blob(
     assert store.get(ADDRESS) == DATA
 
 
-def test_only_stores_that_exist_can_be_configured(settings: SettingsMaker) -> None:
+def test_an_unsupported_store_is_refused(settings: SettingsMaker) -> None:
     with pytest.raises(BadInput, match="s3:// is not supported; use file:///"):
         blob_store(settings(blob_url="s3://bucket/blobs"))
     with pytest.raises(BadInput, match="no ledger: set MULLIGAN_LEDGER_URL"):

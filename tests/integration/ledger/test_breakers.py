@@ -30,13 +30,13 @@ def clock() -> ManualClock:
 def worker(
     ledger: RedisLedger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], RedisBreakers]:
-    """A worker of the fleet, with a fresh picture of the breakers that does not age by itself."""
+    """Build a worker whose copy of the breakers is fresh and never expires."""
     monkeypatch.setattr(breakers_module, "_REFRESH", 3600.0)
     return lambda: RedisBreakers(ledger.calls, prefix="mulligan", now=clock, policy=POLICY)
 
 
 def test_faults_of_many_workers_open_one_breaker(worker: Callable[[], RedisBreakers]) -> None:
-    """Given a threshold of three, when three workers meet one fault each, then all stay away."""
+    """Given a threshold of three, when three workers report one fault each, then all wait."""
     for _ in range(2):
         worker().fault(FAULT)
         assert worker().wait("provider") is None
@@ -46,7 +46,7 @@ def test_faults_of_many_workers_open_one_breaker(worker: Callable[[], RedisBreak
     assert worker().all()["provider"].state == "open"
 
 
-def test_faults_met_at_the_same_time_are_all_counted(worker: Callable[[], RedisBreakers]) -> None:
+def test_simultaneous_faults_are_all_counted(worker: Callable[[], RedisBreakers]) -> None:
     fleet = [worker() for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda each: each.fault(FAULT), fleet))
@@ -54,7 +54,7 @@ def test_faults_met_at_the_same_time_are_all_counted(worker: Callable[[], RedisB
     assert worker().wait("provider") == ProviderHold(seconds=10)
 
 
-def test_one_probe_is_let_through_however_many_ask(
+def test_only_one_probe_is_let_through(
     worker: Callable[[], RedisBreakers], clock: ManualClock
 ) -> None:
     for _ in range(3):
@@ -64,7 +64,7 @@ def test_one_probe_is_let_through_however_many_ask(
     with ThreadPoolExecutor(20) as pool:
         waits = list(pool.map(lambda each: each.wait("provider"), fleet))
     assert waits.count(None) == 1
-    # Until the probe is given up.
+    # The others wait until the probe times out.
     assert all(wait == ProviderHold(seconds=100) for wait in waits if wait is not None)
 
 
@@ -81,7 +81,7 @@ def test_a_probe_that_succeeds_closes_the_breaker(
     assert [worker().wait("provider") for _ in range(3)] == [None] * 3
 
 
-def test_a_probe_that_fails_keeps_everybody_away_for_longer(
+def test_a_failed_probe_doubles_the_wait(
     worker: Callable[[], RedisBreakers], clock: ManualClock
 ) -> None:
     for _ in range(3):
@@ -93,38 +93,38 @@ def test_a_probe_that_fails_keeps_everybody_away_for_longer(
     assert worker().wait("provider") == ProviderHold(seconds=20)  # doubled
 
 
-def test_what_a_provider_asks_for_is_granted(worker: Callable[[], RedisBreakers]) -> None:
-    asked = TransportFault("429", "provider", status=429, retry_after=77)
+def test_retry_after_sets_the_wait(worker: Callable[[], RedisBreakers]) -> None:
+    fault = TransportFault("429", "provider", status=429, retry_after=77)
     for _ in range(3):
-        worker().fault(asked)
+        worker().fault(fault)
     assert worker().wait("provider") == ProviderHold(seconds=77)
 
 
 def test_a_closed_breaker_costs_no_round_trip_per_attempt(
     worker: Callable[[], RedisBreakers], ledger: RedisLedger
 ) -> None:
-    calm = worker()
-    calm.wait("provider")
+    idle = worker()
+    idle.wait("provider")
     before = ledger.round_trips
     for _ in range(100):
-        assert calm.wait("provider") is None
-        calm.success("provider")
+        assert idle.wait("provider") is None
+        idle.success("provider")
     assert ledger.round_trips == before
 
 
-def test_a_worker_s_picture_of_the_breakers_does_not_stay_old(
+def test_a_worker_s_copy_of_the_breakers_is_refreshed(
     worker: Callable[[], RedisBreakers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calm = worker()
-    assert calm.wait("provider") is None
+    idle = worker()
+    assert idle.wait("provider") is None
     for _ in range(3):
         worker().fault(FAULT)
-    assert calm.wait("provider") is None  # its picture is from before
+    assert idle.wait("provider") is None  # its copy is older
     monkeypatch.setattr(breakers_module, "_REFRESH", 0.0)
-    assert calm.wait("provider") == ProviderHold(seconds=10)
+    assert idle.wait("provider") == ProviderHold(seconds=10)
 
 
-def told(ledger: RedisLedger) -> list[Any]:
+def state_events(ledger: RedisLedger) -> list[Any]:
     stream = ledger.calls.read_streams(["mulligan:{fleet}:events"], after="0", block=None)
     events = [json.loads(text) for _, text in stream]
     return [(event["type"], event["provider"], event["state"]) for event in events]
@@ -135,21 +135,21 @@ def test_every_change_of_state_is_an_event(
 ) -> None:
     for _ in range(3):
         worker().fault(FAULT)
-    worker().fault(FAULT)  # open already
+    worker().fault(FAULT)  # already open
     clock.now += 11
     prober = worker()
     prober.wait("provider")
     prober.success("provider")
     worker().fault(FAULT)
-    worker().success("provider")  # closed all the time
-    assert told(ledger) == [
+    worker().success("provider")  # never opened
+    assert state_events(ledger) == [
         ("breaker", "provider", "open"),
         ("breaker", "provider", "half_open"),
         ("breaker", "provider", "closed"),
     ]
 
 
-def test_a_paused_provider_is_left_alone_until_it_is_resumed(
+def test_a_paused_provider_is_not_called_until_resumed(
     worker: Callable[[], RedisBreakers], ledger: RedisLedger
 ) -> None:
     ledger.pause("provider:provider")

@@ -1,4 +1,4 @@
-"""The ledger's contract, in memory and on Redis: answers, slow verifications, giving back."""
+"""The ledger's contract: answers, slow verifications and requeued attempts."""
 
 from __future__ import annotations
 
@@ -7,28 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.jobs import answer, passed
-from support.ledger_scenario import Scenario, ScenarioMaker
+from support.ledger_scenario import Scenario
 from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
 
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Publication, Settlement
 
-
-@pytest.fixture
-def scenario(new_scenario: ScenarioMaker) -> Scenario:
-    return new_scenario()
+# -- storing an answer -----------------------------------------------------------------------------
 
 
-# -- storing an answer --------------------------------------------------------------------------
-
-
-def test_a_stored_answer_is_given_to_whoever_claims_next(scenario: Scenario) -> None:
-    """Given an answer that was paid for, when its worker dies, then nobody pays again."""
+def test_a_stored_answer_is_given_to_the_next_claim(scenario: Scenario) -> None:
+    """Given an answer that was paid for, when its worker dies, then it is not bought again."""
     job_id = scenario.submit()
     assert scenario.ledger.store_output(scenario.claim(job_id).lease, answer("paid for")) == []
     scenario.expire_leases()
-    heir = scenario.claim(job_id)
-    assert heir.output == answer("paid for")
-    assert (heir.tokens_used, heir.seconds_used) == (10, 0.5)
+    successor = scenario.claim(job_id)
+    assert successor.output == answer("paid for")
+    assert (successor.tokens_used, successor.seconds_used) == (10, 0.5)
 
 
 def test_an_answer_stored_twice_with_one_token_is_counted_once(scenario: Scenario) -> None:
@@ -40,16 +34,14 @@ def test_an_answer_stored_twice_with_one_token_is_counted_once(scenario: Scenari
 
 
 @pytest.mark.parametrize("tokens", [None, 0])
-def test_unknown_usage_counts_for_nothing_and_is_not_0(
-    scenario: Scenario, tokens: int | None
-) -> None:
+def test_unknown_usage_is_null_and_not_0(scenario: Scenario, tokens: int | None) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
     scenario.ledger.store_output(claim.lease, answer(tokens=tokens))
     assert scenario.view(job_id).tokens == tokens
     scenario.settle(claim, succeeds(claim))
-    told = [event.data for event in scenario.ledger.events() if event.type == "job"]
-    assert (told[-1]["state"], told[-1]["tokens"]) == ("succeeded", tokens)
+    events = [event.data for event in scenario.ledger.events() if event.type == "job"]
+    assert (events[-1]["state"], events[-1]["tokens"]) == ("succeeded", tokens)
 
 
 def test_usage_adds_up_over_attempts(scenario: Scenario) -> None:
@@ -62,35 +54,37 @@ def test_usage_adds_up_over_attempts(scenario: Scenario) -> None:
     assert (scenario.view(job_id).tokens, scenario.view(job_id).seconds) == (7, 0.75)
 
 
-# -- slow verifications -------------------------------------------------------------------------
+# -- slow verifications ----------------------------------------------------------------------------
 
 
-def test_storing_an_answer_hands_its_slow_verifications_over(scenario: Scenario) -> None:
+def test_storing_an_answer_publishes_its_slow_verifications(scenario: Scenario) -> None:
     job_id = scenario.submit(priority=7)
     claim = scenario.claim(job_id)
-    told = scenario.ledger.store_output(claim.lease, answer(), verifications=[0, 2], priority=7)
+    published = scenario.ledger.store_output(
+        claim.lease, answer(), verifications=[0, 2], priority=7
+    )
     entries = [Entry("verification", job_id, 1, index) for index in (0, 2)]
-    assert told == [Publication(entry, "verify", 7) for entry in entries]
-    # Told again to whoever asks again with the same token.
+    assert published == [Publication(entry, "verify", 7) for entry in entries]
+    # A repeated call with the same token gets the same result.
     again = scenario.ledger.store_output(claim.lease, answer(), verifications=[0, 2], priority=7)
-    assert again == told
+    assert again == published
     assert scenario.attempt(job_id).state == "verifying"
     scenario.advance(scenario.settings.outbox_grace + 1)
-    assert scenario.sweep() == told
+    assert scenario.sweep() == published
 
 
 @pytest.mark.parametrize("settlement", [retries_immediately, retries_by_policy])
 def test_the_verifications_of_a_retry_go_to_the_front(
     scenario: Scenario, settlement: Callable[[Claim], Settlement]
 ) -> None:
-    """What is told to the caller is what stands in the outbox."""
+    """The caller gets the same publication that is in the outbox."""
     job_id = scenario.submit(priority=7)
     first = scenario.claim(job_id)
     scenario.settle(first, settlement(first))
     retry = scenario.claim(job_id, 2)
-    told = scenario.ledger.store_output(retry.lease, answer(), verifications=[0], priority=7)
+    published = scenario.ledger.store_output(retry.lease, answer(), verifications=[0], priority=7)
     front = Publication(Entry("verification", job_id, 2, 0), "verify", 0)
-    assert told == [front]
+    assert published == [front]
     scenario.advance(scenario.settings.outbox_grace + 1)
     assert scenario.sweep() == [front]
     check = scenario.claim_verification(job_id, 0, number=2)
@@ -99,7 +93,7 @@ def test_the_verifications_of_a_retry_go_to_the_front(
     assert scenario.sweep() == [front]
 
 
-def test_a_verification_in_hand_has_the_answer_and_is_held(scenario: Scenario) -> None:
+def test_a_claimed_verification_has_the_answer_and_is_held(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
     assert scenario.claim_verification(job_id, 0).output == answer()
@@ -107,7 +101,7 @@ def test_a_verification_in_hand_has_the_answer_and_is_held(scenario: Scenario) -
     assert scenario.claim_verification(job_id, 1).lease.entry.index == 1
 
 
-def test_only_the_last_to_store_is_given_the_attempt(scenario: Scenario) -> None:
+def test_only_the_last_stored_result_claims_the_attempt(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
     first, second = scenario.claim_verification(job_id, 0), scenario.claim_verification(job_id, 1)
@@ -126,7 +120,7 @@ def test_only_the_last_to_store_is_given_the_attempt(scenario: Scenario) -> None
 
 
 def test_a_result_stored_twice_counts_once(scenario: Scenario) -> None:
-    """Given an answer of the ledger that was lost, when the call is repeated, it hears it again."""
+    """Given a lost reply of the ledger, when the call is repeated, it gets the same reply."""
     job_id = scenario.submit()
     scenario.hand_over(job_id)
     first, second = scenario.claim_verification(job_id, 0), scenario.claim_verification(job_id, 1)
@@ -143,21 +137,23 @@ def test_a_result_stored_twice_counts_once(scenario: Scenario) -> None:
     assert scenario.ledger.store_result(second.lease, passed(), elapsed=1) == ClaimRefused("stored")
 
 
-def test_of_many_storing_at_once_exactly_one_is_last(scenario: Scenario) -> None:
+def test_of_many_concurrent_results_exactly_one_is_last(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id, range(12))
     checks = [scenario.claim_verification(job_id, index) for index in range(12)]
     with ThreadPoolExecutor(12) as pool:
-        told = list(
+        results = list(
             pool.map(lambda c: scenario.ledger.store_result(c.lease, passed(), elapsed=0), checks)
         )
-    assert sum(isinstance(each, Claim) for each in told) == 1
-    assert told.count(ClaimRefused("stored")) == 11
+    assert sum(isinstance(each, Claim) for each in results) == 1
+    assert results.count(ClaimRefused("stored")) == 11
 
 
-def test_a_settler_that_dies_leaves_everything_to_the_next_one(scenario: Scenario) -> None:
-    """Given all results stored, when the last storer dies, then the sweep brings the attempt
-    back with its answer and its results, and nothing is run again."""
+def test_a_worker_that_dies_before_settling_leaves_everything_to_the_next(
+    scenario: Scenario,
+) -> None:
+    """Given all results stored, when the last worker dies, then the sweep brings the attempt back
+    with its answer and its results, and nothing is run again."""
     job_id = scenario.submit()
     scenario.hand_over(job_id)
     for index in (0, 1):
@@ -166,15 +162,15 @@ def test_a_settler_that_dies_leaves_everything_to_the_next_one(scenario: Scenari
         )
     assert isinstance(last, Claim)
     assert scenario.expire_leases() == {f"a:{job_id}/1"}
-    heir = scenario.claim(job_id)
-    assert heir.output == answer()
-    assert heir.results == {0: passed("0"), 1: passed("1")}
+    successor = scenario.claim(job_id)
+    assert successor.output == answer()
+    assert successor.results == {0: passed("0"), 1: passed("1")}
     assert scenario.ledger.settle(last.lease, succeeds(last)) == ClaimRefused("lost")
-    scenario.settle(heir, succeeds(heir))
+    scenario.settle(successor, succeeds(successor))
     assert scenario.verification_refusal(job_id, 0) == ClaimRefused("finished")
 
 
-def test_a_verification_that_is_stored_or_not_wanted_any_more_is_finished(
+def test_a_stored_or_cancelled_verification_is_finished(
     scenario: Scenario,
 ) -> None:
     job_id = scenario.submit()
@@ -199,7 +195,7 @@ def test_a_verification_that_loses_every_worker_escalates_its_job(scenario: Scen
     assert scenario.ledger.store_result(zombie.lease, passed(), elapsed=0) == ClaimRefused("lost")
 
 
-def test_a_verification_repeated_with_its_own_token_is_claimed_once(
+def test_a_verification_claim_repeated_with_its_token_is_the_same(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = scenario.submit()
@@ -208,7 +204,7 @@ def test_a_verification_repeated_with_its_own_token_is_claimed_once(
     assert scenario.claim_verification(job_id, 0) == scenario.claim_verification(job_id, 0)
 
 
-def test_the_results_of_a_cancelled_job_are_kept_and_lead_nowhere(scenario: Scenario) -> None:
+def test_the_results_of_a_cancelled_job_are_kept_and_start_nothing(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id, [0])
     check = scenario.claim_verification(job_id, 0)
@@ -219,17 +215,17 @@ def test_the_results_of_a_cancelled_job_are_kept_and_lead_nowhere(scenario: Scen
     assert scenario.view(job_id).state == "cancelled"
 
 
-# -- giving back --------------------------------------------------------------------------------
+# -- requeueing ------------------------------------------------------------------------------------
 
 
-def test_an_attempt_given_back_waits_and_is_not_blamed(scenario: Scenario) -> None:
-    """Given transport faults, then they are counted, and no claim is held against the attempt."""
+def test_a_requeued_attempt_waits_and_loses_no_claim(scenario: Scenario) -> None:
+    """Given transport faults, then they are counted, and the claims are not."""
     job_id = scenario.submit(priority=4)
     for fault in range(1, 6):  # more often than max_claims
         claim = scenario.claim(job_id)
         assert claim.faults == fault - 1
-        given_back = scenario.ledger.requeue(claim.lease, delay=10, detail="503", counter="faults")
-        assert given_back is None
+        refused = scenario.ledger.requeue(claim.lease, delay=10, detail="503", counter="faults")
+        assert refused is None
         view, attempt = scenario.view(job_id), scenario.attempt(job_id)
         assert (view.state, view.waiting_for) == ("waiting", "delay")
         assert (attempt.state, attempt.claims) == ("queued", 0)
@@ -239,7 +235,7 @@ def test_an_attempt_given_back_waits_and_is_not_blamed(scenario: Scenario) -> No
         assert scenario.sweep() == [Publication(Entry("attempt", job_id, 1), "attempt", 4)]
 
 
-def test_what_a_job_waits_for_is_told(scenario: Scenario) -> None:
+def test_a_job_shows_what_it_waits_for(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.ledger.requeue(
         scenario.claim(job_id).lease, delay=10, detail="open", waiting_for="breaker"
@@ -247,7 +243,7 @@ def test_what_a_job_waits_for_is_told(scenario: Scenario) -> None:
     assert scenario.view(job_id).waiting_for == "breaker"
 
 
-def test_an_attempt_given_back_without_delay_goes_at_once(scenario: Scenario) -> None:
+def test_an_attempt_requeued_without_delay_is_published_at_once(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
     assert scenario.ledger.requeue(claim.lease, delay=0, detail="the worker was shut down") is None
@@ -256,7 +252,7 @@ def test_an_attempt_given_back_without_delay_goes_at_once(scenario: Scenario) ->
     assert scenario.ledger.requeue(claim.lease, delay=0, detail="again") == ClaimRefused("lost")
 
 
-def test_a_retry_given_back_keeps_its_queue_and_its_place_at_the_front(scenario: Scenario) -> None:
+def test_a_requeued_retry_keeps_its_queue_and_priority(scenario: Scenario) -> None:
     job_id = scenario.submit(priority=9)
     first = scenario.claim(job_id)
     scenario.settle(first, retries_immediately(first))
@@ -264,23 +260,23 @@ def test_a_retry_given_back_keeps_its_queue_and_its_place_at_the_front(scenario:
     assert scenario.sweep() == [Publication(Entry("attempt", job_id, 2), "repair", 0)]
 
 
-def test_waiting_beyond_the_deadline_is_escalated_now(scenario: Scenario) -> None:
+def test_a_delay_beyond_the_deadline_escalates_at_once(scenario: Scenario) -> None:
     job_id = scenario.submit(deadline=100)
-    told = scenario.ledger.requeue(
+    refused = scenario.ledger.requeue(
         scenario.claim(job_id).lease, delay=101, detail="503 from the provider"
     )
-    assert told == ClaimRefused("escalated", "deadline")
+    assert refused == ClaimRefused("escalated", "deadline")
     view = scenario.view(job_id)
     assert (view.state, view.reason) == ("escalated", "deadline")
     assert view.detail == "503 from the provider"
 
 
-def test_past_its_limit_a_counter_escalates(scenario: Scenario) -> None:
+def test_a_counter_at_its_limit_escalates(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    told = None
+    result = None
     for _ in range(3):
-        assert told is None
-        told = scenario.ledger.requeue(
+        assert result is None
+        result = scenario.ledger.requeue(
             scenario.claim(job_id).lease,
             delay=0,
             detail="pytest is missing",
@@ -288,7 +284,7 @@ def test_past_its_limit_a_counter_escalates(scenario: Scenario) -> None:
             limit=3,
             reason="tool_error",
         )
-    assert told == ClaimRefused("escalated", "tool_error")
+    assert result == ClaimRefused("escalated", "tool_error")
     view = scenario.view(job_id)
     assert (view.state, view.reason, view.detail) == (
         "escalated",
@@ -297,13 +293,13 @@ def test_past_its_limit_a_counter_escalates(scenario: Scenario) -> None:
     )
 
 
-def test_a_verification_without_a_verdict_is_tried_again_and_then_escalated(
+def test_a_verification_without_a_verdict_is_retried_and_then_escalated(
     scenario: Scenario,
 ) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
-    for again in (True, False):
-        told = scenario.ledger.requeue(
+    for retried in (True, False):
+        result = scenario.ledger.requeue(
             scenario.claim_verification(job_id, 1).lease,
             delay=5,
             detail="no pytest",
@@ -311,21 +307,21 @@ def test_a_verification_without_a_verdict_is_tried_again_and_then_escalated(
             limit=2,
             reason="tool_error",
         )
-        if again:
-            assert told is None
+        if retried:
+            assert result is None
             assert scenario.attempt(job_id).state == "verifying"
             assert scenario.verification_refusal(job_id, 1) == ClaimRefused("early")
             scenario.advance(6)
             assert f"v:{job_id}/1/1" in scenario.swept_entries()
-    assert told == ClaimRefused("escalated", "tool_error")
+    assert result == ClaimRefused("escalated", "tool_error")
     assert scenario.view(job_id).reason == "tool_error"
 
 
-def test_giving_back_an_attempt_of_a_finished_job_is_refused(scenario: Scenario) -> None:
+def test_requeueing_an_attempt_of_a_finished_job_is_refused(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
     scenario.ledger.cancel(job_id)
-    told = scenario.ledger.requeue(claim.lease, delay=0, detail="shut down")
-    assert told == ClaimRefused("finished")
+    refused = scenario.ledger.requeue(claim.lease, delay=0, detail="shut down")
+    assert refused == ClaimRefused("finished")
     assert scenario.swept_entries("attempt") == set()
     assert scenario.ledger.settle(claim.lease, escalates(claim)) == ClaimRefused("lost")

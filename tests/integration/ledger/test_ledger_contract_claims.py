@@ -1,10 +1,10 @@
-"""The ledger's contract, in memory and on Redis: accepting, claiming, leases and pauses."""
+"""The ledger's contract: accepting, claiming, leases and pauses."""
 
 from __future__ import annotations
 
 import pytest
 from support.jobs import answer, make_job, passed
-from support.ledger_scenario import Scenario, ScenarioMaker
+from support.ledger_scenario import Scenario
 from support.settlements import retries_immediately, succeeds
 
 from mulligan.tasks.ports.ledger import (
@@ -19,25 +19,20 @@ from mulligan.tasks.ports.ledger import (
 
 
 @pytest.fixture
-def scenario(new_scenario: ScenarioMaker) -> Scenario:
-    return new_scenario()
-
-
-@pytest.fixture
-def one_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call draws the same token: a call repeated because its answer was lost."""
+def repeated_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call uses the same token, as a call repeated after a lost reply does."""
     monkeypatch.setattr("secrets.token_hex", lambda _bytes: "f00d")
 
 
-# -- accept -------------------------------------------------------------------------------------
+# -- accept ----------------------------------------------------------------------------------------
 
 
-def test_a_new_job_is_queued_and_its_first_attempt_is_to_be_published(scenario: Scenario) -> None:
+def test_a_new_job_is_queued_with_its_first_attempt_to_publish(scenario: Scenario) -> None:
     job = make_job(priority=3, labels={"suite": "demo"})
-    told = scenario.accept(job)
-    assert isinstance(told, Accepted)
-    assert told.publication == Publication(Entry("attempt", told.id, 1), "attempt", 3)
-    view = scenario.view(told.id)
+    accepted = scenario.accept(job)
+    assert isinstance(accepted, Accepted)
+    assert accepted.publication == Publication(Entry("attempt", accepted.id, 1), "attempt", 3)
+    view = scenario.view(accepted.id)
     assert (view.state, view.job, view.tokens, view.seconds) == ("queued", job, None, 0.0)
     assert [a.state for a in view.attempts] == ["queued"]
     assert view.best_attempt is None
@@ -64,12 +59,12 @@ def test_another_job_under_the_same_key_is_a_conflict_and_changes_nothing(
 def test_a_conflict_in_a_batch_keeps_the_others(scenario: Scenario) -> None:
     taken = scenario.accept(make_job(idempotency_key="taken"))
     jobs = [make_job(), make_job(idempotency_key="taken", prompt="Other."), make_job()]
-    told = scenario.ledger.accept([Submission(id=scenario.new_id(job), job=job) for job in jobs])
-    assert [type(each) for each in told] == [Accepted, KeyConflict, Accepted]
-    assert {view.id for view in scenario.ledger.jobs()} == {taken.id, told[0].id, told[2].id}
+    results = scenario.ledger.accept([Submission(id=scenario.new_id(job), job=job) for job in jobs])
+    assert [type(each) for each in results] == [Accepted, KeyConflict, Accepted]
+    assert {view.id for view in scenario.ledger.jobs()} == {taken.id, results[0].id, results[2].id}
 
 
-def test_looking_for_conflicts_finds_them_and_writes_nothing(scenario: Scenario) -> None:
+def test_checking_for_conflicts_writes_nothing(scenario: Scenario) -> None:
     taken = scenario.accept(make_job(idempotency_key="taken"))
     same, other = make_job(idempotency_key="taken"), make_job(idempotency_key="taken", prompt="?")
     jobs = [same, make_job(idempotency_key="free"), make_job()]
@@ -82,7 +77,7 @@ def test_looking_for_conflicts_finds_them_and_writes_nothing(scenario: Scenario)
 
 
 def test_a_job_that_cannot_be_serialised_leaves_nothing_behind(scenario: Scenario) -> None:
-    """Given a good and a bad job in one batch, then neither is stored, and no entry either."""
+    """Given a good and a bad job in one batch, then neither is stored or published."""
     good, bad = make_job(), make_job(runner={"kind": "scripted", "answers": [object()]})
     with pytest.raises(Exception, match="serialize"):
         scenario.ledger.accept(
@@ -93,10 +88,10 @@ def test_a_job_that_cannot_be_serialised_leaves_nothing_behind(scenario: Scenari
     assert scenario.swept_entries() == set()
 
 
-# -- claim --------------------------------------------------------------------------------------
+# -- claim -----------------------------------------------------------------------------------------
 
 
-def test_a_claim_brings_everything_the_attempt_needs(scenario: Scenario) -> None:
+def test_a_claim_has_everything_the_attempt_needs(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id, worker="host:1")
     assert claim.job == make_job()
@@ -109,7 +104,7 @@ def test_a_claim_brings_everything_the_attempt_needs(scenario: Scenario) -> None
     assert attempt.started_at is not None
 
 
-def test_an_attempt_in_hand_is_held(scenario: Scenario) -> None:
+def test_a_claimed_attempt_is_held(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.claim(job_id)
     assert scenario.refusal(job_id) == ClaimRefused("held")
@@ -138,7 +133,7 @@ def test_an_attempt_whose_answer_is_being_verified_is_left_alone(scenario: Scena
     assert scenario.refusal(job_id) == ClaimRefused("verifying")
 
 
-def test_a_message_that_comes_before_its_time_is_early(scenario: Scenario) -> None:
+def test_a_message_before_its_due_time_is_early(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.ledger.requeue(scenario.claim(job_id).lease, delay=100, detail="429")
     assert scenario.refusal(job_id) == ClaimRefused("early")
@@ -168,15 +163,15 @@ def test_an_attempt_that_loses_every_worker_is_escalated_as_worker_lost(scenario
     assert view.detail == "3 workers were lost while running attempt 1"
 
 
-@pytest.mark.usefixtures("one_token")
-def test_a_claim_repeated_with_its_own_token_is_the_same_claim(scenario: Scenario) -> None:
+@pytest.mark.usefixtures("repeated_token")
+def test_a_claim_repeated_with_its_token_is_the_same(scenario: Scenario) -> None:
     job_id = scenario.submit()
     first, again = scenario.claim(job_id), scenario.claim(job_id)
     assert again == first
     assert scenario.attempt(job_id).claims == 1
 
 
-# -- renewing and losing a lease ----------------------------------------------------------------
+# -- renewing and losing a lease -------------------------------------------------------------------
 
 
 def test_a_renewed_lease_outlives_its_first_term(scenario: Scenario) -> None:
@@ -195,9 +190,9 @@ def test_a_lease_is_lost_once_another_worker_has_taken_over(scenario: Scenario) 
     scenario.advance(scenario.settings.lease - 1)
     scenario.ledger.renew([other.lease])
     scenario.advance(2)
-    swift = scenario.claim(job_id)
+    successor = scenario.claim(job_id)
     assert scenario.ledger.renew([slow.lease, other.lease]) == {slow.lease.entry}
-    assert scenario.ledger.renew([swift.lease]) == set()
+    assert scenario.ledger.renew([successor.lease]) == set()
 
 
 def test_no_lease_is_renewed_past_the_hard_limit(scenario: Scenario) -> None:
@@ -208,15 +203,15 @@ def test_no_lease_is_renewed_past_the_hard_limit(scenario: Scenario) -> None:
     assert scenario.swept_entries() == {f"a:{job_id}/1"}
 
 
-def test_a_renewal_does_not_bring_back_a_lease_that_was_given_up(scenario: Scenario) -> None:
+def test_a_renewal_does_not_restore_a_released_lease(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.hand_over(job_id)
     assert scenario.ledger.renew([claim.lease]) == {claim.lease.entry}
     assert scenario.expire_leases() == {f"v:{job_id}/1/0", f"v:{job_id}/1/1"}
 
 
-def test_a_zombie_cannot_write_once_the_sweep_took_its_lease(scenario: Scenario) -> None:
-    """Given an expired lease, when its worker wakes up, then nothing it says is heard."""
+def test_a_worker_cannot_write_after_the_sweep_took_its_lease(scenario: Scenario) -> None:
+    """Given an expired lease, when its worker wakes up, then every write is refused."""
     job_id = scenario.submit()
     zombie = scenario.claim(job_id)
     assert scenario.expire_leases() == {f"a:{job_id}/1"}
@@ -228,22 +223,23 @@ def test_a_zombie_cannot_write_once_the_sweep_took_its_lease(scenario: Scenario)
     assert scenario.view(job_id).tokens is None
 
 
-def test_a_zombie_cannot_write_over_the_worker_that_took_over(scenario: Scenario) -> None:
-    """Given an expired lease that no sweep has seen, when another worker claims, it owns it."""
+def test_a_worker_cannot_overwrite_its_successor(scenario: Scenario) -> None:
+    """Given an expired lease before any sweep, when another worker claims, then it owns the
+    attempt."""
     job_id = scenario.submit()
     zombie = scenario.claim(job_id)
     scenario.advance(scenario.settings.lease + 1)
-    heir = scenario.claim(job_id)
+    successor = scenario.claim(job_id)
     assert scenario.ledger.store_output(zombie.lease, answer("stale")) == ClaimRefused("lost")
-    assert scenario.ledger.store_output(heir.lease, answer("fresh")) == []
+    assert scenario.ledger.store_output(successor.lease, answer("fresh")) == []
     assert scenario.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
-    scenario.settle(heir, succeeds(heir))
+    scenario.settle(successor, succeeds(successor))
     output = scenario.attempt(job_id).output
     assert output is not None
     assert output.text == "fresh"
 
 
-def test_a_verification_s_zombie_cannot_store_its_result(scenario: Scenario) -> None:
+def test_a_verification_without_its_lease_cannot_store_a_result(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
     zombie = scenario.claim_verification(job_id, 0)
@@ -253,7 +249,7 @@ def test_a_verification_s_zombie_cannot_store_its_result(scenario: Scenario) -> 
     assert scenario.claim_verification(job_id, 0).results == {}
 
 
-def test_the_worker_of_a_cancelled_job_is_a_zombie_too_once_its_lease_is_gone(
+def test_the_worker_of_a_cancelled_job_cannot_write_without_its_lease(
     scenario: Scenario,
 ) -> None:
     job_id = scenario.submit()
@@ -265,7 +261,7 @@ def test_the_worker_of_a_cancelled_job_is_a_zombie_too_once_its_lease_is_gone(
 
 
 def test_the_last_lost_worker_cannot_write_into_the_escalated_job(scenario: Scenario) -> None:
-    """Given three lost workers, when a fourth claim escalates, then the third is not heard."""
+    """Given three lost workers, when a fourth claim escalates, then the third cannot write."""
     job_id = scenario.submit()
     for _ in range(scenario.settings.max_claims):
         zombie = scenario.claim(job_id)
@@ -274,7 +270,7 @@ def test_the_last_lost_worker_cannot_write_into_the_escalated_job(scenario: Scen
     assert scenario.ledger.settle(zombie.lease, succeeds(zombie)) == ClaimRefused("lost")
 
 
-# -- pauses -------------------------------------------------------------------------------------
+# -- pauses ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pause", ["queue:attempt", "task_type:extract"])
@@ -287,16 +283,14 @@ def test_a_paused_attempt_is_parked_until_the_pause_is_lifted(
     view = scenario.view(job_id)
     assert (view.state, view.waiting_for) == ("waiting", "pause")
     scenario.advance(scenario.settings.republish_after * 100)
-    assert (
-        scenario.swept_entries("attempt") == set()
-    )  # parked: not even an empty queue brings it back
+    assert scenario.swept_entries("attempt") == set()  # parked: an empty queue does not release it
     scenario.ledger.resume(pause)
     assert scenario.sweep() == [Publication(Entry("attempt", job_id, 1), "attempt", 5)]
     assert isinstance(scenario.claim(job_id), Claim)
     assert scenario.view(job_id).waiting_for is None
 
 
-def test_a_pause_of_one_queue_or_type_leaves_the_others_alone(scenario: Scenario) -> None:
+def test_a_pause_affects_only_its_queue_or_task_type(scenario: Scenario) -> None:
     scenario.ledger.pause("queue:repair")
     scenario.ledger.pause("task_type:translate")
     assert scenario.ledger.paused() == ["queue:repair", "task_type:translate"]
@@ -310,7 +304,7 @@ def test_a_pause_of_one_queue_or_type_leaves_the_others_alone(scenario: Scenario
     assert scenario.swept_entries() == {f"a:{job_id}/2"}
 
 
-def test_a_stamp_that_comes_late_does_not_wake_parked_work(scenario: Scenario) -> None:
+def test_a_late_stamp_does_not_release_parked_work(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.ledger.pause("queue:attempt")
     scenario.refusal(job_id)
@@ -321,7 +315,7 @@ def test_a_stamp_that_comes_late_does_not_wake_parked_work(scenario: Scenario) -
     assert scenario.swept_entries() == {f"a:{job_id}/1"}
 
 
-def test_verifications_wait_behind_a_paused_queue(scenario: Scenario) -> None:
+def test_verifications_wait_while_their_queue_is_paused(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
     scenario.ledger.pause("queue:verify")
@@ -331,8 +325,8 @@ def test_verifications_wait_behind_a_paused_queue(scenario: Scenario) -> None:
     scenario.claim_verification(job_id, 0)
 
 
-def test_a_delay_goes_on_during_a_pause(scenario: Scenario) -> None:
-    """Given a back-off, when its message meets a pause too soon, then the back-off still counts."""
+def test_a_delay_continues_during_a_pause(scenario: Scenario) -> None:
+    """Given a delay, when its message arrives early during a pause, then the delay still counts."""
     job_id = scenario.submit()
     scenario.ledger.requeue(scenario.claim(job_id).lease, delay=100, detail="429")
     scenario.ledger.pause("queue:attempt")
@@ -353,7 +347,7 @@ def test_parked_work_that_is_cancelled_does_not_come_back(scenario: Scenario) ->
     assert scenario.swept_entries("attempt") == set()
 
 
-# -- cancelling ---------------------------------------------------------------------------------
+# -- cancelling ------------------------------------------------------------------------------------
 
 
 def test_cancelling_ends_a_waiting_job_and_its_entry(scenario: Scenario) -> None:
@@ -366,7 +360,7 @@ def test_cancelling_ends_a_waiting_job_and_its_entry(scenario: Scenario) -> None
     assert scenario.swept_entries("attempt") == set()
 
 
-def test_cancelling_answers_with_the_state_of_a_job_that_has_ended(scenario: Scenario) -> None:
+def test_cancelling_a_finished_job_returns_its_state(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
     scenario.settle(claim, succeeds(claim))

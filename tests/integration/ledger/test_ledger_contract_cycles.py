@@ -1,4 +1,4 @@
-"""The ledger's contract, in memory and on Redis: the delayed verification of a cycle."""
+"""The ledger's contract: the delayed verification of a cycle."""
 
 from __future__ import annotations
 
@@ -14,20 +14,15 @@ from mulligan.tasks.ports.ledger import ClaimRefused, CycleFailure, Entry, Publi
 AFTER = 600
 
 
-@pytest.fixture
-def scenario(new_scenario: ScenarioMaker) -> Scenario:
-    return new_scenario()
-
-
 def due(scenario: Scenario) -> tuple[str, Entry]:
-    """A repaired job whose delayed verification is due and was published."""
+    """Return a repaired job and its delayed verification, which is due and published."""
     job_id, entry = scenario.repaired_job()
     scenario.advance(AFTER + 1)
     assert scenario.swept_entries() == {str(entry)}
     return job_id, entry
 
 
-def test_the_mandatory_retry_s_verdict_starts_the_delay(scenario: Scenario) -> None:
+def test_the_verdict_of_the_mandatory_retry_starts_the_delay(scenario: Scenario) -> None:
     job_id, entry = scenario.repaired_job()
     cycle = scenario.cycle(job_id)
     assert cycle.status is CycleStatus.PENDING_DELAYED_VERIFICATION
@@ -41,7 +36,7 @@ def test_the_mandatory_retry_s_verdict_starts_the_delay(scenario: Scenario) -> N
     assert scenario.sweep() == [Publication(entry, "verify", 5)]
 
 
-def test_a_retry_that_fails_awaits_its_verification_just_the_same(scenario: Scenario) -> None:
+def test_a_failed_retry_awaits_its_delayed_verification_too(scenario: Scenario) -> None:
     job_id = scenario.submit()
     first = scenario.claim(job_id)
     scenario.settle(first, retries_immediately(first))
@@ -50,7 +45,7 @@ def test_a_retry_that_fails_awaits_its_verification_just_the_same(scenario: Scen
     assert scenario.cycle(job_id).status is CycleStatus.PENDING_DELAYED_VERIFICATION
 
 
-def test_a_delayed_verification_brings_the_best_answer(scenario: Scenario) -> None:
+def test_a_delayed_verification_is_claimed_with_the_best_answer(scenario: Scenario) -> None:
     _, entry = due(scenario)
     taken = scenario.claim_recheck(entry)
     assert taken.cycle_id == entry.cycle_id
@@ -62,7 +57,7 @@ def test_a_delayed_verification_brings_the_best_answer(scenario: Scenario) -> No
     ("status", "score", "failure"),
     [("completed", 100.0, None), ("escalated", 40.0, CycleFailure(detail="it scored 40"))],
 )
-def test_its_score_ends_the_cycle_and_never_changes_the_job(
+def test_the_score_of_a_delayed_verification_ends_the_cycle_and_not_the_job(
     scenario: Scenario, status: str, score: float, failure: CycleFailure | None
 ) -> None:
     job_id, entry = due(scenario)
@@ -81,10 +76,10 @@ def test_its_score_ends_the_cycle_and_never_changes_the_job(
     assert scenario.cycle(job_id).status.value == status
 
 
-def test_a_verification_that_comes_while_the_job_is_still_repaired_is_postponed(
+def test_a_delayed_verification_of_an_unfinished_job_is_postponed(
     scenario: Scenario,
 ) -> None:
-    """Given a job that goes on after its mandatory retry, then its cycle waits for the end."""
+    """Given a job that continues after its mandatory retry, then its cycle waits for its end."""
     job_id = scenario.submit()
     first = scenario.claim(job_id)
     scenario.settle(first, retries_immediately(first))
@@ -103,7 +98,9 @@ def test_a_verification_that_comes_while_the_job_is_still_repaired_is_postponed(
     assert scenario.claim_recheck(entry).claim.plan.number == 3
 
 
-def test_one_that_never_happened_is_escalated_as_stale(scenario: Scenario) -> None:
+def test_a_delayed_verification_that_never_happened_is_escalated_as_stale(
+    scenario: Scenario,
+) -> None:
     job_id, entry = scenario.repaired_job()
     scenario.advance(AFTER + scenario.settings.stale_after + 1)
     assert scenario.recheck_refusal(entry) == ClaimRefused(
@@ -115,7 +112,7 @@ def test_one_that_never_happened_is_escalated_as_stale(scenario: Scenario) -> No
     assert scenario.view(job_id).state == "succeeded"
 
 
-def test_one_that_loses_every_worker_is_escalated_as_worker_lost(scenario: Scenario) -> None:
+def test_a_delayed_verification_that_loses_every_worker_is_escalated(scenario: Scenario) -> None:
     job_id, entry = due(scenario)
     for _ in range(scenario.settings.max_claims):
         zombie = scenario.claim_recheck(entry)
@@ -126,32 +123,34 @@ def test_one_that_loses_every_worker_is_escalated_as_worker_lost(scenario: Scena
     assert scenario.cycle(job_id).status is CycleStatus.ESCALATED
 
 
-def test_a_zombie_cannot_end_a_cycle_that_another_worker_has_in_hand(scenario: Scenario) -> None:
+def test_a_worker_without_its_lease_cannot_end_a_cycle(scenario: Scenario) -> None:
     _, entry = due(scenario)
     zombie = scenario.claim_recheck(entry)
     scenario.advance(scenario.settings.lease + 1)
-    heir = scenario.claim_recheck(entry)
-    assert scenario.ledger.renew([zombie.lease, heir.lease]) == {entry}
+    successor = scenario.claim_recheck(entry)
+    assert scenario.ledger.renew([zombie.lease, successor.lease]) == {entry}
     assert not scenario.ledger.settle_cycle(
         zombie.lease, status="escalated", score=0, failure=CycleFailure()
     )
-    assert scenario.ledger.settle_cycle(heir.lease, status="completed", score=100)
+    assert scenario.ledger.settle_cycle(successor.lease, status="completed", score=100)
 
 
-def test_one_repeated_with_its_own_token_is_claimed_once(
+def test_a_delayed_verification_claim_repeated_with_its_token_is_the_same(
     new_scenario: ScenarioMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a single allowed claim whose answer was lost, then repeating it loses no worker."""
+    """Given one allowed claim and a lost reply, then repeating the claim counts no lost worker."""
     scenario = new_scenario(max_claims=1)
     _, entry = due(scenario)
     monkeypatch.setattr("secrets.token_hex", lambda _bytes: "f00d")
     assert scenario.claim_recheck(entry) == scenario.claim_recheck(entry)
 
 
-def test_one_without_a_verdict_is_run_again_and_then_escalated(scenario: Scenario) -> None:
+def test_a_delayed_verification_without_a_verdict_is_retried_and_then_escalated(
+    scenario: Scenario,
+) -> None:
     job_id, entry = due(scenario)
     for last in (False, False, True):
-        told = scenario.ledger.requeue(
+        result = scenario.ledger.requeue(
             scenario.claim_recheck(entry).lease,
             delay=5,
             detail="no pytest",
@@ -160,16 +159,16 @@ def test_one_without_a_verdict_is_run_again_and_then_escalated(scenario: Scenari
             reason="tool_error",
         )
         if not last:
-            assert told is None
+            assert result is None
             assert scenario.recheck_refusal(entry) == ClaimRefused("early")
             scenario.advance(6)
             assert scenario.sweep() == [Publication(entry, "verify", 5)]
-    assert told == ClaimRefused("escalated", "tool_error")
+    assert result == ClaimRefused("escalated", "tool_error")
     assert scenario.cycle(job_id).reason == "tool_error"
     assert scenario.view(job_id).state == "succeeded"
 
 
-def test_delayed_verifications_wait_behind_a_paused_queue(scenario: Scenario) -> None:
+def test_delayed_verifications_wait_while_their_queue_is_paused(scenario: Scenario) -> None:
     _, entry = due(scenario)
     scenario.ledger.pause("queue:verify")
     assert scenario.recheck_refusal(entry) == ClaimRefused("paused")
@@ -213,7 +212,7 @@ def test_cycles_are_listed_newest_first_within_a_window(scenario: Scenario) -> N
     assert [cycle.job_id for cycle in scenario.ledger.cycles(since=0, limit=1)] == [newer]
 
 
-def test_no_more_cycles_are_kept_than_the_cap(new_scenario: ScenarioMaker) -> None:
+def test_cycles_over_the_cap_are_deleted(new_scenario: ScenarioMaker) -> None:
     """Given a cap of two, when three cycles have ended, then the oldest record is deleted."""
     scenario = new_scenario(cycles_cap=2)
     jobs = []

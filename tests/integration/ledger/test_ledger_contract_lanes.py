@@ -1,4 +1,4 @@
-"""The ledger's contract, in memory and on Redis: work done elsewhere, in its subject's lane."""
+"""The ledger's contract: external work, in its subject's lane."""
 
 from __future__ import annotations
 
@@ -33,18 +33,13 @@ from mulligan.tasks.ports.ledger import (
 )
 from mulligan.workers.ledger import job_ids, keys, rows
 
-#: How long a subject may keep what it claimed, and how long a delayed verification waits.
-HELD = 1800.0
+#: Seconds of a subject's lease, and seconds until a delayed verification.
+LEASE = 1800.0
 AFTER = 600
 
 
-@pytest.fixture
-def scenario(new_scenario: ScenarioMaker) -> Scenario:
-    return new_scenario()
-
-
 def take(scenario: Scenario, job_id: str, number: int = 1) -> Claim:
-    claim = scenario.ledger.claim(Entry("attempt", job_id, number), worker="external", lease=HELD)
+    claim = scenario.ledger.claim(Entry("attempt", job_id, number), worker="external", lease=LEASE)
     assert isinstance(claim, Claim), claim
     return claim
 
@@ -54,7 +49,7 @@ def verified_in_lane(settlement: Settlement) -> Settlement:
 
 
 def failed(scenario: Scenario, **fields: Any) -> str:
-    """A job whose first attempt scored low: its mandatory retry waits."""
+    """Return a job whose first attempt scored low and whose mandatory retry waits."""
     job_id = scenario.submit_external(**fields)
     claim = take(scenario, job_id)
     scenario.settle(claim, verified_in_lane(retries_immediately(claim)))
@@ -62,7 +57,7 @@ def failed(scenario: Scenario, **fields: Any) -> str:
 
 
 def repaired(scenario: Scenario, **fields: Any) -> tuple[str, Entry]:
-    """A job that succeeded by its mandatory retry, and its delayed verification."""
+    """Return a job that its mandatory retry repaired, and its delayed verification."""
     job_id = failed(scenario, **fields)
     claim = take(scenario, job_id, 2)
     scenario.ledger.store_output(claim.lease, answer("went"))
@@ -73,18 +68,18 @@ def repaired(scenario: Scenario, **fields: Any) -> tuple[str, Entry]:
 # -- waiting in a lane -----------------------------------------------------------------------------
 
 
-def test_nothing_of_a_lane_goes_to_a_queue(scenario: Scenario) -> None:
+def test_external_work_is_never_published_to_a_queue(scenario: Scenario) -> None:
     job = scenario.view(scenario.submit_external()).job
-    told = scenario.accept(job)
-    assert isinstance(told, Accepted)
-    assert told.publication is None
+    accepted = scenario.accept(job)
+    assert isinstance(accepted, Accepted)
+    assert accepted.publication is None
     scenario.advance(scenario.settings.republish_after * 2)
     assert scenario.swept_entries("attempt", "repair", "verify") == set()
     assert scenario.next_entry() is not None
 
 
 def test_the_mandatory_retry_comes_first_then_what_is_due(scenario: Scenario) -> None:
-    """Given one of each, whenever it came: retry, delayed verification, policy retry, new work."""
+    """Given one of each in any order: retry, delayed verification, policy retry, new work."""
     new = scenario.submit_external()
     _, check = repaired(scenario)
     scenario.advance(AFTER + 1)
@@ -104,7 +99,7 @@ def test_the_mandatory_retry_comes_first_then_what_is_due(scenario: Scenario) ->
     assert scenario.next_entry() == f"a:{new}/1"
 
 
-def test_a_retry_that_is_not_due_is_not_offered_and_hides_nothing(scenario: Scenario) -> None:
+def test_a_delayed_retry_is_skipped_until_it_is_due(scenario: Scenario) -> None:
     later = scenario.submit_external()
     claim = take(scenario, later)
     scenario.settle(claim, retries_by_policy(claim, delay=50))
@@ -126,7 +121,7 @@ def test_other_subjects_and_other_tenants_have_nothing(
     assert scenario.next_entry(subject, tenant=tenant) is None
 
 
-def test_a_tenant_s_subject_is_its_own(scenario: Scenario) -> None:
+def test_a_subject_belongs_to_its_tenant(scenario: Scenario) -> None:
     job_id = failed(scenario, labels={"tenant": "school"})
     assert scenario.next_entry() is None
     assert scenario.next_entry(tenant="school") == f"a:{job_id}/2"
@@ -136,7 +131,9 @@ def test_a_tenant_s_subject_is_its_own(scenario: Scenario) -> None:
 # -- holding ---------------------------------------------------------------------------------------
 
 
-def test_what_is_held_is_offered_again_with_its_token_until_it_expires(scenario: Scenario) -> None:
+def test_a_claimed_entry_is_offered_again_with_its_token_until_it_expires(
+    scenario: Scenario,
+) -> None:
     job_id = failed(scenario)
     first = take(scenario, job_id, 2)
     for _ in range(2):
@@ -144,7 +141,7 @@ def test_what_is_held_is_offered_again_with_its_token_until_it_expires(scenario:
         assert again is not None
         assert (again.entry, again.token) == (first.lease.entry, first.lease.token)
         assert again.expires_at is not None
-        scenario.advance(HELD / 2 - 10)
+        scenario.advance(LEASE / 2 - 10)
     scenario.advance(30)
     assert scenario.next_entry() is None
     scenario.sweep()
@@ -155,11 +152,11 @@ def test_what_is_held_is_offered_again_with_its_token_until_it_expires(scenario:
 
 def test_an_expired_lease_is_refused_before_any_sweep(scenario: Scenario) -> None:
     claim = take(scenario, failed(scenario), 2)
-    scenario.advance(HELD + 1)
+    scenario.advance(LEASE + 1)
     assert scenario.ledger.hold(claim.lease) == ClaimRefused("lost")
 
 
-def test_holding_tells_what_is_needed_to_settle(scenario: Scenario) -> None:
+def test_holding_returns_the_claim(scenario: Scenario) -> None:
     job_id = failed(scenario)
     claim = take(scenario, job_id, 2)
     held = scenario.ledger.hold(claim.lease)
@@ -173,7 +170,7 @@ def test_holding_tells_what_is_needed_to_settle(scenario: Scenario) -> None:
     assert scenario.ledger.hold(Lease(claim.lease.entry, "0123")) == ClaimRefused("finished")
 
 
-def test_an_answer_under_verification_is_no_longer_the_subject_s(scenario: Scenario) -> None:
+def test_the_subject_no_longer_holds_an_answer_being_verified(scenario: Scenario) -> None:
     job_id = scenario.submit_external()
     claim = take(scenario, job_id)
     scenario.ledger.store_output(claim.lease, answer(), verifications=[0])
@@ -187,19 +184,19 @@ def test_an_answer_under_verification_is_no_longer_the_subject_s(scenario: Scena
     assert scenario.ledger.hold(claim.lease) == ClaimRefused("finished")
 
 
-def test_an_answer_that_is_stored_is_never_asked_of_the_subject_again(scenario: Scenario) -> None:
-    """Its reporter died before the verdict: a worker settles it, without the subject."""
+def test_a_stored_answer_is_settled_by_a_worker_without_the_subject(scenario: Scenario) -> None:
+    """Given a reporter that died before the verdict."""
     job_id = scenario.submit_external()
     claim = take(scenario, job_id)
     scenario.ledger.store_output(claim.lease, answer("kept"))
-    scenario.advance(HELD + 1)
+    scenario.advance(LEASE + 1)
     assert scenario.swept_entries() == {f"a:{job_id}/1"}
     assert scenario.next_entry() is None
     assert scenario.claim(job_id).output == answer("kept")
 
 
-def test_what_is_held_is_not_forgotten_for_an_attempt_brought_along(scenario: Scenario) -> None:
-    """Given a retry in hand, when its subject records another first attempt meanwhile."""
+def test_recording_another_attempt_keeps_the_claimed_retry(scenario: Scenario) -> None:
+    """Given a claimed retry, when its subject records another first attempt meanwhile."""
     retry = failed(scenario)
     held = take(scenario, retry, 2)
     other = scenario.submit_external()
@@ -212,7 +209,7 @@ def test_what_is_held_is_not_forgotten_for_an_attempt_brought_along(scenario: Sc
     assert scenario.next_entry() == f"a:{other}/2"
 
 
-def test_the_end_of_another_job_takes_nothing_out_of_a_subject_s_hand(scenario: Scenario) -> None:
+def test_cancelling_another_job_keeps_the_claimed_retry(scenario: Scenario) -> None:
     held = take(scenario, failed(scenario), 2)
     scenario.ledger.cancel(scenario.submit_external())
     again = scenario.ledger.next_of("mia")
@@ -230,7 +227,7 @@ def test_a_cancelled_job_leaves_its_lane(scenario: Scenario) -> None:
     assert scenario.view(job_id).state == "cancelled"
 
 
-def test_an_attempt_given_back_waits_in_its_lane_again(scenario: Scenario) -> None:
+def test_a_requeued_attempt_waits_in_its_lane_again(scenario: Scenario) -> None:
     job_id = failed(scenario)
     claim = take(scenario, job_id, 2)
     scenario.ledger.requeue(claim.lease, delay=10, detail="no verdict")
@@ -244,7 +241,7 @@ def test_an_attempt_given_back_waits_in_its_lane_again(scenario: Scenario) -> No
 
 
 @pytest.mark.parametrize("pause", ["queue:repair", "task_type:extract"])
-def test_a_pause_holds_a_lane_and_lets_it_go(scenario: Scenario, pause: str) -> None:
+def test_a_paused_lane_is_released_on_resume(scenario: Scenario, pause: str) -> None:
     job_id = failed(scenario)
     scenario.ledger.pause(pause)
     assert scenario.refusal(job_id, 2) == ClaimRefused("paused")
@@ -255,10 +252,9 @@ def test_a_pause_holds_a_lane_and_lets_it_go(scenario: Scenario, pause: str) -> 
     take(scenario, job_id, 2)
 
 
-def test_what_a_pause_holds_back_hides_nothing_else(scenario: Scenario) -> None:
-    first = [
-        failed(scenario, task_type="grammar") for _ in range(60)
-    ]  # more than are looked at at once
+def test_paused_entries_do_not_hide_others(scenario: Scenario) -> None:
+    # More than one scan of the lane covers.
+    first = [failed(scenario, task_type="grammar") for _ in range(60)]
     other = failed(scenario, task_type="spelling")
     new = scenario.submit_external(task_type="reading")
     scenario.ledger.pause("task_type:grammar")
@@ -275,7 +271,7 @@ def test_what_a_pause_holds_back_hides_nothing_else(scenario: Scenario) -> None:
     assert scenario.next_entry() in {f"a:{each}/2" for each in first}
 
 
-def test_a_quota_holds_a_tenant_s_attempts_back_and_no_delayed_verification(
+def test_a_quota_delays_attempts_but_not_delayed_verifications(
     new_scenario: ScenarioMaker,
 ) -> None:
     scenario = new_scenario(quotas={"school": {"tokens_per_day": 100}})
@@ -292,7 +288,7 @@ def test_a_quota_holds_a_tenant_s_attempts_back_and_no_delayed_verification(
     assert scenario.view(retry).waiting_for == "budget"
 
 
-def test_a_retry_that_nobody_comes_for_ends_by_its_deadline(scenario: Scenario) -> None:
+def test_an_unclaimed_retry_is_escalated_at_its_deadline(scenario: Scenario) -> None:
     job_id = failed(scenario, deadline=1000)
     scenario.advance(990)
     scenario.sweep()
@@ -305,7 +301,7 @@ def test_a_retry_that_nobody_comes_for_ends_by_its_deadline(scenario: Scenario) 
     assert scenario.next_entry() is None
 
 
-def test_what_is_in_hand_at_the_deadline_may_still_come_back(scenario: Scenario) -> None:
+def test_an_attempt_claimed_before_the_deadline_may_still_be_settled(scenario: Scenario) -> None:
     job_id = failed(scenario, deadline=1000)
     claim = take(scenario, job_id, 2)
     scenario.advance(1200)
@@ -315,12 +311,12 @@ def test_what_is_in_hand_at_the_deadline_may_still_come_back(scenario: Scenario)
     assert scenario.view(job_id).state == "succeeded"
 
 
-def test_what_is_not_brought_back_after_the_deadline_has_ended(scenario: Scenario) -> None:
+def test_an_attempt_not_settled_after_the_deadline_is_escalated(scenario: Scenario) -> None:
     job_id = failed(scenario, deadline=1000)
     take(scenario, job_id, 2)
     scenario.advance(1001)
     scenario.sweep()
-    scenario.advance(HELD)
+    scenario.advance(LEASE)
     scenario.sweep()
     assert scenario.view(job_id).reason == "deadline"
 
@@ -335,7 +331,7 @@ def test_a_delayed_verification_waits_for_its_subject(scenario: Scenario) -> Non
     scenario.advance(AFTER + 1)
     assert scenario.swept_entries("verify", "attempt") == set()
     assert scenario.ledger.next_of("mia") == NextEntry(entry=entry)
-    taken = scenario.ledger.claim_cycle(entry, worker="external", lease=HELD)
+    taken = scenario.ledger.claim_cycle(entry, worker="external", lease=LEASE)
     assert isinstance(taken, CycleClaim)
     assert (taken.cycle_id, taken.claim.output) == (entry.cycle_id, answer("went"))
     again = scenario.ledger.next_of("mia")
@@ -349,25 +345,25 @@ def test_a_delayed_verification_waits_for_its_subject(scenario: Scenario) -> Non
     assert scenario.ledger.hold(replace(taken.lease, token="0123")) == ClaimRefused("finished")
 
 
-def test_one_that_does_not_count_is_counted_and_may_be_done_again(scenario: Scenario) -> None:
+def test_a_refused_delayed_verification_is_counted_and_may_be_repeated(scenario: Scenario) -> None:
     _, entry = repaired(scenario)
     scenario.advance(AFTER + 1)
     taken = scenario.claim_recheck(entry)
     for reason in ("missing_prompt_context", "duplicate_task_family", "missing_prompt_context"):
         assert scenario.ledger.refuse_verification(taken.lease, reason=reason)
-    kept = scenario.cycle_row(entry.cycle_id)
-    assert json.loads(kept["delayed_invalid"]) == {
+    row = scenario.cycle_row(entry.cycle_id)
+    assert json.loads(row["delayed_invalid"]) == {
         "missing_prompt_context": 2,
         "duplicate_task_family": 1,
     }
-    assert "delayed_valid" not in kept
+    assert "delayed_valid" not in row
     assert not scenario.ledger.refuse_verification(Lease(entry, "0123"), reason="x")
     assert isinstance(scenario.ledger.hold(taken.lease), CycleClaim)
     assert scenario.ledger.settle_cycle(taken.lease, status="completed", score=90)
     assert scenario.cycle_row(entry.cycle_id)["delayed_valid"] == "1"
 
 
-def test_one_that_nobody_comes_for_is_stale(scenario: Scenario) -> None:
+def test_an_unclaimed_delayed_verification_becomes_stale(scenario: Scenario) -> None:
     job_id, entry = repaired(scenario)
     scenario.advance(AFTER + scenario.settings.stale_after - 10)
     scenario.sweep()
@@ -383,7 +379,9 @@ def test_one_that_nobody_comes_for_is_stale(scenario: Scenario) -> None:
     assert (escalation.reason, escalation.cycle_id) == (cycle.reason, cycle.id)
 
 
-def test_a_lease_on_one_that_is_lost_brings_it_back_to_the_lane(scenario: Scenario) -> None:
+def test_a_delayed_verification_returns_to_its_lane_when_its_lease_expires(
+    scenario: Scenario,
+) -> None:
     _, entry = repaired(scenario)
     scenario.advance(AFTER + 1)
     first = scenario.claim_recheck(entry)
@@ -392,7 +390,7 @@ def test_a_lease_on_one_that_is_lost_brings_it_back_to_the_lane(scenario: Scenar
     assert scenario.ledger.next_of("mia") == NextEntry(entry=entry)
 
 
-def test_an_answer_in_other_words_is_kept_and_its_tokens_count(scenario: Scenario) -> None:
+def test_a_reformulated_answer_is_kept_and_its_tokens_count(scenario: Scenario) -> None:
     job_id, entry = repaired(scenario)
     scenario.advance(AFTER + 1)
     taken = scenario.claim_recheck(entry)
@@ -406,8 +404,10 @@ def test_an_answer_in_other_words_is_kept_and_its_tokens_count(scenario: Scenari
     assert not scenario.ledger.store_cycle_output(Lease(entry, "0123"), other)
 
 
-def test_one_given_back_again_and_again_is_stale_by_its_first_due_time(scenario: Scenario) -> None:
-    """A provider that is away for good must not keep a cycle open for ever."""
+def test_a_delayed_verification_requeued_repeatedly_becomes_stale_by_its_first_due_time(
+    scenario: Scenario,
+) -> None:
+    """A provider that never recovers does not keep a cycle open."""
     job_id, entry = scenario.repaired_job()
     scenario.advance(AFTER + 1)
     for _ in range(5):
@@ -430,7 +430,7 @@ def note(entry: str, *, loop: bool = False, window: float = 5400) -> SessionNote
     )
 
 
-def test_a_session_is_what_a_subject_did_lately_oldest_first(scenario: Scenario) -> None:
+def test_a_session_lists_a_subject_s_recent_entries_oldest_first(scenario: Scenario) -> None:
     notes = []
     for n in range(3):
         claim = take(scenario, scenario.submit_external())
@@ -444,7 +444,9 @@ def test_a_session_is_what_a_subject_did_lately_oldest_first(scenario: Scenario)
     assert scenario.ledger.session("mia") == []
 
 
-def test_a_cycle_cut_short_is_born_escalated_and_told_once(scenario: Scenario) -> None:
+def test_a_cycle_stopped_by_a_guardrail_is_created_escalated_with_one_escalation(
+    scenario: Scenario,
+) -> None:
     job_id = scenario.submit_external()
     claim = take(scenario, job_id)
     scenario.settle(claim, escalates_with_cycle(claim))
@@ -458,18 +460,18 @@ def test_a_cycle_cut_short_is_born_escalated_and_told_once(scenario: Scenario) -
 # -- partitions, and what is left behind -----------------------------------------------------------
 
 
-def test_a_lane_s_jobs_live_in_the_lane_s_partition(new_redis_scenario: ScenarioMaker) -> None:
+def test_the_jobs_of_a_lane_share_its_partition(new_redis_scenario: ScenarioMaker) -> None:
     scenario = new_redis_scenario(partitions=3)
-    met = set()
+    partitions = set()
     for n in range(12):
         subject, tenant = f"s{n}", "school" if n % 2 else None
         labels = {"tenant": tenant} if tenant else {}
         jobs = [failed(scenario, subject=subject, labels=labels) for _ in range(2)]
         jobs.append(failed(scenario, subject=subject, labels=labels, idempotency_key=f"key {n}"))
         lane = rows.lane(subject, tenant)
-        home = job_ids.partition_of_scope(lane, partitions=3)
-        assert {keys.partition_of(job_id) for job_id in jobs} == {home}
-        met.add(home)
+        partition = job_ids.partition_of_scope(lane, partitions=3)
+        assert {keys.partition_of(job_id) for job_id in jobs} == {partition}
+        partitions.add(partition)
         assert scenario.next_entry(subject, tenant=tenant) == f"a:{jobs[0]}/2"
         _, entry = repaired(scenario, subject=subject, labels=labels)
         claim = take(scenario, jobs[0], 2)
@@ -477,32 +479,32 @@ def test_a_lane_s_jobs_live_in_the_lane_s_partition(new_redis_scenario: Scenario
         scenario.settle(claim, succeeds(claim, session=session, cycle_done=None))
         assert scenario.ledger.session(subject, tenant=tenant) == [session]
         assert scenario.recheck_refusal(entry) == ClaimRefused("early")
-    assert met == {"p00", "p01", "p02"}
+    assert partitions == {"p00", "p01", "p02"}
 
 
-#: Keys of a fleet that are no job's, lane's, session's or tenant's: see keys.py.
+#: Keys of a fleet that belong to no job, lane, session or tenant: see keys.py.
 RECORDS = {"events", "watermarks", "swept_at", "cycles", "cycle", "remedy"} | {
     *("escalation", "escalations", "group", "groups"),
 }
 
 
-def test_nothing_of_a_job_lane_session_or_tenant_is_left_behind(
+def test_no_key_of_a_job_lane_session_or_tenant_is_left_behind(
     new_redis_scenario: ScenarioMaker, redis_client: redis.Redis
 ) -> None:
-    """Given every way a job of a lane can end, and a day after the retention."""
+    """Given every way an external job can end, and a day after the retention."""
     scenario = new_redis_scenario(
         partitions=3, quotas={"*": {"concurrency": 1, "tokens_per_day": 1000}}
     )
     for n in range(6):
         who: dict[str, Any] = {"subject": f"s{n}", "labels": {"tenant": f"t{n}"}, "deadline": 900}
-        failed(scenario, **who)  # nobody comes back
-        held = take(scenario, failed(scenario, **who), 2)  # in hand, and never heard of again
+        failed(scenario, **who)  # never claimed
+        held = take(scenario, failed(scenario, **who), 2)  # claimed and never settled
         scenario.ledger.cancel(held.job_id)
         scenario.expire_leases()
-        scenario.advance(HELD)
+        scenario.advance(LEASE)
         scenario.sweep()
         _, entry = repaired(scenario, **who)  # verified in time
-        repaired(scenario, **who)  # and not
+        repaired(scenario, **who)  # not verified in time
         job_id = scenario.submit_external(**who)
         claim = take(scenario, job_id)
         scenario.settle(claim, escalates_with_cycle(claim, session=note(str(claim.lease.entry))))
@@ -519,7 +521,7 @@ def test_nothing_of_a_job_lane_session_or_tenant_is_left_behind(
         scenario.ledger.cancel(first)
     for seconds in (
         1000.0,
-        HELD,
+        LEASE,
         scenario.settings.stale_after,
         scenario.settings.retention,
         200_000.0,

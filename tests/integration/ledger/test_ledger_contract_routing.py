@@ -1,4 +1,4 @@
-"""The ledger's contract: its scripts publish an attempt where the policy says, every time."""
+"""The ledger's contract: its scripts publish every attempt where the policy says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from support.jobs import make_job
-from support.ledger_scenario import Scenario, ScenarioMaker
+from support.ledger_scenario import Scenario
 from support.settlements import retries_by_policy, retries_immediately
 
 from mulligan.policies.jobs.job import Mode
@@ -21,20 +21,15 @@ MODES: dict[Mode, Callable[[Claim], Settlement] | None] = {
 }
 
 
-@pytest.fixture
-def scenario(new_scenario: ScenarioMaker) -> Scenario:
-    return new_scenario()
-
-
-def waiting(scenario: Scenario, mode: Mode) -> Publication:
-    """An attempt of this mode, as it was published at first."""
-    told = scenario.accept(make_job(priority=PRIORITY))
-    assert isinstance(told, Accepted)
+def publish(scenario: Scenario, mode: Mode) -> Publication:
+    """Return the first publication of an attempt of this mode."""
+    accepted = scenario.accept(make_job(priority=PRIORITY))
+    assert isinstance(accepted, Accepted)
     settlement = MODES[mode]
     if settlement is None:
-        assert told.publication is not None
-        return told.publication
-    first = scenario.claim(told.id)
+        assert accepted.publication is not None
+        return accepted.publication
+    first = scenario.claim(accepted.id)
     published = scenario.settle(first, settlement(first))
     assert published is not None
     return published
@@ -44,10 +39,9 @@ def waiting(scenario: Scenario, mode: Mode) -> Publication:
 def test_an_attempt_is_always_published_where_the_policy_says(
     scenario: Scenario, mode: Mode
 ) -> None:
-    """Given an attempt of each mode, when it is published at first, when its message was lost, when
-    its worker gave it back, and when its worker died, then its queue and its priority are the
-    policy's."""
-    published = waiting(scenario, mode)
+    """Given an attempt of each mode, when it is first published, its message is lost, its worker
+    requeues it or its worker dies, then its queue and priority are the policy's."""
+    published = publish(scenario, mode)
     entry: Entry = published.entry
     expected = Publication(entry, queue_of(mode), priority_of(mode, PRIORITY))
     assert published == expected
@@ -63,7 +57,7 @@ def test_an_attempt_is_always_published_where_the_policy_says(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_pause_of_its_queue_holds_an_attempt_back(scenario: Scenario, mode: Mode) -> None:
-    entry = waiting(scenario, mode).entry
+def test_an_attempt_waits_while_its_queue_is_paused(scenario: Scenario, mode: Mode) -> None:
+    entry = publish(scenario, mode).entry
     scenario.ledger.pause(f"queue:{queue_of(mode)}")
     assert scenario.refusal(entry.job_id, entry.attempt).reason == "paused"

@@ -1,4 +1,4 @@
-"""The ledger's contract, in memory and on Redis: a verdict and all that follows from it."""
+"""The ledger's contract: settling a verdict and its consequences."""
 
 from __future__ import annotations
 
@@ -16,22 +16,17 @@ from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import ClaimRefused, CyclePlan, Entry, Publication, Remedy
 
 
-@pytest.fixture
-def scenario(new_scenario: ScenarioMaker) -> Scenario:
-    return new_scenario()
-
-
-def test_a_memory_that_jobs_share_forgets_what_it_saw_least_often(
+def test_a_shared_memory_over_its_cap_forgets_the_rarest_signature(
     new_scenario: ScenarioMaker,
 ) -> None:
     scenario = new_scenario(memory_cap=10)
 
-    def meet(signature: str) -> None:
+    def fail_with(signature: str) -> None:
         claim = scenario.claim(scenario.submit(memory_scope="task_type"))
         scenario.settle(claim, escalates(claim, signatures=(signature,)))
 
     for signature in ("often", "often", *(f"once {n}" for n in range(12))):
-        meet(signature)
+        fail_with(signature)
     memory = scenario.claim(scenario.submit(memory_scope="task_type")).memory
     assert len(memory.counts) == 10
     assert (memory.count("often"), memory.count("once 11")) == (2, 1)
@@ -65,16 +60,16 @@ def test_a_low_score_opens_a_cycle_and_queues_the_mandatory_retry_in_one_step(
 ) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
-    told = scenario.settle(claim, retries_immediately(claim))
+    published = scenario.settle(claim, retries_immediately(claim))
     retry = Publication(Entry("attempt", job_id, 2), "repair", 0)
-    assert told == retry
+    assert published == retry
     view = scenario.view(job_id)
     assert (view.state, [a.state for a in view.attempts]) == ("queued", ["settled", "queued"])
     cycle = scenario.cycle(job_id)
     assert (cycle.id, cycle.source_attempt, cycle.loop_index) == (f"{job_id}:1:1", 1, 1)
     assert cycle.status is CycleStatus.PENDING_IMMEDIATE_RETRY
     assert cycle.metadata == {"taskType": "extract", "causeLabel": "json_invalid"}
-    # Nobody published it: the sweep does.
+    # The caller did not publish it, so the sweep does.
     scenario.advance(scenario.settings.outbox_grace + 1)
     assert scenario.sweep() == [retry]
 
@@ -91,7 +86,7 @@ def test_the_mandatory_retry_is_claimed_with_its_plan_and_the_memory(scenario: S
     assert claim.loops == 1
 
 
-def test_a_policy_retry_may_wait(scenario: Scenario) -> None:
+def test_a_policy_retry_may_be_delayed(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
     assert scenario.settle(claim, retries_by_policy(claim, delay=20)) is None
@@ -107,14 +102,14 @@ def test_a_policy_retry_may_wait(scenario: Scenario) -> None:
 def test_a_policy_retry_without_delay_is_published_at_once(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
-    told = scenario.settle(claim, retries_by_policy(claim))
-    assert told == Publication(Entry("attempt", job_id, 2), "attempt", 0)
+    published = scenario.settle(claim, retries_by_policy(claim))
+    assert published == Publication(Entry("attempt", job_id, 2), "attempt", 0)
     assert scenario.view(job_id).cycles == ()
 
 
 def test_escalating_a_job_ends_its_open_cycles(scenario: Scenario) -> None:
     """Given one cycle awaiting its delayed verification and one just opened, when the job is
-    escalated, then both end with the same reason, and nothing of them is published."""
+    escalated, then both end with the same reason and are not published."""
     job_id = scenario.submit()
     for number, settlement in enumerate(
         [retries_immediately, retries_by_policy, retries_immediately], 1
@@ -138,23 +133,23 @@ def test_escalating_a_job_ends_its_open_cycles(scenario: Scenario) -> None:
     assert scenario.swept_entries("verify", "attempt", "repair") == set()
 
 
-def test_a_cycle_cut_short_is_born_escalated(scenario: Scenario) -> None:
-    """Given an exhausted budget at a low score, then the cycle is on record, and has ended."""
+def test_a_cycle_without_budget_is_created_escalated(scenario: Scenario) -> None:
+    """Given an exhausted budget at a low score, then the cycle is recorded as ended."""
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
     cycle = CyclePlan(id=f"{job_id}:1:1", loop_index=1, status="escalated", metadata={"x": 1})
     scenario.settle(claim, escalates(claim, "budget_tokens", cycle=cycle))
-    born = scenario.cycle(job_id)
-    assert (born.status, born.reason) == (CycleStatus.ESCALATED, "budget_tokens")
-    assert born.ended_at is not None
-    assert born.immediate_attempt_id is None
+    stored = scenario.cycle(job_id)
+    assert (stored.status, stored.reason) == (CycleStatus.ESCALATED, "budget_tokens")
+    assert stored.ended_at is not None
+    assert stored.immediate_attempt_id is None
     assert scenario.recheck_refusal(Entry("cycle", job_id, 1, 1)) == ClaimRefused("finished")
     scenario.advance(scenario.settings.cycle_retention + 1)
     scenario.sweep()
     assert scenario.ledger.cycles(since=0, limit=10) == []
 
 
-def test_a_job_cancelled_meanwhile_keeps_the_verdict_and_goes_nowhere(scenario: Scenario) -> None:
+def test_a_job_cancelled_meanwhile_keeps_the_verdict_and_is_not_retried(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
     scenario.ledger.cancel(job_id)
@@ -175,19 +170,19 @@ def test_cancelling_ends_open_cycles(scenario: Scenario) -> None:
     assert scenario.cycle(job_id).status is CycleStatus.CANCELLED
 
 
-def test_settling_twice_records_once(scenario: Scenario) -> None:
-    """Given a settlement whose answer was lost, when it is repeated, then nothing is doubled."""
+def test_settling_twice_records_the_verdict_once(scenario: Scenario) -> None:
+    """Given a settlement whose reply was lost, when it is repeated, then nothing is doubled."""
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
     remedy = Remedy(coarse="json", technique="shorter", worked=False)
-    told = scenario.settle(claim, retries_immediately(claim, remedy=remedy))
-    assert scenario.settle(claim, retries_immediately(claim, remedy=remedy)) == told
+    published = scenario.settle(claim, retries_immediately(claim, remedy=remedy))
+    assert scenario.settle(claim, retries_immediately(claim, remedy=remedy)) == published
     assert len(scenario.view(job_id).attempts) == 2
     assert len(scenario.view(job_id).cycles) == 1
     assert scenario.ledger.remedies(job_id, "json") == {"shorter": (0, 1)}
     second = scenario.claim(job_id, 2)
     assert dict(second.memory.counts) == {"json_invalid|$": 1}
-    # The retry is in somebody's hand: there is nothing to publish any more.
+    # The retry is claimed: there is nothing to publish any more.
     assert scenario.settle(claim, retries_immediately(claim)) is None
 
 
@@ -195,8 +190,8 @@ def test_a_settled_attempt_cannot_be_settled_by_another_token(scenario: Scenario
     job_id = scenario.submit()
     zombie = scenario.claim(job_id)
     scenario.advance(scenario.settings.lease + 1)
-    heir = scenario.claim(job_id)
-    scenario.settle(heir, succeeds(heir))
+    successor = scenario.claim(job_id)
+    scenario.settle(successor, succeeds(successor))
     assert scenario.ledger.settle(zombie.lease, escalates(zombie)) == ClaimRefused("lost")
     assert scenario.view(job_id).state == "succeeded"
 
@@ -210,8 +205,8 @@ def test_a_failure_counts_once_per_attempt(scenario: Scenario) -> None:
     assert scenario.claim(job_id, 4).memory.count("own 2") == 1
 
 
-def test_a_memory_is_shared_as_widely_as_the_job_says(scenario: Scenario) -> None:
-    """Given a failure remembered by task type, then other jobs of that type know it, no others."""
+def test_a_memory_is_shared_within_the_job_s_scope(scenario: Scenario) -> None:
+    """Given a failure remembered by task type, then only jobs of that type know it."""
     shared: dict[str, Any] = {"memory_scope": "task_type"}
     claim = scenario.claim(scenario.submit(**shared))
     scenario.settle(claim, retries_by_policy(claim, signatures=("s",)))
@@ -232,18 +227,18 @@ BEST = [
 ]
 
 
-@pytest.mark.parametrize(("story", "best"), BEST)
+@pytest.mark.parametrize(("attempts", "best"), BEST)
 def test_the_best_attempt_is_by_success_then_score_then_the_earliest(
-    scenario: Scenario, story: list[tuple[float | None, bool]], best: int
+    scenario: Scenario, attempts: list[tuple[float | None, bool]], best: int
 ) -> None:
     job_id = scenario.submit()
-    for number, (score, success) in enumerate(story, 1):
+    for number, (score, success) in enumerate(attempts, 1):
         claim = scenario.claim(job_id, number)
         scenario.settle(claim, retries_by_policy(claim, score=score, success=success))
     assert scenario.view(job_id).best_attempt == best
 
 
-def test_remedies_are_counted_by_what_they_cure(scenario: Scenario) -> None:
+def test_remedies_are_counted_by_signature_and_technique(scenario: Scenario) -> None:
     job_id = scenario.submit()
     for number, (technique, worked) in enumerate(
         [("shorter", True), ("shorter", False), ("other: model", True)], 1
@@ -256,7 +251,7 @@ def test_remedies_are_counted_by_what_they_cure(scenario: Scenario) -> None:
     assert scenario.ledger.remedies(job_id, "test_failed") == {}
 
 
-def test_the_answer_of_a_settled_attempt_stays(scenario: Scenario) -> None:
+def test_the_answer_of_a_settled_attempt_is_kept(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
     scenario.ledger.store_output(claim.lease, answer("first"))

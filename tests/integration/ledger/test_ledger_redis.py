@@ -1,4 +1,4 @@
-"""What only the Redis ledger has: scripts, patience, key names, partitions, real time."""
+"""The ledger on a real Redis: scripts, patience, key names, partitions, real time."""
 
 from __future__ import annotations
 
@@ -36,49 +36,51 @@ from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.settings.model import Settings
 
-# -- scripts ------------------------------------------------------------------------------------
+# -- scripts ---------------------------------------------------------------------------------------
 
 
-def submission(ledger: RedisLedger) -> Submission:
+def submission() -> Submission:
     return Submission(id=job_ids.job_id(partitions=1), job=make_job())
 
 
-def test_scripts_that_the_server_forgot_are_sent_again(
+def test_scripts_missing_on_the_server_are_sent_again(
     ledger: RedisLedger, redis_client: redis.Redis
 ) -> None:
-    """Given SCRIPT FLUSH or a fail-over, then single calls and batches go on as before."""
+    """Given SCRIPT FLUSH or a fail-over, then single calls and batches still work."""
     redis_client.script_flush()
-    batch = [submission(ledger) for _ in range(3)]
-    told = ledger.accept(batch)
-    assert [getattr(each, "status", None) for each in told] == ["accepted"] * 3
+    batch = [submission() for _ in range(3)]
+    results = ledger.accept(batch)
+    assert [getattr(each, "status", None) for each in results] == ["accepted"] * 3
     redis_client.script_flush()
     assert isinstance(ledger.claim(Entry("attempt", batch[0].id, 1), worker="w"), Claim)
 
 
-def test_what_redis_refuses_is_told_at_once(ledger: RedisLedger, redis_client: redis.Redis) -> None:
-    batch = [submission(ledger)]
+def test_an_error_of_redis_is_raised_at_once(
+    ledger: RedisLedger, redis_client: redis.Redis
+) -> None:
+    batch = [submission()]
     redis_client.set(f"mulligan:{{p00}}:job:{batch[0].id}", "not a hash")
     with pytest.raises(LedgerUnavailable, match=r"refused: .*WRONGTYPE"):
         ledger.accept(batch)
 
 
-def test_a_job_is_seen_as_it_is_at_one_moment(ledger: RedisLedger) -> None:
-    """In one script: nobody sees the state from before a step beside an attempt from after it."""
-    new = submission(ledger)
+def test_a_job_is_read_in_one_script(ledger: RedisLedger) -> None:
+    """A reader never sees a state from before a step with an attempt from after it."""
+    new = submission()
     ledger.accept([new])
     claim = ledger.claim(Entry("attempt", new.id, 1), worker="w")
     assert isinstance(claim, Claim)
     ledger.settle(claim.lease, retries_immediately(claim))
-    made = ledger.round_trips
+    before = ledger.round_trips
     view = ledger.job(new.id)
-    assert ledger.round_trips == made + 1
+    assert ledger.round_trips == before + 1
     assert view is not None
     assert [attempt.settled_at is None for attempt in view.attempts] == [False, True]
     assert [cycle.status for cycle in view.cycles] == ["pending_immediate_retry"]
     assert ledger.job("p00-nowhere") is None
 
 
-# -- patience -----------------------------------------------------------------------------------
+# -- patience --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -88,12 +90,12 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     server.kill()
 
 
-def test_a_ledger_that_stays_away_is_unavailable(
+def test_a_ledger_that_stays_down_is_unavailable(
     own_redis: RedisServer, settings: SettingsMaker
 ) -> None:
     ledger = RedisLedger(connect(own_redis.ledger_url), settings(), patience=0.2)
     with pytest.raises(LedgerUnavailable, match="the ledger is away"):
-        ledger.accept([submission(ledger)])
+        ledger.accept([submission()])
     with pytest.raises(LedgerUnavailable):
         ledger.now()
 
@@ -102,47 +104,47 @@ def test_a_ledger_that_comes_back_in_time_is_waited_for(
     own_redis: RedisServer, settings: SettingsMaker
 ) -> None:
     """Given a server that dies under an open connection, when it is back within the patience,
-    then the calls that waited succeed."""
+    then the waiting calls succeed."""
     own_redis.start()
     ledger = RedisLedger(connect(own_redis.ledger_url), settings(), patience=60)
     ledger.now()
     own_redis.kill()
-    made = ledger.round_trips
+    before = ledger.round_trips
     with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(ledger.accept, [submission(ledger)]) for _ in range(2)]
-        wait_for(lambda: ledger.round_trips >= made + 2)
+        waiting = [pool.submit(ledger.accept, [submission()]) for _ in range(2)]
+        wait_for(lambda: ledger.round_trips >= before + 2)
         own_redis.start()
-        told = [call.result(60)[0] for call in waiting]
-    assert all(isinstance(each, Accepted) for each in told)
+        results = [call.result(60)[0] for call in waiting]
+    assert all(isinstance(each, Accepted) for each in results)
     assert len(ledger.jobs()) == 2
 
 
-def test_a_ledger_that_hangs_without_dying_is_away_too(
+def test_a_ledger_that_hangs_is_unavailable(
     own_redis: RedisServer, settings: SettingsMaker
 ) -> None:
-    """Given a server that takes requests and says nothing, then nobody waits for ever; and what
-    it says late, once it goes on, is not taken for the answer to the next request."""
+    """Given a server that accepts requests and does not reply, then calls time out; and its late
+    reply is not taken for the reply to the next request."""
     own_redis.start()
     hasty = connect(f"{own_redis.ledger_url}?socket_timeout=0.2")
     ledger = RedisLedger(hasty, settings(), patience=0)
-    new = submission(ledger)
+    new = submission()
     ledger.now()
     own_redis.send_signal(signal.SIGSTOP)
     with pytest.raises(LedgerUnavailable, match="the ledger is away"):
         ledger.accept([new])
     own_redis.send_signal(signal.SIGCONT)
     wait_for(own_redis.answers)
-    (told,) = ledger.accept([new])
-    assert isinstance(told, Accepted)
+    (accepted,) = ledger.accept([new])
+    assert isinstance(accepted, Accepted)
     assert [row.id for row in ledger.jobs()] == [new.id]
     assert connect(own_redis.ledger_url).get_connection_kwargs()["socket_timeout"] == SOCKET_TIMEOUT
 
 
-# -- the time -----------------------------------------------------------------------------------
+# -- time ------------------------------------------------------------------------------------------
 
 
 def scripts_sent(client: redis.Redis, work: Callable[[], None]) -> dict[str, str]:
-    """The scripts that the server is asked to run meanwhile, by name, each with a request."""
+    """Return the scripts that the work runs on the server, by name, each with one request."""
     names = {script.sha: name for name, script in SCRIPTS.items()}
     end = "the end of the work"
     found: dict[str, str] = {}
@@ -176,7 +178,7 @@ def test_a_ledger_in_production_never_sends_a_time(
 ) -> None:
     """Scripts take the time from Redis. Only the ledger of a test overrides it."""
     ledger = open_ledger(settings(), patience=5)
-    every_step(Scenario(ledger, settings()))  # so that the server knows the scripts
+    every_step(Scenario(ledger, settings()))  # loads the scripts
     sent = scripts_sent(redis_client, lambda: every_step(Scenario(ledger, settings())))
     assert len(sent) > 12
     assert [name for name, command in sent.items() if "now_ms" in command] == []
@@ -184,26 +186,25 @@ def test_a_ledger_in_production_never_sends_a_time(
     assert [name for name, command in sent.items() if "now_ms" not in command] == []
 
 
-# -- many at once -------------------------------------------------------------------------------
+# -- concurrency -----------------------------------------------------------------------------------
 
 
-def test_of_twenty_who_claim_at_once_exactly_one_wins(contract_client: redis.Redis) -> None:
+def test_of_twenty_concurrent_claims_exactly_one_wins(contract_client: redis.Redis) -> None:
     ledger = RedisLedger(contract_client, Settings(), patience=5)
-    new = submission(ledger)
+    new = submission()
     ledger.accept([new])
     entry = Entry("attempt", new.id, 1)
     with ThreadPoolExecutor(20) as pool:
-        told = list(pool.map(lambda n: ledger.claim(entry, worker=f"w{n}"), range(20)))
-    assert sum(isinstance(each, Claim) for each in told) == 1
-    assert told.count(ClaimRefused("held")) == 19
+        results = list(pool.map(lambda n: ledger.claim(entry, worker=f"w{n}"), range(20)))
+    assert sum(isinstance(each, Claim) for each in results) == 1
+    assert results.count(ClaimRefused("held")) == 19
 
 
-def test_no_event_of_many_threads_is_lost(contract_client: redis.Redis) -> None:
-    """Given threads that accept jobs, and one that waits for each event, then it sees them all."""
+def test_a_reader_misses_no_event_of_many_threads(contract_client: redis.Redis) -> None:
     ledger = RedisLedger(contract_client, Settings(), patience=5)
-    batch = [submission(ledger) for _ in range(50)]
+    batch = [submission() for _ in range(50)]
 
-    def seen() -> set[str]:
+    def read_all() -> set[str]:
         after, found = "0", set[str]()
         while len(found) < len(batch):
             for event in ledger.events(after=after, block=10):
@@ -212,7 +213,7 @@ def test_no_event_of_many_threads_is_lost(contract_client: redis.Redis) -> None:
         return found
 
     with ThreadPoolExecutor(5) as pool:
-        reader = pool.submit(seen)
+        reader = pool.submit(read_all)
         list(pool.map(lambda new: ledger.accept([new]), batch))
         assert reader.result(60) == {new.id for new in batch}
 
@@ -220,9 +221,9 @@ def test_no_event_of_many_threads_is_lost(contract_client: redis.Redis) -> None:
 def test_a_real_lease_expires_in_real_time(
     redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
-    """Given the scripts as they are, on Redis TIME: a silent worker loses its attempt."""
+    """Given scripts on Redis TIME, then a silent worker loses its attempt."""
     ledger = RedisLedger(redis_client, settings(lease=0.05), patience=5)
-    new = submission(ledger)
+    new = submission()
     ledger.accept([new])
     entry = Entry("attempt", new.id, 1)
     claim = ledger.claim(entry, worker="w")
@@ -232,11 +233,11 @@ def test_a_real_lease_expires_in_real_time(
     assert isinstance(ledger.claim(entry, worker="w"), Claim)
 
 
-# -- key names ----------------------------------------------------------------------------------
+# -- key names -------------------------------------------------------------------------------------
 
 
-def documented() -> dict[str, str]:
-    """The table in keys.py: a pattern for each key, and its type."""
+def documented_keys() -> dict[str, str]:
+    """Return the table in keys.py: a pattern for each key, and its type."""
     assert keys.__doc__ is not None
     table = keys.__doc__.split("\n====")[1].split("\n", 1)[1]
     rows = {}
@@ -252,8 +253,8 @@ def _untagged(name: str) -> str:
     return re.sub(r"\{p\d\d\}", "{pNN}", name)
 
 
-def whole_life(scenario: Scenario) -> None:
-    """Every kind of thing that can happen to jobs."""
+def run_every_kind_of_job(scenario: Scenario) -> None:
+    """Take jobs through everything that can happen to them."""
     _, entry = scenario.repaired_job()
     scenario.advance(601)
     scenario.sweep()
@@ -274,13 +275,13 @@ def whole_life(scenario: Scenario) -> None:
     assert isinstance(last, Claim)
     scenario.settle(last, succeeds(last))
     scenario.ledger.cancel(scenario.submit())
-    done_elsewhere(scenario)
+    run_external_jobs(scenario)
     for escalation in scenario.ledger.escalations():
         scenario.end(escalation.id, "resolved")
 
 
-def done_elsewhere(scenario: Scenario) -> None:
-    """Two tasks of a tenant's subject: one was repaired, the other is in its hand for ever."""
+def run_external_jobs(scenario: Scenario) -> None:
+    """Run two external jobs of a tenant: one is repaired, the other stays claimed."""
     note = SessionNote(entry="a:1", task_type="t", mode="initial", seconds=1, loop=True, window=500)
     for number in (1, 2):
         job_id = scenario.submit_external(labels={"tenant": "acme"}, deadline=900)
@@ -292,7 +293,7 @@ def done_elsewhere(scenario: Scenario) -> None:
             scenario.settle(claim, succeeds(claim, verify_on="lane"))
 
 
-def seen_keys(client: redis.Redis) -> dict[str, str]:
+def stored_keys(client: redis.Redis) -> dict[str, str]:
     names = [name for name in client.scan_iter(count=1000) if not name.startswith("test:")]
     return {name: str(client.type(name)) for name in names}
 
@@ -301,7 +302,7 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     new_redis_scenario: ScenarioMaker, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
     scenario = new_redis_scenario()
-    whole_life(scenario)
+    run_every_kind_of_job(scenario)
     scenario.escalated_job(labels={"tenant": "acme"})
     scenario.ledger.pause("queue:attempt")
     scenario.refusal(scenario.submit())
@@ -317,10 +318,10 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     claimed = scenario.submit()
     scenario.claim(claimed)
     scenario.submit()
-    found = seen_keys(redis_client)
+    found = stored_keys(redis_client)
     assert {re.sub(r"^mulligan:\{(\w+)\}:.*", r"\1", name) for name in found} == {"p00", "fleet"}
-    table = documented()
-    met = {
+    table = documented_keys()
+    matched = {
         pattern
         for name, kind in found.items()
         for pattern, documented_kind in table.items()
@@ -329,29 +330,29 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     unknown = [n for n in found if not any(re.fullmatch(p, _untagged(n)) for p in table)]
     assert unknown == []
     others = {name for name in table if re.search(OTHERS, name)}
-    assert table.keys() - met - others == set()
+    assert table.keys() - matched - others == set()
 
 
-#: Keys that are no ledger's: figures, alerts, tokens and presence have tests of their own.
+#: Keys outside the ledger: figures, alerts, tokens and heartbeats have their own tests.
 OTHERS = (
     r"folded|figures|alert|deliver|tokens|workers|bulk|configured|edits|fleet.*(session|events)"
 )
-#: Keys without an end of their own, and what bounds them.
+#: Keys that never expire, and what bounds them.
 CAPPED = {
     "events": "events_cap",
     "watermarks": "one field per queue and priority",
     "swept_at": "one value",
 }
-#: Indexes of records that outlive jobs and end by their own retention: the sweep trims them.
+#: Indexes of records with a longer retention than jobs: the sweep trims them.
 INDEXES = {"cycles", "escalations", "escalations:ended", "groups"}
 
 
-def test_after_the_retention_every_key_left_has_an_end_or_a_cap(
+def test_after_the_retention_every_remaining_key_expires_or_is_capped(
     new_redis_scenario: ScenarioMaker, redis_client: redis.Redis
 ) -> None:
     scenario = new_redis_scenario()
     for _ in range(2):
-        whole_life(scenario)
+        run_every_kind_of_job(scenario)
     cut = scenario.submit()
     claim = scenario.claim(cut)
     scenario.ledger.cancel(cut)
@@ -366,27 +367,27 @@ def test_after_the_retention_every_key_left_has_an_end_or_a_cap(
         scenario.sweep()
         for escalation in scenario.ledger.escalations():
             scenario.end(escalation.id, "resolved")
-    scenario.advance(200_000)  # tokens of a day are kept for two
-    left = {name.rpartition("}:")[2]: redis_client.pttl(name) for name in seen_keys(redis_client)}
+    scenario.advance(200_000)  # daily token counts are kept for two days
+    left = {name.rpartition("}:")[2]: redis_client.pttl(name) for name in stored_keys(redis_client)}
     endless = {name for name, ttl in left.items() if ttl < 0}
     assert endless - INDEXES <= CAPPED.keys()
     assert not any(name.startswith("job") for name in left)
     scenario.advance(scenario.settings.cycle_retention)
     scenario.sweep()
-    kept = {name.rpartition("}:")[2].partition(":")[0] for name in seen_keys(redis_client)}
+    kept = {name.rpartition("}:")[2].partition(":")[0] for name in stored_keys(redis_client)}
     assert kept <= {*CAPPED, "remedy"}
 
 
 def test_events_are_capped(redis_client: redis.Redis, settings: SettingsMaker) -> None:
     ledger = RedisLedger(redis_client, settings(events_cap=100), patience=5)
-    ledger.accept([submission(ledger) for _ in range(1000)])
+    ledger.accept([submission() for _ in range(1000)])
     assert redis_client.xlen("mulligan:{p00}:events") <= 300  # trimmed by whole nodes of 100
 
 
-# -- partitions ---------------------------------------------------------------------------------
+# -- partitions ------------------------------------------------------------------------------------
 
 
-def test_three_partitions_work_from_end_to_end(
+def test_three_partitions_work_end_to_end(
     new_redis_scenario: ScenarioMaker, redis_client: redis.Redis
 ) -> None:
     scenario = new_redis_scenario(partitions=3)
@@ -410,7 +411,7 @@ def test_three_partitions_work_from_end_to_end(
     assert {scenario.refusal(scenario.submit()) for _ in range(9)} == {ClaimRefused("paused")}
     scenario.ledger.resume("queue:attempt")
     assert len(scenario.swept_entries()) == 9
-    tags = {name.split(":")[1] for name in seen_keys(redis_client)}
+    tags = {name.split(":")[1] for name in stored_keys(redis_client)}
     assert tags == {"{p00}", "{p01}", "{p02}"}
 
 

@@ -1,4 +1,4 @@
-"""The overview's values: who is counted where, and who is told what."""
+"""The overview: its figures, and what each caller may see."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def context(settings: SettingsMaker) -> Iterator[ConsoleContext]:
 
 
 def beat(context: ConsoleContext, pool: str, *queues: str, active: int = 0, slots: int = 4) -> None:
-    """A worker says that it is there."""
-    said = Beat(name=f"{pool}@host", pool=pool, host="host", pid=1, slots=slots, active=active,
+    """Send a worker's heartbeat."""
+    sent = Beat(name=f"{pool}@host", pool=pool, host="host", pid=1, slots=slots, active=active,
                 queues=queues or (pool,))  # fmt: skip
-    Heartbeat(context.ledger.beats, lambda: said).beat()
+    Heartbeat(context.ledger.beats, lambda: sent).beat()
 
 
-# -- what runs -------------------------------------------------------------------------------------
+# -- running attempts ------------------------------------------------------------------------------
 
 
-def test_what_runs_is_counted_once_though_a_worker_serves_two_queues(
+def test_an_attempt_is_counted_once_when_its_worker_serves_two_queues(
     context: ConsoleContext,
 ) -> None:
     beat(context, "control", "control", "mulligan.submit", active=1, slots=1)
@@ -48,9 +48,9 @@ def test_what_runs_is_counted_once_though_a_worker_serves_two_queues(
     beat(context, "attempt", "repair", "attempt", active=3, slots=16)
     beat(context, "verify", active=1)
     beat(context, "edit", "edit", "edit.host", slots=1)
-    seen = overview(context.services, context.app)
-    assert seen.running == 4
-    assert {lane.name: (lane.active, lane.slots) for lane in seen.queues} == {
+    shown = overview(context.services, context.app)
+    assert shown.running == 4
+    assert {lane.name: (lane.active, lane.slots) for lane in shown.queues} == {
         "repair": (0, 4),
         "attempt": (3, 16),
         "verify": (1, 4),
@@ -58,9 +58,9 @@ def test_what_runs_is_counted_once_though_a_worker_serves_two_queues(
         "control": (1, 1),
     }
     client = client_of(context)
-    for lane in seen.queues:
-        told = client.get(f"/api/scale/{lane.name}").json()
-        assert (told["active"], told["slots"]) == (lane.active, lane.slots), lane.name
+    for lane in shown.queues:
+        scale = client.get(f"/api/scale/{lane.name}").json()
+        assert (scale["active"], scale["slots"]) == (lane.active, lane.slots), lane.name
     assert re.search(r"<span>4 running</span>", client.get("/").text)
 
 
@@ -73,21 +73,21 @@ def test_what_runs_is_counted_once_though_a_worker_serves_two_queues(
         ("quick", ("repair",), "repair"),
     ],
 )
-def test_a_pool_of_another_name_counts_where_most_of_its_work_is(
+def test_a_pool_with_another_name_counts_for_its_main_queue(
     context: ConsoleContext, pool: str, queues: tuple[str, ...], lane: str
 ) -> None:
     beat(context, pool, *queues, active=2)
-    seen = overview(context.services, context.app)
-    assert {each.name: each.active for each in seen.queues if each.active} == {lane: 2}
-    assert seen.running == 2
+    shown = overview(context.services, context.app)
+    assert {each.name: each.active for each in shown.queues if each.active} == {lane: 2}
+    assert shown.running == 2
 
 
-# -- who may know what -----------------------------------------------------------------------------
+# -- access ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def shared(context: ConsoleContext) -> ConsoleContext:
-    """Jobs of two tenants; a queue, a type of each and a provider are paused, one is broken."""
+    """Jobs of two tenants; a queue, two task types and a provider paused; an open breaker."""
     run_jobs(
         context,
         scripted(WRONG_TYPE, GOOD, task_type="acmes", labels={"tenant": "acme"}),
@@ -101,35 +101,35 @@ def shared(context: ConsoleContext) -> ConsoleContext:
     return context
 
 
-def test_a_tenant_is_told_of_queues_and_its_own_task_types(shared: ConsoleContext) -> None:
+def test_a_tenant_sees_pauses_of_queues_and_of_its_own_task_types(shared: ConsoleContext) -> None:
     acme = client_of(shared, new_token(shared, role="ops", tenant="acme"))
     assert acme.get("/api/pauses").json()["paused"] == ["queue:verify", "task_type:acmes"]
     assert acme.get("/api/breakers").json() == {"breakers": []}
     for path in ("/", "/failures", "/operations"):
         text = acme.get(path, headers={"Accept": "text/html"}).text
         assert "rival" not in text, path
-    seen = overview(shared.services, shared.app, tenant="acme", bound=True)
-    assert seen.paused == ("queue:verify", "task_type:acmes")
-    assert [need.kind for need in seen.needs_attention if need.kind == "breaker"] == []
+    shown = overview(shared.services, shared.app, tenant="acme", bound=True)
+    assert shown.paused == ("queue:verify", "task_type:acmes")
+    assert [need.kind for need in shown.needs_attention if need.kind == "breaker"] == []
 
 
-def test_who_may_see_everybody_sees_them_all_though_one_tenant_is_chosen(
+def test_an_unbound_caller_sees_all_pauses_with_one_tenant_chosen(
     shared: ConsoleContext,
 ) -> None:
     ops = client_of(shared, new_token(shared, role="ops"))
     assert len(ops.get("/api/pauses").json()["paused"]) == 4
     assert [row["provider"] for row in ops.get("/api/breakers").json()["breakers"]] == ["rival-ai"]
-    seen = overview(shared.services, shared.app, tenant="acme")
-    assert (len(seen.paused), seen.health.breakers_open) == (4, 1)
+    shown = overview(shared.services, shared.app, tenant="acme")
+    assert (len(shown.paused), shown.health.breakers_open) == (4, 1)
 
 
-def test_how_long_retries_waited_is_the_tenants_own(shared: ConsoleContext) -> None:
+def test_the_retry_latency_is_the_tenant_s_own(shared: ConsoleContext) -> None:
     assert overview(shared.services, shared.app, tenant="acme").speed.retry_p50_ms is not None
     assert overview(shared.services, shared.app, tenant="rival").speed.retry_p50_ms is None
     assert overview(shared.services, shared.app).speed.retry_p50_ms is not None
 
 
-def test_nobody_is_offered_a_pause_that_would_be_refused(shared: ConsoleContext) -> None:
+def test_a_pause_is_offered_only_to_callers_who_may_set_it(shared: ConsoleContext) -> None:
     html = {"Accept": "text/html"}
     acme = client_of(shared, new_token(shared, role="ops", tenant="acme"))
     ops = client_of(shared, new_token(shared, role="ops"))
@@ -138,9 +138,11 @@ def test_nobody_is_offered_a_pause_that_would_be_refused(shared: ConsoleContext)
         assert "/api/pauses/" in ops.get(path, headers=html).text
 
 
-def test_what_works_well_can_be_paused_on_the_page_too(settings: SettingsMaker) -> None:
+def test_the_page_can_pause_providers_and_task_types_without_failures(
+    settings: SettingsMaker,
+) -> None:
     runners = {"small": {"kind": "openai", "base_url": "http://models.example/v1", "model": "m"},
-               "odd": {"kind": "unheard of"}}  # fmt: skip
+               "odd": {"kind": "unknown"}}  # fmt: skip
     context = open_context(settings(allow_inline=True, runners=runners))
     run_jobs(context, scripted(GOOD, task_type="never_failed"))
     Fold(context.ledger).run()
@@ -156,35 +158,35 @@ def test_what_works_well_can_be_paused_on_the_page_too(settings: SettingsMaker) 
     context.close()
 
 
-def test_a_broker_that_is_away_is_said_and_the_figures_are_shown(context: ConsoleContext) -> None:
+def test_an_unreachable_broker_is_reported_beside_the_figures(context: ConsoleContext) -> None:
     """Given a ledger that answers and a broker that does not."""
     app = create_app(context.settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0"}))
     beat(context, "attempt", "attempt", slots=2)
-    seen = overview(context.services, app)
-    assert seen.health.state == "down"
-    assert "the broker cannot be reached" in seen.health.reasons
-    assert seen.health.workers == 1
+    shown = overview(context.services, app)
+    assert shown.health.state == "down"
+    assert "the broker cannot be reached" in shown.health.reasons
+    assert shown.health.workers == 1
 
 
-def test_a_broken_provider_says_how_many_wait_for_it(context: ConsoleContext) -> None:
+def test_an_open_breaker_shows_how_many_jobs_wait(context: ConsoleContext) -> None:
     scenario = Scenario(context.ledger, context.settings)
     for waiting_for in ("breaker", "breaker", "delay"):
         claim = scenario.claim(scenario.submit())
         context.ledger.requeue(claim.lease, delay=600, detail="away", waiting_for=waiting_for)
     for _ in range(5):
         context.services.context.breakers.fault(TransportFault("away", "openai-eu"))
-    seen = overview(context.services, context.app)
-    (need,) = [need for need in seen.needs_attention if need.kind == "breaker"]
+    shown = overview(context.services, context.app)
+    (need,) = [need for need in shown.needs_attention if need.kind == "breaker"]
     assert need.detail == "waiting before the next probe, 2 jobs waiting, 5 consecutive faults"
     text = client_of(context).get("/operations", headers={"Accept": "text/html"}).text
     assert "2 jobs wait for an open breaker" in text
 
 
-# -- why -------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
-def failed(context: ConsoleContext, *, signatures: int) -> None:
-    """As many failed attempts as workers would have told of, no two alike."""
+def add_failures(context: ConsoleContext, *, signatures: int) -> None:
+    """Write the events of failed attempts, each with a different signature."""
     stream = keys.partition_prefix(context.settings.key_prefix, "p00") + "events"
     for number in range(signatures):
         data = {"type": "attempt", "state": "settled", "job": f"p00-x{number}", "attempt": 1,
@@ -194,35 +196,35 @@ def failed(context: ConsoleContext, *, signatures: int) -> None:
     Fold(context.ledger).run()
 
 
-def listed(context: ConsoleContext, path: str) -> tuple[int, str]:
+def failures_on(context: ConsoleContext, path: str) -> tuple[int, str]:
     text = client_of(context).get(path, headers={"Accept": "text/html"}).text
     return len(set(re.findall(r'href="/failures/v1%3A(\d+)', text))), text
 
 
-def test_the_overview_leads_to_the_failures_it_has_no_room_for(context: ConsoleContext) -> None:
-    failed(context, signatures=8)
-    seen, text = listed(context, "/")
-    assert seen == 8
+def test_the_overview_links_to_the_failures_it_omits(context: ConsoleContext) -> None:
+    add_failures(context, signatures=8)
+    count, text = failures_on(context, "/")
+    assert count == 8
     assert "All failures" not in text
-    failed(context, signatures=9)
-    seen, text = listed(context, "/?tenant=acme")
-    assert seen == 8
+    add_failures(context, signatures=9)
+    count, text = failures_on(context, "/?tenant=acme")
+    assert count == 8
     assert 'href="/failures?window=1h&amp;tenant=acme">All failures</a>' in text
 
 
-def test_the_failures_page_lists_a_hundred_and_says_that_there_are_more(
+def test_the_failures_page_lists_a_hundred_and_mentions_more(
     context: ConsoleContext,
 ) -> None:
-    failed(context, signatures=60)
+    add_failures(context, signatures=60)
     before = context.ledger.round_trips
-    seen, text = listed(context, "/failures")
+    count, text = failures_on(context, "/failures")
     few = context.ledger.round_trips - before
-    assert seen == 60
+    assert count == 60
     assert "most frequent are listed" not in text
-    failed(context, signatures=101)
+    add_failures(context, signatures=101)
     before = context.ledger.round_trips
-    seen, text = listed(context, "/failures")
-    assert seen == 100
+    count, text = failures_on(context, "/failures")
+    assert count == 100
     assert "Only the 100 most frequent are listed" in text
     assert context.ledger.round_trips - before <= few + 2
 
@@ -234,24 +236,24 @@ PRICE = {"prompt": 1.0, "completion": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("prices", "answers", "said"),
+    ("prices", "answers", "expected"),
     [
         ({}, [USED], "– <small>no prices set</small>"),
         ({}, [], "– <small>no prices set</small>"),
         ({"scripted": PRICE}, [GOOD], "– <small>usage unknown</small>"),
         ({"other": PRICE}, [USED], "– <small>no price for these tokens</small>"),
         ({"scripted": PRICE}, [], "0.00 <small>/h</small>"),
-        ({"scripted": PRICE}, [USED], "0.00"),  # a thousandth in the whole hour, or more
+        ({"scripted": PRICE}, [USED], "0.00"),  # a thousandth per hour, or more
     ],
 )
-def test_money_that_is_missing_says_why(
-    settings: SettingsMaker, prices: dict[str, Any], answers: list[Any], said: str
+def test_unknown_costs_say_why(
+    settings: SettingsMaker, prices: dict[str, Any], answers: list[Any], expected: str
 ) -> None:
     context = open_context(settings(allow_inline=True, prices=prices))
     run_jobs(context, *(scripted(answer) for answer in answers))
     Fold(context.ledger).run()
     text = client_of(context).get("/", headers={"Accept": "text/html"}).text
-    assert f"<dt>money</dt><dd>{said}" in text
+    assert f"<dt>money</dt><dd>{expected}" in text
     usage = "usage unknown" if answers == [GOOD] else f"of {1000 * len(answers):,} tokens"
     assert f"<small>{usage}</small>" in text
     context.close()

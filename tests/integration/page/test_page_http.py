@@ -1,4 +1,4 @@
-"""The page without a browser: what is served, to whom, and at what cost."""
+"""The page without a browser: content, access and cost."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def scenario(context: ConsoleContext) -> Scenario:
 
 
 def repaired(scenario: Scenario, **fields: Any) -> str:
-    """A job of one tenant's that was repaired; its texts are recognisable."""
+    """Return a repaired job of a tenant, with recognisable texts."""
     job_id = scenario.submit(prompt=SECRET, labels={"tenant": "acme"}, **fields)
     first = scenario.claim(job_id)
-    kept = scenario.ledger.store_output(first.lease, Output(text=f"first {SECRET}"))
-    assert not isinstance(kept, ClaimRefused)
+    stored = scenario.ledger.store_output(first.lease, Output(text=f"first {SECRET}"))
+    assert not isinstance(stored, ClaimRefused)
     finding = Finding(message=SECRET, path="$.age", code="type")
     verdict = Verdict(
         score=40.0,
@@ -83,14 +83,14 @@ def repaired(scenario: Scenario, **fields: Any) -> str:
 
 
 def page(client: TestClient, path: str, **headers: str) -> str:
-    answer = client.get(path, headers={**HTML, **headers})
-    assert answer.status_code == 200, (path, answer.text)
-    assert "script-src 'self'; style-src 'self'" in answer.headers["content-security-policy"]
-    return answer.text
+    response = client.get(path, headers={**HTML, **headers})
+    assert response.status_code == 200, (path, response.text)
+    assert "script-src 'self'; style-src 'self'" in response.headers["content-security-policy"]
+    return response.text
 
 
 class _Inline(HTMLParser):
-    """Finds what a strict policy would refuse."""
+    """Finds everything that a strict content security policy refuses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class _Inline(HTMLParser):
         self.found += [source for source in sources if source and not source.startswith("/")]
 
 
-def test_no_page_has_anything_inline_or_from_elsewhere(
+def test_no_page_has_inline_code_or_external_sources(
     context: ConsoleContext, scenario: Scenario
 ) -> None:
     job_id = repaired(scenario)
@@ -120,7 +120,7 @@ def test_no_page_has_anything_inline_or_from_elsewhere(
         assert parser.found == [], path
 
 
-def test_texts_are_escaped_and_hidden_from_who_may_not_read_them(
+def test_texts_are_escaped_and_redacted_without_access(
     context: ConsoleContext, scenario: Scenario
 ) -> None:
     job_id = repaired(scenario)
@@ -136,7 +136,7 @@ def test_texts_are_escaped_and_hidden_from_who_may_not_read_them(
     assert "a secret" in page(reader, f"/jobs/{job_id}")
 
 
-def test_a_tenant_sees_its_own_alone(context: ConsoleContext, scenario: Scenario) -> None:
+def test_a_tenant_sees_only_its_own_jobs(context: ConsoleContext, scenario: Scenario) -> None:
     job_id = repaired(scenario, name="of-acme")
     acme = client_of(context, new_token(context, role="producer", tenant="acme"))
     other = client_of(context, new_token(context, role="producer", tenant="globex"))
@@ -149,7 +149,7 @@ def test_a_tenant_sees_its_own_alone(context: ConsoleContext, scenario: Scenario
     assert other.get(f"/jobs/{job_id}", headers=HTML).status_code == 404
 
 
-def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(
+def test_a_tenant_s_live_list_reaches_back_past_other_tenants_events(
     context: ConsoleContext, scenario: Scenario
 ) -> None:
     scenario.submit(name="of-beta", labels={"tenant": "beta"})
@@ -160,12 +160,12 @@ def test_the_live_list_of_a_tenant_reaches_back_behind_the_others(
     text = page(client, "/?tenant=beta")
     assert re.findall(r'class="who">([^<]+)<', text) == ["of-beta"]
     assert 'data-tenant="beta"' in text
-    nothing = page(client, "/?tenant=nobody%26co")
-    assert "No event of nobody&amp;co is among the last" in nothing
-    assert 'href="/jobs?label=tenant%3Anobody%26co"' in nothing
+    nothing = page(client, "/?tenant=unknown%26co")
+    assert "No event of unknown&amp;co is among the last" in nothing
+    assert 'href="/jobs?label=tenant%3Aunknown%26co"' in nothing
 
 
-def test_an_empty_window_says_whose_it_is(context: ConsoleContext) -> None:
+def test_an_empty_window_names_the_tenant(context: ConsoleContext) -> None:
     client = client_of(context)
     assert "mulligan init" in page(client, "/")
     chosen = page(client, "/?tenant=beta&window=24h")
@@ -173,7 +173,7 @@ def test_an_empty_window_says_whose_it_is(context: ConsoleContext) -> None:
     assert "mulligan init" not in chosen
 
 
-def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
+def test_the_chosen_tenant_is_kept_in_links_to_its_escalations(
     context: ConsoleContext, scenario: Scenario
 ) -> None:
     for tenant in ("beta", "beta", "zeta"):
@@ -195,34 +195,34 @@ def test_a_chosen_tenant_stays_chosen_on_the_way_to_its_escalations(
 
 
 @pytest.mark.parametrize(
-    ("task", "there"),
+    ("task", "anchor"),
     [("-2", "#attempt-2"), ("-1-v0", "#attempt-1"), ("-1-c1", "#attempt-1"), ("-done", "")],
 )
-def test_what_flower_calls_a_task_leads_to_its_story(
-    context: ConsoleContext, scenario: Scenario, task: str, there: str
+def test_a_flower_task_id_redirects_to_its_attempt(
+    context: ConsoleContext, scenario: Scenario, task: str, anchor: str
 ) -> None:
     job_id = repaired(scenario)
     client = client_of(context)
-    for asked in (f"/jobs/{job_id}{task}", f"/jobs?name={job_id}{task}"):
-        told = client.get(asked, headers=HTML)
-        assert told.headers["location"] == f"/jobs/{job_id}{there}", asked
-    assert not there or f'id="{there[1:]}"' in page(client, f"/jobs/{job_id}")
+    for path in (f"/jobs/{job_id}{task}", f"/jobs?name={job_id}{task}"):
+        response = client.get(path, headers=HTML)
+        assert response.headers["location"] == f"/jobs/{job_id}{anchor}", path
+    assert not anchor or f'id="{anchor[1:]}"' in page(client, f"/jobs/{job_id}")
 
 
-def test_the_task_of_a_users_own_app_leads_to_its_story(context: ConsoleContext) -> None:
+def test_the_id_of_a_user_s_task_redirects_to_its_job(context: ConsoleContext) -> None:
     root = "0b9e6fc1-8a59-4a5d-9a34-0c6b1d8b8f11"
-    own = job_ids.own_job_id(root, partitions=1)
+    job_id = job_ids.own_job_id(root, partitions=1)
     job = make_job(labels={"tenant": "acme"})
-    context.ledger.accept([Submission(id=own, job=job)])
+    context.ledger.accept([Submission(id=job_id, job=job)])
     client = client_of(context)
-    for task, there in ((root, ""), (f"{root}-2", "#attempt-2")):
-        told = client.get(f"/jobs/{task}", headers=HTML)
-        assert told.headers["location"] == f"/jobs/{own}{there}"
+    for task, anchor in ((root, ""), (f"{root}-2", "#attempt-2")):
+        response = client.get(f"/jobs/{task}", headers=HTML)
+        assert response.headers["location"] == f"/jobs/{job_id}{anchor}"
     other = client_of(context, new_token(context, role="producer", tenant="globex"))
     assert other.get(f"/jobs/{root}", headers=HTML).status_code == 404
 
 
-def test_jobs_are_found_by_the_beginning_of_their_name(
+def test_jobs_are_found_by_a_prefix_of_their_name(
     context: ConsoleContext, scenario: Scenario
 ) -> None:
     for name in ("invoice-1", "invoice-2", "person"):
@@ -235,7 +235,7 @@ def test_jobs_are_found_by_the_beginning_of_their_name(
     assert "No jobs match" in page(client, "/jobs?name=voice")
 
 
-def test_a_producer_is_offered_only_what_it_may_open(context: ConsoleContext) -> None:
+def test_a_producer_sees_only_links_it_may_open(context: ConsoleContext) -> None:
     producer = client_of(context, new_token(context, role="producer"))
     text = page(producer, "/")
     assert 'href="/jobs"' in text
@@ -245,17 +245,17 @@ def test_a_producer_is_offered_only_what_it_may_open(context: ConsoleContext) ->
     assert "this needs the role ops" in refused.text.lower()
 
 
-def test_an_error_page_keeps_the_navigation_of_who_is_let_in(context: ConsoleContext) -> None:
+def test_an_error_page_keeps_the_navigation_of_a_known_caller(context: ConsoleContext) -> None:
     new_token(context, role="admin")
     producer = client_of(context, new_token(context, role="producer"))
     for path, status in (("/jobs/p00-gone", 404), ("/nowhere", 404), ("/operations", 403),
                          ("/jobs?state=odd", 422)):  # fmt: skip
-        told = producer.get(path, headers=HTML)
-        assert told.status_code == status
-        assert '<nav aria-label="Pages">' in told.text, path
-    nobody = client_of(context).get("/nowhere", headers=HTML)
-    assert nobody.status_code == 404
-    assert "<nav" not in nobody.text
+        response = producer.get(path, headers=HTML)
+        assert response.status_code == status
+        assert '<nav aria-label="Pages">' in response.text, path
+    anonymous = client_of(context).get("/nowhere", headers=HTML)
+    assert anonymous.status_code == 404
+    assert "<nav" not in anonymous.text
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_an_error_page_keeps_the_navigation_of_who_is_let_in(context: ConsoleCon
         ({"role": "producer"}, False),
     ],
 )
-def test_metrics_are_offered_to_who_may_read_them(
+def test_metrics_are_linked_only_for_callers_who_may_read_them(
     context: ConsoleContext, token: dict[str, Any], offered: bool
 ) -> None:
     client = client_of(context, new_token(context, **token))
@@ -274,16 +274,16 @@ def test_metrics_are_offered_to_who_may_read_them(
     assert (client.get("/metrics").status_code == 200) is offered
 
 
-def test_without_a_session_every_page_leads_to_the_login(context: ConsoleContext) -> None:
+def test_without_a_session_every_page_redirects_to_the_login(context: ConsoleContext) -> None:
     new_token(context, role="ops")
-    nobody = client_of(context)
+    anonymous = client_of(context)
     for path in set(PATHS) - {"/login"}:
-        answer = nobody.get(path, headers=HTML)
-        wanted = "" if path == "/" else f"?next={quote(path, safe='')}"
-        assert (answer.status_code, answer.headers["location"]) == (303, f"/login{wanted}")
+        response = anonymous.get(path, headers=HTML)
+        query = "" if path == "/" else f"?next={quote(path, safe='')}"
+        assert (response.status_code, response.headers["location"]) == (303, f"/login{query}")
 
 
-def test_a_wrong_token_keeps_the_page_that_was_asked_for(context: ConsoleContext) -> None:
+def test_a_wrong_token_keeps_the_requested_page(context: ConsoleContext) -> None:
     new_token(context, role="ops")
     form = {"token": "mul_wrong", "next": "/jobs?state=escalated"}
     again = client_of(context).post("/login", data=form, headers=HTML)
@@ -291,7 +291,7 @@ def test_a_wrong_token_keeps_the_page_that_was_asked_for(context: ConsoleContext
     assert 'value="/jobs?state=escalated"' in again.text
 
 
-def test_a_fragment_is_the_page_without_its_frame(context: ConsoleContext) -> None:
+def test_a_fragment_is_the_page_without_its_layout(context: ConsoleContext) -> None:
     client = client_of(context)
     for path in set(PATHS) - {"/login"}:
         whole, part = page(client, path), page(client, path, **{"X-Fragment": "1"})
@@ -300,21 +300,21 @@ def test_a_fragment_is_the_page_without_its_frame(context: ConsoleContext) -> No
         assert "<h1" in part or path == "/jobs"
 
 
-def test_static_files_are_kept_by_browsers_as_long_as_they_are_these(
+def test_static_files_are_cached_by_version(
     context: ConsoleContext,
 ) -> None:
     client = client_of(context)
     addresses = re.findall(r'"(/static/[^"]+)"', page(client, "/"))
     assert len(addresses) == 3
     for address in addresses:
-        answer = client.get(address)
-        assert answer.status_code == 200
-        assert "immutable" in answer.headers["cache-control"]
+        response = client.get(address)
+        assert response.status_code == 200
+        assert "immutable" in response.headers["cache-control"]
         assert client.get(address.partition("?")[0]).headers["cache-control"] == "no-cache"
     assert client.get("/static/../routes.py").status_code == 404
 
 
-def test_more_jobs_cost_no_page_more_round_trips(context: ConsoleContext) -> None:
+def test_pages_take_as_many_round_trips_for_any_number_of_jobs(context: ConsoleContext) -> None:
     client = client_of(context)
 
     def cost(path: str) -> int:
@@ -335,5 +335,5 @@ def test_more_jobs_cost_no_page_more_round_trips(context: ConsoleContext) -> Non
     few = [cost(path) for path in paths]
     add(1000)
     many = [cost(path) for path in paths]
-    # A page may find something kept for seconds (settings, tokens) too old just now: one or two.
+    # Caches that last seconds (settings, tokens) may expire in between: one or two more.
     assert all(now <= before + 2 for before, now in zip(few, many, strict=True)), (few, many)
