@@ -1,4 +1,4 @@
-"""What Flower is told of arguments and results."""
+"""How Flower shows arguments and results."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ TEXT = "Who is Alice?"
         ([TEXT], "(text(13),)"),
         ((), "()"),
         ({"prompt": TEXT, "n": 3}, "{'prompt': text(13), 'n': 3}"),
-        ({TEXT: 1}, "{text(13): 1}"),  # a text that serves as a key
+        ({TEXT: 1}, "{text(13): 1}"),  # a long key
         ({"a": {"b": {"c": {"d": TEXT}}}}, "{'a': {'b': {'c': dict}}}"),
         (range(3), "range"),
         (b"1234", "bytes(4)"),
         (list(range(9)), "(0, 1, 2, 3, 4, …)"),
     ],
 )
-def test_a_value_is_told_by_its_shape(value: Any, shape: str) -> None:
+def test_a_value_is_described_by_its_shape(value: Any, shape: str) -> None:
     assert describe(value) == shape
 
 
 @given(st.recursive(st.just(TEXT), lambda inner: st.lists(inner) | st.tuples(inner, inner)))
-def test_no_text_is_ever_told(value: Any) -> None:
+def test_a_description_never_contains_text(value: Any) -> None:
     assert "Alice" not in describe(value)
 
 
 @pytest.mark.parametrize(
-    ("entry", "queue", "told"),
+    ("entry", "queue", "description"),
     [
         (Entry("attempt", "p00-a", 1), "attempt", "('attempt 1 of p00-a',)"),
         (Entry("attempt", "p00-a", 2), "repair", "('attempt 2 of p00-a, immediate_retry',)"),
@@ -51,19 +51,18 @@ def test_no_text_is_ever_told(value: Any) -> None:
         ),
     ],
 )
-def test_a_hint_says_what_it_is_about(entry: Entry, queue: str, told: str) -> None:
-    assert describe_entry(entry, queue) == told
+def test_a_message_is_described_by_its_entry(entry: Entry, queue: str, description: str) -> None:
+    assert describe_entry(entry, queue) == description
 
 
-def test_pages_show_nothing_long_of_other_tasks() -> None:
+def test_long_arguments_of_other_tasks_are_not_shown() -> None:
     task = SimpleNamespace(name="mine.task", args="('short',)", kwargs="x" * 201, result=None)
     shown = format_task(task)
     assert (shown.args, shown.result) == ("('short',)", None)
     assert shown.kwargs == "(201 characters, not shown)"
 
 
-def test_pages_show_reasons_of_ours_whole() -> None:
+def test_reasons_of_our_own_tasks_are_not_shortened() -> None:
     reason = "score 40: " + "schema_invalid $.a, " * 20
-    assert (
-        format_task(SimpleNamespace(name="mulligan.attempt", exception=reason)).exception == reason
-    )
+    task = SimpleNamespace(name="mulligan.attempt", exception=reason)
+    assert format_task(task).exception == reason

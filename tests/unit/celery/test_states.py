@@ -1,11 +1,11 @@
-"""Every status of a cycle, and all that a job can wait for, reached as in real life."""
+"""Every status of a cycle and everything a job can wait for, reached by running jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from support.doubles import FakeRunner
+from support.doubles import FakeBreakers, FakeRunner
 from support.ledger_scenario import Scenario, ScenarioMaker, attempt_context, intake_of
 
 from mulligan.policies.cycles.cycle import CycleStatus
@@ -20,7 +20,7 @@ from mulligan.tasks.ports.ledger import Entry, Finish
 from mulligan.workers.celery.state_task import Escalated, StateTask
 
 AFTER = 601
-#: Fails first, then does it right.
+#: A wrong answer, then a right one.
 REPAIRS = ["no JSON", "{}"]
 
 
@@ -34,8 +34,8 @@ def submit(scenario: Scenario) -> str:
             "labels": {"tenant": "acme"},
         }
     )
-    (told,) = submit_jobs(intake_of(scenario), [job])
-    return told.id
+    (accepted,) = submit_jobs(intake_of(scenario), [job])
+    return accepted.id
 
 
 def run(scenario: Scenario, job_id: str, answers: list[str], *, attempts: int) -> None:
@@ -93,32 +93,32 @@ def test_every_status_of_a_cycle_is_reached(
     cycle = scenario.cycle(job_id)
     assert cycle.status is status
     assert cycle.open is (cycle.ended_at is None)
-    told = [event.data for event in scenario.ledger.events() if event.type == "cycle"]
-    assert told[-1]["status"] == status.value
+    events = [event.data for event in scenario.ledger.events() if event.type == "cycle"]
+    assert events[-1]["status"] == status.value
 
 
-# -- what Flower is told of an escalation ---------------------------------------------------------
+# -- escalations in Flower ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("answers", "reason", "count"),
     [
         (["no JSON"], "repeated_failure: json_invalid (prose) $", "seen 3 times"),
-        # another failure each time, until none is left
+        # another failure each time, until no attempt is left
         (["no JSON", "", "[]", '{"a": }'], "max_attempts: json_invalid (syntax) $", "seen once"),
     ],
 )
-def test_an_escalation_is_told_with_kind_place_and_count(
+def test_an_escalation_is_reported_with_kind_place_and_count(
     new_fake_scenario: ScenarioMaker, answers: list[str], reason: str, count: str
 ) -> None:
     scenario = new_fake_scenario()
     job_id = submit(scenario)
     context = attempt_context(scenario, FakeRunner(answers))
     entries = [Entry("attempt", job_id, number) for number in (1, 2, 3, 4)]
-    told = [(entry, run_attempt(context, entry)) for entry in entries]
+    outcomes = [(entry, run_attempt(context, entry)) for entry in entries]
     entry, last = next(
         (entry, outcome)
-        for entry, outcome in told
+        for entry, outcome in outcomes
         if isinstance(outcome, Settled) and isinstance(outcome.then, Finish)
     )
     with pytest.raises(Escalated) as caught:
@@ -127,17 +127,6 @@ def test_an_escalation_is_told_with_kind_place_and_count(
 
 
 # -- what a job can wait for -----------------------------------------------------------------------
-
-
-class Open:
-    """The breaker of every provider is open."""
-
-    def wait(self, provider: str) -> ProviderHold | None:
-        return ProviderHold(seconds=5.0)
-
-    def fault(self, fault: TransportFault) -> None: ...
-
-    def success(self, provider: str) -> None: ...
 
 
 def _transport_fault(scenario: Scenario) -> str:
@@ -163,17 +152,18 @@ def _paused(scenario: Scenario) -> str:
 
 def _breaker(scenario: Scenario) -> str:
     job_id = submit(scenario)
-    run_attempt(attempt_context(scenario, breakers=Open()), Entry("attempt", job_id, 1))
+    breakers = FakeBreakers(hold=ProviderHold(seconds=5.0))
+    run_attempt(attempt_context(scenario, breakers=breakers), Entry("attempt", job_id, 1))
     return job_id
 
 
 @pytest.mark.parametrize(
-    ("waiting_for", "story"),
+    ("waiting_for", "run_job"),
     [("delay", _transport_fault), ("budget", _quota), ("pause", _paused), ("breaker", _breaker)],
 )
-def test_everything_a_job_can_wait_for(
-    new_fake_scenario: ScenarioMaker, waiting_for: str, story: Callable[[Scenario], str]
+def test_every_reason_to_wait_is_reached(
+    new_fake_scenario: ScenarioMaker, waiting_for: str, run_job: Callable[[Scenario], str]
 ) -> None:
     scenario = new_fake_scenario(quotas={"acme": {"concurrency": 1}})
-    view = scenario.view(story(scenario))
+    view = scenario.view(run_job(scenario))
     assert (view.state, view.waiting_for) == ("waiting", waiting_for)

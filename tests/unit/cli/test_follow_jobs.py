@@ -1,4 +1,4 @@
-"""Following jobs to their end: what is told of those that do not get there."""
+"""Following jobs to their end: unfinished and lost jobs, an unreachable ledger, no workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mulligan.workers.backends import follow as feeds
 from mulligan.workers.backends.follow import LedgerFeed
 
 
-def test_a_job_that_waits_is_unfinished_and_not_lost(new_fake_scenario: ScenarioMaker) -> None:
+def test_a_waiting_job_is_unfinished_and_not_lost(new_fake_scenario: ScenarioMaker) -> None:
     scenario = new_fake_scenario()
     figures = RunFigures.of([scenario.view(scenario.submit())], accepted=1)
     assert (figures.lost, figures.unfinished) == (0, 1)
@@ -36,13 +36,13 @@ def test_a_job_that_the_ledger_no_longer_has_is_lost() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def _shorten_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_jobs, "_PAUSE", 0.001)
     monkeypatch.setattr(feeds, "BLOCK", 0.001)
 
 
 def failing(times: int, error: type[LedgerUnavailable] = LedgerUnavailable) -> Callable[[], str]:
-    """Reads a ledger that is away so many times."""
+    """Return a read that fails this many times before it returns."""
     left = [times]
 
     def read() -> str:
@@ -54,46 +54,46 @@ def failing(times: int, error: type[LedgerUnavailable] = LedgerUnavailable) -> C
     return read
 
 
-def test_a_ledger_that_is_away_is_looked_after_and_told_once() -> None:
-    watched: list[None] = []
-    told: list[Exception] = []
-    patience = LedgerRetry(
-        seconds=600, restart_dead=lambda: watched.append(None), on_away=told.append
+def test_an_unreachable_ledger_is_reported_once_and_retried() -> None:
+    restarts: list[None] = []
+    reported: list[Exception] = []
+    retry = LedgerRetry(
+        seconds=600, restart_dead=lambda: restarts.append(None), on_away=reported.append
     )
-    assert patience(failing(3)) == "news"
-    assert len(watched) == 3
-    assert [str(error) for error in told] == ["the ledger is away"]
+    assert retry(failing(3)) == "news"
+    assert len(restarts) == 3
+    assert [str(error) for error in reported] == ["the ledger is away"]
 
 
-def test_patience_ends_with_its_seconds_and_with_the_deadline() -> None:
-    for patience in (LedgerRetry(seconds=0), LedgerRetry(seconds=600, deadline=0.0)):
+def test_retries_end_after_their_seconds_and_at_the_deadline() -> None:
+    for retry in (LedgerRetry(seconds=0), LedgerRetry(seconds=600, deadline=0.0)):
         with pytest.raises(LedgerUnavailable):
-            patience(failing(1))
+            retry(failing(1))
 
 
-def test_a_ledger_that_says_no_is_not_waited_for() -> None:
+def test_a_refusal_of_the_ledger_is_not_retried() -> None:
     with pytest.raises(LedgerRefused):
         LedgerRetry(seconds=600)(failing(1, LedgerRefused))
 
 
-# -- nobody there ----------------------------------------------------------------------------------
+# -- no workers ------------------------------------------------------------------------------------
 
 
-def test_silence_is_asked_about_until_the_job_ends(
+def test_silence_is_reported_until_the_job_ends(
     new_fake_scenario: ScenarioMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "SILENCE", 0.0)
     scenario = new_fake_scenario()
     job_id = scenario.submit()
-    asked: list[None] = []
+    reports: list[None] = []
 
-    def somebody_comes() -> None:
-        asked.append(None)
-        if len(asked) == 3:
+    def finish_job() -> None:
+        reports.append(None)
+        if len(reports) == 3:
             claim = scenario.claim(job_id)
             scenario.settle(claim, succeeds(claim))
 
     jobs = FollowedJobs.of({job_id: "a job"})
     feed = LedgerFeed(scenario.ledger)
-    assert follow(scenario.ledger, jobs, feed, retry=LedgerRetry(), on_silence=somebody_comes)
-    assert len(asked) >= 3
+    assert follow(scenario.ledger, jobs, feed, retry=LedgerRetry(), on_silence=finish_job)
+    assert len(reports) >= 3

@@ -1,4 +1,4 @@
-"""The table of commands, and the group that imports a command only when it is asked for."""
+"""The table of commands, and the group that imports a command only when it is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mulligan.console.cli.command_table import COMMANDS
 from mulligan.console.cli.lazy_group import CommandEntry, DeclaredCommand, GroupEntry
 from mulligan.console.cli.main import create_cli
 
-#: Prints which modules of ours are loaded after `mulligan ARGV`.
+#: Prints the modules of mulligan that are loaded after `mulligan ARGV`.
 _LOADED = """
 import json, sys
 from typer.testing import CliRunner
@@ -42,7 +42,7 @@ COMMAND_ENTRIES = [
 
 
 @pytest.mark.parametrize(("path", "entry"), COMMAND_ENTRIES)
-def test_the_table_says_what_the_command_says(path: tuple[str, ...], entry: CommandEntry) -> None:
+def test_the_table_has_the_help_of_the_command(path: tuple[str, ...], entry: CommandEntry) -> None:
     command = DeclaredCommand(entry).load()
     assert command.name == entry.name
     assert (command.help or "").partition("\n")[0] == entry.help
@@ -51,7 +51,7 @@ def test_the_table_says_what_the_command_says(path: tuple[str, ...], entry: Comm
     assert entry.help in " ".join(shown.output.split())
 
 
-def test_lists_of_commands_cut_no_line_of_help_short() -> None:
+def test_lists_of_commands_show_the_help_in_full() -> None:
     groups = [path for path, entry in entries(COMMANDS) if isinstance(entry, GroupEntry)]
     for path in [(), *groups]:
         shown = CliRunner().invoke(create_cli(), [*path, "--help"], env={"COLUMNS": "80"})
@@ -67,7 +67,7 @@ def test_help_of_a_group_imports_no_command(argv: list[str]) -> None:
     assert not [name for name in loaded if name.startswith("mulligan.workers")]
 
 
-def test_help_of_a_command_imports_that_command_alone() -> None:
+def test_help_of_a_command_imports_only_that_command() -> None:
     loaded = _modules_after("jobs", "lint", "--help")
     assert "mulligan.console.cli.commands.lint" in loaded
     assert "mulligan.console.cli.commands.jobs" not in loaded
@@ -81,7 +81,7 @@ def _modules_after(*argv: str) -> list[str]:
     return loaded
 
 
-def test_a_misspelled_command_is_named_with_what_was_probably_meant() -> None:
+def test_a_misspelled_command_gets_a_suggestion() -> None:
     result = CliRunner().invoke(create_cli(), ["jobs", "wotch"])
     assert result.exit_code == 2
     assert "Did you mean 'watch'" in result.output

@@ -1,4 +1,4 @@
-"""Models as contracts: findings of pydantic, the allow-list, and what submitting writes out."""
+"""Models as contracts: findings of pydantic, the allow-list, and the schemas in submitted jobs."""
 
 from __future__ import annotations
 
@@ -76,19 +76,19 @@ def verify(models: ContractModels, text: str, **options: Any) -> VerificationRes
     ],
 )
 def test_each_error_of_pydantic_is_a_finding(value: Any, found: list[tuple[str, ...]]) -> None:
-    told = model_findings(Span, value)
-    # pytest adds lines of its own to an assertion's message.
-    assert [(f.path, f.code, f.message.splitlines()[0]) for f in told] == found
+    findings = model_findings(Span, value)
+    # pytest adds lines to an assertion's message.
+    assert [(f.path, f.code, f.message.splitlines()[0]) for f in findings] == found
 
 
-def test_what_the_schema_has_told_is_not_told_again() -> None:
+def test_a_finding_of_the_schema_is_not_repeated() -> None:
     value = {"first": "x", "last": 2, "parts": [{"name": "x", "age": 1}]}
-    told = model_findings(Span, value, told=["$.first"])
-    assert [finding.path for finding in told] == ["$.parts[0].name"]
+    findings = model_findings(Span, value, told=["$.first"])
+    assert [finding.path for finding in findings] == ["$.parts[0].name"]
     assert model_findings(Span, value, told=["$"]) == []
 
 
-def test_a_strict_model_reads_json_and_not_python() -> None:
+def test_a_strict_model_is_validated_as_json() -> None:
     class Strict(BaseModel):
         model_config = ConfigDict(strict=True)
 
@@ -98,7 +98,7 @@ def test_a_strict_model_reads_json_and_not_python() -> None:
 
 
 def test_both_the_schema_and_the_validators_are_checked() -> None:
-    models = ContractModels(frozenset({"support.client_models"}))
+    models = ContractModels(frozenset({MODELS}))
     result = verify(models, '{"name": "Alice", "age": "31"}', model=REFERENCE)
     assert [(f.path, f.code) for f in result.errors] == [
         ("$.age", "type"),
@@ -108,12 +108,12 @@ def test_both_the_schema_and_the_validators_are_checked() -> None:
     assert "not_json" in {f.code for f in verify(models, "prose", model=REFERENCE).errors}
 
 
-def test_a_taught_model_is_known_by_its_schema() -> None:
+def test_a_taught_model_is_found_by_its_schema() -> None:
     models, text = ContractModels(), '{"name": "Alice", "age": 31}'
     assert verify(models, text, schema=schema_of(Person)).status == "pass"
     registry = VerifierRegistry(models=models)
     spec = VerifierSpec.model_validate({"id": "contract.schema", "schema": schema_of(Person)})
-    built = registry.build(spec)  # before it was taught: verifiers are shared and kept
+    built = registry.build(spec)  # before the model was taught: verifiers are shared and kept
     models.teach(Person)
     candidate = Candidate(output=Output(text=text), text=text)
     assert built.verify(candidate).status == "fail"
@@ -121,7 +121,7 @@ def test_a_taught_model_is_known_by_its_schema() -> None:
 
 
 def shouting(*, allowed: bool) -> type[BaseModel]:
-    """A model of always the same name and schema, whose validator differs."""
+    """Return a model with a fixed name and schema whose validator differs."""
 
     class Shout(BaseModel):
         text: str
@@ -134,7 +134,7 @@ def shouting(*, allowed: bool) -> type[BaseModel]:
     return Shout
 
 
-def test_two_models_with_one_name_and_one_schema_judge_their_own_jobs() -> None:
+def test_two_models_with_one_name_and_schema_check_their_own_jobs() -> None:
     models = ContractModels()
     lax, strict = (models.contract(shouting(allowed=allowed)) for allowed in (True, False))
     assert lax["schema"] == strict["schema"]
@@ -147,16 +147,16 @@ def test_two_models_with_one_name_and_one_schema_judge_their_own_jobs() -> None:
     assert found == ["pass", "fail", "pass"]
 
 
-def test_the_key_of_a_model_is_its_own_and_makes_no_other_job() -> None:
-    models, again = ContractModels(), ContractModels()
+def test_the_key_of_a_model_is_unique_and_does_not_change_the_job() -> None:
+    models, restarted = ContractModels(), ContractModels()
     first = shouting(allowed=True)
     spec, other = models.contract(first), models.contract(shouting(allowed=False))
-    assert models.contract(first) == spec == again.contract(first), "as in the next process"
+    assert models.contract(first) == spec == restarted.contract(first)
     assert other["taught"] != spec["taught"]
     mine, theirs = (make_job(verifiers=[each]) for each in (spec, other))
-    assert digest(mine) == digest(theirs), "a notebook that is run again finds its jobs"
+    assert digest(mine) == digest(theirs), "a notebook finds its jobs when it runs again"
     renamed = {**spec, "schema": {"type": "object"}}
-    assert verify(models, "{}", **renamed).status == "pass", "a key is for its schema alone"
+    assert verify(models, "{}", **renamed).status == "pass", "a key belongs to one schema"
 
 
 def test_only_the_latest_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,56 +168,45 @@ def test_only_the_latest_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("allowed", "reference", "said"),
+    ("allowed", "reference", "message"),
     [
         ((), REFERENCE, "the module 'support.client_models' is not allow-listed"),
         (("client",), REFERENCE, "not allow-listed"),
-        (
-            ("support.client_models",),
-            "support.client_models",
-            "not of the form package.module:Model",
-        ),
-        (
-            ("support.client_models",),
-            "support.client_models:Nobody",
-            "cannot be imported: AttributeError",
-        ),
+        ((MODELS,), MODELS, "not of the form package.module:Model"),
+        ((MODELS,), f"{MODELS}:Missing", "cannot be imported: AttributeError"),
         (("nowhere",), "nowhere.to_be:Found", "cannot be imported: ModuleNotFoundError"),
         ((MODELS,), f"{MODELS}:Outer", "is not a pydantic model"),
     ],
 )
-def test_a_model_that_may_not_or_cannot_be_named(
-    allowed: tuple[str, ...], reference: str, said: str
+def test_an_invalid_model_reference_is_refused(
+    allowed: tuple[str, ...], reference: str, message: str
 ) -> None:
     models = ContractModels(frozenset(allowed))
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         verify(models, "{}", model=reference)
     registry = VerifierRegistry(models=models)
     spec = VerifierSpec.model_validate({"id": "contract.schema", "model": reference})
     assert registry.check([spec], None)[0].field == "verifiers[0].model"
 
 
-def test_nothing_is_imported_that_is_not_allowed() -> None:
+def test_a_module_that_is_not_allowed_is_not_imported() -> None:
     assert "this" not in sys.modules
     with pytest.raises(BadInput):
         ContractModels(frozenset({"that"})).load("this:d")
     assert "this" not in sys.modules
 
 
-def test_a_package_stands_for_all_below_it() -> None:
+def test_an_allowed_package_includes_its_modules() -> None:
     models = ContractModels(frozenset({"mulligan.policies"}))
-    assert models.load("mulligan.policies.jobs.job:Job").__name__ == "Job"
-    assert models.load("mulligan.policies.jobs.job:Job") is models.load(
-        "mulligan.policies.jobs.job:Job"
-    )
-    inner = ContractModels(frozenset({"support.client_models"})).load(
-        "support.client_models:Outer.Inner"
-    )
-    assert reference_of(inner) == "support.client_models:Outer.Inner"
+    job = models.load("mulligan.policies.jobs.job:Job")
+    assert job.__name__ == "Job"
+    assert models.load("mulligan.policies.jobs.job:Job") is job
+    inner = ContractModels(frozenset({MODELS})).load(f"{MODELS}:Outer.Inner")
+    assert reference_of(inner) == f"{MODELS}:Outer.Inner"
 
 
-def test_submitting_writes_the_schema_beside_the_model() -> None:
-    models = ContractModels(frozenset({"support.client_models"}))
+def test_submitting_adds_the_schema_of_the_model() -> None:
+    models = ContractModels(frozenset({MODELS}))
     job = make_job(verifiers=["json.object", {"id": "contract.schema", "model": REFERENCE}])
     assert contract_of(job) is None
     complete = complete_contracts(job, models)
@@ -269,7 +258,7 @@ def test_the_form_of_a_schema(schema: Any, form: str) -> None:
     ]  # fmt: skip
 
 
-def test_a_schema_that_contains_itself_and_one_that_says_nothing() -> None:
+def test_the_form_of_a_recursive_and_of_an_empty_schema() -> None:
     tree = {"type": "object", "properties": {"left": {"$ref": "#/$defs/Tree"}}}
     assert "any" in with_form("x", {**tree, "$defs": {"Tree": tree}})
     assert with_form("x", {}) == with_form("x", True) == "x"

@@ -1,4 +1,4 @@
-"""LocalWorkers: the verbs on threads of this process, over a ledger in memory and on Redis."""
+"""LocalWorkers: tasks on threads of this process, with a ledger on fakeredis and on Redis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from support.jobs import make_job
 from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import TERMINAL, Job, Output
-from mulligan.tasks.jobs.context import ResolvedRunner
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Publication
 from mulligan.tasks.ports.runners import Request
@@ -75,7 +74,7 @@ def test_a_job_is_repaired(stack: LocalStack) -> None:
     assert (view.state, len(view.attempts), view.best_attempt) == ("succeeded", 2, 2)
 
 
-def test_delays_faults_and_delayed_verifications_are_found_by_the_sweep(stack: LocalStack) -> None:
+def test_the_sweep_finds_delays_faults_and_delayed_verifications(stack: LocalStack) -> None:
     fault = {"fault": {"status": 503, "times": 2}, "text": "nonsense"}
     job = make_job(runner=scripted(fault, "{}"), delayed_verification={"after": 0.1})
     (job_id,) = submit(stack, job)
@@ -83,103 +82,104 @@ def test_delays_faults_and_delayed_verifications_are_found_by_the_sweep(stack: L
     wait_for(lambda: [c.status for c in ended(stack, job_id).cycles] == ["completed"])
 
 
-def test_slow_verifications_run_here_too(stack: LocalStack) -> None:
-    checks = [{"id": "command.subprocess", "argv": ["true"]}, "json.object"]
-    (job_id,) = submit(stack, make_job(runner=scripted("{}"), verifiers=checks))
+def test_slow_verifications_run_in_local_workers(stack: LocalStack) -> None:
+    verifiers = [{"id": "command.subprocess", "argv": ["true"]}, "json.object"]
+    (job_id,) = submit(stack, make_job(runner=scripted("{}"), verifiers=verifiers))
     assert ended(stack, job_id).state == "succeeded"
 
 
-def test_nothing_is_started_before_the_first_job(stack: LocalStack) -> None:
+def test_no_thread_starts_before_the_first_job(stack: LocalStack) -> None:
     before = threading.active_count()
     assert stack.workers.depths() == {"repair": 0, "verify": 0, "attempt": 0}
     assert threading.active_count() == before
 
 
-def test_repair_goes_before_verify_before_attempt_then_priority_then_order() -> None:
-    """Given one slot that is busy, what waits is taken in that order."""
-    taken: list[Entry] = []
+def test_entries_run_by_queue_then_priority_then_order() -> None:
+    """Given one busy slot, waiting entries run in the order repair, verify, attempt."""
+    claimed: list[Entry] = []
     busy, go = threading.Event(), threading.Event()
 
-    class Watched(RedisLedger):
+    class WatchedLedger(RedisLedger):
         def claim(self, entry: Entry, **terms: Any) -> Any:
-            taken.append(entry)
+            claimed.append(entry)
             busy.set()
             go.wait(10)
             return super().claim(entry, **terms)
 
     settings = Settings(**{**QUICK, "sweep_interval": 60})
-    with local_stack(settings, Watched(fake_client(), settings, patience=5.0), slots=1) as stack:
+    with local_stack(
+        settings, WatchedLedger(fake_client(), settings, patience=5.0), slots=1
+    ) as stack:
 
-        def offer(job_id: str, queue: str, priority: int) -> Publication:
+        def publication(job_id: str, queue: str, priority: int) -> Publication:
             return Publication(Entry("attempt", job_id, 1), queue, priority)
 
-        stack.workers.publish([offer("p00-first", "attempt", 5)])
+        stack.workers.publish([publication("p00-first", "attempt", 5)])
         busy.wait(10)
         stack.workers.publish(
-            [offer("p00-d", "attempt", 5), offer("p00-e", "attempt", 5),
-             offer("p00-c", "attempt", 1), offer("p00-b", "verify", 5),
-             offer("p00-a", "repair", 9), offer("p00-e", "attempt", 5)]
+            [publication("p00-d", "attempt", 5), publication("p00-e", "attempt", 5),
+             publication("p00-c", "attempt", 1), publication("p00-b", "verify", 5),
+             publication("p00-a", "repair", 9), publication("p00-e", "attempt", 5)]
         )  # fmt: skip
         assert stack.workers.depths() == {"repair": 1, "verify": 1, "attempt": 3}
         go.set()
-        wait_for(lambda: len(taken) == 6)
-        assert [entry.job_id[-1] for entry in taken[1:]] == ["a", "b", "c", "d", "e"]
+        wait_for(lambda: len(claimed) == 6)
+        assert [entry.job_id[-1] for entry in claimed[1:]] == ["a", "b", "c", "d", "e"]
 
 
-class Gate:
-    """A runner that answers when it is let."""
+class GatedRunner:
+    """A runner that answers when a test opens its gate."""
 
     provider = "gate"
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self.open = threading.Event()
         self.answered = threading.Event()
 
     def answer(self, request: Request) -> Output:
-        self.asked.set()
+        self.requested.set()
         self.open.wait(60)
         self.answered.set()
         return Output(text="{}")
 
 
-def gated(
-    stack: LocalStack, gate: Gate, *, lease: float = QUICK["lease"], **more: Any
+def gated_workers(
+    stack: LocalStack, gate: GatedRunner, *, lease: float = QUICK["lease"], **more: Any
 ) -> LocalWorkers:
-    """Workers over the same ledger whose runner is the gate."""
+    """Return workers on the same ledger that use the gated runner."""
     context = stack.services.context
-    in_hand = context.runner(make_job().runner)
-    held = ResolvedRunner(runner=gate, timeout=in_hand.timeout, decoding=in_hand.decoding)
+    resolved = replace(context.runner(make_job().runner), runner=gate)
     leases = LeaseKeeper(stack.ledger, interval=lease / 3)
-    own = replace(
+    context = replace(
         context,
-        runner=lambda _: held,
+        runner=lambda _: resolved,
         publish=lambda publications: workers.publish(publications),
         holding=leases.holding,
     )
-    workers = LocalWorkers(own, leases, slots=1, **more)
+    workers = LocalWorkers(context, leases, slots=1, **more)
     return workers
 
 
-def test_closing_waits_for_what_runs(stack: LocalStack) -> None:
-    gate = Gate()
-    with gated(stack, gate, grace=60) as workers:
+def test_closing_waits_for_running_attempts(stack: LocalStack) -> None:
+    gate = GatedRunner()
+    with gated_workers(stack, gate, grace=60) as workers:
         intake = replace(stack.intake, publish=workers.publish)
         job_id = submit_jobs(intake, [make_job()])[0].id
-        assert gate.asked.wait(10)
+        assert gate.requested.wait(10)
         threading.Timer(0.2, gate.open.set).start()
     view = stack.ledger.job(job_id)
     assert view is not None
     assert view.state == "succeeded"
 
 
-def test_what_does_not_end_in_time_is_given_back_at_once(stack: LocalStack) -> None:
-    gate = Gate()
-    with gated(stack, gate, grace=0.1, sweep_interval=60) as workers:
+def test_an_attempt_that_does_not_end_in_time_is_released(stack: LocalStack) -> None:
+    gate = GatedRunner()
+    with gated_workers(stack, gate, grace=0.1, sweep_interval=60) as workers:
         intake = replace(stack.intake, publish=workers.publish)
         job_id = submit_jobs(intake, [make_job(runner=scripted("{}"))])[0].id
-        assert gate.asked.wait(10)
-    assert not gate.answered.is_set(), "closing did not wait for the answer"
+        assert gate.requested.wait(10)
+    assert not gate.answered.is_set(), "closing must not wait for the answer"
     view = stack.ledger.job(job_id)
     assert view is not None
     assert view.state in ("queued", "waiting")
@@ -188,11 +188,11 @@ def test_what_does_not_end_in_time_is_given_back_at_once(stack: LocalStack) -> N
     gate.open.set()
 
 
-def test_a_lease_is_renewed_while_a_runner_takes_its_time(
+def test_a_lease_is_renewed_while_a_runner_works(
     stack: LocalStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That renewing keeps the attempt, however long it takes, is test_leases.py's to show."""
-    gate, renewed, renew = Gate(), list[Entry](), stack.ledger.renew
+    """test_leases.py shows that renewing keeps the attempt."""
+    gate, renewed, renew = GatedRunner(), list[Entry](), stack.ledger.renew
 
     def watched(leases: Sequence[Lease]) -> set[Entry]:
         lost = renew(leases)
@@ -200,7 +200,7 @@ def test_a_lease_is_renewed_while_a_runner_takes_its_time(
         return lost
 
     monkeypatch.setattr(stack.ledger, "renew", watched)
-    with gated(stack, gate, grace=60, lease=0.03) as workers:  # looked after every 10 ms
+    with gated_workers(stack, gate, grace=60, lease=0.03) as workers:  # renewed every 10 ms
         intake = replace(stack.intake, publish=workers.publish)
         job_id = submit_jobs(intake, [make_job()])[0].id
         wait_for(lambda: renewed.count(Entry("attempt", job_id, 1)) >= 3)
@@ -215,7 +215,7 @@ def test_an_exception_is_logged_and_the_attempt_comes_back(
     settle = stack.ledger.settle
 
     def failing(*args: Any) -> Any:
-        if broken.pop() if broken else False:
+        if broken and broken.pop():
             raise ZeroDivisionError("a bug of ours")
         return settle(*args)
 
@@ -227,17 +227,17 @@ def test_an_exception_is_logged_and_the_attempt_comes_back(
     assert "a bug of ours" in caplog.text
 
 
-def test_what_only_a_broker_can_send_stays_in_the_outbox(stack: LocalStack) -> None:
-    """Given a job whose end another app waits for, when it ends here, the message is kept."""
-    told = {"task": "shop.done", "queue": "shop"}
-    (job_id,) = submit(stack, make_job(runner=scripted("{}"), on_done=told))
+def test_a_message_that_needs_a_broker_stays_in_the_outbox(stack: LocalStack) -> None:
+    """Given a job with on_done, when it ends without a broker, its message is kept."""
+    on_done = {"task": "shop.done", "queue": "shop"}
+    (job_id,) = submit(stack, make_job(runner=scripted("{}"), on_done=on_done))
     assert ended(stack, job_id).state == "succeeded"
     end = Publication(Entry("done", job_id, 1), "shop", 5)
-    stack.workers.publish([end])  # as the pool's own sweep does, sooner or later
+    stack.workers.publish([end])  # as the pool's sweep does
     wait_for(lambda: stack.ledger.sweep(empty_queues=[]) == [end])
 
 
-def test_a_task_of_a_users_own_app_is_not_taken_for_a_job(
+def test_an_attempt_of_a_users_task_is_not_run_as_a_job(
     stack: LocalStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stamped: list[Entry] = []
@@ -247,7 +247,7 @@ def test_a_task_of_a_users_own_app_is_not_taken_for_a_job(
     assert stamped == []
 
 
-def test_after_closing_work_stays_in_the_ledger(stack: LocalStack) -> None:
+def test_a_job_submitted_after_closing_stays_in_the_ledger(stack: LocalStack) -> None:
     stack.close()
     stack.close()
     (job_id,) = submit(stack, make_job(runner=scripted("{}")))
@@ -255,6 +255,6 @@ def test_after_closing_work_stays_in_the_ledger(stack: LocalStack) -> None:
     view = stack.ledger.job(job_id)
     assert view is not None
     assert view.state == "queued"
-    with local_stack(stack.services.settings, stack.ledger) as next_one:
-        next_one.workers.start()
-        assert ended(next_one, job_id).state == "succeeded"
+    with local_stack(stack.services.settings, stack.ledger) as next_stack:
+        next_stack.workers.start()
+        assert ended(next_stack, job_id).state == "succeeded"

@@ -1,4 +1,4 @@
-"""The plug-in for users' tests, used as a user would."""
+"""The pytest plug-in, as users use it."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ SCHEMA = {"type": "object", "required": ["age"], "properties": {"age": {"type": 
 
 
 def users_tests(folder: Path, text: str) -> str:
-    """What pytest says to tests of a user's project, in which only the plug-in is loaded."""
+    """Run a user's tests with only the plug-in loaded, and return pytest's output."""
     (folder / "test_users.py").write_text(text, "utf-8")
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_users.py"]
-    found = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "MULLIGAN_"))}
-    done = subprocess.run(argv, cwd=folder, env=found, capture_output=True, text=True, check=False)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "MULLIGAN_"))}
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
 
 def test_the_page_about_testing_works(tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "testing.md").read_text("utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    said = users_tests(tmp_path, "\n".join(blocks))
-    assert "6 passed" in said, said
+    output = users_tests(tmp_path, "\n".join(blocks))
+    assert "6 passed" in output, output
 
 
 def test_a_wrong_answer_is_repaired_in_memory(mulligan_stack: InMemoryStack) -> None:
@@ -65,7 +65,7 @@ def test_a_wrong_answer_is_repaired_in_memory(mulligan_stack: InMemoryStack) -> 
     assert_repaired(job, by="constrained", attempts=2)
 
 
-def test_what_needed_no_repair_or_failed_is_not_called_repaired(
+def test_assert_repaired_refuses_jobs_without_a_repair(
     mulligan_stack: InMemoryStack,
 ) -> None:
     with pytest.raises(AssertionError, match="needed no repair"):
@@ -74,7 +74,7 @@ def test_what_needed_no_repair_or_failed_is_not_called_repaired(
         assert_repaired(mulligan_stack.run("Say {}", answers=["nonsense"]))
 
 
-def test_a_job_is_run_by_its_model(mulligan_stack: InMemoryStack) -> None:
+def test_a_model_is_the_contract_of_a_job(mulligan_stack: InMemoryStack) -> None:
     result = mulligan_stack.run("Extract: 'Alice is 31.'", returns=Person, answers=[QUIET, LOUD])
     assert result.value == Person(name="ALICE", age=31)
     assert_repaired(result, attempts=2)
@@ -82,12 +82,12 @@ def test_a_job_is_run_by_its_model(mulligan_stack: InMemoryStack) -> None:
 
 
 def oldest(client: Client, texts: list[str]) -> str:
-    """A user's own code: it takes a client and names a profile that is not there in a test."""
+    """A user's code that takes a client and names a profile that tests do not have."""
     handles = client.submit_many(texts, returns=Person, runner="production", progress=False)
     return max((result.value for result in client.wait(handles)), key=lambda who: who.age).name
 
 
-def test_code_that_takes_a_client_is_tested_with_a_real_one(mulligan_stack: InMemoryStack) -> None:
+def test_code_that_takes_a_client_can_be_tested(mulligan_stack: InMemoryStack) -> None:
     def answers(prompt: str) -> list[str]:
         age = 31 if "Alice" in prompt else 4
         return [f'{{"name": "{prompt.split()[0].upper()}", "age": {age}}}']
@@ -99,30 +99,30 @@ def test_code_that_takes_a_client_is_tested_with_a_real_one(mulligan_stack: InMe
     assert [len(job.attempts) for job in mulligan_stack.jobs()] == [1, 1, 2]
 
 
-def test_coroutines_that_take_a_client_too(mulligan_stack: InMemoryStack) -> None:
-    async def story() -> Result[Person]:
+def test_coroutines_that_take_a_client_can_be_tested(mulligan_stack: InMemoryStack) -> None:
+    async def run() -> Result[Person]:
         async with mulligan_stack.async_client(answers=[QUIET, LOUD]) as client:
             return await client.run("Alice is 31.", returns=Person)
 
-    assert_repaired(asyncio.run(story()), attempts=2)
+    assert_repaired(asyncio.run(run()), attempts=2)
 
 
 def test_a_job_that_does_not_end_in_time_fails_the_test(mulligan_stack: InMemoryStack) -> None:
-    later = [{"fault": {"status": 503, "retry_after": 600}}]
+    unavailable = [{"fault": {"status": 503, "retry_after": 600}}]
     with pytest.raises(AssertionError, match=r"has not ended within 0\.1 s"):
-        mulligan_stack.run("Say {}", answers=later, timeout=0.1)
+        mulligan_stack.run("Say {}", answers=unavailable, timeout=0.1)
 
 
-def test_an_own_task_is_tested_without_a_broker(mulligan_stack: InMemoryStack) -> None:
-    """Given an app whose broker is nowhere, its repairing task runs through all its attempts."""
+def test_a_users_task_is_tested_without_a_broker(mulligan_stack: InMemoryStack) -> None:
+    """Given an app without a broker, its repairing task runs through all its attempts."""
     app = Celery("mine", broker="memory://", set_as_current=False)
     install(app)
-    said = iter([QUIET, LOUD])
+    answers = iter([QUIET, LOUD])
 
     @app.task(base=RepairingTask, verifiers=[Person], task_type="extract")  # type: ignore[untyped-decorator] # Celery has no types
     def extract(self: Any, text: str) -> str:
         prompts.append(self.correct(f"Extract: {text}"))
-        return next(said)
+        return next(answers)
 
     prompts: list[str] = []
     before = app.conf.task_always_eager
@@ -136,7 +136,7 @@ def test_an_own_task_is_tested_without_a_broker(mulligan_stack: InMemoryStack) -
     assert app.conf.task_always_eager == before
 
 
-def test_a_test_calls_no_model_unless_it_asks_to(mulligan_stack: InMemoryStack) -> None:
+def test_a_test_calls_no_model_by_default(mulligan_stack: InMemoryStack) -> None:
     assert os.environ[NO_MODELS]
     runner = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
     job = mulligan_stack.run({"prompt": "Say {}", "runner": runner})
@@ -147,20 +147,20 @@ def test_a_test_calls_no_model_unless_it_asks_to(mulligan_stack: InMemoryStack) 
 ECHO = {"kind": "command", "argv": ["sh", "-c", "cat >/dev/null; echo {}"]}
 
 
-def test_a_command_may_be_an_agent_and_is_not_run(mulligan_stack: InMemoryStack) -> None:
+def test_a_command_runner_is_blocked_by_default(mulligan_stack: InMemoryStack) -> None:
     job = mulligan_stack.run({"prompt": "Say {}", "runner": ECHO})
     assert job.state == "escalated"
     assert 'real_models("command")' in (job.detail or "")
 
 
 @pytest.mark.real_models("command")
-def test_a_kind_that_is_named_may_be_asked(mulligan_stack: InMemoryStack) -> None:
+def test_a_kind_named_by_the_marker_is_allowed(mulligan_stack: InMemoryStack) -> None:
     assert mulligan_stack.run({"prompt": "Say {}", "runner": ECHO}).ok
     assert [blocked(kind) for kind in ("command", "local", "plug-in")] == [False, True, True]
 
 
 @pytest.mark.real_models
-def test_a_test_may_ask_to() -> None:
+def test_the_marker_without_a_kind_allows_every_model() -> None:
     assert NO_MODELS not in os.environ
     assert not blocked("openai")
 
@@ -201,7 +201,7 @@ def test_fixtures_of_every_scope_are_covered(tmp_path: Path) -> None:
 
 
 class Fickle:
-    """Fails differently each time: a plug-in that would never be stopped as a repetition."""
+    """A verifier that fails differently each time, so that no failure ever repeats."""
 
     slow = False
     count = 0
@@ -240,7 +240,7 @@ def test_the_contract_of_a_runner() -> None:
 
 
 class Greedy:
-    """Writes by itself, and appends once more each time."""
+    """An applier that may write files itself, and appends again each time."""
 
     op = "greedy"
 

@@ -1,4 +1,4 @@
-"""The cycle's state machine: only legal moves, and every status can be reached."""
+"""The cycle's state machine: only legal transitions, and every status can be reached."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START = SelfRepairCycle(id="j:1:1", job_id="j", source_attempt=1, loop_index=1, 
 
 
 @given(st.lists(st.sampled_from(CycleStatus), max_size=8))
-def test_only_legal_moves_happen(moves: list[CycleStatus]) -> None:
+def test_only_legal_transitions_happen(moves: list[CycleStatus]) -> None:
     cycle = START
     for at, to in enumerate(moves):
         if to in TRANSITIONS[cycle.status]:
@@ -49,7 +49,7 @@ def test_a_cycle_is_named_by_its_source_attempt_and_loop() -> None:
     assert cycle_id("p00-x", 3, 2) == "p00-x:3:2"
 
 
-def test_the_report_counts_what_was_retried_whatever_became_of_it() -> None:
+def test_the_report_counts_every_retried_cycle_whatever_its_status() -> None:
     done = {"immediate_attempt_id": "j-2", "metadata": {"causeLabel": "json_invalid.fence"}}
     cycles = [
         START,  # pending: no retry yet
@@ -74,7 +74,7 @@ def test_the_report_counts_what_was_retried_whatever_became_of_it() -> None:
     assert report["windowDays"] == 30
 
 
-def test_a_report_over_nothing_claims_nothing() -> None:
+def test_a_report_without_cycles_has_no_rate() -> None:
     report = immediate_loop_report([], now=0, window_days=1)
     assert report["immediateCompletionRate"] is None
     assert report["medianImmediateLatencyMinutes"] is None

@@ -1,4 +1,4 @@
-"""Delayed verification: what is another formulation, and what does not count."""
+"""Delayed verification: which formulations differ enough to count."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ words = st.lists(st.from_regex(r"[a-zäöü]{1,12}", fullmatch=True), min_size=1
         ("a b c d e f g", "a b c d e f g h", 7 / 8),
     ],
 )
-def test_the_share_of_words_in_common(one: str, other: str, expected: float) -> None:
+def test_similarity_is_the_share_of_common_words(one: str, other: str, expected: float) -> None:
     assert similarity(one, other) == pytest.approx(expected)
 
 
 @given(words, words)
-def test_similarity_has_no_direction_and_stays_between_0_and_1(a: list[str], b: list[str]) -> None:
+def test_similarity_is_symmetric_and_between_0_and_1(a: list[str], b: list[str]) -> None:
     one, other = " ".join(a), " ".join(b)
     assert similarity(one, other) == similarity(other, one)
     assert 0.0 <= similarity(one, other) <= 1.0
@@ -54,8 +54,8 @@ def test_similarity_has_no_direction_and_stays_between_0_and_1(a: list[str], b: 
 
 
 SOURCE = " ".join(f"w{n}" for n in range(100))
-JUST_OTHER = " ".join(f"w{n}" for n in range(87))  # 87 of 100 words
-JUST_THE_SAME = " ".join(f"w{n}" for n in range(88))
+JUST_DIFFERENT = " ".join(f"w{n}" for n in range(87))  # 87 of 100 words
+JUST_TOO_SIMILAR = " ".join(f"w{n}" for n in range(88))
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ JUST_THE_SAME = " ".join(f"w{n}" for n in range(88))
         ("past_tense", "Say it.", False, None),
         ("past_tense", SOURCE, False, "duplicate_prompt_formulation"),
         ("past_tense", SOURCE.upper(), False, "duplicate_prompt_formulation"),
-        ("past_tense", JUST_THE_SAME, False, "duplicate_prompt_formulation"),
-        ("past_tense", JUST_OTHER, False, None),
+        ("past_tense", JUST_TOO_SIMILAR, False, "duplicate_prompt_formulation"),
+        ("past_tense", JUST_DIFFERENT, False, None),
         ("plurals", SOURCE, True, "duplicate_prompt_formulation"),
     ],
 )
-def test_why_one_does_not_count(
+def test_why_a_delayed_verification_does_not_count(
     family: str | None, prompt: str | None, other_family: bool, expected: str | None
 ) -> None:
     found = invalid_reason(
@@ -90,7 +90,7 @@ def test_why_one_does_not_count(
     assert found == expected
 
 
-# -- in our own words ------------------------------------------------------------------------------
+# -- reformulating a task --------------------------------------------------------------------------
 
 
 def reformulating(task: str, **delayed: Any) -> Job:
@@ -98,7 +98,7 @@ def reformulating(task: str, **delayed: Any) -> Job:
 
 
 @given(words)
-def test_an_ordinary_task_can_always_be_put_in_other_words(task: list[str]) -> None:
+def test_an_ordinary_task_can_always_be_reformulated(task: list[str]) -> None:
     job = reformulating(" ".join(task))
     assert job.task_text in reformulated(job)
     assert similarity(job.task_text, reformulated(job)) < SAME_FORMULATION
@@ -106,22 +106,22 @@ def test_an_ordinary_task_can_always_be_put_in_other_words(task: list[str]) -> N
 
 
 @pytest.mark.parametrize("task", ["{0} {task} {", "%s %(task)s", 'say """ ', "\\n{{}}"])
-def test_a_task_is_quoted_as_it_stands(task: str) -> None:
+def test_a_task_is_quoted_unchanged(task: str) -> None:
     assert task in reformulated(reformulating(task))
 
 
-@pytest.mark.parametrize(("words", "known"), [(5, True), (600, False)])
-def test_only_words_that_would_count_are_suggested(words: int, known: bool) -> None:
+@pytest.mark.parametrize(("words", "valid"), [(5, True), (600, False)])
+def test_only_a_formulation_that_would_count_is_suggested(words: int, valid: bool) -> None:
     job = reformulating(" ".join(f"word{n}" for n in range(words)))
     suggestion = suggested(job)
-    assert (suggestion is not None) is known
+    assert (suggestion is not None) is valid
     reason = invalid_reason(
         source_family="a", source_prompt=job.task_text, family="a", prompt=reformulated(job)
     )
-    assert reason == (None if known else "duplicate_prompt_formulation")
+    assert reason == (None if valid else "duplicate_prompt_formulation")
 
 
-def test_a_producer_s_own_words_come_first() -> None:
+def test_the_producers_formulation_comes_first() -> None:
     job = reformulating("Name the capital of France.", prompt="Paris is the capital of what?")
     assert reformulated(job) == "Paris is the capital of what?"
 
@@ -142,7 +142,7 @@ LONG = " ".join(f"word{n}" for n in range(2000))
         ("Name it now.", {}, None),
     ],
 )
-def test_what_could_never_count_is_refused_before_it_is_accepted(
+def test_a_reformulation_that_could_never_count_is_refused(
     new_fake_scenario: ScenarioMaker, task: str, delayed: dict[str, Any], line: str | None
 ) -> None:
     scenario = new_fake_scenario()
@@ -157,11 +157,11 @@ def test_what_could_never_count_is_refused_before_it_is_accepted(
     assert scenario.ledger.jobs() == []
 
 
-def test_a_stored_answer_that_is_checked_again_needs_no_other_words() -> None:
+def test_a_recheck_needs_no_reformulation() -> None:
     assert reformulation_problem(make_job(prompt=LONG)) is None
 
 
-def test_work_done_elsewhere_finds_its_own_words() -> None:
+def test_external_work_needs_no_reformulation() -> None:
     job = make_job(
         prompt=LONG,
         subject="mia",
@@ -173,7 +173,7 @@ def test_work_done_elsewhere_finds_its_own_words() -> None:
 
 
 RAW: dict[str, Any] = {"task_type": "t", "prompt": "p", "runner": "r", "verifiers": ["json.object"]}
-ELSEWHERE = {"runner": {"kind": "external"}, "subject": "mia", "verifiers": ["external.score"]}
+EXTERNAL = {"runner": {"kind": "external"}, "subject": "mia", "verifiers": ["external.score"]}
 
 
 @pytest.mark.parametrize(
@@ -185,12 +185,12 @@ ELSEWHERE = {"runner": {"kind": "external"}, "subject": "mia", "verifiers": ["ex
         ({"subject": "mia"}, "a subject and the runner {kind: external} belong together"),
         ({"runner": {"kind": "external"}}, "a subject and the runner {kind: external} belong"),
         (
-            {**ELSEWHERE, "memory_scope": "task_type"},
+            {**EXTERNAL, "memory_scope": "task_type"},
             "memory_scope: must be job for work done elsewhere",
         ),
     ],
 )
-def test_what_contradicts_itself_is_no_job(fields: dict[str, Any], line: str) -> None:
+def test_contradictory_fields_are_refused(fields: dict[str, Any], line: str) -> None:
     with pytest.raises(BadInput) as caught:
         read_job({**RAW, **fields})
     assert line in str(caught.value)
@@ -201,14 +201,14 @@ def test_what_contradicts_itself_is_no_job(fields: dict[str, Any], line: str) ->
     [
         ({"verifiers": ["external.score"]}, "verifiers: external.score is for work done elsewhere"),
         (
-            {**ELSEWHERE, "verifiers": ["external.score", "json.object"],
+            {**EXTERNAL, "verifiers": ["external.score", "json.object"],
              "delayed_verification": {"mode": "reformulate"}},
             "verifiers: external.score is for work done elsewhere",
         ),
-        (ELSEWHERE, "delayed_verification.mode: nothing here can check the answer again"),
+        (EXTERNAL, "delayed_verification.mode: nothing here can check the answer again"),
     ],
 )  # fmt: skip
-def test_a_score_that_is_given_elsewhere_has_its_conditions(
+def test_an_external_score_has_conditions(
     new_fake_scenario: ScenarioMaker, fields: dict[str, Any], line: str
 ) -> None:
     found = list(map(str, intake_of(new_fake_scenario()).problems(read_job({**RAW, **fields}))))

@@ -1,4 +1,4 @@
-"""Which operations there are."""
+"""The registry of edit operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mulligan.workers.edits.applier_registry import GROUP, EditApplierRegistry, 
 
 
 class Touch:
-    """What somebody's plug-in looks like."""
+    """A plug-in."""
 
     op: ClassVar[str] = "touch"
 
@@ -45,7 +45,7 @@ def test_every_built_in_operation_has_an_applier(op: EditOp) -> None:
     assert registry.get(op.value) is registry.get(op)
 
 
-def test_what_nobody_knows_is_not_supported() -> None:
+def test_an_unknown_operation_is_not_supported() -> None:
     registry = default_registry()
     assert not registry.is_supported("set_model_params")
     with pytest.raises(BadInput, match="did you mean 'set_model_param'"):
@@ -56,7 +56,7 @@ def test_an_empty_registry_supports_nothing() -> None:
     assert not EditApplierRegistry().is_supported(EditOp.WRITE_FILE)
 
 
-def test_plug_ins_are_loaded_when_an_edit_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_is_loaded_when_an_edit_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EntryPoint, "load", lambda self: {"Touch": Touch}[self.value])
     registry = EditApplierRegistry((), lambda: [point("touch", "Touch"), point("bad", "Gone")])
     assert registry.names() == ["bad", "touch"]
@@ -67,19 +67,19 @@ def test_plug_ins_are_loaded_when_an_edit_names_them(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("loaded", "why"),
+    ("loaded", "message"),
     [(Nothing, "no validate and no changes"), (Touch, "calls itself 'touch'")],
 )
-def test_a_plug_in_that_is_no_applier_is_named(
-    monkeypatch: pytest.MonkeyPatch, loaded: type, why: str
+def test_a_plug_in_that_is_not_an_applier_is_refused(
+    monkeypatch: pytest.MonkeyPatch, loaded: type, message: str
 ) -> None:
     monkeypatch.setattr(EntryPoint, "load", lambda self: loaded)
     registry = EditApplierRegistry((), lambda: [point("nothing", "somewhere:Thing")])
-    with pytest.raises(BadInput, match=why):
+    with pytest.raises(BadInput, match=message):
         registry.get("nothing")
 
 
-def test_a_plug_in_never_takes_the_place_of_a_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_never_replaces_a_built_in_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EntryPoint, "load", lambda self: Impostor)
     built_in = default_registry().get("write_file")
     registry = EditApplierRegistry([built_in], lambda: [point("write_file", "Impostor")])

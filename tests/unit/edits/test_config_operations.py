@@ -1,4 +1,4 @@
-"""Edits of configuration: names are found wherever they are defined, and only values change."""
+"""Edits of configuration: a name is found in any file, and only its value changes."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def root(tmp_path: Path) -> Path:
 
 
 CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
-    # op, target, payload, the text that goes, the text that comes
+    # op, target, payload, old text, new text
     ("set_model_param", "models.small", {"model": "small", "param": "temperature", "value": 0.2},
      "= 0.7 ", "= 0.2 "),
-    # a float stays a float, an integer an integer, if nothing is lost
+    # a float stays a float and an integer an integer if no digits are lost
     ("set_model_param", "models.small", {"model": "small", "param": "temperature", "value": 1},
      "= 0.7 ", "= 1.0 "),
     ("set_model_param", "models.small", {"model": "small", "param": "max_tokens", "value": 500.0},
      "= 400", "= 500"),
     ("set_model_param", "models.small", {"model": "small", "param": "max_tokens", "value": 0.5},
      "= 400", "= 0.5"),
-    # texts are always quoted
+    # strings are always quoted
     ("set_model_param", "models.small", {"model": "small", "param": "name", "value": 'a"b]\n[c]'},
      '"gpt-4.1-mini"', '"""\na"b]\n[c]"""'),
     ("set_model_param", "small", {"model": "small", "param": "stop", "value": ["A", "B"]},
@@ -114,7 +114,7 @@ CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("op", "target", "payload", "old", "new"), CHANGES)
-def test_nothing_but_the_value_changes(
+def test_only_the_value_changes(
     root: Path, op: str, target: str, payload: dict[str, Any], old: str, new: str
 ) -> None:
     assert TOML.count(old) == 1
@@ -133,7 +133,7 @@ NO_OPS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("op", "target", "payload"), NO_OPS)
-def test_what_it_already_has_is_a_no_op(
+def test_an_edit_to_the_present_value_is_a_no_op(
     root: Path, op: str, target: str, payload: dict[str, Any]
 ) -> None:
     assert changes_of(root, an_edit(op, target, **payload)) == []
@@ -173,30 +173,30 @@ REFUSALS: list[tuple[str, str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "target", "payload", "why"), REFUSALS)
-def test_refusals_say_what_was_meant(
-    root: Path, op: str, target: str, payload: dict[str, Any], why: str
+@pytest.mark.parametrize(("op", "target", "payload", "message"), REFUSALS)
+def test_refusals_suggest_a_correction(
+    root: Path, op: str, target: str, payload: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(EditRefused, match=why):
+    with pytest.raises(EditRefused, match=message):
         changes_of(root, an_edit(op, target, **payload))
 
 
-def test_every_mistake_of_a_payload_is_told_at_once(root: Path) -> None:
+def test_every_mistake_in_a_payload_is_reported_at_once(root: Path) -> None:
     edit = an_edit("set_model_param", "models.big", model="small", parm="x", value=1, create="yes")
-    told = validation_errors(root, edit)
-    assert told[0].startswith("target: is 'models.big', but payload.model is 'small'")
-    assert "payload.param: is required" in told
-    assert any("payload.parm" in line and "did you mean 'param'" in line for line in told)
-    assert any(line.startswith("payload.create") for line in told)
+    errors = validation_errors(root, edit)
+    assert errors[0].startswith("target: is 'models.big', but payload.model is 'small'")
+    assert "payload.param: is required" in errors
+    assert any("payload.parm" in line and "did you mean 'param'" in line for line in errors)
+    assert any(line.startswith("payload.create") for line in errors)
 
 
-def test_a_value_has_to_be_given(root: Path) -> None:
+def test_a_value_is_required(root: Path) -> None:
     edit = an_edit("set_model_param", "models.small", model="small", param="temperature")
     assert validation_errors(root, edit) == ["payload.value: is required"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])
-def test_what_no_file_can_hold_is_not_valid(root: Path, value: object) -> None:
+def test_a_value_that_no_file_can_hold_is_invalid(root: Path, value: object) -> None:
     edit = an_edit("set_model_param", "models.small", model="small", param="name", value=value)
     assert any("holds what no file can" in line for line in validation_errors(root, edit))
     with pytest.raises(EditRefused):
@@ -207,8 +207,8 @@ def test_what_no_file_can_hold_is_not_valid(root: Path, value: object) -> None:
     ("param", "op"),
     [("class", "set_agent_class"), ("tools", "add_tool"), ("system_prompt", "replace_system")],
 )
-def test_a_guarded_field_cannot_be_reached_as_a_parameter(root: Path, param: str, op: str) -> None:
-    """set_agent_param needs no review; what it may touch is what needs none."""
+def test_a_guarded_field_cannot_be_set_as_a_parameter(root: Path, param: str, op: str) -> None:
+    """set_agent_param needs no review, so it may only change fields that need none."""
     edit = an_edit("set_agent_param", "agents.coder", agent="coder", param=param, value="x",
                    create=True, retype=True)  # fmt: skip
     assert any("is no parameter" in line and op in line for line in validation_errors(root, edit))
@@ -216,14 +216,14 @@ def test_a_guarded_field_cannot_be_reached_as_a_parameter(root: Path, param: str
         changes_of(root, edit)
 
 
-def test_class_may_be_given_once(root: Path) -> None:
+def test_class_and_class_name_exclude_each_other(root: Path) -> None:
     edit = an_edit(
         "set_agent_class", "agents.coder", agent="coder", **{"class": "A", "class_name": "B"}
     )
     assert validation_errors(root, edit) == ["payload: give class or class_name, not both"]
 
 
-def test_training_is_refused_with_what_to_do_instead(root: Path) -> None:
+def test_training_is_refused_with_an_alternative(root: Path) -> None:
     edit = an_edit("lora_finetune", "models.small", model="small")
     (reason,) = validation_errors(root, edit)
     assert "set_model_for_query_class" in reason
@@ -285,7 +285,7 @@ def test_a_name_that_is_defined_twice_is_ambiguous(tmp_path: Path) -> None:
         changes_of(root, edit)
 
 
-def test_what_is_no_configuration_does_not_disturb(tmp_path: Path) -> None:
+def test_files_that_are_not_configuration_are_ignored(tmp_path: Path) -> None:
     root = write_files(tmp_path, {
         "a.toml": "[models.small]\nx = 1\n",
         "broken.json": '{"models": {"small": ',
@@ -304,7 +304,7 @@ def test_what_is_no_configuration_does_not_disturb(tmp_path: Path) -> None:
         changes_of(root, missing)
 
 
-def test_a_configuration_folder_outside_of_the_root_is_refused(tmp_path: Path) -> None:
+def test_a_configuration_folder_outside_the_root_is_refused(tmp_path: Path) -> None:
     root = write_files(tmp_path / "root", {"a.toml": "[models.small]\nx = 1\n"})
     write_files(tmp_path / "other", {"b.toml": "[models.other]\nx = 1\n"})
     (root / "conf").symlink_to(tmp_path / "other")
@@ -319,8 +319,8 @@ def test_a_configuration_folder_outside_of_the_root_is_refused(tmp_path: Path) -
     ['[]', '["a"]', '["a",]', '[ "a", "b" ]', '[\n  "a",\n  "b"\n]', '[\n  "a", # x, y\n]',
      "[\n  # none\n]", "['''a''', \"b\\\"]\"]"],
 )  # fmt: skip
-def test_a_list_of_tools_is_a_list_whatever_comes_and_goes(tmp_path: Path, tools: str) -> None:
-    """Never ``[, "new"]``, never a comma too many."""
+def test_tools_are_added_to_and_removed_from_any_list(tmp_path: Path, tools: str) -> None:
+    """There is never ``[, "new"]`` or a comma too many."""
     text = f"[agents.x]\ntools = {tools} # end\n[tools.new]\n"
     root = write_files(tmp_path, {"a.toml": text})
     before = tomllib.loads(text)["agents"]["x"]["tools"]

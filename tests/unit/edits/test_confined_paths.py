@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 from pathlib import Path
 
 import pytest
+from support.file_trees import snapshot
 
 from mulligan.tasks.ports.appliers import EditConflict, EditRefused, FileChange
 from mulligan.workers.edits.tree import confined_paths as confine
@@ -24,12 +24,8 @@ def root(tmp_path: Path) -> Path:
     return inside
 
 
-def snapshot(where: Path) -> dict[str, tuple[bytes, int]]:
-    return {
-        str(path.relative_to(where)): (path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
-        for path in where.rglob("*")
-        if path.is_file()
-    }
+def files_in(folder: Path) -> dict[str, object]:
+    return {name: file for name, file in snapshot(folder).items() if isinstance(file, tuple)}
 
 
 @pytest.mark.parametrize(
@@ -58,16 +54,16 @@ def snapshot(where: Path) -> dict[str, tuple[bytes, int]]:
         "\ud800",
     ],
 )
-def test_a_path_that_leads_elsewhere_is_refused(root: Path, path: str) -> None:
+def test_a_forbidden_path_is_refused(root: Path, path: str) -> None:
     with pytest.raises(EditRefused):
         confine.read(root, path)
     with pytest.raises(EditRefused):
         perform(root, [FileChange(path=path, before=None, after=b"x")])
-    assert snapshot(root.parent) == {"outside/secret": (b"secret", 0o644)}
+    assert files_in(root.parent) == {"outside/secret": (b"secret", 0o644)}
 
 
 @pytest.mark.parametrize("path", [".gitignore", ".gitattributes", "a/.github/x.yml", "..a", "a b"])
-def test_names_that_only_look_like_it_are_fine(root: Path, path: str) -> None:
+def test_names_that_resemble_forbidden_ones_are_allowed(root: Path, path: str) -> None:
     perform(root, [FileChange(path=path, before=None, after=b"x")])
     assert (root / path).read_bytes() == b"x"
 
@@ -83,14 +79,14 @@ def test_a_link_is_never_followed(root: Path) -> None:
             perform(root, [FileChange(path=path, before=b"secret", after=b"x")])
         with pytest.raises(EditRefused):
             perform(root, [FileChange(path=path, before=None, after=b"x")])
-    assert snapshot(root.parent / "outside") == {"secret": (b"secret", 0o644)}
+    assert files_in(root.parent / "outside") == {"secret": (b"secret", 0o644)}
 
 
-def test_a_folder_swapped_for_a_link_before_the_write_leads_nowhere(
+def test_a_folder_swapped_for_a_link_before_the_write_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given that somebody swaps a folder after everything was checked and staged,
-    when the file is renamed into place, then I expect a refusal and nothing outside touched."""
+    """Given a folder that is swapped after the changes were checked and staged, when the file is
+    renamed into place, the edit is refused and nothing outside changes."""
     (root / "folder").mkdir()
     (root / "folder" / "secret").write_text("secret")
     place = writing._place
@@ -103,7 +99,7 @@ def test_a_folder_swapped_for_a_link_before_the_write_leads_nowhere(
     monkeypatch.setattr(writing, "_place", swapped)
     with pytest.raises(EditRefused):
         perform(root, [FileChange(path="folder/secret", before=b"secret", after=b"mine")])
-    assert snapshot(root.parent / "outside") == {"secret": (b"secret", 0o644)}
+    assert files_in(root.parent / "outside") == {"secret": (b"secret", 0o644)}
 
 
 def test_special_files_and_large_ones_are_refused(root: Path) -> None:
@@ -120,7 +116,7 @@ def test_special_files_and_large_ones_are_refused(root: Path) -> None:
         perform(root, [FileChange(path="new", before=None, after=b"x" * 101)], max_bytes=100)
 
 
-def test_a_missing_file_is_refused_with_those_that_may_be_meant(root: Path) -> None:
+def test_a_missing_file_is_refused_with_a_suggestion(root: Path) -> None:
     (root / "app").mkdir()
     (root / "app" / "parse.py").write_text("")
     with pytest.raises(EditRefused, match=r"does not exist \(did you mean app/parse.py\?\)"):
@@ -140,7 +136,7 @@ def test_changes_are_written_with_their_modes_and_folders(root: Path) -> None:
             FileChange(path="gone", before=b"gone", after=None),
         ],
     )
-    assert snapshot(root) == {
+    assert files_in(root) == {
         "run.sh": (b"new", 0o750),
         "a/b/new": (b"n", 0o644),
         "a/b/tool": (b"t", 0o755),
@@ -149,18 +145,18 @@ def test_changes_are_written_with_their_modes_and_folders(root: Path) -> None:
 
 def test_a_file_may_become_a_folder_and_back(root: Path) -> None:
     (root / "x").write_text("file")
-    there = [
+    to_folder = [
         FileChange(path="x", before=b"file", after=None),
         FileChange(path="x/y/z", before=None, after=b"in"),
     ]
-    back = [
+    to_file = [
         FileChange(path="x", before=None, after=b"file"),
         FileChange(path="x/y/z", before=b"in", after=None),
     ]
-    perform(root, there)
-    assert snapshot(root) == {"x/y/z": (b"in", 0o644)}
-    perform(root, back)
-    assert snapshot(root) == {"x": (b"file", 0o644)}
+    perform(root, to_folder)
+    assert files_in(root) == {"x/y/z": (b"in", 0o644)}
+    perform(root, to_file)
+    assert files_in(root) == {"x": (b"file", 0o644)}
 
 
 @pytest.mark.parametrize(
@@ -174,27 +170,25 @@ def test_a_file_may_become_a_folder_and_back(root: Path) -> None:
     ],
     ids=["changed", "created", "deleted", "deleting", "twice"],
 )
-def test_one_stale_change_keeps_all_of_them_from_being_written(
-    root: Path, stale: FileChange
-) -> None:
+def test_one_stale_change_prevents_all_changes(root: Path, stale: FileChange) -> None:
     (root / "a").write_text("a")
     (root / "b").write_text("b")
-    before = snapshot(root)
+    before = files_in(root)
     with pytest.raises(EditRefused) as refused:
         perform(root, [FileChange(path="a", before=b"a", after=b"A"), stale])
     assert stale.path == "a" or isinstance(refused.value, EditConflict)
-    assert snapshot(root) == before
+    assert files_in(root) == before
 
 
 @pytest.mark.parametrize("failing", range(4))
-def test_what_fails_half_way_is_put_back(
+def test_a_failure_half_way_restores_every_file(
     root: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    """Given a disk that fails at the n-th rename, then I expect every file as it was."""
+    """Given a disk that fails at the n-th rename, every file is as it was."""
     (root / "a").write_text("a")
     (root / "a").chmod(0o600)
     (root / "b").write_text("b")
-    before = snapshot(root)
+    before = files_in(root)
     changes = [
         FileChange(path="a", before=b"a", after=b"A", mode=0o755),
         FileChange(path="b", before=b"b", after=None),
@@ -212,16 +206,16 @@ def test_what_fails_half_way_is_put_back(
     monkeypatch.setattr(os, "rename", failing_rename)
     with pytest.raises(EditRefused, match="No space left"):
         perform(root, changes)
-    assert snapshot(root) == before
+    assert files_in(root) == before
     assert sorted(path.name for path in root.iterdir()) == ["a", "b"]
 
 
-def test_putting_is_idempotent_and_leftovers_go(root: Path) -> None:
+def test_put_is_idempotent_and_leftovers_are_removed(root: Path) -> None:
     for _ in range(2):
         put(root, "a/b", b"x", 0o700)
-    assert snapshot(root) == {"a/b": (b"x", 0o700)}
+    assert files_in(root) == {"a/b": (b"x", 0o700)}
     (root / "a" / f"{writing.TEMPORARY}1").write_text("left by a killed process")
     remove_leftovers(root, ["a/b", "nowhere/c"])
     for _ in range(2):
         put(root, "a/b", None)
-    assert snapshot(root) == {}
+    assert files_in(root) == {}

@@ -1,4 +1,4 @@
-"""Which edits are applied, held and refused: the table of modes and tiers, branch by branch."""
+"""Which edits are applied, held for review and refused, by mode and tier."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mulligan.workers.edits.execute_edits import EditContext, execute_edits
 MANUAL_TIER = "manual tier, requires explicit approval"
 
 
-class Fake:
-    """An operation that writes its own name into a file, or does what a test wants."""
+class FakeApplier:
+    """An operation that writes its name into a file, is invalid, or raises an error."""
 
     def __init__(self, op: str, *, reason: str = "", error: Exception | None = None) -> None:
         self.op = op
@@ -38,14 +38,14 @@ class Fake:
 
 REGISTRY = EditApplierRegistry(
     [
-        Fake("set_model_param"),
-        Fake("replace_system_prompt"),
-        Fake("lora_finetune"),
-        Fake("misfit", reason="payload.value: is required"),
-        Fake("broken", error=RuntimeError("the disk is on fire")),
+        FakeApplier("set_model_param"),
+        FakeApplier("replace_system_prompt"),
+        FakeApplier("lora_finetune"),
+        FakeApplier("misfit", reason="payload.value: is required"),
+        FakeApplier("broken", error=RuntimeError("the disk is on fire")),
     ]
 )
-TIERS = {"misfit": EditRiskTier.AUTO, "broken": EditRiskTier.AUTO, "unheard": EditRiskTier.AUTO}
+TIERS = {"misfit": EditRiskTier.AUTO, "broken": EditRiskTier.AUTO, "unknown": EditRiskTier.AUTO}
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ def run(ctx: ApplyContext, mode: str, *edits: Edit) -> list[EditOutcome]:
 #: mode, operation → status, reason, error. Tiers: set_model_param is auto,
 #: replace_system_prompt is review, lora_finetune is manual.
 TABLE: list[tuple[str, str, str, str, str | None]] = [
-    # manual mode: everything is reviewed, whatever it is
+    # manual mode: every edit is reviewed
     ("manual", "set_model_param", "pending_review", "manual_mode", None),
     ("manual", "replace_system_prompt", "pending_review", "manual_mode", None),
     ("manual", "lora_finetune", "pending_review", "manual_mode", None),
-    ("manual", "unheard", "pending_review", "manual_mode", None),
+    ("manual", "unknown", "pending_review", "manual_mode", None),
     ("manual", "misfit", "pending_review", "manual_mode", None),
     # manual tier: skipped
     ("auto", "lora_finetune", "skipped", "manual_tier", MANUAL_TIER),
@@ -82,16 +82,16 @@ TABLE: list[tuple[str, str, str, str, str | None]] = [
     ("tiered", "set_model_param", "applied", "ungated", None),
     ("auto", "set_model_param", "applied", "ungated", None),
     # no applier
-    ("auto", "unheard", "skipped", "unsupported", "op unheard not implemented in v1"),
-    ("tiered", "unheard", "skipped", "unsupported", "op unheard not implemented in v1"),
-    # refused by its own validation, or by an exception
+    ("auto", "unknown", "skipped", "unsupported", "op unknown not implemented in v1"),
+    ("tiered", "unknown", "skipped", "unsupported", "op unknown not implemented in v1"),
+    # refused by its validation or by an exception
     ("auto", "misfit", "rejected_by_gate", "validation", "payload.value: is required"),
     ("auto", "broken", "rejected_by_gate", "apply_error", "the disk is on fire"),
 ]
 
 
 @pytest.mark.parametrize(("mode", "op", "status", "reason", "error"), TABLE)
-def test_the_table(
+def test_mode_and_tier_decide_what_happens_to_an_edit(
     ctx: EditContext, mode: str, op: str, status: str, reason: str, error: str | None
 ) -> None:
     (outcome,) = run(ctx, mode, edit(op))
@@ -116,7 +116,7 @@ def test_every_edit_has_an_outcome_in_its_order(ctx: EditContext) -> None:
 
 
 @pytest.mark.parametrize(
-    ("configured", "asked", "status"),
+    ("configured", "requested", "status"),
     [
         (None, None, "applied"),
         (None, EditRiskTier.REVIEW, "pending_review"),  # an author may be stricter
@@ -125,69 +125,69 @@ def test_every_edit_has_an_outcome_in_its_order(ctx: EditContext) -> None:
         (EditRiskTier.REVIEW, None, "pending_review"),  # configuration overrides the table
     ],
 )
-def test_the_tier_is_the_configuration_s_and_never_the_author_s(
+def test_an_author_may_only_make_the_configured_tier_stricter(
     ctx: EditContext,
     configured: EditRiskTier | None,
-    asked: EditRiskTier | None,
+    requested: EditRiskTier | None,
     status: str,
 ) -> None:
     tiers = {"set_model_param": configured} if configured else {}
-    own = EditContext(root=ctx.root, home=ctx.home, tiers=tiers)
-    (outcome,) = run(own, "tiered", edit("set_model_param", risk_tier=asked))
+    context = EditContext(root=ctx.root, home=ctx.home, tiers=tiers)
+    (outcome,) = run(context, "tiered", edit("set_model_param", risk_tier=requested))
     assert outcome.status == status
 
 
-GONE = "--- a/f.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-one\n"
+DELETION = "--- a/f.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-one\n"
 EPOCH = "1970-01-01 00:00:00 +0000"
 DIFFS = {
     "changes": "--- a/f.txt\n+++ b/f.txt\n@@ -1 +1 @@\n-one\n+two\n",
     "creates": "--- /dev/null\n+++ b/g.txt\n@@ -0,0 +1 @@\n+two\n",
-    "deletes": GONE,
-    "deletes in a fence": f"```diff\n{GONE}```\n",
-    "deletes with wrong counts": GONE.replace("-1 +0,0", "-1,3 +2,9"),
+    "deletes": DELETION,
+    "deletes in a fence": f"```diff\n{DELETION}```\n",
+    "deletes with wrong counts": DELETION.replace("-1 +0,0", "-1,3 +2,9"),
     "deletes by its date": f"--- a/f.txt\t2020-01-01\n+++ b/f.txt\t{EPOCH}\n@@ -1 +0,0 @@\n-one\n",
     "renames": "diff --git a/f.txt b/g.txt\nrename from f.txt\nrename to g.txt\n",
 }
 
 
-@pytest.mark.parametrize("does", DIFFS)
+@pytest.mark.parametrize("effect", DIFFS)
 @pytest.mark.parametrize("target", [".", "f.txt"])
-def test_a_diff_that_makes_a_file_vanish_is_reviewed_like_a_deletion(
-    ctx: EditContext, does: str, target: str
+def test_a_diff_that_removes_a_file_is_reviewed_like_a_deletion(
+    ctx: EditContext, effect: str, target: str
 ) -> None:
     (ctx.root / "f.txt").write_text("one\n")
-    wanted = Edit(id="p", op="patch_file", target=target, payload={"diff": DIFFS[does]})
-    (outcome,) = execute_edits(edits=[wanted], ctx=ctx, autonomy_mode="tiered")
-    if does in ("changes", "creates"):
+    change = Edit(id="p", op="patch_file", target=target, payload={"diff": DIFFS[effect]})
+    (outcome,) = execute_edits(edits=[change], ctx=ctx, autonomy_mode="tiered")
+    if effect in ("changes", "creates"):
         assert outcome.reason != "review_tier"
     else:
         assert (outcome.status, outcome.reason) == ("pending_review", "review_tier")
         assert (ctx.root / "f.txt").read_text() == "one\n"
 
 
-@pytest.mark.parametrize(("configured", "there"), [("auto", False), ("review", True)])
-def test_configuration_decides_about_deletions_whichever_operation_makes_them(
-    ctx: EditContext, configured: str, there: bool
+@pytest.mark.parametrize(("configured", "exists"), [("auto", False), ("review", True)])
+def test_the_tier_of_deletions_applies_to_every_operation(
+    ctx: EditContext, configured: str, exists: bool
 ) -> None:
     (ctx.root / "f.txt").write_text("one\n")
     tiers = {"patch_file": EditRiskTier.AUTO, "delete_file": EditRiskTier(configured)}
-    own = EditContext(root=ctx.root, home=ctx.home, tiers=tiers)
-    wanted = Edit(id="p", op="patch_file", target="f.txt", payload={"diff": GONE})
-    execute_edits(edits=[wanted], ctx=own, autonomy_mode="tiered")
-    assert (ctx.root / "f.txt").exists() == there
+    context = EditContext(root=ctx.root, home=ctx.home, tiers=tiers)
+    change = Edit(id="p", op="patch_file", target="f.txt", payload={"diff": DELETION})
+    execute_edits(edits=[change], ctx=context, autonomy_mode="tiered")
+    assert (ctx.root / "f.txt").exists() == exists
 
 
-def own_settings(name: str) -> list[Edit]:
-    """Each way to write a file, or to let it vanish."""
+def edits_of_file(name: str) -> list[Edit]:
+    """Return an edit for each way to write or remove a file."""
     diff = f"--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-old = 1\n+new = 1\n"
-    made = f"--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+new = 1\n"
+    created = f"--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+new = 1\n"
     moved = f"diff --git a/f.toml b/{name}\nrename from f.toml\nrename to {name}\n"
     ways: list[tuple[str, str, dict[str, Any]]] = [
         ("write_file", name, {"content": "new = 1\n"}),
         ("search_replace", name, {"search": "old", "replace": "new"}),
         ("patch_file", name, {"diff": diff}),
         ("patch_file", ".", {"diff": diff}),
-        ("patch_file", ".", {"diff": made}),
+        ("patch_file", ".", {"diff": created}),
         ("patch_file", ".", {"diff": moved}),
         ("rename_file", "f.toml", {"to": name}),
         ("rename_file", name, {"to": "g.toml"}),
@@ -199,36 +199,36 @@ def own_settings(name: str) -> list[Edit]:
     ]
 
 
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("name", ["mulligan.toml", "deploy/Mulligan.TOML", "conf/own.toml"])
 def test_no_edit_changes_the_settings_of_mulligan(
-    ctx: EditContext, monkeypatch: pytest.MonkeyPatch, name: str, there: bool
+    ctx: EditContext, monkeypatch: pytest.MonkeyPatch, name: str, exists: bool
 ) -> None:
     monkeypatch.setenv("MULLIGAN_CONFIG", str(ctx.root / "conf/own.toml"))
     (ctx.root / "f.toml").write_text("moved = 1\n")
     (ctx.root / name).parent.mkdir(exist_ok=True)
-    if there:
+    if exists:
         (ctx.root / name).write_text("old = 1\n")
-    outcomes = execute_edits(edits=own_settings(name), ctx=ctx, autonomy_mode="auto")
+    outcomes = execute_edits(edits=edits_of_file(name), ctx=ctx, autonomy_mode="auto")
     assert {outcome.status for outcome in outcomes} == {"rejected_by_gate"}
     assert f"{name}: holds mulligan's own settings" in str(outcomes[0].error)
-    assert [p.read_text() for p in [ctx.root / name] if p.exists()] == ["old = 1\n"] * there
+    assert [p.read_text() for p in [ctx.root / name] if p.exists()] == ["old = 1\n"] * exists
     assert (ctx.root / "f.toml").exists()
 
 
-def test_settings_that_a_link_leads_to_are_no_edit_s_either(
+def test_no_edit_changes_settings_behind_a_link(
     ctx: EditContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (ctx.root / "prod.toml").write_text("lease = 30\n")
     (tmp_path / "mulligan.toml").symlink_to(ctx.root / "prod.toml")
     monkeypatch.chdir(tmp_path)
-    wanted = Edit(id="w", op="write_file", target="prod.toml", payload={"content": "lease = 1\n"})
-    (outcome,) = execute_edits(edits=[wanted], ctx=ctx, autonomy_mode="auto")
+    change = Edit(id="w", op="write_file", target="prod.toml", payload={"content": "lease = 1\n"})
+    (outcome,) = execute_edits(edits=[change], ctx=ctx, autonomy_mode="auto")
     assert "prod.toml: holds mulligan's own settings" in str(outcome.error)
 
 
-def test_an_operation_that_nobody_knows_is_reviewed(ctx: EditContext) -> None:
-    plugged = EditApplierRegistry([Fake("plugged")])
+def test_an_operation_without_a_tier_is_reviewed(ctx: EditContext) -> None:
+    plugged = EditApplierRegistry([FakeApplier("plugged")])
     (outcome,) = execute_edits(
         edits=[edit("plugged")], ctx=ctx, autonomy_mode="tiered", registry=plugged
     )
@@ -245,16 +245,16 @@ def test_an_edit_that_changes_nothing_is_not_applied(ctx: EditContext) -> None:
     assert outcomes[1].applied_at is None
 
 
-def test_an_id_that_is_given_twice_is_refused_before_anything_is_written(ctx: EditContext) -> None:
+def test_a_duplicate_id_is_refused_before_anything_is_written(ctx: EditContext) -> None:
     with pytest.raises(BadInput, match="'e1' is given twice"):
         run(ctx, "auto", edit("set_model_param"), edit("set_model_param"))
     assert list(ctx.root.iterdir()) == []
 
 
-def test_the_function_is_public_and_brings_its_own_operations(ctx: EditContext) -> None:
-    wanted = Edit(id="w", op="write_file", target="a.txt", payload={"content": "new\n"})
+def test_the_public_function_has_the_built_in_operations(ctx: EditContext) -> None:
+    change = Edit(id="w", op="write_file", target="a.txt", payload={"content": "new\n"})
     plain = ApplyContext(root=ctx.root)
-    (outcome,) = mulligan.execute_edits(edits=[wanted], ctx=plain, autonomy_mode=AutonomyMode.AUTO)
+    (outcome,) = mulligan.execute_edits(edits=[change], ctx=plain, autonomy_mode=AutonomyMode.AUTO)
     assert outcome.status == "applied"
     assert (ctx.root / "a.txt").read_text() == "new\n"
 
@@ -274,7 +274,7 @@ def test_the_function_is_public_and_brings_its_own_operations(ctx: EditContext) 
         ),
     ],
 )
-def test_a_name_that_was_used_before_lets_nothing_through(
+def test_an_edit_id_of_an_earlier_run_bypasses_no_check(
     ctx: EditContext, mode: str, again: dict[str, Any], status: str, reason: str
 ) -> None:
     named = EditContext(root=ctx.root, home=ctx.home, session="tune")
@@ -294,5 +294,5 @@ def test_a_name_that_was_used_before_lets_nothing_through(
     assert (ctx.root / "a.txt").read_text() == "2"
 
 
-def test_no_edits_have_no_outcomes(ctx: EditContext) -> None:
+def test_an_empty_plan_has_no_outcomes(ctx: EditContext) -> None:
     assert run(ctx, "auto") == []

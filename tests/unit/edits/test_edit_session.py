@@ -1,4 +1,4 @@
-"""A session over fakes: every reason, what stays on disk, what people decide, steps taken twice."""
+"""An edit session on fakes: reasons, what stays on disk, reviews, repeated steps."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from mulligan.tasks.ports.errors import BadInput
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Files = dict[str, bytes]
-#: The score of each cluster, by what the files are.
+#: Scores the files: a score for each cluster.
 Judge = Callable[[Mapping[str, bytes]], dict[str, float]]
 
 
 class Put:
-    """``put``: a file becomes the payload's text."""
+    """``put`` writes the payload's text into a file."""
 
     op = "put"
 
@@ -68,7 +68,7 @@ class Appliers:
 
 
 class FakeTree:
-    """A tree in memory that remembers what it was before each edit."""
+    """A tree in memory that keeps its state before each edit."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -102,9 +102,9 @@ class FakeTree:
             raise self.refusal
         if self.numbers.pop((session_id, edit_id), None) is None:
             return "nothing to roll back"
-        was = self.before[session_id, edit_id]
+        before = self.before[session_id, edit_id]
         self.files.clear()
-        self.files.update(was)
+        self.files.update(before)
         return "rolled back"
 
     def rollback_session(self, session_id: str) -> str:
@@ -115,7 +115,7 @@ class FakeTree:
 
 
 class FakeMeasurer:
-    """Scores states of the files. ``slow``: each run is ready at the second look."""
+    """Scores states of the files. With ``slow``, each run is ready at the second poll."""
 
     def __init__(
         self, files: Files, judge: Judge, *, slow: bool = False, noisy: bool = False
@@ -124,7 +124,7 @@ class FakeMeasurer:
         self._files = files
         self._judge = judge
         self._slow = slow
-        self._looks: dict[str, int] = {}
+        self._polls: dict[str, int] = {}
         self.states: dict[str, Files] = {}
         self.too_large = False
         self.started: list[tuple[str, int]] = []
@@ -153,20 +153,20 @@ class FakeMeasurer:
 
     def poll(self, suite: Suite, runs: SuiteRuns) -> SuiteScores | None:
         key = f"{runs.state}/{runs.repeat}"
-        self._looks[key] = self._looks.get(key, 0) + 1
-        if self._slow and self._looks[key] == 1:
+        self._polls[key] = self._polls.get(key, 0) + 1
+        if self._slow and self._polls[key] == 1:
             return None
-        found = self._judge(self.states[runs.state])
+        scores = self._judge(self.states[runs.state])
         note = f"{self.states[runs.state]['a.txt'].decode()} was slow" if self._noisy else ""
         run = tuple(
             TaskScore(task=name, cluster=name, values={WHOLE: score}, note=note)
-            for name, score in found.items()
+            for name, score in scores.items()
         )
         return SuiteScores(runs=(run,))
 
 
 def by_table(files: Mapping[str, bytes]) -> dict[str, float]:
-    """``a.txt`` says how good the tree is: ``good``, ``better``, ``unfair``…"""
+    """Score the tree by the text in ``a.txt``: ``good``, ``better``, ``unfair``…"""
     table = {
         b"start": {"main": 0.5, "rest": 0.5},
         b"good": {"main": 0.7, "rest": 0.5},
@@ -179,8 +179,8 @@ def by_table(files: Mapping[str, bytes]) -> dict[str, float]:
     return table[files["a.txt"]]
 
 
-class Scene:
-    """One session at work on a tree in memory that starts with ``a.txt: start``."""
+class SessionCase:
+    """A session on a tree in memory that starts with ``a.txt: start``."""
 
     def __init__(
         self, *edits: Edit, mode: str = "auto", judge: Judge | None = by_table, **changes: Any
@@ -217,11 +217,11 @@ class Scene:
     def run(self) -> list[tuple[str, EditReason]]:
         for _ in range(200):
             if self.session.phase == "done":
-                return self.said()
+                return self.results()
             self.session = advance(self.context, self.session)
-        raise AssertionError(f"it does not end: {self.session}")
+        raise AssertionError(f"the session does not end: {self.session}")
 
-    def said(self) -> list[tuple[str, EditReason]]:
+    def results(self) -> list[tuple[str, EditReason]]:
         return [(outcome.status, outcome.reason) for outcome in self.session.outcomes]
 
 
@@ -258,100 +258,100 @@ REASONS: list[tuple[dict[str, Any], Edit, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("scene", "edit", "status", "reason"), REASONS)
-def test_every_cause_has_a_reason_of_its_own(
-    scene: dict[str, Any], edit: Edit, status: str, reason: str
+@pytest.mark.parametrize(("changes", "edit", "status", "reason"), REASONS)
+def test_every_cause_has_its_reason(
+    changes: dict[str, Any], edit: Edit, status: str, reason: str
 ) -> None:
-    stage = Scene(edit, **scene)
-    assert stage.run() == [(status, reason)]
+    case = SessionCase(edit, **changes)
+    assert case.run() == [(status, reason)]
     kept = status == "applied"
-    assert stage.files["a.txt"] == (b"good" if kept else b"start")
-    (outcome,) = stage.session.outcomes
+    assert case.files["a.txt"] == (b"good" if kept else b"start")
+    (outcome,) = case.session.outcomes
     assert (outcome.applied_at is not None) == kept
 
 
-def test_undecided_is_a_reason_too() -> None:
-    """Once it is much better, once a little worse: nobody can tell."""
+def test_contradictory_repeats_are_undecided() -> None:
+    """Given one repeat that is much better and one that is a little worse, nothing is decided."""
     tasks = (SuiteTask(id="main", cluster="main", command=("score",)),)
     suite = Suite(tasks=tasks, repeats=2, undecided="reject")
     scores = iter([0.5, 0.9, 0.5, 0.48])
-    stage = Scene(put("good"), suite=suite, judge=lambda _: {"main": next(scores)})
-    assert stage.run() == [("rejected_by_gate", "undecided")]
-    assert stage.files["a.txt"] == b"start"
+    case = SessionCase(put("good"), suite=suite, judge=lambda _: {"main": next(scores)})
+    assert case.run() == [("rejected_by_gate", "undecided")]
+    assert case.files["a.txt"] == b"start"
 
 
-def test_both_sides_notes_are_told_whatever_is_decided() -> None:
+def test_notes_of_both_sides_are_kept_in_every_outcome() -> None:
     for text, status in (("good", "applied"), ("unfair", "rejected_by_gate")):
-        stage = Scene(put(text), noisy=True)
-        stage.run()
-        (outcome,) = stage.session.outcomes
+        case = SessionCase(put(text), noisy=True)
+        case.run()
+        (outcome,) = case.session.outcomes
         assert outcome.status == status
-        told = "; ".join((outcome.error or "", *outcome.notes))
-        assert "before: main: start was slow" in told
-        assert f"after: main: {text} was slow" in told
+        notes = "; ".join((outcome.error or "", *outcome.notes))
+        assert "before: main: start was slow" in notes
+        assert f"after: main: {text} was slow" in notes
 
 
-# -- what a gate must not do -----------------------------------------------------------------------
+# -- the gate --------------------------------------------------------------------------------------
 
 
-def test_what_the_gate_rejects_does_not_stay_on_disk() -> None:
-    stage = Scene(put("unfair"))
-    stage.run()
-    assert stage.tree.writes == 1, "it was applied and measured"
-    assert stage.files == {"a.txt": b"start"}
+def test_a_rejected_edit_does_not_stay_on_disk() -> None:
+    case = SessionCase(put("unfair"))
+    case.run()
+    assert case.tree.writes == 1, "the edit was applied and measured"
+    assert case.files == {"a.txt": b"start"}
 
 
-def test_deltas_are_filled_whenever_something_was_measured() -> None:
-    stage = Scene(put("unfair", "e1"), put("good", "e2"))
-    stage.run()
-    first, second = stage.session.outcomes
+def test_every_measured_edit_has_deltas() -> None:
+    case = SessionCase(put("unfair", "e1"), put("good", "e2"))
+    case.run()
+    first, second = case.session.outcomes
     assert first.cluster_deltas == {"main": 0.4, "rest": -0.3}
     assert first.benchmark_delta == 0.05, "the overall score alone would have kept it"
     assert second.cluster_deltas == {"main": 0.2, "rest": 0.0}
     assert second.benchmark_delta == 0.1
 
 
-def test_before_is_the_tree_right_before_each_edit() -> None:
-    """0.5 → 0.9 is kept; 0.9 → 0.6 is worse, though it is better than the beginning."""
-    stage = Scene(put("better", "e1"), put("middle", "e2"))
-    assert stage.run() == [("applied", "kept"), ("rejected_by_gate", "regression")]
-    assert stage.session.outcomes[1].cluster_deltas["main"] == -0.3
-    assert stage.files["a.txt"] == b"better"
+def test_each_edit_is_compared_with_the_tree_right_before_it() -> None:
+    """0.5 → 0.9 is kept; 0.9 → 0.6 is rejected, although it is better than the beginning."""
+    case = SessionCase(put("better", "e1"), put("middle", "e2"))
+    assert case.run() == [("applied", "kept"), ("rejected_by_gate", "regression")]
+    assert case.session.outcomes[1].cluster_deltas["main"] == -0.3
+    assert case.files["a.txt"] == b"better"
 
 
-def test_a_rejected_edit_does_not_move_before() -> None:
-    stage = Scene(put("unfair", "e1"), put("middle", "e2"))
-    assert stage.run()[1] == ("applied", "kept")
-    assert stage.session.outcomes[1].cluster_deltas["main"] == 0.1
+def test_a_rejected_edit_does_not_change_the_next_comparison() -> None:
+    case = SessionCase(put("unfair", "e1"), put("middle", "e2"))
+    assert case.run()[1] == ("applied", "kept")
+    assert case.session.outcomes[1].cluster_deltas["main"] == 0.1
 
 
-def test_a_cluster_that_is_missing_afterwards_counts_nothing() -> None:
-    stage = Scene(put("missing"))
-    stage.run()
-    assert stage.session.outcomes[0].cluster_deltas["rest"] == -0.5
+def test_a_cluster_that_is_missing_afterwards_counts_as_zero() -> None:
+    case = SessionCase(put("missing"))
+    case.run()
+    assert case.session.outcomes[0].cluster_deltas["rest"] == -0.5
 
 
-def test_an_edit_that_breaks_the_suite_is_taken_back() -> None:
-    stage = Scene(put("breaks the suite"))
-    assert stage.run() == [("rejected_by_gate", "apply_error")]
-    assert stage.files["a.txt"] == b"start"
-    assert "prompt_file" in str(stage.session.outcomes[0].error)
+def test_an_edit_that_breaks_the_suite_is_rolled_back() -> None:
+    case = SessionCase(put("breaks the suite"))
+    assert case.run() == [("rejected_by_gate", "apply_error")]
+    assert case.files["a.txt"] == b"start"
+    assert "prompt_file" in str(case.session.outcomes[0].error)
 
 
-def test_an_edit_that_makes_the_tree_too_large_to_measure_is_taken_back() -> None:
-    stage = Scene(put("huge"))
-    stage.measurer.too_large = True
-    assert stage.run() == [("rejected_by_gate", "apply_error")]
-    assert stage.files["a.txt"] == b"start"
+def test_an_edit_that_makes_the_tree_too_large_to_measure_is_rolled_back() -> None:
+    case = SessionCase(put("huge"))
+    case.measurer.too_large = True
+    assert case.run() == [("rejected_by_gate", "apply_error")]
+    assert case.files["a.txt"] == b"start"
 
 
-def test_a_rejected_edit_that_cannot_be_taken_back_says_so() -> None:
-    stage = Scene(put("unfair"))
-    while stage.tree.writes == 0:
-        stage.session = advance(stage.context, stage.session)
-    stage.tree.refusal = EditConflict("a.txt: line 3 changed since")
-    assert stage.run() == [("rejected_by_gate", "conflict")]
-    error = str(stage.session.outcomes[0].error)
+def test_a_rejected_edit_that_cannot_be_rolled_back_is_reported() -> None:
+    case = SessionCase(put("unfair"))
+    while case.tree.writes == 0:
+        case.session = advance(case.context, case.session)
+    case.tree.refusal = EditConflict("a.txt: line 3 changed since")
+    assert case.run() == [("rejected_by_gate", "conflict")]
+    error = str(case.session.outcomes[0].error)
     assert "regression" in error
     assert "could not be taken back: a.txt: line 3 changed since" in error
 
@@ -359,125 +359,125 @@ def test_a_rejected_edit_that_cannot_be_taken_back_says_so() -> None:
 # -- waiting and repeating -------------------------------------------------------------------------
 
 
-def test_a_session_that_waits_is_the_same_session() -> None:
-    stage = Scene(put("good"), slow=True)
-    while stage.session.phase != "measuring" or stage.session.trial.runs is None:  # type: ignore[union-attr]
-        stage.session = advance(stage.context, stage.session)
-    assert advance(stage.context, stage.session) is stage.session
-    assert stage.run() == [("applied", "kept")]
+def test_a_waiting_session_is_unchanged() -> None:
+    case = SessionCase(put("good"), slow=True)
+    while case.session.phase != "measuring" or case.session.trial.runs is None:  # type: ignore[union-attr]
+        case.session = advance(case.context, case.session)
+    assert advance(case.context, case.session) is case.session
+    assert case.run() == [("applied", "kept")]
 
 
 @pytest.mark.parametrize("text", ["good", "unfair", "start", "refuse"])
 @pytest.mark.parametrize("suite", [True, False])
-def test_every_step_may_be_taken_twice(text: str, suite: bool) -> None:
-    """Each step is taken, forgotten as if its process had died, and taken again."""
+def test_every_step_may_run_twice(text: str, suite: bool) -> None:
+    """Each step runs, is forgotten as if its process had died, and runs again."""
     changes: dict[str, Any] = {} if suite else {"judge": None}
     policy = BenchmarkSpec(policy="allow")
-    once, twice = (Scene(put(text), benchmark=policy, **changes) for _ in range(2))
-    wanted = once.run()
+    once, twice = (SessionCase(put(text), benchmark=policy, **changes) for _ in range(2))
+    expected = once.run()
     for _ in range(50):
         advance(twice.context, twice.session)
         twice.session = advance(twice.context, twice.session)
-    assert twice.said() == wanted
+    assert twice.results() == expected
     assert twice.files == once.files
     assert twice.tree.writes == once.tree.writes
 
 
-def test_a_busy_tree_says_nothing_about_the_edit() -> None:
-    stage = Scene(put("good"), judge=None, benchmark=BenchmarkSpec(policy="allow"))
-    stage.tree.busy = True
+def test_a_busy_tree_does_not_reject_the_edit() -> None:
+    case = SessionCase(put("good"), judge=None, benchmark=BenchmarkSpec(policy="allow"))
+    case.tree.busy = True
     with pytest.raises(RetryLater, match="held by session other"):
-        stage.run()
-    stage.tree.busy = False
-    assert stage.run() == [("applied", "ungated")]
+        case.run()
+    case.tree.busy = False
+    assert case.run() == [("applied", "ungated")]
 
 
-def test_a_session_goes_through_json_unchanged_at_every_step() -> None:
-    stage = Scene(put("good", "e1"), put("unfair", "e2"), slow=True)
+def test_a_session_survives_json_at_every_step() -> None:
+    case = SessionCase(put("good", "e1"), put("unfair", "e2"), slow=True)
     for _ in range(40):
-        again = EditSession.model_validate_json(stage.session.model_dump_json())
-        assert again == stage.session
-        stage.session = advance(stage.context, again)
-    assert stage.session.phase == "done"
+        restored = EditSession.model_validate_json(case.session.model_dump_json())
+        assert restored == case.session
+        case.session = advance(case.context, restored)
+    assert case.session.phase == "done"
 
 
-# -- what people decide ----------------------------------------------------------------------------
+# -- reviews ---------------------------------------------------------------------------------------
 
 
 def test_an_approved_edit_is_applied_if_it_passes_the_gate() -> None:
-    stage = Scene(put("good", "e1"), put("unfair", "e2"), mode="manual")
-    assert stage.run() == [("pending_review", "manual_mode")] * 2
+    case = SessionCase(put("good", "e1"), put("unfair", "e2"), mode="manual")
+    assert case.run() == [("pending_review", "manual_mode")] * 2
     for name in ("e1", "e2"):
-        stage.session = approve(stage.session, name, by="ada", now=NOW, note="try it")
-    assert stage.run() == [("applied", "kept"), ("rejected_by_gate", "regression")]
-    assert stage.files["a.txt"] == b"good"
-    record = stage.session.records[0]
+        case.session = approve(case.session, name, by="ada", now=NOW, note="try it")
+    assert case.run() == [("applied", "kept"), ("rejected_by_gate", "regression")]
+    assert case.files["a.txt"] == b"good"
+    record = case.session.records[0]
     assert (record.approved_by, record.note) == ("ada", "try it")
 
 
-def test_approving_is_the_way_out_of_no_scorer_and_of_the_manual_tier() -> None:
-    stage = Scene(put("good"), judge=None)
-    stage.run()
-    stage.session = approve(stage.session, "e1", by="ada", now=NOW)
-    assert stage.run() == [("applied", "ungated")]
-    stage = Scene(put("good"), tiers={"put": EditRiskTier.MANUAL})
-    stage.run()
-    stage.session = approve(stage.session, "e1", by="ada", now=NOW)
-    assert stage.run() == [("applied", "kept")]
+def test_approval_overrides_no_scorer_and_the_manual_tier() -> None:
+    case = SessionCase(put("good"), judge=None)
+    case.run()
+    case.session = approve(case.session, "e1", by="ada", now=NOW)
+    assert case.run() == [("applied", "ungated")]
+    case = SessionCase(put("good"), tiers={"put": EditRiskTier.MANUAL})
+    case.run()
+    case.session = approve(case.session, "e1", by="ada", now=NOW)
+    assert case.run() == [("applied", "kept")]
 
 
-def test_a_rejected_edit_has_its_reason_and_is_never_applied() -> None:
-    stage = Scene(put("good"), mode="manual")
-    stage.run()
-    stage.session = reject(stage.session, "e1", by="ada", now=NOW, note="too broad")
-    assert stage.run() == [("rejected_by_user", "rejected")]
-    assert stage.session.outcomes[0].error == "too broad"
-    assert stage.session.outcomes[0].benchmark_delta == 0.1, "what was measured stays"
-    assert stage.session.records[0].decided_by == "ada"
-    assert stage.session.finished
+def test_an_edit_rejected_by_a_person_keeps_the_reason_and_is_never_applied() -> None:
+    case = SessionCase(put("good"), mode="manual")
+    case.run()
+    case.session = reject(case.session, "e1", by="ada", now=NOW, note="too broad")
+    assert case.run() == [("rejected_by_user", "rejected")]
+    assert case.session.outcomes[0].error == "too broad"
+    assert case.session.outcomes[0].benchmark_delta == 0.1, "the measurement is kept"
+    assert case.session.records[0].decided_by == "ada"
+    assert case.session.finished
     with pytest.raises(BadInput, match=r"rejected_by_user \(rejected\)"):
-        approve(stage.session, "e1", by="ada", now=NOW)
+        approve(case.session, "e1", by="ada", now=NOW)
 
 
 @pytest.mark.parametrize("note", ["", " \n"])
 def test_rejecting_without_a_reason_is_refused(note: str) -> None:
-    stage = Scene(put("good"), mode="manual")
-    stage.run()
+    case = SessionCase(put("good"), mode="manual")
+    case.run()
     with pytest.raises(BadInput, match="note: say why"):
-        reject(stage.session, "e1", by="ada", now=NOW, note=note)
+        reject(case.session, "e1", by="ada", now=NOW, note=note)
 
 
-def test_rolling_a_session_back_keeps_what_was_measured_of_what_waited() -> None:
-    stage = Scene(put("good", "e1"), put("good", "e2"), mode="manual")
-    stage.run()
-    approved = approve(stage.session, "e1", by="ada", now=NOW)
-    ended, _ = roll_back(stage.context, approved, None, by="ada")
+def test_rolling_back_a_session_keeps_the_measurements_of_pending_edits() -> None:
+    case = SessionCase(put("good", "e1"), put("good", "e2"), mode="manual")
+    case.run()
+    approved = approve(case.session, "e1", by="ada", now=NOW)
+    ended, _ = roll_back(case.context, approved, None, by="ada")
     assert [o.reason for o in ended.outcomes] == ["rejected", "rejected"]
     assert [o.benchmark_delta for o in ended.outcomes] == [0.1, 0.1]
 
 
-def test_what_does_not_wait_cannot_be_decided() -> None:
-    stage = Scene(put("good", "e1"), put("good", "e2"))
+def test_only_a_pending_edit_can_be_decided() -> None:
+    case = SessionCase(put("good", "e1"), put("good", "e2"))
     with pytest.raises(BadInput, match="at work, or about to be"):
-        approve(stage.session, "e1", by="ada", now=NOW)
-    stage.run()
+        approve(case.session, "e1", by="ada", now=NOW)
+    case.run()
     with pytest.raises(BadInput, match=r"e1 is applied \(kept\)"):
-        reject(stage.session, "e1", by="ada", now=NOW, note="no")
+        reject(case.session, "e1", by="ada", now=NOW, note="no")
     with pytest.raises(BadInput, match=r"skipped \(no_op\)"):
-        approve(stage.session, "e2", by="ada", now=NOW)
+        approve(case.session, "e2", by="ada", now=NOW)
     with pytest.raises(BadInput, match="no edit 'e9', only e1, e2"):
-        approve(stage.session, "e9", by="ada", now=NOW)
+        approve(case.session, "e9", by="ada", now=NOW)
 
 
-def test_who_reviews_sees_what_an_edit_would_change() -> None:
-    stage = Scene(put("good"), mode="manual")
-    stage.run()
-    assert "-start" in stage.session.records[0].diff
-    assert "+good" in stage.session.records[0].diff
+def test_a_reviewer_sees_the_diff() -> None:
+    case = SessionCase(put("good"), mode="manual")
+    case.run()
+    assert "-start" in case.session.records[0].diff
+    assert "+good" in case.session.records[0].diff
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "note"),
     [
         (put("refuse"), "rejected_by_gate (apply_error): a.txt: expected 'x', there is 'y'"),
         (put(None), "rejected_by_gate (validation): payload.text: is required"),
@@ -486,104 +486,104 @@ def test_who_reviews_sees_what_an_edit_would_change() -> None:
         (Edit(id="e1", op="fly", target="a.txt"), "op fly not implemented in v1"),
     ],
 )
-def test_who_reviews_sees_why_an_edit_cannot_be_applied(edit: Edit, told: str) -> None:
-    stage = Scene(edit, mode="manual")
-    assert stage.run() == [("pending_review", "manual_mode")]
-    (outcome,) = stage.session.outcomes
-    assert told in "\n".join(outcome.notes)
-    assert outcome.error is None, "it was not tried: nothing is wrong yet"
+def test_a_reviewer_sees_why_an_edit_cannot_be_applied(edit: Edit, note: str) -> None:
+    case = SessionCase(edit, mode="manual")
+    assert case.run() == [("pending_review", "manual_mode")]
+    (outcome,) = case.session.outcomes
+    assert note in "\n".join(outcome.notes)
+    assert outcome.error is None, "it has not been tried, so there is no error yet"
 
 
-def test_how_the_place_was_found_is_told_with_the_outcome() -> None:
+def test_a_tolerant_match_is_noted_in_the_outcome() -> None:
     for mode, status in (("auto", "applied"), ("manual", "pending_review")):
-        stage = Scene(put("good", references=("tolerant",)), mode=mode)
-        stage.run()
-        (outcome,) = stage.session.outcomes
+        case = SessionCase(put("good", references=("tolerant",)), mode=mode)
+        case.run()
+        (outcome,) = case.session.outcomes
         assert (outcome.status, outcome.notes) == (status, ("a.txt: trailing white space",))
 
 
-def test_notes_are_of_the_last_time_that_an_edit_was_computed() -> None:
-    stage = Scene(put("good", references=("tolerant",)), mode="manual")
-    stage.run()
-    stage.session = approve(stage.session, "e1", by="ada", now=NOW)
-    stage.files["a.txt"] = b"good"
-    assert stage.run() == [("skipped", "no_op")]
-    assert stage.session.outcomes[0].notes == ()
+def test_notes_belong_to_the_last_computation_of_an_edit() -> None:
+    case = SessionCase(put("good", references=("tolerant",)), mode="manual")
+    case.run()
+    case.session = approve(case.session, "e1", by="ada", now=NOW)
+    case.files["a.txt"] = b"good"
+    assert case.run() == [("skipped", "no_op")]
+    assert case.session.outcomes[0].notes == ()
 
 
 # -- rolling back ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("text", "delta"), [("better", 0.4), ("unfair", 0.4)])
-def test_who_reviews_sees_the_measured_effect_and_the_tree_is_untouched(
+def test_a_reviewer_sees_the_measured_effect_and_the_tree_is_unchanged(
     text: str, delta: float
 ) -> None:
-    scene = Scene(put(text), mode="manual")
-    assert scene.run() == [("pending_review", "manual_mode")]
-    (outcome,) = scene.session.outcomes
+    case = SessionCase(put(text), mode="manual")
+    assert case.run() == [("pending_review", "manual_mode")]
+    (outcome,) = case.session.outcomes
     assert outcome.cluster_deltas["main"] == pytest.approx(delta)
     assert (outcome.error or "").startswith("measured: ")
-    assert scene.files == {"a.txt": b"start"}
-    assert scene.tree.numbers == {}
+    assert case.files == {"a.txt": b"start"}
+    assert case.tree.numbers == {}
 
 
-def test_what_a_review_measured_is_not_the_last_word() -> None:
-    """An approved edit passes the gate again, on the tree as it is then."""
-    scene = Scene(put("unfair"), mode="manual")
-    scene.run()
-    scene.session = approve(scene.session, "e1", by="mia", now=NOW)
-    assert scene.run() == [("rejected_by_gate", "regression")]
-    assert scene.files == {"a.txt": b"start"}
+def test_an_approved_edit_is_measured_again() -> None:
+    """It must pass the gate on the tree as it is at that time."""
+    case = SessionCase(put("unfair"), mode="manual")
+    case.run()
+    case.session = approve(case.session, "e1", by="mia", now=NOW)
+    assert case.run() == [("rejected_by_gate", "regression")]
+    assert case.files == {"a.txt": b"start"}
 
 
-def test_a_session_rolled_back_while_it_measures_for_a_review_has_nothing_to_undo() -> None:
-    scene = Scene(put("better"), mode="manual", slow=True)
-    while scene.session.trial is None:
-        scene.session = advance(scene.context, scene.session)
-    scene.session, text = roll_back(scene.context, scene.session, None, by="mia")
+def test_rolling_back_during_the_measurement_for_a_review_undoes_nothing() -> None:
+    case = SessionCase(put("better"), mode="manual", slow=True)
+    while case.session.trial is None:
+        case.session = advance(case.context, case.session)
+    case.session, text = roll_back(case.context, case.session, None, by="mia")
     assert "nothing was applied" in text
-    assert scene.said() == [("rejected_by_user", "rejected")]
+    assert case.results() == [("rejected_by_user", "rejected")]
 
 
-def test_one_edit_can_be_rolled_back_and_keeps_what_was_measured() -> None:
-    stage = Scene(put("good"))
-    stage.run()
-    stage.session, text = roll_back(stage.context, stage.session, "e1", by="ada", note="a bad day")
+def test_an_edit_that_is_rolled_back_keeps_its_measurement() -> None:
+    case = SessionCase(put("good"))
+    case.run()
+    case.session, text = roll_back(case.context, case.session, "e1", by="ada", note="a bad day")
     assert text == "rolled back"
-    assert stage.said() == [("rolled_back", "rolled_back")]
-    assert stage.session.outcomes[0].benchmark_delta == 0.1
-    assert stage.session.outcomes[0].error == "a bad day"
-    assert stage.files["a.txt"] == b"start"
-    again, text = roll_back(stage.context, stage.session, "e1", by="ada")
+    assert case.results() == [("rolled_back", "rolled_back")]
+    assert case.session.outcomes[0].benchmark_delta == 0.1
+    assert case.session.outcomes[0].error == "a bad day"
+    assert case.files["a.txt"] == b"start"
+    again, text = roll_back(case.context, case.session, "e1", by="ada")
     assert text == "nothing to roll back"
     assert again.outcomes[0].status == "rolled_back"
 
 
-def test_a_session_rolled_back_in_the_middle_of_measuring_leaves_nothing_to_do() -> None:
-    stage = Scene(put("good", "e1"), put("better", "e2"), put("middle", "e3"), slow=True)
-    while not (stage.session.at == 1 and stage.session.phase == "measuring"):
-        stage.session = advance(stage.context, stage.session)
-    assert stage.files["a.txt"] == b"better"
-    stage.session, _ = roll_back(stage.context, stage.session, None, by="ada")
-    assert stage.files["a.txt"] == b"start"
-    assert stage.run() == [
+def test_a_session_rolled_back_during_a_measurement_is_finished() -> None:
+    case = SessionCase(put("good", "e1"), put("better", "e2"), put("middle", "e3"), slow=True)
+    while not (case.session.at == 1 and case.session.phase == "measuring"):
+        case.session = advance(case.context, case.session)
+    assert case.files["a.txt"] == b"better"
+    case.session, _ = roll_back(case.context, case.session, None, by="ada")
+    assert case.files["a.txt"] == b"start"
+    assert case.run() == [
         ("rolled_back", "rolled_back"),
         ("rolled_back", "rolled_back"),
         ("rejected_by_user", "rejected"),
     ]
-    assert stage.session.finished
+    assert case.session.finished
 
 
-def test_what_was_never_applied_cannot_be_rolled_back() -> None:
-    stage = Scene(put("good"))
+def test_an_edit_that_was_never_applied_cannot_be_rolled_back() -> None:
+    case = SessionCase(put("good"))
     with pytest.raises(BadInput, match="has not applied an edit 'e1'"):
-        roll_back(stage.context, stage.session, "e1", by="ada")
+        roll_back(case.context, case.session, "e1", by="ada")
 
 
 # -- diffs -----------------------------------------------------------------------------------------
 
 
-def test_a_diff_says_what_a_person_must_know() -> None:
+def test_a_diff_marks_new_deleted_and_binary_files() -> None:
     assert diff_of("x", b"a\n", b"a\nb") == (
         "--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n a\n+b\n\\ No newline at end of file\n"
     )
@@ -613,8 +613,8 @@ def test_only_a_newline_ends_a_line_of_a_diff() -> None:
     )
 
 
-def test_a_long_diff_is_cut_at_a_line_s_end() -> None:
-    session = Scene(put("good")).session
+def test_a_long_diff_is_cut_at_the_end_of_a_line() -> None:
+    session = SessionCase(put("good")).session
     shown = session.fitting("+line\n" * DIFF_CAP)
     assert len(shown) < DIFF_CAP + 100
     assert shown.splitlines()[-2] == "+line"

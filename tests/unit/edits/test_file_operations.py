@@ -1,4 +1,4 @@
-"""The operations on files: what each changes, refuses, and finds to be done already."""
+"""The operations on files: their changes, refusals and no-ops."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def changes(root: Path, op: str, target: str, **payload: Any) -> list[FileChange
 
 
 def apply(root: Path, op: str, target: str, **payload: Any) -> str:
-    """Apply an edit; its notes."""
+    """Apply an edit and return its notes."""
     found = changes(root, op, target, **payload)
     perform(root, found)
     return "; ".join(change.note for change in found if change.note)
 
 
 def refused(root: Path, op: str, target: str, **payload: Any) -> str:
-    """Why an edit is refused; the tree has to be as it was."""
+    """Check that an edit is refused and changes nothing. Return the message."""
     before = tree(root)
     with pytest.raises(EditRefused) as error:
         changes(root, op, target, **payload)
@@ -66,7 +66,7 @@ def diff_of(path: str, old: str, new: str, header: str = "@@ -2 +2 @@") -> str:
 
 
 @pytest.mark.parametrize(
-    ("op", "target", "payload", "says"),
+    ("op", "target", "payload", "message"),
     [
         ("write_file", "x", {}, "payload.content: is required"),
         ("write_file", "x", {"content": 5}, "payload.content: "),
@@ -85,12 +85,12 @@ def diff_of(path: str, old: str, new: str, header: str = "@@ -2 +2 @@") -> str:
         ("delete_file", "x", {"expect": "abc"}, "payload.expect: "),
     ],
 )
-def test_a_wrong_form_is_told_in_words(
-    root: Path, op: str, target: str, payload: dict[str, Any], says: str
+def test_an_invalid_payload_is_explained(
+    root: Path, op: str, target: str, payload: dict[str, Any], message: str
 ) -> None:
     found = OPS[op].validate(edit_of(op, target, **payload), ApplyContext(root=root))
     assert not found.ok
-    assert says in found.reason
+    assert message in found.reason
 
 
 def test_a_file_is_written_and_writing_it_again_is_a_no_op(root: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_rename_never_overwrites(root: Path) -> None:
     assert same.unchanged
 
 
-def test_a_deletion_can_name_the_content_it_means(root: Path) -> None:
+def test_a_deletion_can_require_a_content(root: Path) -> None:
     right = hashlib.sha256(b"# Notes\n").hexdigest()
     assert right in refused(root, "delete_file", "notes.md", expect="0" * 64)
     assert "is a folder" in refused(root, "delete_file", "app")
@@ -122,7 +122,7 @@ def test_a_deletion_can_name_the_content_it_means(root: Path) -> None:
     assert "notes.md" not in tree(root)
 
 
-def test_search_and_replace_changes_one_place_or_says_why_not(root: Path) -> None:
+def test_search_and_replace_needs_exactly_one_match(root: Path) -> None:
     assert (
         apply(root, "search_replace", "app/parse.py", search="split(',')", replace="split()") == ""
     )
@@ -178,7 +178,7 @@ BODY = EXACT.partition("@@\n")[2]
         "punctuation",
     ],
 )
-def test_a_diff_as_models_write_it_is_applied_and_the_rung_named(
+def test_an_inexact_diff_is_applied_and_its_tolerance_noted(
     root: Path, diff: str, note: str
 ) -> None:
     assert apply(root, "patch_file", "app/parse.py", diff=diff) == note
@@ -192,7 +192,7 @@ def test_the_indentation_of_the_file_wins(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "diff", "says"),
+    ("target", "diff", "message"),
     [
         ("app/parse.py", "Change the comma to a semicolon.", "no unified diff"),
         ("app/parse.py", EXACT.replace("split(',')", "split('|')"), "but line 2 is"),
@@ -217,25 +217,25 @@ def test_the_indentation_of_the_file_wins(root: Path) -> None:
     ],
 )
 def test_an_inapplicable_diff_changes_nothing(
-    root: Path, target: str, diff: str, says: str
+    root: Path, target: str, diff: str, message: str
 ) -> None:
-    """A diff that does not fit never becomes a file that contains the diff's text."""
-    assert says in refused(root, "patch_file", target, diff=diff)
+    """The text of a diff that does not fit never ends up in a file."""
+    assert message in refused(root, "patch_file", target, diff=diff)
     assert not any(b"@@" in data for data in tree(root).values())
 
 
-def test_a_diff_of_one_file_is_never_applied_to_another_of_that_name(root: Path) -> None:
+def test_a_diff_is_never_applied_to_another_file_of_the_same_name(root: Path) -> None:
     (root / "parse.py").write_text(PARSE)
-    said = refused(root, "patch_file", "parse.py", diff=EXACT)
-    assert "the diff is of app/parse.py" in said
+    message = refused(root, "patch_file", "parse.py", diff=EXACT)
+    assert "the diff is of app/parse.py" in message
     short = EXACT.replace("/app/parse.py", "/parse.py")
     assert "the diff is of parse.py" in refused(root, "patch_file", "app/parse.py", diff=short)
-    # Without such a file, the name can only be meant for the target.
+    # Without such a file, the name can only mean the target.
     (root / "app/parse.py").unlink()
     assert apply(root, "patch_file", "parse.py", diff=EXACT) == "file headers"
 
 
-def test_a_rename_without_context_makes_no_file_of_its_added_lines(root: Path) -> None:
+def test_a_rename_whose_hunk_has_no_context_is_refused(root: Path) -> None:
     diff = (
         "diff --git a/notes.md b/news.md\nsimilarity index 50%\n"
         "rename from notes.md\nrename to news.md\n"
@@ -249,7 +249,7 @@ def test_a_rename_without_context_makes_no_file_of_its_added_lines(root: Path) -
 LONG = "".join(f"line {number}\n" for number in range(12))
 
 
-def test_a_hunk_that_is_longer_than_its_header_says_is_applied_as_a_whole(root: Path) -> None:
+def test_a_hunk_longer_than_its_header_is_applied_in_full(root: Path) -> None:
     (root / "long.txt").write_text(LONG)
     body = " line 0\n-line 1\n+one\n line 2\n line 3\n line 4\n-line 5\n+five\n line 6\n"
     diff = f"--- a/long.txt\n+++ b/long.txt\n@@ -1,4 +1,4 @@\n{body}"
@@ -259,7 +259,7 @@ def test_a_hunk_that_is_longer_than_its_header_says_is_applied_as_a_whole(root: 
 
 
 @pytest.mark.parametrize("header", ["@@", "@@ … @@", "@@ line 6 @@"])
-def test_a_hunk_whose_header_git_does_not_know_is_not_left_out(root: Path, header: str) -> None:
+def test_a_hunk_with_an_unknown_header_is_applied(root: Path, header: str) -> None:
     (root / "long.txt").write_text(LONG)
     diff = (
         "--- a/long.txt\n+++ b/long.txt\n@@ -2,3 +2,3 @@\n line 1\n-line 2\n+two\n line 3\n"
@@ -271,13 +271,13 @@ def test_a_hunk_whose_header_git_does_not_know_is_not_left_out(root: Path, heade
     )
 
 
-def test_what_stands_behind_a_fence_is_not_applied(root: Path) -> None:
+def test_text_after_a_code_fence_is_not_applied(root: Path) -> None:
     rest = "--- a/notes.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-# Notes\n"
     apply(root, "patch_file", ".", diff=f"```diff\n{EXACT}```\n{rest}")
     assert "notes.md" in tree(root)
 
 
-def test_a_line_without_a_mark_does_not_end_a_diff(root: Path) -> None:
+def test_a_line_without_a_marker_is_refused(root: Path) -> None:
     (root / "long.txt").write_text(LONG)
     diff = (
         "--- a/long.txt\n+++ b/long.txt\n@@ -1,3 +1,3 @@\n line 0\n-line 1\n+one\n line 2\n"
@@ -286,25 +286,25 @@ def test_a_line_without_a_mark_does_not_end_a_diff(root: Path) -> None:
     assert "stands outside of a hunk" in refused(root, "patch_file", "long.txt", diff=diff)
 
 
-def test_several_files_are_patched_all_or_none(root: Path) -> None:
+def test_either_all_files_of_a_diff_are_patched_or_none(root: Path) -> None:
     notes = "--- a/notes.md\n+++ b/notes.md\n@@ -1 +1 @@\n-# Notes\n+# News\n"
-    said = refused(root, "patch_file", ".", diff=EXACT + notes.replace("-# Notes", "-# Nope"))
-    assert "notes.md: hunk 1" in said
+    message = refused(root, "patch_file", ".", diff=EXACT + notes.replace("-# Notes", "-# Nope"))
+    assert "notes.md: hunk 1" in message
     assert apply(root, "patch_file", ".", diff=EXACT + notes) == ""
     assert tree(root)["notes.md"] == b"# News\n"
     assert b"split(';')" in tree(root)["app/parse.py"]
 
 
-def test_a_diff_that_is_applied_is_a_no_op_and_half_of_one_is_refused(root: Path) -> None:
+def test_an_applied_diff_is_a_no_op_and_a_half_applied_one_is_refused(root: Path) -> None:
     notes = "--- a/notes.md\n+++ b/notes.md\n@@ -1 +1 @@\n-# Notes\n+# News\n"
     apply(root, "patch_file", "app/parse.py", diff=EXACT)
     [again] = changes(root, "patch_file", "app/parse.py", diff=EXACT)
     assert (again.unchanged, again.note) == (True, "already applied")
-    said = refused(root, "patch_file", ".", diff=EXACT + notes.replace("-1 +1", "-1,4 +1"))
-    assert "app/parse.py: its part of the diff is already applied" in said
+    message = refused(root, "patch_file", ".", diff=EXACT + notes.replace("-1 +1", "-1,4 +1"))
+    assert "app/parse.py: its part of the diff is already applied" in message
 
 
-def test_a_new_file_named_without_prefix_lands_where_its_name_says(root: Path) -> None:
+def test_a_new_file_without_prefix_is_created_at_its_path(root: Path) -> None:
     diff = "--- /dev/null\n+++ app/new.py\n@@ -0,0 +1 @@\n+x = 1\n"
     assert apply(root, "patch_file", ".", diff=diff) == "names without a/ and b/"
     assert tree(root)["app/new.py"] == b"x = 1\n"
@@ -312,7 +312,7 @@ def test_a_new_file_named_without_prefix_lands_where_its_name_says(root: Path) -
     assert (again.unchanged, again.note) == (True, "already applied")
 
 
-def test_new_deleted_and_renamed_files_climb_the_ladder_too(root: Path) -> None:
+def test_wrong_counts_are_tolerated_in_new_deleted_and_renamed_files(root: Path) -> None:
     diff = (
         "diff --git a/n.py b/n.py\nnew file mode 100755\n--- /dev/null\n+++ b/n.py\n"
         "@@ -0,0 +1,9 @@\n+n = 1\n"
@@ -328,7 +328,7 @@ def test_new_deleted_and_renamed_files_climb_the_ladder_too(root: Path) -> None:
     assert stat.S_IMODE((root / "n.py").stat().st_mode) == 0o755
 
 
-def test_a_private_file_stays_private_when_a_diff_renames_or_changes_it(root: Path) -> None:
+def test_a_diff_keeps_the_mode_of_a_private_file(root: Path) -> None:
     (root / "notes.md").chmod(0o600)
     apply(root, "patch_file", ".", diff=f"{RENAMED}rename from notes.md\nrename to news.md\n")
     assert stat.S_IMODE((root / "news.md").stat().st_mode) == 0o600
@@ -337,9 +337,7 @@ def test_a_private_file_stays_private_when_a_diff_renames_or_changes_it(root: Pa
     assert stat.S_IMODE((root / "news.md").stat().st_mode) == 0o600
 
 
-def test_a_link_in_the_way_of_a_diff_is_not_followed(
-    root: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_diff_never_follows_a_link(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     outside = tmp_path_factory.mktemp("outside")
     (outside / "f").write_text("one\n")
     (root / "linked").symlink_to(outside)
@@ -352,7 +350,7 @@ def test_a_link_in_the_way_of_a_diff_is_not_followed(
     assert (outside / "f").read_text() == "one\n"
 
 
-def test_a_diff_that_unpacks_beyond_the_cap_is_refused(root: Path) -> None:
+def test_a_diff_whose_result_exceeds_the_cap_is_refused(root: Path) -> None:
     ctx = ApplyContext(root=root, max_bytes=len(PARSE) + 3)
     edit = edit_of("patch_file", "app/parse.py", diff=diff_of("app/parse.py", OLD, NEW + "    #"))
     with pytest.raises(EditRefused, match="over the cap"):

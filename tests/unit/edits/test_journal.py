@@ -1,4 +1,4 @@
-"""The journal: what was done to a tree survives whatever a killed process left at its end."""
+"""The journal of a tree survives whatever a killed process left at its end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def edit(number: int, **more: object) -> Operation:
         before=Image(blob=f"{number:040x}", mode=0o640),
         after=Image(blob=f"{number + 1:040x}", mode=0o640),
     )
-    given = {"edit_id": f"e{number}", "session_id": "s", "tier": "auto", "files": (step,), **more}
-    return Operation(number=number, kind="edit", at=1.5, fence=number, **given)  # type: ignore[arg-type]
+    fields = {"edit_id": f"e{number}", "session_id": "s", "tier": "auto", "files": (step,), **more}
+    return Operation(number=number, kind="edit", at=1.5, fence=number, **fields)  # type: ignore[arg-type]
 
 
 def rollback(number: int, *undoes: int) -> Operation:
@@ -47,22 +47,22 @@ def test_an_operation_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert reread(tmp_path / "journal").open == operation
     journal.finish(1)
     journal.commit({1: "f" * 40})
-    again = reread(tmp_path / "journal")
-    assert again.done == {1: operation}
-    assert again.commits == {1: "f" * 40}
-    assert again.open is None
-    assert again.uncommitted == []
+    restored = reread(tmp_path / "journal")
+    assert restored.done == {1: operation}
+    assert restored.commits == {1: "f" * 40}
+    assert restored.open is None
+    assert restored.uncommitted == []
 
 
-def test_what_came_to_nothing_keeps_its_number(tmp_path: Path) -> None:
+def test_an_undone_operation_keeps_its_number(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.intend(edit(1))
     journal.undo(1, left=["app.py"])
-    again = reread(tmp_path / "journal")
-    assert (again.done, again.open, again.next_number) == ({}, None, 2)
+    restored = reread(tmp_path / "journal")
+    assert (restored.done, restored.open, restored.next_number) == ({}, None, 2)
 
 
-def test_a_record_torn_at_any_byte_does_not_count_and_is_overwritten(tmp_path: Path) -> None:
+def test_a_torn_record_is_ignored_and_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = Journal(path)
     journal.intend(edit(1))
@@ -78,7 +78,7 @@ def test_a_record_torn_at_any_byte_does_not_count_and_is_overwritten(tmp_path: P
 
 
 @pytest.mark.parametrize("tail", [b"\0\0\0\0", b"\0\0\n", b'{"record"', b"{\n"])
-def test_rubbish_at_the_end_does_not_count(tmp_path: Path, tail: bytes) -> None:
+def test_garbage_at_the_end_is_ignored(tmp_path: Path, tail: bytes) -> None:
     path = tmp_path / "journal"
     Journal(path).intend(edit(1))
     whole = path.read_bytes()
@@ -104,7 +104,7 @@ def test_damage_before_the_end_is_reported_and_nothing_is_written(
     assert path.read_bytes() == damaged
 
 
-def test_a_reader_takes_in_what_was_added_since(tmp_path: Path) -> None:
+def test_a_reader_loads_new_records(tmp_path: Path) -> None:
     writer, reader = Journal(tmp_path / "journal"), Journal(tmp_path / "journal")
     reader.load()
     assert reader.done == {}
@@ -119,18 +119,18 @@ def test_a_reader_takes_in_what_was_added_since(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operations", "standing"),
+    ("operations", "expected"),
     [
         ([edit(1), edit(2)], {1, 2}),
         ([edit(1), rollback(2, 1)], {2}),
         ([edit(1), edit(2), rollback(3, 1, 2)], {3}),
-        # Back to the checkpoint before the rollback: the edit stands again.
+        # Back to the checkpoint before the rollback: the edit is in force again.
         ([edit(1), rollback(2, 1), rollback(3, 2)], {1, 3}),
-        # ... and that is taken back once more.
+        # ... and that rollback is undone, too.
         ([edit(1), rollback(2, 1), rollback(3, 2), rollback(4, 3)], {2, 4}),
         # An edit and its rollback, both after the checkpoint.
         ([edit(1), edit(2), rollback(3, 2), rollback(4, 2, 3)], {1, 4}),
     ],
 )
-def test_which_operations_stand(operations: list[Operation], standing: set[int]) -> None:
-    assert in_force(operations) == standing
+def test_which_operations_are_in_force(operations: list[Operation], expected: set[int]) -> None:
+    assert in_force(operations) == expected
