@@ -1,6 +1,6 @@
 """Pure values and decisions: no broker, no clock, no randomness, no files, no network.
 
-The names of the handbook are exported here and imported at first use.
+The handbook's names are exported here and imported at first use.
 """
 
 from __future__ import annotations

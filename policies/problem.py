@@ -1,4 +1,4 @@
-"""Problems: what is wrong with a document, where, and by which rule, as values."""
+"""Problems of a document as values: what is wrong, where, and which rule is broken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 #: From the top of a document to one of its values: ``("verifiers", 1, "id")``.
 FieldPath = tuple[str | int, ...]
-#: What kind of problem it is, for programs. The words are stable; messages are for people.
+#: The rule, for programs. Codes are stable; messages are for people.
 ProblemCode = Literal[
     "invalid",
     "missing",
@@ -25,31 +25,31 @@ ProblemCode = Literal[
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with what was given."""
+    """One problem of a document."""
 
     message: str
     #: The value that is wrong; empty for the whole document.
     path: FieldPath = ()
     code: ProblemCode = "invalid"
-    #: The job's place, if several were given together.
+    #: The index of the job, if several were submitted together.
     index: int | None = None
 
     @classmethod
     def at(cls, path: str | FieldPath, message: str, code: ProblemCode = "invalid") -> Problem:
-        """A problem of one field. A text is a path of names: ``"workspace.path"``."""
+        """Return a problem of one field. A string is a dotted path: ``"workspace.path"``."""
         return cls(message, field_path(path), code)
 
     @property
     def field(self) -> str:
-        """The path as people write it, within its own document: ``verifiers[1].id``."""
+        """The path within its job, as people write it: ``verifiers[1].id``."""
         return spell_path(self.path)
 
     def below(self, *steps: str | int) -> Problem:
-        """The same problem of a document that has this one at these steps."""
+        """Return the same problem of a document that contains this one at these steps."""
         return replace(self, path=(*steps, *self.path))
 
     def of_job(self, index: int | None) -> Problem:
-        """The same problem of one of several jobs; None: of the only one."""
+        """Return the same problem with the index of its job; None for a single job."""
         return replace(self, index=index)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Problem:
 
 
 class FieldError(ValueError):
-    """What a validator of a whole value raises about one of its fields."""
+    """A validator of a whole value found a problem in one of its fields."""
 
     def __init__(self, path: str | FieldPath, message: str) -> None:
         self.path = field_path(path)
@@ -67,11 +67,11 @@ class FieldError(ValueError):
 
 
 def field_path(path: str | FieldPath) -> FieldPath:
-    """A path of names, written with dots, as its steps."""
+    """Split a dotted path into its steps."""
     return tuple(path.split(".")) if isinstance(path, str) else path
 
 
 def spell_path(path: Sequence[str | int]) -> str:
-    """``verifiers[1].id``"""
+    """Write a path as people do: ``verifiers[1].id``."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")

@@ -1,4 +1,4 @@
-"""How many processes a pool should have now: grow at once, shrink late and one at a time."""
+"""The size of a pool: it grows at once, and shrinks late and one process at a time."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPolicy:
-    """When a pool grows and shrinks. ``0 < low <= high <= 1``, so that it cannot flutter."""
+    """When a pool grows and shrinks. ``0 < low <= high <= 1``, so that it does not oscillate."""
 
     least: int
     most: int
     #: It grows until (active + queued) / slots is at most this.
     high: float = 0.9
-    #: One process is too many if this load would not be passed without it.
+    #: It shrinks if the load would still be at most this with one process less.
     low: float = 0.7
-    #: While the oldest message has waited less, a pool at most doubles and leaves others their
-    #: share: a short queue is often gone before a new process has started.
+    #: While the oldest message has waited less, a pool at most doubles and leaves other pools
+    #: their share: a short queue is often empty before a new process has started.
     patience: float = 2.0
-    #: So long one process must have been too many before it goes; each further one goes ``pace``
-    #: seconds after the one before, as long as that stays true.
+    #: Seconds for which one process must have been too many before the first one goes.
     quiet: float = 60.0
+    #: Seconds after which the next one goes, if there is still one too many.
     pace: float = 10.0
 
     def __post_init__(self) -> None:
@@ -33,17 +33,18 @@ class ScalingPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolLoad:
-    """What a pool sees of itself and of the queues it serves."""
+    """The state of a pool and of the queues that it serves."""
 
-    #: Its processes, and how many of them are at work.
     slots: int
+    #: Slots at work.
     active: int
-    #: Messages it may take, repairs among them, and how many of them are its share of the fleet's.
+    #: Messages that it may take, repairs included.
     queued: int
+    #: This pool's share of them in the fleet.
     share: int
     #: Mandatory retries that wait.
     repairs: int = 0
-    #: Seconds the oldest message has waited; 0 if that is unknown.
+    #: Seconds that the oldest message has waited; 0 if unknown.
     oldest: float = 0.0
 
     @property
@@ -54,7 +55,7 @@ class PoolLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingDecision:
-    """What the next decision must know of the ones before."""
+    """What the next decision must know of the earlier ones."""
 
     #: Since when one process has been too many.
     calm_since: float | None = None
@@ -62,7 +63,7 @@ class ScalingDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSize:
-    """How many processes the pool should have, why, and the state for the next decision."""
+    """The size that the pool should have, why, and the state for the next decision."""
 
     slots: int
     reason: str
@@ -72,24 +73,24 @@ class PoolSize:
 def decide(
     state: ScalingDecision, load: PoolLoad, *, now: float, policy: ScalingPolicy
 ) -> PoolSize:
-    """The size of the pool at ``now``, never below ``least`` nor above ``most``."""
-    wanted, reason = _wanted(load, policy)
-    wanted = min(max(wanted, policy.least), policy.most)
-    if wanted > load.slots:
-        return PoolSize(slots=wanted, reason=reason, state=ScalingDecision())
-    if load.slots > policy.most:  # the limit was lowered: down to it, but still one at a time
+    """Return the size of the pool at ``now``, between ``least`` and ``most``."""
+    needed, reason = _needed(load, policy)
+    needed = min(max(needed, policy.least), policy.most)
+    if needed > load.slots:
+        return PoolSize(slots=needed, reason=reason, state=ScalingDecision())
+    if load.slots > policy.most:  # the limit was lowered: shrink to it, but one at a time
         return PoolSize(slots=load.slots - 1, reason="above its limit", state=ScalingDecision())
     if load.slots <= policy.least or not _one_too_many(load, policy):
         return PoolSize(slots=load.slots, reason="it fits", state=ScalingDecision())
     since = now if state.calm_since is None else state.calm_since
     if now - since < policy.quiet:
         return PoolSize(slots=load.slots, reason="quiet", state=ScalingDecision(calm_since=since))
-    again = ScalingDecision(calm_since=now - policy.quiet + policy.pace)
-    return PoolSize(slots=load.slots - 1, reason="quiet for long", state=again)
+    after_pace = ScalingDecision(calm_since=now - policy.quiet + policy.pace)
+    return PoolSize(slots=load.slots - 1, reason="quiet for long", state=after_pace)
 
 
-def _wanted(load: PoolLoad, policy: ScalingPolicy) -> tuple[int, str]:
-    """The size that fits the load, without regard to limits."""
+def _needed(load: PoolLoad, policy: ScalingPolicy) -> tuple[int, str]:
+    """Return the size that fits the load, and why, without regard to limits."""
     patient = load.oldest < policy.patience
     demand = load.active + (load.share if patient else load.queued)
     fitting = math.ceil(demand / policy.high)
@@ -97,7 +98,7 @@ def _wanted(load: PoolLoad, policy: ScalingPolicy) -> tuple[int, str]:
         fitting = min(fitting, max(2 * load.slots, 1))
     free = max(load.slots - load.active, 0)
     if load.repairs > free:
-        # A mandatory retry waits for nobody: neither for the doubling nor for others' shares.
+        # A mandatory retry does not wait for the doubling or for other pools' shares.
         urgent = load.slots + load.repairs - free
         if urgent >= fitting:
             return urgent, f"{load.repairs} repairs wait"

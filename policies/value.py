@@ -1,4 +1,4 @@
-"""The base of every value that crosses a process: frozen, strict about names, JSON in and out."""
+"""The base of values that pass between processes: frozen, JSON, no unknown fields."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ JsonObject = Mapping[str, Json]
 
 
 class Value(BaseModel):
-    """A frozen value. Unknown fields are errors, so that a typo is never silently ignored."""
+    """A frozen value. An unknown field is an error, so that no typo is ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""The self-repair cycle: the record of one mandatory immediate retry, and its legal moves."""
+"""The self-repair cycle: the record of one mandatory immediate retry, and its transitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CycleStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-#: Every legal move. What is not here cannot happen.
+#: Every legal transition.
 TRANSITIONS: dict[CycleStatus, frozenset[CycleStatus]] = {
     CycleStatus.PENDING_IMMEDIATE_RETRY: frozenset(
         {
@@ -39,7 +39,7 @@ TRANSITIONS: dict[CycleStatus, frozenset[CycleStatus]] = {
 
 
 class IllegalTransition(ValueError):
-    """A cycle was asked to make a move that does not exist."""
+    """A cycle was asked to make a transition that is not legal."""
 
 
 class SelfRepairCycle(Value):
@@ -54,9 +54,9 @@ class SelfRepairCycle(Value):
     created_at: float
     immediate_at: float | None = None
     ended_at: float | None = None
-    #: Why it ended as it did: ``repeated_failure``, ``delayed_verification 40``…
+    #: Why it ended: ``repeated_failure``, ``delayed_verification 40``…
     reason: str | None = None
-    #: What its delayed verification scored.
+    #: The score of its delayed verification.
     score: float | None = None
     #: ``taskType``, ``prompt``, ``targetNodes``, ``causeLabel``
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -66,7 +66,7 @@ class SelfRepairCycle(Value):
         return bool(TRANSITIONS[self.status])
 
     def move(self, to: CycleStatus, *, at: float, **changes: Any) -> SelfRepairCycle:
-        """The cycle after one legal move."""
+        """Return the cycle after a transition. Raise IllegalTransition if it is not legal."""
         if to not in TRANSITIONS[self.status]:
             raise IllegalTransition(f"a cycle cannot go from {self.status} to {to}")
         ended = {} if TRANSITIONS[to] else {"ended_at": at}
@@ -74,5 +74,5 @@ class SelfRepairCycle(Value):
 
 
 def cycle_id(job_id: str, source_attempt: int, loop_index: int) -> str:
-    """The identity of a cycle: the same failure can never open two."""
+    """Return the id of a cycle. One failure cannot open two cycles, because they share the id."""
     return f"{job_id}:{source_attempt}:{loop_index}"

@@ -1,4 +1,4 @@
-"""Delayed verification: the same ability shown again, later and in other words."""
+"""Delayed verification: checking later, in other words, that a repair lasts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mulligan.policies.jobs.job import Job
 from mulligan.policies.problem import Problem
 from mulligan.policies.repair.wording import REFORMULATED
 
-#: Prompts at least this similar are the same formulation.
+#: Prompts at least this similar count as the same formulation.
 SAME_FORMULATION = 0.88
 
 InvalidReason = Literal[
@@ -18,14 +18,12 @@ InvalidReason = Literal[
     "duplicate_task_family",
     "duplicate_prompt_formulation",
 ]
-#: One that never happened.
-STALE = "missing_delayed_verification"
 
 _WORD = re.compile(r"\w+", re.UNICODE)
 
 
 def similarity(one: str, other: str) -> float:
-    """The share of words that two texts have in common (Jaccard, case ignored)."""
+    """Return the share of words that two texts have in common (Jaccard, ignoring case)."""
     first, second = ({w.casefold() for w in _WORD.findall(text)} for text in (one, other))
     if not first and not second:
         return 1.0
@@ -40,7 +38,7 @@ def invalid_reason(
     prompt: str | None,
     other_family: bool = False,
 ) -> InvalidReason | None:
-    """Why a delayed verification does not count; None if it does."""
+    """Return why a delayed verification does not count; None if it counts."""
     if not family:
         return "missing_task_family_context"
     if not prompt or not prompt.strip():
@@ -53,19 +51,19 @@ def invalid_reason(
 
 
 def reformulated(job: Job) -> str:
-    """The job in other words: its producer's, or else ours around its task."""
-    own = job.delayed_verification.prompt
-    return own if own is not None else REFORMULATED.format(task=job.task_text)
+    """Return the task in other words: the producer's prompt, or else our sentences around it."""
+    given = job.delayed_verification.prompt
+    return given if given is not None else REFORMULATED.format(task=job.task_text)
 
 
 def suggested(job: Job) -> str | None:
-    """The job in words that would count as others; None if ours would be too much like its own."""
+    """Return the task in other words; None if they are too similar to the task to count."""
     words = reformulated(job)
     return words if similarity(job.task_text, words) < SAME_FORMULATION else None
 
 
 def reformulation_problem(job: Job) -> Problem | None:
-    """Why a job's delayed verification could never count, known before it is accepted."""
+    """Return why a job's delayed verification could never count; checked before accepting it."""
     if job.delayed_verification.mode != "reformulate" or job.subject is not None:
         return None
     if suggested(job) is not None:
@@ -74,7 +72,6 @@ def reformulation_problem(job: Job) -> Problem | None:
         message = "repeats the task in nearly the same words"
         return Problem.at("delayed_verification.prompt", message)
     message = (
-        "the task is too long to be put in other words without a model; give"
-        " delayed_verification.prompt"
+        "the task is too long to reformulate without a model; give delayed_verification.prompt"
     )
     return Problem.at("delayed_verification", message)

@@ -1,4 +1,4 @@
-"""Guardrails: how much of a session may go into repairs before a person must look."""
+"""Guardrails: how much of a session repairs may take before a person must look."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ TIME_SHARE_CAP = "session_time_share_cap"
 
 @dataclass(frozen=True, kw_only=True)
 class RepairLoad:
-    """What happened lately, of one subject or in one job."""
+    """The repairs in one subject's session, or in one job."""
 
-    #: Repair loops of the skill in question, and of every skill.
+    #: Repair loops of the skill in question.
     loops_of_skill: int = 0
+    #: Repair loops of all skills.
     loops: int = 0
-    #: Time spent on repairs, and on everything.
     repair_seconds: float = 0.0
+    #: Time spent on all attempts, repairs included.
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guardrail:
-    """The limits. ``window`` is how far back a session reaches."""
+    """The limits. ``window`` is the length of a session in seconds."""
 
     window: float = 5400.0
     loops: int = 2
     share: float = 0.25
 
     def exhausted(self, session: RepairLoad) -> str | None:
-        """The limit that forbids one more loop.
+        """Return the limit that forbids one more loop; None if none does.
 
-        The first loop of a session is always allowed: a share of hardly any time says nothing.
+        The first loop of a session is always allowed: a share of very little time means nothing.
         """
         if session.loops_of_skill >= self.loops:
             return LOOP_CAP
@@ -53,7 +54,7 @@ class LoadStep:
 
 
 def repair_load(steps: Iterable[LoadStep], *, skill: str) -> RepairLoad:
-    """A session as one skill sees it."""
+    """Sum up a session for one skill."""
     steps = tuple(steps)
     return RepairLoad(
         loops_of_skill=sum(step.loop and step.skill == skill for step in steps),

@@ -1,6 +1,6 @@
 """Reports over self-repair cycles, with the wire names of their contract.
 
-Rates of nothing are None, never a flattering 1.
+A rate over no cycles is None, never a flattering 1.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION, CycleStatus, SelfRepairCycle
 
-#: Why a delayed verification did not count; the last: none happened in time.
+#: No delayed verification happened in time.
 STALE = "missing_delayed_verification"
+#: Why a delayed verification did not count.
 INVALID_REASONS = (
     "duplicate_task_family",
     "duplicate_prompt_formulation",
@@ -22,7 +23,7 @@ INVALID_REASONS = (
     "missing_prompt_context",
     STALE,
 )
-#: A guardrail or a budget is used up: why a cycle was born escalated, without its retry.
+#: The guardrails and budgets that escalate a cycle before its retry.
 BUDGET_REASONS = (
     "per_skill_loop_cap",
     "session_time_share_cap",
@@ -32,7 +33,7 @@ BUDGET_REASONS = (
 
 
 class CycleRow(NamedTuple):
-    """What reports need to know of one cycle."""
+    """What reports read of one cycle."""
 
     status: str
     created_at: float
@@ -43,8 +44,9 @@ class CycleRow(NamedTuple):
     cause: str = ""
     task_type: str = ""
     tenant: str = ""
-    #: Whether a delayed verification counted, and how many tries did not, by reason.
+    #: Whether a delayed verification counted.
     delayed_valid: bool = False
+    #: Reason → number of delayed verifications that did not count.
     delayed_invalid: Mapping[str, int] = {}
 
     @classmethod
@@ -67,7 +69,7 @@ def immediate_loop_report(
     window_days: int,
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """How many low scores got their immediate retry, how soon, and what became of them."""
+    """Count the low scores that got their immediate retry, how soon, and how the cycles ended."""
     rows = _rows(cycles)
     statuses = Counter(row.status for row in rows)
     done = [row for row in rows if row.retried]
@@ -93,7 +95,7 @@ def delayed_verification_report(
     window_days: int,
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """Which delayed verifications counted, which did not and why, and which never happened."""
+    """Count the delayed verifications that counted, did not count (and why) or never happened."""
     rows = _rows(cycles)
     valid = sum(map(verified, rows))
     reasons: Counter[str] = Counter()
@@ -125,7 +127,7 @@ def budget_report(
     window_days: int,
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """Which cycles a guardrail or a budget ended before their retry."""
+    """Count the cycles that a guardrail or a budget ended before their retry."""
     rows = _rows(cycles)
     spent = [row for row in rows if exhausted(row)]
     reasons = Counter(row.reason for row in spent)
@@ -151,14 +153,14 @@ def budget_report(
 
 
 def verified(row: CycleRow) -> bool:
-    """Whether a delayed verification counted, well or badly. No cycle is completed without one."""
+    """Whether a delayed verification counted, good or bad. No cycle is completed without one."""
     return row.delayed_valid or row.status == CycleStatus.COMPLETED
 
 
 def exhausted(row: CycleRow) -> bool:
     """Whether a budget or a guardrail ended a cycle before its retry."""
-    born = row.status == CycleStatus.ESCALATED and not row.retried
-    return born and row.reason in BUDGET_REASONS
+    never_retried = row.status == CycleStatus.ESCALATED and not row.retried
+    return never_retried and row.reason in BUDGET_REASONS
 
 
 def _rows(cycles: Sequence[SelfRepairCycle | CycleRow]) -> list[CycleRow]:

@@ -1,4 +1,4 @@
-"""Alerts: what is told to whom, in which words, how it is signed and when it is tried again."""
+"""Alerts: their texts and links, their signatures, and when a delivery is tried again."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ AlertEvent = Literal["escalated", "breaker_opened", "budget_exhausted", "job_fin
 
 SIGNATURE_HEADER = "X-Mulligan-Signature"
 DELIVERY_HEADER = "X-Mulligan-Delivery"
-#: How old a signature may be before a receiver takes it for a replay.
+#: Seconds after which a receiver treats a signature as a replay.
 TOLERANCE = 300.0
 
 _BACKOFF_BASE = 15.0
 _BACKOFF_CAP = 3600.0
-#: Beyond so many task types an alert says how many, not which.
+#: An alert about more task types gives their number instead of their names.
 _TYPES_NAMED = 3
 
 
 class AlertLinks(Value):
-    """Where links of an alert lead."""
+    """The URLs that an alert links to."""
 
-    #: The console as people reach it, without a slash at the end.
+    #: The console's public URL, without a slash at the end.
     console: str
-    #: The runbook, if it is not the console's own.
+    #: None: the runbook on the console.
     runbook: str | None = None
 
 
 class Alert(Value):
-    """One thing to tell: what happened how often since the last time."""
+    """What happened, and how often since the last alert about it."""
 
     id: str
     event: AlertEvent
     #: When it was noticed, in seconds since 1970.
     at: float
     count: int
-    #: What the ledger knows: of a group of escalations, of a breaker, of a finished job.
+    #: What the ledger knows about the group of escalations, the breaker or the finished job.
     about: dict[str, Any]
 
 
 def hook_name(url: str, secret_env: str | None) -> str:
-    """How a webhook is called wherever people and the ledger see it.
+    """Return the name of a webhook for people and for the ledger.
 
-    A URL may carry a secret in its path, so the name has the host and a digest, never the path.
+    A URL may contain a secret in its path, so the name has the host and a digest, never the path.
     """
     digest = hashlib.sha256(f"{url}\n{secret_env or ''}".encode()).hexdigest()[:8]
     return f"{urlsplit(url).hostname or 'unknown'}#{digest}"
@@ -58,7 +58,7 @@ def hook_name(url: str, secret_env: str | None) -> str:
 
 
 def alert_text(alert: Alert) -> str:
-    """One line for people. Never a prompt, an answer or what a verifier quoted of one."""
+    """Return one line for people. It never quotes a prompt or an answer."""
     about = alert.about
     match alert.event:
         case "escalated":
@@ -89,12 +89,12 @@ def _types(about: Mapping[str, Any]) -> str:
 
 
 def runbook_link(event: str, places: AlertLinks) -> str:
-    """The section of the runbook that is about this alert."""
+    """Return the URL of the runbook's section about this alert."""
     return f"{places.runbook or f'{places.console}/runbook'}#{event}"
 
 
 def console_link(alert: Alert, places: AlertLinks) -> str:
-    """Where on the console to look."""
+    """Return the URL of the console's page about this alert."""
     about = alert.about
     match alert.event:
         case "escalated" | "budget_exhausted":
@@ -106,7 +106,7 @@ def console_link(alert: Alert, places: AlertLinks) -> str:
 
 
 def alert_body(alert: Alert, places: AlertLinks) -> dict[str, Any]:
-    """What a receiver gets, as JSON: the same for every try at one delivery."""
+    """Return the JSON that a receiver gets. It is the same at every try of one delivery."""
     return {
         "id": alert.id,
         "event": alert.event,
@@ -123,7 +123,7 @@ def alert_body(alert: Alert, places: AlertLinks) -> dict[str, Any]:
 
 
 def sign(secret: str, body: bytes, at: float) -> str:
-    """The signature header: the time, and the HMAC-SHA256 of `<time>.<body>`."""
+    """Return the signature header: the time, and the HMAC-SHA256 of `<time>.<body>`."""
     moment = str(int(at))
     return f"t={moment},v1={_mac(secret, moment, body)}"
 
@@ -131,20 +131,20 @@ def sign(secret: str, body: bytes, at: float) -> str:
 def verify_signature(
     secret: str, header: str, body: bytes, now: float, tolerance: float = TOLERANCE
 ) -> bool:
-    """What a receiver does: whether we sent this body, and not too long ago.
+    """Whether mulligan sent this body, and recently. For receivers.
 
-    ``body`` is the request's body as it came, before anybody parsed it.
+    ``body`` is the request's body as received, before parsing.
     """
     pairs = [part.strip().partition("=") for part in header.split(",")]
     moments = [value for name, _, value in pairs if name == "t"]
     macs = [value for name, _, value in pairs if name == "v1"]
     if len(moments) != 1 or not (moments[0].isascii() and moments[0].isdigit()):
         return False
-    # Longer than any time there will be: not worth an int() of it.
+    # Too long for a time: do not parse it.
     if len(moments[0]) > 15 or abs(now - int(moments[0])) > tolerance:
         return False
-    right = _mac(secret, moments[0], body).encode()
-    return any(hmac.compare_digest(right, mac.encode("utf-8", "replace")) for mac in macs)
+    expected = _mac(secret, moments[0], body).encode()
+    return any(hmac.compare_digest(expected, mac.encode("utf-8", "replace")) for mac in macs)
 
 
 def _mac(secret: str, moment: str, body: bytes) -> str:
@@ -155,6 +155,8 @@ def _mac(secret: str, moment: str, body: bytes) -> str:
 
 
 def delivery_delay(tries: int, *, randomness: float) -> float:
-    """Seconds until the next try after ``tries`` failed ones. Half of it is no jitter: a receiver
-    that restarts should not be called again at once."""
+    """Return the seconds until the next try after ``tries`` failed ones.
+
+    Only half of it is jitter: a receiver that restarts should not be called again at once.
+    """
     return backoff(tries, base=_BACKOFF_BASE, cap=_BACKOFF_CAP, randomness=randomness, jitter=0.5)

@@ -1,7 +1,7 @@
-"""The tables that classification reads, and what they say of evidence: English comes last.
+"""The tables for classification, and the functions that read them. English text comes last.
 
-A finer cause is a word without a language (``required``, ``timeout``, ``rate_limit``). Exceptions
-are known by the names of their classes, so that nothing has to be imported to recognise them.
+A finer cause is a language-free word (``required``, ``timeout``, ``rate_limit``). Exceptions are
+recognised by the names of their classes, so that nothing has to be imported for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mulligan.policies.value import Json
 
 KindAndCause = tuple[Kind, str]
 
-#: What a failed verifier says of an answer.
+#: The kind of a failed verification, by verifier.
 VERIFIERS: dict[str, Kind] = {
     "contract.schema": Kind.SCHEMA_INVALID,
     "json.object": Kind.JSON_INVALID,
@@ -24,7 +24,7 @@ VERIFIERS: dict[str, Kind] = {
     "text.match": Kind.REASONING_ERROR,
 }
 
-#: Looked up along the method resolution order, so that subclasses are known too.
+#: Looked up along the method resolution order, so that subclasses are recognised too.
 EXCEPTIONS: dict[str, KindAndCause] = {
     # content
     "JSONDecodeError": (Kind.JSON_INVALID, "syntax"),
@@ -38,14 +38,14 @@ EXCEPTIONS: dict[str, KindAndCause] = {
     "SoftTimeLimitExceeded": (Kind.COMMAND_FAILED, "timeout"),
     "TimeLimitExceeded": (Kind.COMMAND_FAILED, "timeout"),
     "TimeoutError": (Kind.COMMAND_FAILED, "timeout"),
-    # something needed is not there
+    # something is missing
     "FileNotFoundError": (Kind.MISSING_CONTEXT, "file_not_found"),
     "ImportError": (Kind.MISSING_CONTEXT, "import_error"),
     "KeyError": (Kind.MISSING_CONTEXT, "missing_key"),
     "MissingBlob": (Kind.MISSING_CONTEXT, "missing_blob"),
-    # a job that was set up wrongly
+    # a wrong configuration
     "BadInput": (Kind.REASONING_ERROR, "config"),
-    # providers and machinery
+    # providers and infrastructure
     "TransportFault": (Kind.TOOL_ERROR, "transport"),
     "APITimeoutError": (Kind.TOOL_ERROR, "timeout"),
     "TimeoutException": (Kind.TOOL_ERROR, "timeout"),
@@ -65,7 +65,7 @@ EXCEPTIONS: dict[str, KindAndCause] = {
     "OSError": (Kind.TOOL_ERROR, "system"),
 }
 
-#: Error codes of providers, and reasons for which they stop.
+#: Error codes and finish reasons of providers.
 ERROR_CODES: dict[str, KindAndCause] = {
     "content_filter": (Kind.UNSAFE_REQUEST, "content_filter"),
     "content_policy_violation": (Kind.UNSAFE_REQUEST, "content_filter"),
@@ -83,7 +83,7 @@ ERROR_CODES: dict[str, KindAndCause] = {
     "ECONNRESET": (Kind.TOOL_ERROR, "connection"),
 }
 
-#: HTTP statuses with a cause of their own; other 4xx are ``request``, 5xx ``server``.
+#: HTTP statuses with a specific cause; other 4xx are ``request``, 5xx ``server``.
 STATUSES: dict[int, str] = {
     401: "auth",
     402: "quota",
@@ -95,7 +95,7 @@ STATUSES: dict[int, str] = {
     504: "timeout",
 }
 
-#: pydantic's error types as JSON Schema keywords, by how they begin or end; first match wins.
+#: JSON Schema keywords by patterns of pydantic's error types; the first match wins.
 PYDANTIC_KEYWORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^missing"), "required"),
     (re.compile(r"^extra_forbidden$|^unexpected_"), "additionalProperties"),
@@ -109,7 +109,7 @@ PYDANTIC_KEYWORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"_(?:type|parsing)$|^(?:none_required|is_instance_of)$"), "type"),
 )
 
-#: The last resort, for texts without any structure. English only, and only what people really see.
+#: The last resort, for messages without any structure: common English phrases.
 PHRASES: tuple[tuple[re.Pattern[str], KindAndCause], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), classified)
     for pattern, classified in (
@@ -149,30 +149,30 @@ PHRASES: tuple[tuple[re.Pattern[str], KindAndCause], ...] = tuple(
 
 
 def by_class_names(names: list[str]) -> KindAndCause | None:
-    """Kind and cause of an exception, by the names of its class and its bases, nearest first."""
+    """Classify an exception by the names of its class and its bases, nearest first."""
     return next((EXCEPTIONS[name] for name in names if name in EXCEPTIONS), None)
 
 
 def by_status(status: int) -> KindAndCause:
-    """Kind and cause of an HTTP status of 400 or more."""
+    """Classify an HTTP status of 400 or more."""
     return Kind.TOOL_ERROR, STATUSES.get(status, "server" if status >= 500 else "request")
 
 
 def by_phrase(message: str) -> KindAndCause:
-    """Kind and cause by a text alone; ``unknown`` for what the table does not know."""
+    """Classify a message by its words; ``unknown`` if the table has none of them."""
     text = message[:4096]
     found = (classified for pattern, classified in PHRASES if pattern.search(text))
     return next(found, (Kind.UNKNOWN, "unknown"))
 
 
 def pydantic_keyword(error_type: str) -> str:
-    """The JSON Schema keyword of an error of pydantic; its own type if there is none."""
+    """Return the JSON Schema keyword for a pydantic error type, or else the type itself."""
     found = (keyword for pattern, keyword in PYDANTIC_KEYWORDS if pattern.search(error_type))
     return next(found, error_type)
 
 
 def cause_of(kind: Kind, findings: Sequence[Finding], evidence: Mapping[str, Json]) -> str | None:
-    """The finer cause: what the evidence says, then the code of the finding that decides."""
+    """Return the finer cause: from the evidence, else the code of the first finding with one."""
     code = next((finding.code for finding in findings if finding.code), None)
     match kind:
         case Kind.JSON_INVALID:
@@ -197,7 +197,7 @@ def _run_cause(findings: Sequence[Finding], evidence: Mapping[str, Json]) -> str
     cause = reason or (codes[0] if codes else _test_cause(evidence))
     if cause != "collection_error":
         return cause
-    # Why the tests could not be collected helps more than that they could not.
+    # The reason why collection failed is more useful than the fact that it failed.
     return next((code for code in codes if code in ("import_error", "syntax_error")), cause)
 
 
@@ -220,12 +220,12 @@ def _command_cause(evidence: Mapping[str, Json]) -> str:
         return "timeout"
     if evidence.get("signal") is not None:
         return "signal"
-    # The two exit codes that POSIX shells keep for a program that could not be started.
+    # POSIX shells reserve these exit codes for a program that could not be started.
     return "not_found" if evidence.get("exit_code") in (126, 127) else "exit"
 
 
 def by_structure(evidence: Mapping[str, Json]) -> KindAndCause | None:
-    """What the evidence alone says, strongest first; None if it says nothing."""
+    """Classify by the evidence alone, the strongest first; None if it is not conclusive."""
     for name in ("code", "class", "finish_reason"):
         if classified := ERROR_CODES.get(text_or_none(evidence.get(name)) or ""):
             return classified

@@ -1,8 +1,8 @@
-"""From a failure, in whatever form it comes, to a classified record.
+"""Classify a failure of any form: build its failure record.
 
-Structure decides before strings: an explicit kind, the verifier, an error code, an exit code, a
-status, the class of an exception. Only a failure without any of these is judged by its words.
-The tables are in ``causes.py``.
+Structure comes before text: an explicit kind, the verifier, an error code, an exit code, a status,
+the class of an exception. Only a failure without any of these is classified by its words. The
+tables are in ``causes.py``.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from mulligan.policies.failures.signature import decoder_class, signatures
 from mulligan.policies.repair.free_repair import extract_json
 from mulligan.policies.value import Json
 
-#: Longer messages and ends of output are cut: a record is stored with every attempt.
+#: Limits in characters: a record is stored with every attempt.
 MAX_MESSAGE = 2000
 MAX_TAIL = 4000
 MAX_TEXT = 8192
 MAX_VALUE = 500
-#: Deeper evidence is kept as text.
+#: Deeper evidence is stored as text.
 MAX_DEPTH = 20
-_PLAIN_KEY = re.compile(r"[A-Za-z_][\w-]*\Z", re.ASCII)
-#: Larger numbers are kept as text: neither every reader of JSON nor ``str`` takes all of them.
+#: Larger numbers are stored as text: not every JSON reader accepts them, nor does ``str``.
 MAX_BITS = 64
-#: Kinds that blame the answer. If it was cut off, that is the cause, whatever broke next.
-_OF_ANSWERS = frozenset(
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w-]*\Z", re.ASCII)
+#: Kinds that are about the answer. If it was cut off, that is the cause, whatever broke next.
+_ABOUT_ANSWER = frozenset(
     {FailureKind.JSON_INVALID, FailureKind.TEST_FAILED, FailureKind.REASONING_ERROR}
 )
-#: Attributes of exceptions that carry structure, by the name they have in evidence.
+#: Name in the evidence → attributes of exceptions that may have it.
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "exit_code": ("exit_code", "returncode"),
     "signal": ("signal",),
@@ -62,7 +62,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 
 class _Case(NamedTuple):
-    """What is known of a failure once its payload has been read."""
+    """A failure whose payload has been read."""
 
     kind: FailureKind
     cause: str | None
@@ -82,17 +82,17 @@ def classify_failure(
 ) -> FailureRecord:
     """Classify a failed verification, a failure value, an exception, a dict or a text.
 
-    Any exception can be classified, whatever its attributes are and however they fail.
-    ``truncated`` says that the answer was cut off by its token cap. ValueError for a verification
-    that did not fail, and for a dict whose ``kind`` does not exist.
+    Every exception can be classified, even if reading its attributes raises. ``truncated`` says
+    that the token cap cut off the answer. Raise ValueError for a verification that did not fail
+    and for a dict with an unknown ``kind``.
     """
     case = _read(payload)
     evidence = _plain_dict(case.evidence)
-    # Statistics and events tell it to everybody: only a name is one, never somebody's sentence.
+    # Every role sees the cause in statistics and events: accept names, not sentences.
     cause = case.cause if is_name(case.cause) else None
-    if evidence.get("truncated") or (truncated and _blames_answer(case)):
+    if evidence.get("truncated") or (truncated and _is_about_answer(case)):
         evidence["truncated"] = True
-        # A whole value that is no object was not broken by being cut off.
+        # A complete value that is not an object did not fail because of the cut.
         cause = cause if evidence.get("shape") == "not_object" else "truncated"
     message = _storable(case.message.strip(), MAX_MESSAGE) or f"{case.kind} without a message"
     findings = tuple(_plain_finding(finding) for finding in case.findings)
@@ -112,8 +112,8 @@ def classify_failure(
     )
 
 
-def _blames_answer(case: _Case) -> bool:
-    return case.kind in _OF_ANSWERS or case.verifier_id == "command.subprocess"
+def _is_about_answer(case: _Case) -> bool:
+    return case.kind in _ABOUT_ANSWER or case.verifier_id == "command.subprocess"
 
 
 def _read(payload: object) -> _Case:
@@ -147,19 +147,17 @@ def _of_verification(result: VerificationResult) -> _Case:
         )
     kind = causes.VERIFIERS.get(result.verifier_id)
     if kind is None:
-        # A plug-in may name its kind; a name that does not exist must not stop the job.
+        # A plug-in may name its kind; an unknown one does not stop the job.
         kind = _kind_or_none(result.evidence.get("kind")) or FailureKind.TOOL_ERROR
-    timed_out = result.evidence.get("timed_out") or [e.code for e in result.errors[:1]] == [
-        "timeout"
-    ]
+    first = result.errors[0] if result.errors else Finding(message=f"{result.verifier_id} failed")
+    timed_out = result.evidence.get("timed_out") or first.code == "timeout"
     if kind is FailureKind.TEST_FAILED and timed_out:
         kind = FailureKind.COMMAND_FAILED
-    first = result.errors[0].message if result.errors else f"{result.verifier_id} failed"
     evidence = _with_signal(result.evidence)
     return _Case(
         kind,
         causes.cause_of(kind, result.errors, evidence),
-        result.summary or first,
+        result.summary or first.message,
         result.errors,
         evidence,
         result.verifier_id,
@@ -171,7 +169,7 @@ def _of_verification(result: VerificationResult) -> _Case:
 
 def _of_parse_failure(failure: ParseFailure) -> _Case:
     extraction = extract_json(failure.text, truncated=failure.truncated)
-    # A text that was not kept says nothing about its shape.
+    # Without the text, the shape is unknown.
     shape = extraction.shape if failure.text else "truncated" if failure.truncated else None
     evidence = {
         "shape": shape,
@@ -210,7 +208,7 @@ def _of_exception(error: BaseException) -> _Case:
 
 
 def _by_class(error: BaseException) -> causes.KindAndCause | None:
-    """By the exception's class or, if it says nothing, by what it was explicitly raised from."""
+    """Classify by the exception's class, or else by the exception it was explicitly raised from."""
     current: BaseException | None = error
     for _ in range(5):
         if current is None:
@@ -222,15 +220,15 @@ def _by_class(error: BaseException) -> causes.KindAndCause | None:
 
 
 def said_by(error: BaseException) -> str:
-    """What an exception says, or its class where it says nothing or cannot."""
+    """Return an exception's message, or its class if it has none or cannot be formatted."""
     return _text(error) or type(error).__name__
 
 
 def _attribute(error: BaseException, name: str) -> Any:
-    """An attribute of an exception of whatever class; None if it has none or cannot tell."""
+    """Return an attribute of any exception; None if it is missing or reading it raises."""
     try:
         return getattr(error, name, None)
-    except Exception:  # somebody's property: the failure it hides would be lost with it
+    except Exception:  # a property may raise, and the failure itself would be lost
         return None
 
 
@@ -250,20 +248,21 @@ def _exception_evidence(error: BaseException) -> dict[str, Json]:
     if isinstance(error, SystemExit):
         evidence.pop("code", None)
         evidence["exit_code"] = _status_of_exit(_attribute(error, "code"))
-    own = _attribute(error, "evidence")
-    # Plain before anything is asked of it: the values are of whatever class, too.
-    return _with_signal(_plain_dict({**evidence, **own} if isinstance(own, Mapping) else evidence))
+    given = _attribute(error, "evidence")
+    evidence |= given if isinstance(given, Mapping) else {}
+    # Make it plain first: its values may be of any class.
+    return _with_signal(_plain_dict(evidence))
 
 
 def _status_of_exit(code: object) -> int:
-    """The exit status of a process that raised SystemExit, as the interpreter has it."""
+    """Return the exit status that the interpreter uses for a SystemExit."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1
 
 
 def _with_signal(evidence: Mapping[str, Json]) -> dict[str, Json]:
-    """The evidence, with a negative exit code as what it says: subprocess reports signals so."""
+    """Replace a negative exit code, which is how subprocess reports a signal."""
     code = evidence.get("exit_code")
     if not isinstance(code, int) or code >= 0:
         return dict(evidence)
@@ -272,7 +271,7 @@ def _with_signal(evidence: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _exception_finding(error: BaseException, cause: str | None, message: str) -> Finding | None:
-    """The exact place, where the class of the exception has one."""
+    """Return a finding with the exact place, if the exception's class has one."""
     match error:
         case KeyError() if error.args:
             return Finding(message=message, code=cause, path=_text(error.args[0])[:200])
@@ -297,7 +296,7 @@ def _of_pydantic(error: ValidationError) -> _Case:
         for item in error.errors(include_url=False)
     )
     cause = causes.cause_of(FailureKind.SCHEMA_INVALID, findings, {}) or "value"
-    # The model's name, never pydantic's rendering: that one quotes the whole input.
+    # Not pydantic's own text, which quotes the whole input.
     message = f"{error.title}: {findings[0].path}: {findings[0].message}"
     evidence = {"exception": "ValidationError", "contract": error.title}
     return _Case(FailureKind.SCHEMA_INVALID, cause, message, findings, evidence)
@@ -350,14 +349,14 @@ def _findings_in(payload: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def _mapping_evidence(payload: Mapping[str, Any]) -> dict[str, Json]:
-    """The payload's own evidence, and its structured keys under the names that evidence has."""
+    """Return the payload's evidence, and its structured keys by their names in evidence."""
     aliases = {alias: name for name, names in _ATTRIBUTES.items() for alias in names}
     same = ("timed_out", "truncated", "shape", "decoder", "contract", "failed", "reason",
             "exception", "class", "finish_reason", "stderr_tail", "stdout_tail")  # fmt: skip
     aliases |= {name: name for name in same}
     found = {aliases[k]: v for k, v in payload.items() if k in aliases and v is not None}
-    own = payload.get("evidence")
-    return _with_signal({**found, **own} if isinstance(own, Mapping) else found)
+    given = payload.get("evidence")
+    return _with_signal({**found, **given} if isinstance(given, Mapping) else found)
 
 
 def _known_kind(value: object) -> FailureKind:
@@ -374,8 +373,8 @@ def _kind_or_none(value: object) -> FailureKind | None:
 # -- plain JSON -----------------------------------------------------------------------------------
 
 
-def _plain_dict(value: Mapping[str, Json]) -> dict[str, Json]:
-    return {_storable(_text(key), 200): _plain(item) for key, item in value.items()}
+def _plain_dict(value: Mapping[str, Json], depth: int = 0) -> dict[str, Json]:
+    return {_storable(_text(key), 200): _plain(item, depth) for key, item in value.items()}
 
 
 def _plain_finding(finding: Finding) -> Finding:
@@ -396,7 +395,7 @@ def _brief(value: Json) -> Json:
 
 
 def _plain(value: Json, depth: int = 0) -> Json:
-    """What JSON can hold of a value, so that a record reads back as it was written."""
+    """Turn a value into plain JSON values, so that a record reads back as it was written."""
     match value:
         case None | bool():
             return value
@@ -407,20 +406,20 @@ def _plain(value: Json, depth: int = 0) -> Json:
         case float():
             return value if math.isfinite(value) else str(value)
         case Mapping() if depth < MAX_DEPTH:
-            return {_storable(_text(k), 200): _plain(item, depth + 1) for k, item in value.items()}
+            return _plain_dict(value, depth + 1)
         case list() | tuple() | set() | frozenset() if depth < MAX_DEPTH:
             return [_plain(item, depth + 1) for item in value]
     return _storable(_text(value), MAX_TEXT)
 
 
 def _text(value: object) -> str:
-    """A value as text; empty if it has none: classes raise in their ``__str__``, too."""
+    """Return a value as text; empty if its ``__str__`` raises."""
     try:
         return str(value)
-    except Exception:  # there is nothing else that such a value could be asked
+    except Exception:  # any class may raise anything here
         return ""
 
 
 def _storable(text: str, limit: int) -> str:
-    """The text, cut; a lone surrogate, which UTF-8 cannot hold, becomes a question mark."""
+    """Cut a text and replace lone surrogates, which UTF-8 cannot encode, by question marks."""
     return text[:limit].encode("utf-8", "replace").decode("utf-8")

@@ -7,7 +7,7 @@ from mulligan.policies.failures.redaction import redacted_place
 
 
 def describe_failure(failure: FailureRecord, *, texts: bool = True) -> str:
-    """Kind and place: ``schema_invalid $.age``. Without texts, nothing of an answer is quoted."""
+    """Return kind and place: ``schema_invalid $.age``. Without texts, do not quote answers."""
     if failure.cause == "truncated":
         return "truncated"
     kind, evidence = failure.kind.value, failure.evidence
@@ -24,7 +24,7 @@ def describe_failure(failure: FailureRecord, *, texts: bool = True) -> str:
 
 
 def place_without_texts(finding: Finding, verifier_id: str | None) -> str:
-    """Where a finding is, for readers who may not see the answer; empty if that would quote it."""
+    """Return a finding's place for readers who may not see the answer; empty if it quotes it."""
     return redacted_place(
         finding.path,
         verifier_id=verifier_id,
@@ -34,7 +34,7 @@ def place_without_texts(finding: Finding, verifier_id: str | None) -> str:
 
 
 def errors_beyond_summary(result: VerificationResult) -> tuple[Finding, ...]:
-    """The errors of a result; none if its summary already says the only one."""
+    """Return the errors of a result; none if the summary already contains the only one."""
     if len(result.errors) == 1 and result.errors[0].message in result.summary:
         return ()
     return result.errors

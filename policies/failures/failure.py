@@ -1,4 +1,4 @@
-"""What can go wrong, as values: kinds, verification results, payloads and failure records."""
+"""Failures as values: kinds, verification results, payloads and failure records."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pydantic import Field, model_validator
 
 from mulligan.policies.value import Json, Value
 
-#: The verifier of a job whose score comes with the attempt.
+#: The verifier of a job whose attempts are reported together with their score.
 GIVEN_SCORE = "external.score"
 
 
 class FailureKind(StrEnum):
-    """The kinds of failure, by their wire names. Each is also its own lower-case alias."""
+    """The kinds of failure, by their wire names. Each also has a lower-case alias."""
 
     SCHEMA_INVALID = "schema_invalid"
     JSON_INVALID = "json_invalid"
@@ -51,10 +51,10 @@ FailureSource = Literal["task", "verify", "graph"]
 
 
 class Finding(Value):
-    """One verified error: what is wrong, where, and in which class of its own (``code``)."""
+    """One verified error: what is wrong, where, and of which class (``code``)."""
 
     message: str
-    #: A stable, language-free class: ``required``, ``type``, ``assertion``, ``truncated``…
+    #: Stable and language-free: ``required``, ``type``, ``assertion``, ``truncated``…
     code: str | None = None
     #: The exact place: ``$.items[0].age``, ``test_bitcount.py::test_zero``, a file name.
     path: str | None = None
@@ -70,22 +70,22 @@ class Finding(Value):
 
 
 class VerificationResult(Value):
-    """What one verifier says of one output."""
+    """The verdict of one verifier on one output."""
 
     status: VerificationStatus
     verifier_id: str
     summary: str = ""
-    #: Structured facts that signatures are made of; docs/verifiers.md names each verifier's keys.
+    #: Structured facts for signatures; docs/verifiers.md names each verifier's keys.
     evidence: dict[str, Json] = Field(default_factory=dict)
     errors: tuple[Finding, ...] = ()
     warnings: tuple[str, ...] = ()
     elapsed_seconds: float = Field(default=0.0, ge=0)
-    #: 0 to 100. None: 100 for a pass, 0 for a failure; a skipped verifier has no score.
+    #: 0 to 100. None means 100 for a pass and 0 for a failure; a skipped verifier has no score.
     score: float | None = Field(default=None, ge=0, le=100)
 
 
 class ParseFailure(Value):
-    """A text that should have been JSON and was not."""
+    """A text that is not the JSON it should be."""
 
     message: str
     text: str = ""
@@ -95,7 +95,7 @@ class ParseFailure(Value):
 
 
 class SchemaFailure(Value):
-    """A value that breaks its contract."""
+    """A value that violates its contract."""
 
     message: str
     errors: tuple[Finding, ...] = ()
@@ -103,7 +103,7 @@ class SchemaFailure(Value):
 
 
 class ConfigFailure(Value):
-    """A job that was routed or configured wrongly: asking the model again cannot help."""
+    """A job that is configured wrongly: asking the model again cannot help."""
 
     message: str
     field: str | None = None
@@ -113,9 +113,9 @@ class FailureRecord(Value):
     """One classified failure."""
 
     kind: FailureKind
-    #: Strict: the same only for the same failure. What the retry memory counts.
+    #: The strict signature, equal only for the same failure. The retry memory counts it.
     classification_signature: str
-    #: Operands and values masked: what fleet statistics and remedies are keyed by.
+    #: Operands and values masked. Fleet statistics and remedies are keyed by it.
     coarse_signature: str
     message: str
     source: FailureSource
@@ -124,23 +124,23 @@ class FailureRecord(Value):
     verifier_id: str | None = None
     #: The finer cause, language-free: ``required``, ``fence``, ``truncated``, ``timeout``…
     cause: str | None = None
-    #: Every verified error of this failure, first the one that decides.
+    #: Every verified error of this failure.
     findings: tuple[Finding, ...] = ()
     evidence: dict[str, Json] = Field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """``kind.cause``, or the kind alone: what reports group by."""
+        """``kind.cause``, or the kind alone. Reports group by it."""
         return f"{self.kind.value}.{self.cause}" if self.cause else self.kind.value
 
 
 def failure_record_to_dict(record: FailureRecord) -> dict[str, Any]:
-    """JSON-friendly form of a record; ``failure_record_from_dict`` reads it back."""
+    """Return the JSON form of a record, which ``failure_record_from_dict`` reads back."""
     return record.model_dump(mode="json")
 
 
 def failure_record_from_dict(data: Mapping[str, Any]) -> FailureRecord:
-    """A stored record. What a newer version added is ignored; a kind it added is ``unknown``."""
+    """Read a stored record. Ignore a newer version's fields; its new kinds become ``unknown``."""
     kind = data.get("kind")
     known = kind if kind in list(FailureKind) else FailureKind.UNKNOWN
     return FailureRecord.model_validate({**data, "kind": known}, extra="ignore")

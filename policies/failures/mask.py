@@ -1,8 +1,8 @@
-"""What changes from run to run without the failure changing: one table of masks.
+"""Masks for the parts of a text that change from run to run although the failure is the same.
 
 Every pattern is linear in its input: repetitions are bounded, or anchored to the start of a token
-and followed by nothing that could make them backtrack over it twice. Inputs are cut all the same,
-because a text that comes out of a model may have been written to attack a regular expression.
+and followed by nothing that makes them backtrack over it twice. Inputs are cut all the same,
+because a model's text may be written to attack a regular expression.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MAX_INPUT = 8 * 1024
 class Level(IntEnum):
     """How much is masked; each level includes the ones before it."""
 
-    #: Where it ran: directories, addresses, process ids. Never part of any failure.
+    #: Where it ran: directories, addresses, process ids. Never part of a failure.
     PLACE = 1
-    #: When and how it ran: positions, dates, durations, ports, numbers. Noise in running text.
+    #: When and how it ran: positions, dates, durations, ports, numbers in running text.
     NOISE = 2
-    #: What was compared: an assertion's operands and quoted values. Only coarse keys drop them.
+    #: What was compared: operands and quoted values. Only coarse signatures drop them.
     OPERAND = 3
 
 
@@ -34,14 +34,15 @@ class Mask(NamedTuple):
     replacement: str | Callable[[re.Match[str]], str]
 
 
-#: A character of a path, and the place where a path can start: nowhere inside another path.
+#: A character of a path.
 _CHAR = r"[^\s'\"`()\[\]{}=,:;<>|]"
-_START = r"(?<![^\s'\"`()\[\]{}=,:;<>|])"
+#: Where a path can start: not inside another path.
+_START = rf"(?<!{_CHAR})"
 _DIGITS = r"\d{1,300}"
 
 
 def _temporary(match: re.Match[str]) -> str:
-    """Keep the file's name; every directory above it may carry a random part."""
+    """Keep the file's name; every directory above it may have a random name."""
     parts = [part for part in (match["rest"] or "").split("/") if part]
     return f"<tmp>/{parts[-1]}" if len(parts) > 1 else "<tmp>"
 
@@ -124,15 +125,15 @@ MASKS: tuple[Mask, ...] = (
     ),
 )
 
-#: Lines that compare something. Their numbers are operands, which a strict key keeps: ``2 == 0``
-#: becoming ``1 == 0`` is progress.
+#: Lines with a comparison. Their numbers are operands, which a strict signature keeps: from
+#: ``2 == 0`` to ``1 == 0`` is progress.
 _COMPARES = re.compile(r"assert|[!=]=|\bexpected\b", re.IGNORECASE)
 _COMPARISON = re.compile(r" (?:==|!=|<=|>=|<|>|not in|in|is not|is) ")
 _PREFIX = re.compile(r"^(?:[A-Za-z_.]{0,100}(?:Error|Exception|Failed|Failure): )?(?:assert\b ?)?")
 
 
 def mask(text: str, level: Level = Level.NOISE, *, roots: Sequence[str] = ()) -> str:
-    """The text without what changes from run to run; ``roots`` are workspaces to hide by name."""
+    """Mask what changes from run to run. ``roots`` are paths of workspaces."""
     text = text[:MAX_INPUT]
     for root in sorted(filter(None, (root.rstrip("/") for root in roots)), key=len, reverse=True):
         text = text.replace(root, "<workspace>")
@@ -143,7 +144,7 @@ def mask(text: str, level: Level = Level.NOISE, *, roots: Sequence[str] = ()) ->
 
 
 def mask_lines(text: str, level: Level, *, roots: Sequence[str] = ()) -> str:
-    """Mask running text line by line: below OPERAND, lines that compare keep their operands."""
+    """Mask running text line by line. Below OPERAND, comparisons keep their operands."""
     return "\n".join(
         _mask_line(line.strip(), level, roots)
         for line in text[:MAX_INPUT].splitlines()
@@ -158,7 +159,7 @@ def _mask_line(line: str, level: Level, roots: Sequence[str]) -> str:
 
 
 def mask_assertion(text: str, *, coarse: bool, roots: Sequence[str] = ()) -> str:
-    """The first line of an assertion; a coarse one keeps only its operator: ``assert … == …``."""
+    """Mask the first line of an assertion. A coarse one keeps only the operator."""
     line = first_line(text).removeprefix("E ").strip()
     if not coarse:
         return mask(line, Level.PLACE, roots=roots)
@@ -172,5 +173,5 @@ def mask_assertion(text: str, *, coarse: bool, roots: Sequence[str] = ()) -> str
 
 
 def first_line(text: str) -> str:
-    """The first line that says something; pytest's ``+  where`` lines come later and do not."""
+    """Return the first line that is not blank; pytest's ``+  where`` lines come after it."""
     return next((line.strip() for line in text[:MAX_INPUT].splitlines() if line.strip()), "")

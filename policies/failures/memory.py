@@ -1,4 +1,4 @@
-"""The retry memory: which failures have been seen, as an immutable value."""
+"""The retry memory: how often each failure happened, as an immutable value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mulligan.policies.failures.failure import FailureRecord
 
 @dataclass(frozen=True)
 class RetryMemory:
-    """How often each strict signature has been seen. Recording returns a new memory."""
+    """Counts of the strict signatures seen so far. Recording returns a new memory."""
 
     counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -19,11 +19,11 @@ class RetryMemory:
         return self.counts.get(signature, 0)
 
     def record(self, record: FailureRecord) -> RetryMemory:
-        """The memory with this failure counted once more."""
+        """Return the memory with this failure counted once more."""
         return self.record_all([record])
 
     def record_all(self, records: Iterable[FailureRecord]) -> RetryMemory:
-        """The memory after one attempt: each distinct signature counts once."""
+        """Return the memory after one attempt. Each distinct signature counts once."""
         signatures = {record.classification_signature for record in records}
         bumped = {signature: self.count(signature) + 1 for signature in signatures}
         return RetryMemory(MappingProxyType({**self.counts, **bumped}))

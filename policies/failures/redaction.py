@@ -1,6 +1,6 @@
-"""What is said of a failure to those who may not read prompts and answers.
+"""Redaction of failures for readers who may not see prompts and answers.
 
-Names, numbers and places of a contract stay; keys, words and output that are the answer's do not.
+Names, numbers and places of a contract are kept; keys, words and output of the answer are removed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mulligan.policies.failures.failure import GIVEN_SCORE, FailureKind
 from mulligan.policies.failures.signature import Parts, SignatureExplanation
 from mulligan.policies.value import Json
 
-#: A class of errors is a word: what has spaces in it may be a sentence of the answer's.
+#: A name has no spaces: a text with spaces may be a sentence of the answer.
 _NAME = re.compile(r"[^\W_][\w.:/-]{0,59}")
 _OUTCOME = re.compile(r"timeout|(?:signal|exit_code) -?\d{1,10}")
 _STEP = re.compile(
@@ -22,15 +22,15 @@ _STEP = re.compile(
     r"|\[(?:'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")\]"
 )
 _LISTED = re.compile(r"edits\[(?:\d+|\*)\]")
-#: The last step of such an error's place is a key that the contract does not know.
+#: Errors whose place ends in a key that the contract does not know.
 _UNKNOWN_KEY = ("additionalProperties", "unevaluatedProperties")
-#: Parts of a signature that are one name, number or flag.
+#: Parts of a signature that are a single name, number or flag.
 _PLAIN = ("shape", "truncated", "reason", "exit_code", "provider", "status", "errno", "class",
           "code", "exception")  # fmt: skip
 
 
 def is_name(text: str | None) -> bool:
-    """Whether a code or a cause is one: ``required``, ``rate_limit``, ``tense.past``."""
+    """Whether a code or a cause is a name: ``required``, ``rate_limit``, ``tense.past``."""
     return text is not None and _NAME.fullmatch(text) is not None
 
 
@@ -41,10 +41,10 @@ def redacted_place(
     code: str | None = None,
     schema_path: str | None = None,
 ) -> str:
-    """A finding's place without the answer's own keys: ``$.prices[*].net``; empty if none is left.
+    """Return a finding's place without keys of the answer: ``$.prices[*].net``; or empty.
 
-    Where the way through the contract is known, only names that stand in it are told. A reporter's
-    place is free text, and none is.
+    If the path in the contract is known, only its names are kept. The place in an external report
+    is free text, so it is dropped.
     """
     if not path or verifier_id == GIVEN_SCORE:
         return ""
@@ -59,26 +59,22 @@ def redacted_place(
 
 
 def _steps(path: str, known: set[str] | None, code: str | None) -> str:
-    told, at = [], 1
+    kept, at = [], 1
     while step := _STEP.match(path, at):
         at = step.end()
         last = at == len(path)
         if name := step["name"]:
-            ours = known is None or name in known or (last and code == "required")
-            told.append(step[0] if ours and not (last and code in _UNKNOWN_KEY) else ".*")
+            in_contract = known is None or name in known or (last and code == "required")
+            kept.append(step[0] if in_contract and not (last and code in _UNKNOWN_KEY) else ".*")
         else:
-            told.append(step[0] if step[0][1] not in "'\"" else "[*]")
-    return "".join(told) + ("…" if at < len(path) else "")
+            kept.append(step[0] if step[0][1] not in "'\"" else "[*]")
+    return "".join(kept) + ("…" if at < len(path) else "")
 
 
 def redacted_parts(explained: SignatureExplanation) -> Parts:
-    """The parts of a coarse signature that quote nobody."""
-    told: Parts = {}
-    for name, part in explained.coarse_parts.items():
-        kept = _part(name, part, explained)
-        if kept not in (None, "", []):
-            told[name] = kept
-    return told
+    """Return the parts of a coarse signature that quote neither a prompt nor an answer."""
+    kept = {name: _part(name, part, explained) for name, part in explained.coarse_parts.items()}
+    return {name: part for name, part in kept.items() if part not in (None, "", [])}
 
 
 def _part(name: str, part: Json, explained: SignatureExplanation) -> Json:
@@ -100,11 +96,11 @@ def _part(name: str, part: Json, explained: SignatureExplanation) -> Json:
     return None
 
 
-def _rows(rows: list[Json], told: Callable[[list[str]], list[Json]]) -> list[Json]:
-    """Every row as it may be told, once, in the order of the parts."""
+def _rows(rows: list[Json], redact: Callable[[list[str]], list[Json]]) -> list[Json]:
+    """Redact each row, and drop empty and repeated ones."""
     texts = [[str(cell) for cell in row] for row in rows if isinstance(row, list) and row]
     found: list[Json] = []
-    for row in map(told, texts):
+    for row in map(redact, texts):
         if row and row not in found:
             found.append(row)
     return found
@@ -122,7 +118,9 @@ def _schema_row(row: list[str], verifier_id: str | None) -> list[Json]:
 
 def _test_row(row: list[str], verifier_id: str | None) -> list[Json]:
     test = redacted_place(row[0], verifier_id=verifier_id)
-    # A class of its own is a word of the answer's.
+    if not test:
+        return []
+    # Only names of built-in exceptions: the answer may define and name others.
     known = getattr(builtins, row[1], None)
-    raised = isinstance(known, type) and issubclass(known, BaseException)
-    return [test, row[1]] if test and raised else [test] if test else []
+    is_builtin = isinstance(known, type) and issubclass(known, BaseException)
+    return [test, row[1]] if is_builtin else [test]

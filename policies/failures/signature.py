@@ -1,9 +1,9 @@
-"""Failure signatures: the same string for the same failure, wherever and whenever it happened.
+"""Failure signatures: the same string for the same failure, wherever and whenever it happens.
 
 A signature is ``v1:`` and a hash of the failure's kind, its verifier and its parts. Parts are
-structured facts; rendered text, masked, is used only where a failure has none. There are two
-levels. The strict one keeps what was compared, so that progress shows; the coarse one drops it, so
-that statistics and remedies can be shared by a fleet.
+structured facts; masked text is used only for a failure without any. There are two levels. The
+strict one keeps the compared values, so that progress shows; the coarse one drops them, so that a
+fleet can share statistics and remedies.
 
 | kind           | strict                                              | coarse drops         |
 |----------------|-----------------------------------------------------|----------------------|
@@ -28,7 +28,7 @@ from mulligan.policies.failures.mask import MAX_INPUT, Level, mask, mask_asserti
 from mulligan.policies.value import Json, Value
 
 VERSION = "v1"
-#: How many lines at the end of a command's output identify its failure.
+#: The number of lines at the end of a command's output that identify its failure.
 TAIL_LINES = 3
 
 Parts = dict[str, Json]
@@ -36,16 +36,16 @@ _INDEX = re.compile(r"\[\d{1,20}\]|(?<=/)\d{1,20}(?=/|$)")
 
 
 class SignatureParts(Value):
-    """What the two signatures of one failure are made of."""
+    """The parts that the two signatures of a failure are computed from."""
 
     strict: Parts
     coarse: Parts
-    #: ``text`` if the failure had no structure and its masked message had to do.
+    #: ``text`` if the failure has no structure, so that its masked message is used.
     basis: Literal["structure", "text"]
 
 
 class SignatureExplanation(Value):
-    """Why a record has the signatures it has."""
+    """How a record's signatures were computed."""
 
     version: str
     kind: FailureKind
@@ -64,7 +64,7 @@ class SignatureExplanation(Value):
         return self.model_dump(mode="json")
 
     def as_text(self) -> str:
-        """A few lines for people: each part, and what the coarse signature made of it."""
+        """Return a few lines for people: each part, and its form in the coarse signature."""
         by = f" by {self.verifier_id}" if self.verifier_id else ""
         lines = [
             f"{self.kind}{by}, from {self.basis}",
@@ -83,7 +83,7 @@ class SignatureExplanation(Value):
 
 
 class _Facts(NamedTuple):
-    """What a failure offers to be signed by."""
+    """The facts about a failure that parts are built from."""
 
     findings: Sequence[Finding]
     evidence: Mapping[str, Json]
@@ -106,13 +106,11 @@ class _Facts(NamedTuple):
 
 def signature_parts(
     kind: FailureKind,
-    verifier_id: str | None,
     findings: Sequence[Finding],
     evidence: Mapping[str, Json],
     message: str,
 ) -> SignatureParts:
-    """The parts of one failure, at both levels. ``verifier_id`` is signed beside them."""
-    del verifier_id  # part of every signature, of no part
+    """Return the parts of a failure at both levels."""
     build = _BUILDERS.get(kind, _other_parts)
     strict = _Facts(findings, evidence, message, coarse=False)
     coarse = strict._replace(coarse=True)
@@ -123,7 +121,7 @@ def signature_parts(
 
 
 def sign(kind: FailureKind, verifier_id: str | None, parts: Mapping[str, Json]) -> str:
-    """``v1:`` and a hash of the canonical JSON of kind, verifier and parts."""
+    """Return ``v1:`` and a hash of the canonical JSON of kind, verifier and parts."""
     canonical = _canonical([str(kind), verifier_id, parts])
     return f"{VERSION}:{hashlib.sha256(canonical.encode()).hexdigest()[:20]}"
 
@@ -135,16 +133,14 @@ def signatures(
     evidence: Mapping[str, Json],
     message: str,
 ) -> tuple[str, str]:
-    """The strict and the coarse signature of a failure."""
-    parts = signature_parts(kind, verifier_id, findings, evidence, message)
+    """Return the strict and the coarse signature of a failure."""
+    parts = signature_parts(kind, findings, evidence, message)
     return sign(kind, verifier_id, parts.strict), sign(kind, verifier_id, parts.coarse)
 
 
 def explain_signature(record: FailureRecord) -> SignatureExplanation:
-    """Which parts made the record's signatures, and what the coarse one leaves out."""
-    parts = signature_parts(
-        record.kind, record.verifier_id, record.findings, record.evidence, record.message
-    )
+    """Return the parts of a record's signatures, and which the coarse one masks or drops."""
+    parts = signature_parts(record.kind, record.findings, record.evidence, record.message)
     strict = sign(record.kind, record.verifier_id, parts.strict)
     coarse = sign(record.kind, record.verifier_id, parts.coarse)
     return SignatureExplanation(
@@ -162,7 +158,7 @@ def explain_signature(record: FailureRecord) -> SignatureExplanation:
 
 
 def decoder_class(message: str) -> str:
-    """A JSON decoder's message without its position: ``Expecting value``."""
+    """Return a JSON decoder's message without its position: ``Expecting value``."""
     return mask(message.split(": line ", 1)[0], Level.NOISE).strip()
 
 
@@ -205,10 +201,10 @@ def _test_parts(facts: _Facts) -> Parts:
     entries = failed if isinstance(failed, list) else []
     tests = [_failed_test(entry, facts) for entry in entries if isinstance(entry, Mapping)]
     tests = tests or [_test_finding(finding, facts) for finding in facts.findings]
-    # What is wrong with the run as a whole has a code and no place.
+    # A finding about the run as a whole has a code and no place.
     whole = (finding.code for finding in facts.findings if finding.code and not finding.path)
     reason = facts.evidence.get("reason") or next(whole, None)
-    # An exit code of pytest says less than the tests do; it matters only where there are none.
+    # pytest's exit code says less than the failed tests: use it only without any.
     exit_code = None if tests or reason else facts.evidence.get("exit_code")
     return {"tests": _distinct(tests), "reason": reason, "exit_code": exit_code}
 
@@ -227,15 +223,16 @@ def _failed_test(entry: Mapping[str, Json], facts: _Facts) -> list[str]:
 
 
 def _test_finding(finding: Finding, facts: _Facts) -> list[str]:
-    says = finding.code in (None, "assertion", "exception")
-    text = mask_assertion(finding.message, coarse=facts.coarse, roots=facts.roots) if says else ""
+    text = ""
+    if finding.code in (None, "assertion", "exception"):
+        text = mask_assertion(finding.message, coarse=facts.coarse, roots=facts.roots)
     return [finding.path or "", finding.code or "", "", text]
 
 
 def _command_parts(facts: _Facts) -> Parts:
     outcome = _outcome(facts.evidence)
     tail = facts.text("stderr_tail") or facts.text("stdout_tail")
-    # Where a timeout cuts the output is chance, not part of the failure.
+    # Where a timeout cuts the output is random and not part of the failure.
     lines = [] if outcome == "timeout" else _last_lines(tail, facts)
     parts: Parts = {"argv": _argv(facts), "outcome": outcome, "output": lines}
     if outcome == "timeout" or not (outcome or lines):
@@ -256,7 +253,7 @@ def _argv(facts: _Facts) -> list[str]:
     argv = facts.evidence.get("argv")
     words = [argv] if isinstance(argv, str) else argv if isinstance(argv, list) else []
     words = [str(word) for word in words]
-    # The program's own directory differs from host to host.
+    # The program's directory differs between hosts.
     words[:1] = [word.rstrip("/").rpartition("/")[2] for word in words[:1]]
     return [mask(word, Level.NOISE, roots=facts.roots) for word in words]
 
@@ -271,7 +268,7 @@ def _tool_parts(facts: _Facts) -> Parts:
     parts = {name: facts.evidence.get(name) for name in names}
     known = _present(parts)
     if known.keys() <= {"exception"}:
-        # A class alone, or nothing: unlike failures would look alike without their words.
+        # With only a class or nothing, different failures would be equal without their text.
         return {**parts, **_finding_parts(facts)} if facts.findings else _with_text(known, facts)
     return parts
 
@@ -290,7 +287,7 @@ def _finding_parts(facts: _Facts) -> Parts:
         if not (finding.code or finding.path):
             error.append(mask_lines(finding.message, facts.level, roots=facts.roots))
         elif not facts.coarse:
-            # Of what was found only a forbidden text is the check's own; the rest is the answer's.
+            # ``actual`` is text of the answer, except a forbidden text, which the check names.
             error.append(finding.actual if finding.code == "forbidden" else finding.expected)
         errors.append(error)
     return {"errors": _distinct(errors)}
@@ -314,7 +311,7 @@ _BUILDERS: dict[FailureKind, Callable[[_Facts], Parts]] = {
 
 
 def _distinct(rows: Sequence[Json]) -> list[Json]:
-    """Sorted and without repetitions: the order in which errors were found says nothing."""
+    """Sort the rows and drop repeated ones: the order of errors means nothing."""
     return [json.loads(row) for row in sorted({_canonical(row) for row in rows})]
 
 

@@ -1,13 +1,13 @@
-"""How long to wait before the next try: doubling up to a cap, with or without jitter."""
+"""Backoff: waits that double up to a cap, with or without jitter."""
 
 from __future__ import annotations
 
 
 def doubled(tries: int, *, base: float, cap: float) -> float:
-    """``base`` after the first try, doubled after each further one, at most ``cap``."""
+    """Return ``base`` after the first try, doubled after each further one, at most ``cap``."""
     if tries < 1:
         raise ValueError(f"tries is {tries}: the first one is 1")
-    # Beyond 2**60 the cap has long won, and larger powers overflow a float.
+    # The cap applies long before 2**60, and larger powers overflow a float.
     return min(cap, base * 2.0 ** min(tries - 1, 60))
 
 
@@ -20,11 +20,11 @@ def backoff(
     jitter: float = 1.0,
     retry_after: float | None = None,
 ) -> float:
-    """Seconds to wait after the ``tries``-th failure in a row.
+    """Return the seconds to wait after the ``tries``-th failure in a row.
 
-    The last share ``jitter`` of the doubled wait is random; ``randomness``, in [0, 1), says how
-    much of it is waited. What the other side asked for is a floor, spread upwards by the same
-    randomness, so that a fleet told "in 30 s" does not come back in one instant.
+    The share ``jitter`` of the doubled wait is random: it is multiplied by ``randomness``, which
+    is in [0, 1). ``retry_after`` is a minimum that the wait is added to, so that a fleet does not
+    come back at the same instant.
     """
     if not 0 <= randomness < 1:
         raise ValueError(f"randomness is {randomness}: it must be in [0, 1)")

@@ -1,7 +1,7 @@
-"""The circuit breaker of a provider: stop hammering it, then let one probe through.
+"""The circuit breaker of a provider: stop calling it, then let one probe through.
 
 A breaker is a value. ``record_fault`` and ``record_success`` return the next one, ``allow`` says
-what a caller may do now, and whoever keeps it (the ledger) makes the step atomic. ``now`` is any
+what a caller may do now, and the ledger, which stores it, makes the step atomic. ``now`` is any
 clock in seconds that all callers share.
 """
 
@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from mulligan.policies.jobs.backoff import doubled
 from mulligan.policies.value import Value
 
 BreakerState = Literal["closed", "open", "half_open"]
@@ -24,14 +25,14 @@ class AllowCall:
 
 @dataclass(frozen=True)
 class ProbeCall:
-    """Go ahead alone: keep ``breaker`` first, so that nobody else probes at the same time."""
+    """Go ahead alone: store ``breaker`` first, so that only one caller probes at a time."""
 
     breaker: Breaker
 
 
 @dataclass(frozen=True)
 class WaitForProvider:
-    """Come back in so many seconds."""
+    """Call again after ``seconds``."""
 
     seconds: float
 
@@ -39,15 +40,15 @@ class WaitForProvider:
 class BreakerPolicy(Value):
     """When a breaker opens and for how long."""
 
-    #: So many transport faults in a row, none older than the window, open it.
+    #: The number of transport faults in a row, none older than the window, that opens it.
     threshold: int = Field(default=5, ge=1)
     window: float = Field(default=60.0, gt=0)
     #: How long it stays open the first time; doubled by each failed probe, up to the cap.
     open_seconds: float = Field(default=5.0, gt=0)
     open_cap: float = Field(default=300.0, gt=0)
-    #: A probe that has not reported by then is given up, and another one may try.
+    #: A probe that has not reported by then is given up, and another one is allowed.
     probe_seconds: float = Field(default=180.0, gt=0)
-    #: The longest wait that a provider may ask for: one absurd header must not stop a fleet.
+    #: The longest wait that a provider may ask for: one absurd header does not stop a fleet.
     retry_after_cap: float = Field(default=3600.0, ge=0)
 
 
@@ -55,13 +56,13 @@ DEFAULT_POLICY = BreakerPolicy()
 
 
 class Breaker(Value):
-    """What is known of one provider."""
+    """The state of one provider."""
 
     state: BreakerState = "closed"
     #: Faults in a row since the last success, and when the first of them was.
     faults: int = Field(default=0, ge=0)
     first_fault_at: float | None = None
-    #: When an open breaker lets a probe through, or a half-open one gives its probe up.
+    #: When an open breaker lets a probe through, or a half-open one gives up its probe.
     until: float = 0.0
     #: How often it opened without a success in between.
     openings: int = Field(default=0, ge=0)
@@ -69,7 +70,7 @@ class Breaker(Value):
     def allow(
         self, now: float, policy: BreakerPolicy = DEFAULT_POLICY
     ) -> AllowCall | ProbeCall | WaitForProvider:
-        """Allow while closed, one Probe each time the wait is over, else Wait."""
+        """Allow calls while closed, one probe each time the wait is over; otherwise wait."""
         if self.state == "closed":
             return AllowCall()
         if now < self.until:
@@ -78,7 +79,7 @@ class Breaker(Value):
         return ProbeCall(self.model_copy(update=probing))
 
     def record_success(self) -> Breaker:
-        """Any answer closes the breaker: the provider answers."""
+        """Return a closed breaker: any answer shows that the provider works."""
         return Breaker()
 
     def record_fault(
@@ -88,7 +89,7 @@ class Breaker(Value):
         *,
         retry_after: float | None = None,
     ) -> Breaker:
-        """The breaker after one transport fault. What the provider asked for is a floor."""
+        """Return the breaker after a transport fault. ``retry_after`` is a minimum wait."""
         floor = min(retry_after or 0.0, policy.retry_after_cap)
         match self.state:
             case "open":
@@ -106,8 +107,8 @@ class Breaker(Value):
         return counted if faults < policy.threshold else counted._opened(now, policy, floor)
 
     def _opened(self, now: float, policy: BreakerPolicy, floor: float) -> Breaker:
-        doubled = policy.open_seconds * 2.0 ** min(self.openings, 60)
-        seconds = max(min(policy.open_cap, doubled), floor)
+        wait = doubled(self.openings + 1, base=policy.open_seconds, cap=policy.open_cap)
+        seconds = max(wait, floor)
         return Breaker(
             state="open",
             faults=self.faults,
@@ -117,5 +118,5 @@ class Breaker(Value):
         )
 
     def _open_at_least(self, until: float) -> Breaker:
-        """Faults of calls already under way when it opened prolong nothing unless asked to."""
+        """Faults of calls that began before it opened extend the wait only by ``retry_after``."""
         return self.model_copy(update={"until": max(self.until, until)})

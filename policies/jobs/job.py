@@ -1,4 +1,4 @@
-"""The job: what a producer enqueues, validated in one place with every error named."""
+"""The job that a producer enqueues, and the values that one attempt reads and writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1
 
 
 def parse_duration(value: Any) -> Any:
-    """Seconds from ``90``, ``"20s"``, ``"10m"`` or ``"1h"``; what is not text is passed on."""
+    """Read ``90``, ``"20s"``, ``"10m"`` or ``"1h"`` as seconds; return what is not text as is."""
     if not isinstance(value, str):
         return value
     match = _DURATION.match(value)
@@ -30,7 +30,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w][\w .:/
 
 
 class OpenModel(BaseModel):
-    """A value with fields of its owner's: a verifier's or a runner's options."""
+    """A value that may have more fields: the options of a verifier or a runner."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -40,7 +40,7 @@ class OpenModel(BaseModel):
 
 
 class VerifierSpec(OpenModel):
-    """One check of the answer. Other fields are the verifier's own options."""
+    """One check of the answer. Other fields are the verifier's options."""
 
     id: Name
     name: str | None = None
@@ -71,7 +71,7 @@ class RunnerSpec(OpenModel):
     @model_validator(mode="after")
     def _one_of(self) -> RunnerSpec:
         if (self.profile is None) == (self.kind is None):
-            raise ValueError("name a profile of mulligan.toml or a kind, one of the two")
+            raise ValueError("give either a profile of mulligan.toml or a kind")
         return self
 
 
@@ -84,28 +84,28 @@ class PolicySpec(Value):
 
 
 class Budget(Value):
-    """What a job may use; None is no limit. Seconds are running time, not queueing."""
+    """What a job may use; None is no limit. Seconds are running time without queueing."""
 
     tokens: int | None = Field(default=None, ge=1)
     seconds: Seconds | None = None
 
 
 class Workspace(Value):
-    """The directory an answer is tried in. Submitting turns ``path`` into a ``snapshot``."""
+    """The directory for checking an answer. Submitting turns ``path`` into a ``snapshot``."""
 
     path: str | None = None
     #: A directory named in the workers' configuration.
     profile: Name | None = None
     #: Content address of the packed directory in the blob store; filled in by submit.
     snapshot: str | None = None
-    #: The file inside it that the answer becomes.
+    #: The file that the answer is written to.
     output_file: str | None = None
-    #: Tests and configuration that no answer may change; patterns, relative to the workspace.
+    #: Patterns of tests and configuration that no answer may change, relative to the workspace.
     protect: tuple[str, ...] = ("test_*.py", "*_test.py", "tests/**", "conftest.py", "pytest.ini",
                                 "pyproject.toml", "setup.cfg", "tox.ini")  # fmt: skip
 
     @model_validator(mode="after")
-    def _somewhere(self) -> Workspace:
+    def _has_a_location(self) -> Workspace:
         if not (self.path or self.profile or self.snapshot):
             raise ValueError("a workspace needs a path")
         if self.output_file is not None and escapes(self.output_file):
@@ -120,18 +120,18 @@ def escapes(path: str) -> bool:
 
 
 class DelayedVerification(Value):
-    """When and how a repaired answer is checked once more."""
+    """When and how a repaired answer is checked again."""
 
     after: Seconds = 600.0
-    #: ``recheck`` verifies the stored answer again; ``reformulate`` asks once more in other words.
+    #: ``recheck`` verifies the stored answer again; ``reformulate`` asks again in other words.
     mode: Literal["recheck", "reformulate"] = "recheck"
-    #: The other words; without them, ours. For ``reformulate`` only.
+    #: The prompt for ``reformulate``; by default mulligan's own sentences around the task.
     prompt: str | None = Field(default=None, min_length=1)
-    #: Whether work done elsewhere must also be of another family of tasks.
+    #: Whether external work must also belong to another family of tasks.
     other_family: bool = False
 
     @model_validator(mode="after")
-    def _words_of_use(self) -> DelayedVerification:
+    def _only_for_reformulate(self) -> DelayedVerification:
         if self.mode == "recheck" and (self.prompt is not None or self.other_family):
             raise ValueError("prompt and other_family are for mode reformulate")
         return self
@@ -142,7 +142,7 @@ EXTERNAL = "external"
 
 
 class OnDone(Value):
-    """Where a job's outcome is sent: a task of the producer's own Celery app."""
+    """The task of the producer's Celery app that receives a job's outcome."""
 
     task: Name
     queue: Name = "celery"
@@ -160,10 +160,10 @@ class Message(Value):
 
 
 class Job(Value):
-    """What a producer enqueues. Carries no authority: it names runners, it does not define them."""
+    """What a producer enqueues. It has no authority: it names runners but does not define them."""
 
     task_type: Name
-    #: What people call this job; the task type otherwise.
+    #: A name for people; by default the task type.
     name: Name | None = None
     prompt: str | None = Field(default=None, min_length=1)
     system: str | None = None
@@ -177,12 +177,12 @@ class Job(Value):
     workspace: Workspace | None = None
     delayed_verification: DelayedVerification = DelayedVerification()
     on_done: OnDone | None = None
-    #: Who does the work, if it is done elsewhere: a person or another system (runner external).
+    #: The person or system that does external work (runner ``external``).
     subject: Name | None = None
     memory_scope: Literal["job", "input", "task_type"] = "job"
-    #: From accepting to the end of all waiting for providers.
+    #: How long after accepting the job may wait for providers.
     deadline: Seconds = 86400.0
-    #: 0 is the most urgent, as on the wire.
+    #: 0 is the most urgent.
     priority: int = Field(default=5, ge=0, le=9)
 
     @model_validator(mode="after")
@@ -194,11 +194,11 @@ class Job(Value):
         return self
 
     @model_validator(mode="after")
-    def _done_by_somebody(self) -> Job:
+    def _has_a_subject_if_external(self) -> Job:
         if (self.runner.kind == EXTERNAL) != (self.subject is not None):
             raise FieldError("subject", "a subject and the runner {kind: external} belong together")
         if self.subject is not None and self.memory_scope != "job":
-            raise FieldError("memory_scope", "must be job for work done elsewhere")
+            raise FieldError("memory_scope", "must be job for external work")
         return self
 
     @property
@@ -207,14 +207,14 @@ class Job(Value):
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """The messages of the first attempt, system first."""
+        """The messages of the first attempt, the system message first."""
         head = (Message(role="system", content=self.system),) if self.system else ()
         tail = self.messages or (Message(role="user", content=self.prompt or ""),)
         return head + tail
 
     @property
     def task_text(self) -> str:
-        """What the user asks: the text that a correction is built around."""
+        """The user's last message, which a corrected prompt starts from."""
         return self.prompt if self.prompt is not None else self.messages[-1].content
 
     @property
@@ -223,18 +223,18 @@ class Job(Value):
 
 
 class Decoding(Value):
-    """What the next attempt changes in how the model is asked."""
+    """How an attempt asks the model differently."""
 
-    #: Constrain the answer to the job's own JSON Schema where the runner can.
+    #: Constrain the answer to the job's JSON Schema if the runner can.
     constrained: bool = False
     temperature: float | None = None
     max_tokens: int | None = None
-    #: How far down the runner's list of fallbacks to go; 0 is the runner itself.
+    #: The position in the runner's list of fallbacks; 0 is the runner itself.
     fallback: int = 0
 
 
 class Usage(Value):
-    """What an answer cost. Unknown is None, never 0."""
+    """The tokens of an answer. Unknown is None, never 0."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -242,22 +242,22 @@ class Usage(Value):
 
 
 class Output(Value):
-    """A runner's answer, as it is stored before anything else happens."""
+    """A runner's answer, which is stored before anything else happens."""
 
     text: str
-    #: How ``text`` holds the answer: as it is, or as the JSON of a task's return value.
+    #: Whether ``text`` is the answer itself or the JSON of a task's return value.
     encoding: Literal["text", "json"] = "text"
     finish_reason: str | None = None
     usage: Usage = Usage()
     model: str | None = None
     elapsed_seconds: float = Field(default=0.0, ge=0)
-    #: Content address of a binary diff of the runner's private copy, for command runners.
+    #: Content address of a binary diff of a command runner's private copy of the workspace.
     diff: str | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _read_older_rows(cls, value: Any) -> Any:
-        """Rows without an encoding say by this finish reason that they hold JSON."""
+        """Read older rows, which have this finish reason instead of the encoding ``json``."""
         if isinstance(value, dict) and value.get("finish_reason") == "value":
             return {**value, "encoding": "json", "finish_reason": None}
         return value
@@ -275,16 +275,16 @@ class AttemptPlan(Value):
 
     number: int = Field(default=1, ge=1)
     mode: Mode = "initial"
-    #: Replaces the user's text; None asks the job's own.
+    #: Replaces the job's prompt.
     prompt: str | None = None
     decoding: Decoding = Decoding()
-    #: What was changed, in the words of the shared memory: see wording.TECHNIQUES.
+    #: The name of what was changed: see wording.TECHNIQUES.
     technique: str | None = None
-    #: The coarse signature this attempt tries to cure.
+    #: The coarse signature that this attempt should repair.
     cures: str | None = None
-    #: The mandatory retry's cycle, if it belongs to one.
+    #: The cycle of a mandatory retry.
     cycle_id: str | None = None
-    #: Attempts before a person's requeue, which are not held against this one.
+    #: The number of attempts before a person's requeue, which do not count any more.
     since: int = Field(default=0, ge=0)
 
 

@@ -279,7 +279,7 @@ def test_problems_of_every_stage_are_told_at_once(
     [
         ({"runner": scripted(GOOD)}, "give returns=Model or verifiers"),
         ({"runner": scripted(GOOD), "budjet": {}, **CHECKED}, "did you mean 'budget'"),
-        ({"runner": {}, **CHECKED}, "name a profile of mulligan.toml or a kind"),
+        ({"runner": {}, **CHECKED}, "give either a profile of mulligan.toml or a kind"),
         ({"runner": scripted(GOOD), "verifiers": "json.object"}, "^verifiers: must be a list"),
         ({"returns": str}, "^returns: text is what comes back without it"),
         ({"returns": Person(name="A", age=1)}, "^returns: give the class Person"),

@@ -132,7 +132,7 @@ LONG = " ".join(f"word{n}" for n in range(2000))
 @pytest.mark.parametrize(
     ("task", "delayed", "line"),
     [
-        (LONG, {}, "delayed_verification: the task is too long to be put in other words"),
+        (LONG, {}, "delayed_verification: the task is too long to reformulate"),
         (
             "Name it now.",
             {"prompt": "name it NOW!"},
@@ -186,7 +186,7 @@ EXTERNAL = {"runner": {"kind": "external"}, "subject": "mia", "verifiers": ["ext
         ({"runner": {"kind": "external"}}, "a subject and the runner {kind: external} belong"),
         (
             {**EXTERNAL, "memory_scope": "task_type"},
-            "memory_scope: must be job for work done elsewhere",
+            "memory_scope: must be job for external work",
         ),
     ],
 )

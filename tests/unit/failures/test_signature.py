@@ -337,10 +337,10 @@ def test_any_evidence_can_be_signed(
 
 
 def test_text_signs_only_where_there_is_no_structure() -> None:
-    text = signature_parts(FailureKind.UNKNOWN, None, [], {}, "odd thing 17")
+    text = signature_parts(FailureKind.UNKNOWN, [], {}, "odd thing 17")
     assert text.basis == "text"
     assert text.strict == {"text": "odd thing <n>"}
-    structure = signature_parts(FailureKind.TOOL_ERROR, None, [], {"status": 500}, "odd thing 17")
+    structure = signature_parts(FailureKind.TOOL_ERROR, [], {"status": 500}, "odd thing 17")
     assert structure.basis == "structure"
     assert structure.strict == {"status": 500}
 

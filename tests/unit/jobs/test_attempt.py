@@ -240,7 +240,7 @@ RAW: dict[str, Any] = {
         ({"promt": "x"}, ["promt: there is no such field; did you mean 'prompt'?"]),
         ({"task_type": None}, ["task_type: input should be a valid string"]),
         ({"verifiers": []}, ["verifiers: give at least 1"]),
-        ({"runner": {"temperature": 1}}, ["runner: name a profile of mulligan.toml or a kind"]),
+        ({"runner": {"temperature": 1}}, ["runner: give either a profile"]),
         ({"policy": {"max_attempts": 0}}, ["policy.max_attempts: input should be greater than"]),
         ({"budget": {"seconds": "soon"}}, ["budget.seconds: 'soon' is not a duration"]),
         ({"prompt": None}, ["prompt: give either a prompt or messages"]),
