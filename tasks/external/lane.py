@@ -1,7 +1,7 @@
-"""Work done elsewhere: a person or another system makes the attempt, and often scores it too.
+"""External work: a person or another system makes the attempt, and often scores it too.
 
-The retry is the ledger's: a subject is given its mandatory retry first, with a token; what comes
-back with the token is settled like any other attempt.
+The ledger still decides on retries: a subject gets its mandatory retry first, with a token. The
+attempt that it reports with the token is settled like any other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mulligan.policies.failures.failure import (
 )
 from mulligan.policies.jobs.job import EXTERNAL, Decoding, Job, Output, Usage
 from mulligan.policies.repair.retry import PASSING_SCORE, passes
-from mulligan.tasks.jobs.attempt import presentable
+from mulligan.tasks.jobs.attempt import storable
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, VerificationPending
 from mulligan.tasks.jobs.read_job import read_job
@@ -37,31 +37,30 @@ _TOKEN = re.compile(rf"(a:[\w-]+/{_NUMBER}|c:[\w-]+:{_NUMBER}:{_NUMBER})\.([0-9a
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalTask:
-    """What a subject holds: an attempt to make, or a delayed verification."""
+    """The task that a subject holds: an attempt, or a delayed verification."""
 
     lease: Lease
     claim: Claim
-    #: The cycle that this attempt belongs to, or verifies.
+    #: The cycle that this task belongs to or verifies.
     cycle_id: str | None
     mode: str
     expires_at: float | None
 
     @property
     def token(self) -> str:
-        """What must come back with the attempt."""
+        """The text that the subject must send with its attempt."""
         return f"{self.lease.entry}.{self.lease.token}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedAttempt:
-    """One attempt as somebody elsewhere reports it."""
+    """One attempt as a subject reports it."""
 
     score: float | None = None
     answer: str = ""
-    #: What was wrong with it, in words and places.
     findings: Sequence[Finding] = ()
     feedback: str = ""
-    #: For a delayed verification: what was asked, and of which family it was.
+    #: For a delayed verification: the prompt, and the family of the task.
     prompt: str | None = None
     task_family: str | None = None
     seconds: float = 0.0
@@ -75,26 +74,26 @@ class ReportedAttempt:
         )
 
     def result(self) -> VerificationResult:
-        """The given score as a verifier's result."""
+        """Return the reported score as a verifier's result."""
         if self.score is None:
             raise BadInput.at("score", "is required, because nothing else verifies this attempt")
         passed = passes(self.score)
         return VerificationResult(
             status=VerificationStatus.PASS if passed else VerificationStatus.FAIL,
             verifier_id=GIVEN_SCORE,
-            summary=self.feedback or f"scored {self.score:g} elsewhere",
+            summary=self.feedback or f"reported score {self.score:g}",
             score=self.score,
             evidence={} if passed else {"kind": "reasoning_error"},
-            errors=() if passed else tuple(self.findings) or self._by_feedback(),
+            errors=() if passed else tuple(self.findings) or (self._feedback_finding(),),
         )
 
-    def _by_feedback(self) -> tuple[Finding, ...]:
-        said = self.feedback or f"the score {self.score:g} is below {PASSING_SCORE:g}"
-        return (Finding(message=said, code="feedback"),)
+    def _feedback_finding(self) -> Finding:
+        message = self.feedback or f"the score {self.score:g} is below {PASSING_SCORE:g}"
+        return Finding(message=message, code="feedback")
 
 
 class NotCounted(BadInput):
-    """A delayed verification that is none: ``reason`` says why. It may be done again."""
+    """A delayed verification that does not count; ``reason`` says why. It may be repeated."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"this delayed verification does not count: {reason}")
@@ -102,24 +101,24 @@ class NotCounted(BadInput):
 
 
 def parse_token(text: str) -> Lease:
-    """The lease that a task's token stands for, or BadInput."""
+    """Return the lease of a task's token. Raise BadInput if it is not a token."""
     found = _TOKEN.fullmatch(text)
     if found is None:
-        raise BadInput.at("token", "is not one that came with a task")
+        raise BadInput.at("token", "is not the token of a task")
     return Lease(Entry.parse(found[1]), found[2])
 
 
 def next_task(
     context: AttemptContext, subject: str, *, tenant: str | None = None
 ) -> ExternalTask | None:
-    """Claim what a subject is to do next: the same again while it holds it, else the first due."""
-    for _ in range(10):  # others may be faster, or a job may have ended meanwhile
+    """Claim a subject's next task: the one that it already holds, or else the first one due."""
+    for _ in range(10):  # another request may be faster, or a job may have ended
         waiting = context.ledger.next_of(subject, tenant=tenant)
         if waiting is None:
             return None
         if waiting.token is None:
             _claim(context, waiting.entry)
-            continue  # what is held now, by whoever was first; or the next that nothing holds back
+            continue  # it is now held, by this request or a faster one; or the next one is due
         held = context.ledger.hold(Lease(waiting.entry, waiting.token))
         if not isinstance(held, ClaimRefused):
             return _task(held, waiting.expires_at)
@@ -153,9 +152,9 @@ def _task(taken: Claim | CycleClaim, expires_at: float | None) -> ExternalTask:
 def record_attempt(
     context: AttemptContext, intake: Intake, raw: dict[str, Any], report: ReportedAttempt
 ) -> tuple[str, Outcome]:
-    """Record a first attempt that was made elsewhere: the job's id, and what follows.
+    """Record a first attempt that a subject made. Return the job's id and what follows.
 
-    The same idempotency key again changes nothing, and answers with the same job.
+    A repeated idempotency key changes nothing and returns the same job.
     """
     job = _job_of(raw)
     report.result()  # before anything is stored
@@ -182,19 +181,19 @@ def _job_of(raw: dict[str, Any]) -> Job:
 
 
 def report_attempt(context: AttemptContext, lease: Lease, report: ReportedAttempt) -> Outcome:
-    """Record the attempt, or the delayed verification, that a token was given for."""
+    """Record the attempt or the delayed verification that belongs to a token."""
     held = context.ledger.hold(lease)
     if isinstance(held, ClaimRefused):
         return held
     if isinstance(held, CycleClaim):
-        return _verify_later(context, held, report)
+        return _settle_verification(context, held, report)
     return _settle(context, held, report)
 
 
 def _settle(context: AttemptContext, claim: Claim, report: ReportedAttempt) -> Outcome:
     verifiers = build_verifiers(context, claim.job)
-    given = [report.result()] if _scored_elsewhere(claim.job) else None
-    output = presentable(report.output, context.answer_cap)
+    given = [report.result()] if _has_reported_score(claim.job) else None
+    output = storable(report.output, context.answer_cap)
     slow = [] if given else slow_verifiers(verifiers)
     stored = context.ledger.store_output(
         claim.lease, output, verifications=slow, given=given or (), priority=claim.job.priority
@@ -211,8 +210,10 @@ def _settle(context: AttemptContext, claim: Claim, report: ReportedAttempt) -> O
     return settle_answer(context, claim, output, results, Decoding())
 
 
-def _verify_later(context: AttemptContext, taken: CycleClaim, report: ReportedAttempt) -> Outcome:
-    """A delayed verification counts only in other words, and its score counts."""
+def _settle_verification(
+    context: AttemptContext, taken: CycleClaim, report: ReportedAttempt
+) -> Outcome:
+    """End a cycle by its delayed verification, which counts only if it was in other words."""
     job = taken.claim.job
     reason = invalid_reason(
         source_family=job.task_type,
@@ -226,10 +227,10 @@ def _verify_later(context: AttemptContext, taken: CycleClaim, report: ReportedAt
     if reason is not None:
         context.ledger.refuse_verification(taken.lease, reason=reason)
         raise NotCounted(reason)
-    if not _scored_elsewhere(job):
-        return judge_again(context, taken, presentable(report.output, context.answer_cap))
+    if not _has_reported_score(job):
+        return judge_again(context, taken, storable(report.output, context.answer_cap))
     return end_by_results(context, taken, [report.result()])
 
 
-def _scored_elsewhere(job: Job) -> bool:
+def _has_reported_score(job: Job) -> bool:
     return job.verifiers[0].id == GIVEN_SCORE

@@ -1,4 +1,4 @@
-"""Attempt: claim, run, store the answer, verify, settle. Every message may come twice."""
+"""Attempt: claim, run, store the answer, verify, settle. A message may be delivered twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.jobs.job import Decoding, Message, Output
 from mulligan.policies.repair.strategy import contract_of
-from mulligan.tasks.jobs.context import AttemptContext, ProviderHold, ResolvedRunner
+from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationPending
 from mulligan.tasks.jobs.settle import settle_answer, settle_error
 from mulligan.tasks.jobs.verify import (
@@ -22,25 +22,25 @@ from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
 from mulligan.tasks.ports.runners import Request
 from mulligan.tasks.ports.verifiers import Verifier
 
-#: What a claim may last beyond the runner's own deadline.
+#: Seconds that a claim may last beyond the runner's deadline.
 SLACK = 60.0
 
 
 def run_attempt(context: AttemptContext, entry: Entry) -> Outcome:
-    """Do whatever this attempt still needs; nothing that is already stored is done again."""
+    """Do what this attempt still needs; what is already stored is not done again."""
     claim = context.ledger.claim(entry, worker=context.worker)
     if isinstance(claim, ClaimRefused):
         return claim
     context.step("claimed", claim.lease.entry)
     try:
-        in_hand = context.runner(claim.job.runner)
+        runner = context.runner(claim.job.runner)
         verifiers = build_verifiers(context, claim.job)
     except BadInput as error:
         refused = RunnerError(str(error), evidence={"kind": "unsafe_request"})
         return settle_error(context, claim, refused, claim.plan.decoding)
-    asked = asked_with(claim, in_hand.decoding)
+    asked = asked_with(claim, runner.decoding)
     if claim.output is None:
-        return _run(context, claim, in_hand, verifiers, asked)
+        return _run(context, claim, runner, verifiers, asked)
     with context.holding(claim.lease, SLACK):
         return _check(context, claim, claim.output, verifiers, asked)
 
@@ -48,26 +48,29 @@ def run_attempt(context: AttemptContext, entry: Entry) -> Outcome:
 def _run(
     context: AttemptContext,
     claim: Claim,
-    in_hand: ResolvedRunner,
+    runner: ResolvedRunner,
     verifiers: Sequence[Verifier],
     asked: Decoding,
 ) -> Outcome:
-    entry, provider = claim.lease.entry, in_hand.runner.provider
-    stay = context.breakers.wait(provider)
-    if stay is not None:
-        return _stay_away(context, claim, provider, stay)
-    with context.holding(claim.lease, in_hand.timeout + SLACK):
+    entry, provider = claim.lease.entry, runner.runner.provider
+    hold = context.breakers.wait(provider)
+    if hold is not None:
+        paused = hold.waiting_for == "pause"
+        detail = f"{provider} is paused" if paused else f"the breaker of {provider} is open"
+        return give_back(context, claim, hold.seconds, detail, waiting_for=hold.waiting_for)
+    with context.holding(claim.lease, runner.timeout + SLACK):
         context.step("asking", entry)
         try:
-            output = in_hand.runner.answer(request_of(claim, in_hand, prompt=claim.plan.prompt))
+            output = runner.runner.answer(request_of(claim, runner, prompt=claim.plan.prompt))
         except TransportFault as fault:
             context.breakers.fault(fault)
-            return _again(context, claim, fault)
-        except Exception as error:  # a runner's bug is a classified failure like any other
+            delay = fault_delay(context, claim, fault)
+            return give_back(context, claim, delay, str(fault), counter="faults")
+        except Exception as error:  # a bug in a runner is a classified failure, too
             return settle_error(context, claim, error, asked)
         context.breakers.success(provider)
         context.step("answered", entry)
-        output = presentable(output, context.answer_cap)
+        output = storable(output, context.answer_cap)
         slow = slow_verifiers(verifiers)
         stored = context.ledger.store_output(
             claim.lease, output, verifications=slow, priority=claim.job.priority
@@ -88,7 +91,7 @@ def _check(
     verifiers: Sequence[Verifier],
     asked: Decoding,
 ) -> Outcome:
-    """Verify what is not verified yet, and settle. Slow results of earlier tasks are stored."""
+    """Run the verifiers without a stored result, and settle."""
     try:
         results = check_all(claim, output, verifiers, claim.results)
     except VerifierError as error:
@@ -98,9 +101,9 @@ def _check(
 
 
 def request_of(
-    claim: Claim, in_hand: ResolvedRunner, *, prompt: str | None, later: int = 0
+    claim: Claim, runner: ResolvedRunner, *, prompt: str | None, attempt: int | None = None
 ) -> Request:
-    """What the runner is asked: the job's own words, or ``prompt`` in place of the last ones."""
+    """Build the runner's request from the job. ``prompt`` replaces its last message."""
     job, plan = claim.job, claim.plan
     messages = job.conversation
     if prompt is not None:
@@ -111,53 +114,44 @@ def request_of(
         messages=messages,
         decoding=plan.decoding,
         json_schema=contract_of(job),
-        attempt=plan.number + later,
-        timeout=in_hand.timeout,
+        attempt=attempt or plan.number,
+        timeout=runner.timeout,
         token_allowance=left,
         workspace=job.workspace,
         job_id=claim.job_id,
     )
 
 
-def presentable(output: Output, cap: int) -> Output:
-    """An answer over the cap is cut and counts as truncated; what is not text is replaced."""
+def storable(output: Output, cap: int) -> Output:
+    """Cut an answer above the cap, which then counts as truncated; replace what is not UTF-8."""
     text = output.text.encode("utf-8", "replace").decode()
     if len(text) > cap:
         return output.model_copy(update={"text": text[:cap], "finish_reason": "length"})
     return output if text == output.text else output.model_copy(update={"text": text})
 
 
-def _again(context: AttemptContext, claim: Claim, fault: TransportFault) -> Outcome:
-    """A transport fault re-queues the same attempt; it never enters the prompt."""
-    delay = backoff(
+def fault_delay(context: AttemptContext, claim: Claim, fault: TransportFault) -> float:
+    """Return the seconds to wait after a transport fault, which never enters the prompt."""
+    return backoff(
         claim.faults + 1,
         base=context.backoff_base,
         cap=context.backoff_cap,
         randomness=context.randomness(),
         retry_after=fault.retry_after,
     )
-    return _later(context, claim, delay, str(fault), "delay", "faults")
 
 
-def _stay_away(context: AttemptContext, claim: Claim, provider: str, stay: ProviderHold) -> Outcome:
-    open_or_paused = f"the breaker of {provider} is open"
-    if stay.waiting_for == "pause":
-        open_or_paused = f"{provider} is paused"
-    return _later(context, claim, stay.seconds, open_or_paused, stay.waiting_for, None)
-
-
-def _later(
+def give_back(
     context: AttemptContext,
     claim: Claim,
     delay: float,
     detail: str,
-    waiting_for: str,
-    counter: str | None,
+    *,
+    waiting_for: str = "delay",
+    counter: str | None = None,
 ) -> Outcome:
-    """Give the attempt back. Staying away from a provider is no fault of the attempt's."""
-    answer = context.ledger.requeue(
+    """Requeue a claimed entry, to be run again after ``delay`` seconds."""
+    refused = context.ledger.requeue(
         claim.lease, delay=delay, detail=detail, waiting_for=waiting_for, counter=counter
     )
-    if isinstance(answer, ClaimRefused):
-        return answer
-    return Requeued(entry=claim.lease.entry, delay=delay, reason=detail)
+    return refused or Requeued(entry=claim.lease.entry, delay=delay, reason=detail)

@@ -1,4 +1,4 @@
-"""What running an attempt needs: ports and limits, passed in by the composition root."""
+"""The ports and limits for running an attempt, passed in by the composition root."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mulligan.tasks.ports.verifiers import Verifier
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderHold:
-    """A provider is to be left alone for so many seconds."""
+    """An order not to call a provider for some seconds."""
 
     seconds: float
     waiting_for: Literal["breaker", "pause"] = "breaker"
 
 
 class Breakers(Protocol):
-    """One circuit breaker per provider, shared by the fleet; and the pauses of providers."""
+    """One circuit breaker per provider, shared by the fleet, and the pauses of providers."""
 
     def wait(self, provider: str) -> ProviderHold | None:
-        """How long to stay away and why, or None to go ahead (perhaps as the one probe)."""
+        """Return how long to wait and why; None to go ahead (perhaps as the one probe)."""
 
     def fault(self, fault: TransportFault) -> None: ...
 
@@ -48,36 +48,36 @@ class AttemptContext:
     """The ports of one worker process."""
 
     ledger: Ledger
-    #: Resolve a job's runner, or BadInput.
+    #: Resolves a job's runner, or raises BadInput.
     runner: Callable[[RunnerSpec], ResolvedRunner]
-    #: Build one of a job's verifiers, or BadInput.
+    #: Builds a job's verifier, or raises BadInput.
     verifier: Callable[[VerifierSpec], Verifier]
-    #: Publish outbox entries at once, and stamp them.
+    #: Publishes outbox entries and stamps them.
     publish: Callable[[Sequence[Publication]], None]
-    #: Keep a lease renewed while the context is open; the float is a hard deadline in seconds.
+    #: Renews a lease while the context is open, up to a deadline in seconds.
     holding: Callable[[Lease, float], AbstractContextManager[None]]
     breakers: Breakers
     worker: str
-    #: Asked anew for every attempt: exemptions may change while a process runs.
+    #: Read for every attempt: exemptions may change while a process runs.
     exempt_task_types: Container[str] = frozenset()
-    #: Whose a job is, by the label that says so.
+    #: Returns the tenant of a job, which one of its labels names.
     tenant: Callable[[Job], str | None] = lambda _job: None
     guardrail: Guardrail = field(default_factory=Guardrail)
-    #: Whether jobs of the queue have guardrails too, each for itself.
+    #: Whether the guardrail also applies to each queued job.
     guard_jobs: bool = False
-    #: How long somebody elsewhere may keep an attempt.
+    #: Seconds for which a subject may hold an external attempt.
     external_lease: float = 1800.0
-    #: Labels that figures are kept by.
+    #: Returns the labels that figures are grouped by.
     report_labels: Callable[[], frozenset[str]] = frozenset
     verifier_tries: int = 3
     answer_cap: int = 4_000_000
     backoff_base: float = 1.0
     backoff_cap: float = 60.0
-    #: A number in [0, 1): the randomness of jitter.
+    #: Returns a number in [0, 1) for jitter.
     randomness: Callable[[], float]
-    #: Called at named steps: where crash tests kill a process.
+    #: Called at named steps, where crash tests kill a process.
     step: Callable[[str, Entry], None] = lambda _name, _entry: None
 
     def is_exempt(self, job: Job) -> bool:
-        """Whether a low score of this job is not followed by the mandatory retry."""
+        """Whether this job has no mandatory retry after a low score."""
         return job.task_type in self.exempt_task_types

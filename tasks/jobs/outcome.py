@@ -1,4 +1,4 @@
-"""What became of one message: a value that the worker turns into a Celery state."""
+"""The result of handling one message, which the worker turns into a Celery state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mulligan.tasks.ports.ledger import ClaimRefused, Entry
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationPending:
-    """The answer is stored; its slow verifications are on their way."""
+    """The answer is stored; its slow verifications are queued."""
 
     entry: Entry
     verifications: int
@@ -19,7 +19,7 @@ class VerificationPending:
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationStored:
-    """One slow verification is stored; others are still under way."""
+    """One slow verification is stored; others are still running."""
 
     entry: Entry
     result: VerificationResult
@@ -27,7 +27,7 @@ class VerificationStored:
 
 @dataclass(frozen=True, kw_only=True)
 class Requeued:
-    """The same attempt will be tried again: a provider or a verifier was away."""
+    """The same attempt will be run again: a provider or a verifier was not available."""
 
     entry: Entry
     delay: float

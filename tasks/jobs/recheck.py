@@ -1,4 +1,4 @@
-"""Recheck: a cycle's delayed verification, on the stored answer or in other words."""
+"""Recheck: the delayed verification of a cycle, on the stored answer or in other words."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.delayed import reformulated
 from mulligan.policies.failures.classify import said_by
 from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.repair import score as scoring
-from mulligan.tasks.jobs.attempt import SLACK, presentable, request_of
-from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
-from mulligan.tasks.jobs.outcome import Outcome, Rechecked, Requeued
+from mulligan.tasks.jobs.attempt import SLACK, fault_delay, give_back, request_of, storable
+from mulligan.tasks.jobs.context import AttemptContext
+from mulligan.tasks.jobs.outcome import Outcome, Rechecked
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, verification_time
 from mulligan.tasks.ports.errors import BadInput, TransportFault, VerifierError
-from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, CycleFailure, Entry, Lease
+from mulligan.tasks.ports.ledger import ClaimRefused, CycleClaim, CycleFailure, Entry, Lease
 from mulligan.tasks.ports.verifiers import Verifier
 
 
 def recheck_time(verifiers: Sequence[Verifier], *, asking: float = 0.0) -> float:
-    """The seconds that a delayed verification may take: its claim holds all of it, in turn."""
+    """Return the seconds that a delayed verification may take; its steps run one by one."""
     return asking + sum(map(verification_time, verifiers))
 
 
 def run_recheck(context: AttemptContext, entry: Entry) -> Outcome:
-    """Verify the job's answer once more: 70 or more completes the cycle, less escalates it."""
+    """Verify the job's answer again: 70 or more completes the cycle, less escalates it."""
     taken = context.ledger.claim_cycle(entry, worker=context.worker)
     if isinstance(taken, ClaimRefused):
         return taken
@@ -43,10 +42,10 @@ def run_recheck(context: AttemptContext, entry: Entry) -> Outcome:
 
 
 def _deadline(context: AttemptContext, taken: CycleClaim) -> float:
-    """As long as the runner and the verifiers may take; BadInput if one of them is not to be had.
+    """Return how long the runner and the verifiers may take; BadInput if one is not available.
 
-    A process is replaced at the deadline, with whatever its other slots are doing: only one that
-    is really stuck may get there.
+    A process is replaced at the deadline together with the work in its other slots, so only a
+    process that is really stuck may reach it.
     """
     job, asking = taken.claim.job, 0.0
     if job.delayed_verification.mode == "reformulate" and taken.output is None:
@@ -55,7 +54,7 @@ def _deadline(context: AttemptContext, taken: CycleClaim) -> float:
 
 
 def judge_again(context: AttemptContext, taken: CycleClaim, output: Output) -> Outcome:
-    """Run the job's verifiers over an answer, and end the cycle by what they say."""
+    """Run the job's verifiers on an answer and end the cycle by their results."""
     claim = taken.claim
     try:
         results = check_all(claim, output, build_verifiers(context, claim.job), {})
@@ -67,7 +66,7 @@ def judge_again(context: AttemptContext, taken: CycleClaim, output: Output) -> O
 def end_by_results(
     context: AttemptContext, taken: CycleClaim, results: Sequence[VerificationResult]
 ) -> Outcome:
-    """End the cycle by what the job's verifiers found."""
+    """End the cycle by the results of the job's verifiers."""
     specs = taken.claim.job.verifiers
     total = scoring.score(specs, results)
     if scoring.succeeded(specs, results, total):
@@ -77,30 +76,26 @@ def end_by_results(
 
 
 def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
-    """The task in other words; an answer that is stored already is not asked for again."""
+    """Ask the task in other words, unless the answer is already stored, and judge the answer."""
     if taken.output is not None:
         return judge_again(context, taken, taken.output)
+    claim = taken.claim
     try:
-        in_hand = context.runner(taken.claim.job.runner)
+        runner = context.runner(claim.job.runner)
     except BadInput as error:
-        return no_verdict(context, taken.claim, error)
-    provider = in_hand.runner.provider
-    stay = context.breakers.wait(provider)
-    if stay is not None:
-        return _later(context, taken.claim, stay.seconds, f"{provider} is to be left alone")
+        return no_verdict(context, claim, error)
+    provider = runner.runner.provider
+    hold = context.breakers.wait(provider)
+    if hold is not None:
+        return give_back(context, claim, hold.seconds, f"{provider} is paused or not answering")
+    prompt, attempt = reformulated(claim.job), claim.plan.number + 1
+    request = request_of(claim, runner, prompt=prompt, attempt=attempt)
     try:
-        output = _answer(context, taken, in_hand)
+        output = storable(runner.runner.answer(request), context.answer_cap)
     except TransportFault as fault:
         context.breakers.fault(fault)
-        delay = backoff(
-            taken.claim.faults + 1,
-            base=context.backoff_base,
-            cap=context.backoff_cap,
-            randomness=context.randomness(),
-            retry_after=fault.retry_after,
-        )
-        return _later(context, taken.claim, delay, str(fault))
-    except Exception as error:  # no answer is no proof: the cycle says so
+        return give_back(context, claim, fault_delay(context, claim, fault), str(fault))
+    except Exception as error:  # without an answer, nothing is proved
         detail = f"delayed verification: {said_by(error)}"[:200]
         return end_cycle(context, taken.lease, None, CycleFailure(detail=detail))
     context.breakers.success(provider)
@@ -109,26 +104,10 @@ def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
     return judge_again(context, taken, output)
 
 
-def _answer(context: AttemptContext, taken: CycleClaim, in_hand: ResolvedRunner) -> Output:
-    prompt = reformulated(taken.claim.job)
-    asked = request_of(taken.claim, in_hand, prompt=prompt, later=1)
-    return presentable(in_hand.runner.answer(asked), context.answer_cap)
-
-
-def _later(context: AttemptContext, claim: Claim, delay: float, detail: str) -> Outcome:
-    answer = context.ledger.requeue(claim.lease, delay=delay, detail=detail)
-    if isinstance(answer, ClaimRefused):
-        return answer
-    return Requeued(entry=claim.lease.entry, delay=delay, reason=detail)
-
-
 def end_cycle(
     context: AttemptContext, lease: Lease, total: float | None, failure: CycleFailure | None
 ) -> Outcome:
     status = CycleStatus.ESCALATED if failure else CycleStatus.COMPLETED
-    ended = context.ledger.settle_cycle(lease, status=status.value, score=total, failure=failure)
-    return (
-        Rechecked(entry=lease.entry, score=total, status=status.value)
-        if ended
-        else ClaimRefused("lost")
-    )
+    if not context.ledger.settle_cycle(lease, status=status.value, score=total, failure=failure):
+        return ClaimRefused("lost")
+    return Rechecked(entry=lease.entry, score=total, status=status.value)

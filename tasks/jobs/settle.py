@@ -1,4 +1,4 @@
-"""Settle: a verdict becomes what must follow from it, recorded in one atomic step."""
+"""Settle: record a verdict and everything that follows from it in one atomic step."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
 )
 
-#: How much of a prompt the long-lived record of a cycle keeps.
+#: Characters of the prompt in the long-lived record of a cycle.
 _CYCLE_PROMPT = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """An attempt with its verdict recorded, and what follows."""
+    """A settled attempt: its recorded verdict and what follows."""
 
     job_id: str
     attempt: int
     task_type: str
     verdict: Verdict
     then: NextAttempt | Finish
-    #: How often the failure that decided has been seen in its memory's scope, this one included.
+    #: How often the deciding failure happened in its memory's scope, this time included.
     seen: int = 0
 
 
@@ -68,7 +68,7 @@ def settle_answer(
 def settle_error(
     context: AttemptContext, claim: Claim, error: Exception, asked_with: Decoding
 ) -> Settled | ClaimRefused:
-    """Settle an attempt that brought no answer."""
+    """Settle an attempt that failed without an answer."""
     final = isinstance(error, RunnerError) and error.final
     verdict = judge_error(
         claim.job,
@@ -82,7 +82,7 @@ def settle_error(
 
 
 def _exhausted(claim: Claim, output: Output | None) -> str | None:
-    """The budget that has run out, counting an answer this very claim brought."""
+    """Return the budget that is used up, counting the new answer of this claim."""
     new = output if claim.output is None else None
     tokens = claim.tokens_used + ((new.usage.total_tokens or 0) if new else 0)
     seconds = claim.seconds_used + (new.elapsed_seconds if new else 0.0)
@@ -97,7 +97,7 @@ def _exhausted(claim: Claim, output: Output | None) -> str | None:
 def _guarded(
     context: AttemptContext, claim: Claim, output: Output, results: Sequence[VerificationResult]
 ) -> str | None:
-    """The guardrail that forbids one more repair loop. A loop that is under way may end."""
+    """Return the guardrail that forbids another repair loop. A loop that has begun may end."""
     job = claim.job
     total = scoring.score(job.verifiers, results)
     if not owes_immediate_retry(claim.plan.mode, total, exempt=context.is_exempt(job)):
@@ -113,10 +113,10 @@ def _guarded(
             )
             for note in notes
         ]
-        now = LoadStep(
+        this_attempt = LoadStep(
             skill=job.task_type, seconds=output.elapsed_seconds, repair=False, loop=False
         )
-        steps.append(now)  # the time of this very attempt counts too
+        steps.append(this_attempt)
         return context.guardrail.exhausted(repair_load(steps, skill=job.task_type))
     if not context.guard_jobs:
         return None
@@ -190,7 +190,7 @@ def _settlement(
 def _facts(
     context: AttemptContext, claim: Claim, verdict: Verdict, output: Output | None
 ) -> dict[str, Any]:
-    """What figures are made of. Names and numbers only."""
+    """Return the facts that figures are counted from: names and numbers only."""
     job, plan, failure = claim.job, claim.plan, verdict.failure
     usage = output.usage if output is not None else Usage()
     labels = {
@@ -243,7 +243,8 @@ def _then(
             detail = verdict.failure.message if verdict.failure else "no verifier reached a verdict"
             return Finish(state="escalated", reason=reason, detail=detail)
         case Retry() as decision:
-            known = _techniques(context, claim, verdict)
+            coarse = verdict.failure.coarse_signature if verdict.failure else ""
+            remedies = context.ledger.remedies(claim.job_id, coarse) if coarse else {}
             plan = plan_next(
                 claim.job,
                 claim.plan,
@@ -251,17 +252,10 @@ def _then(
                 decision,
                 output=output,
                 asked_with=asked_with,
-                worked_before=known,
+                worked_before=best_techniques(remedies),
                 cycle_id=cycle.id if cycle else None,
             )
             return NextAttempt(plan=plan)
-
-
-def _techniques(context: AttemptContext, claim: Claim, verdict: Verdict) -> list[str]:
-    """What cured this failure before."""
-    if verdict.failure is None:
-        return []
-    return best_techniques(context.ledger.remedies(claim.job_id, verdict.failure.coarse_signature))
 
 
 def _cycle(context: AttemptContext, claim: Claim, verdict: Verdict) -> CyclePlan | None:

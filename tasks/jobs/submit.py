@@ -1,4 +1,4 @@
-"""Submit: check jobs with every problem named, then write them before anything else happens."""
+"""Submit: check jobs, report every problem, and write them before anything else happens."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _BATCH = 100
 
 @dataclass(frozen=True, kw_only=True)
 class JobRules:
-    """What a well-formed job must fulfil to be accepted. Checking contacts nothing."""
+    """The rules for accepting a well-formed job. Checking them contacts nothing."""
 
-    #: Every problem of a job's runner, verifiers and workspace.
+    #: Finds every problem of a job's runner, verifiers and workspace.
     check: Check
     prompt_cap: int
     exempt_task_types: Container[str]
 
     def problems(self, job: Job) -> list[Problem]:
-        """Everything that keeps a well-formed job from being accepted."""
+        """Return every reason not to accept a well-formed job."""
         found = []
         if job.prompt_size > self.prompt_cap:
             message = (
@@ -49,7 +49,6 @@ class JobRules:
         return [*found, *_external_problems(job), *self.check(job)]
 
 
-#: What is wrong with a job of one attempt whose type is not exempt.
 TOO_FEW_ATTEMPTS = (
     "must be 2 or more, because a score below 70 is always retried once; or add the task type to"
     " exempt_task_types"
@@ -57,12 +56,13 @@ TOO_FEW_ATTEMPTS = (
 
 
 def _external_problems(job: Job) -> list[Problem]:
-    """What rules out a score from elsewhere, and a delayed verification in other words."""
+    """Return the problems of a reported score and of a reformulated delayed verification."""
     found = []
     given = [spec.id for spec in job.verifiers].count(GIVEN_SCORE)
     if given and (job.subject is None or len(job.verifiers) > 1):
         message = (
-            "external.score is for work done elsewhere (runner external, subject), and stands alone"
+            "external.score is only for external work (runner external, subject), and must be the"
+            " only verifier"
         )
         found.append(Problem.at("verifiers", message, "not_allowed"))
     if given and job.delayed_verification.mode == "recheck":
@@ -74,19 +74,19 @@ def _external_problems(job: Job) -> list[Problem]:
 
 @dataclass(frozen=True, kw_only=True)
 class Intake(JobRules):
-    """Takes jobs that fulfil the rules into the ledger."""
+    """The rules, and the ports for storing the jobs that fulfil them."""
 
     ledger: Ledger
     publish: Callable[[Sequence[Publication]], None]
-    #: Turn a workspace's path or profile into a stored snapshot.
+    #: Turns a workspace's path or profile into a stored snapshot.
     snapshot: Callable[[Workspace], Workspace]
-    #: Write out what a job only names: the JSON Schema of a model.
+    #: Adds what a job only names: the JSON Schema of a model.
     complete: Callable[[Job], Job] = lambda job: job
     new_id: Callable[[Job], str]
 
 
 def submit_jobs(intake: Intake, jobs: Sequence[Job]) -> list[Accepted]:
-    """Accept the jobs: nothing is stored while any of them has a problem.
+    """Accept the jobs. If any of them has a problem, store none.
 
     A key already used by another job is refused, too. If that job arrives between the check and
     the write, only this one is refused.
@@ -100,36 +100,36 @@ def submit_jobs(intake: Intake, jobs: Sequence[Job]) -> list[Accepted]:
 def store_jobs(
     intake: Intake, jobs: Sequence[Job], *, stored: Callable[[int], None] = lambda _: None
 ) -> list[Accepted | KeyConflict]:
-    """As submit_jobs, with the answer for each; ``stored`` is told how many more are written."""
+    """Like submit_jobs, but return each answer. ``stored`` is called with each batch's size."""
     refuse(check_all(intake, jobs))
     jobs = [intake.complete(job) for job in jobs]
     submissions = [Submission(id=intake.new_id(job), job=_packed(intake, job)) for job in jobs]
-    refuse(key_problems(jobs, _taken(intake.ledger, submissions)))
+    refuse(key_problems(jobs, _key_conflicts(intake.ledger, submissions)))
     answers: list[Accepted | KeyConflict] = []
     for start in range(0, len(submissions), _BATCH):
-        some = intake.ledger.accept(submissions[start : start + _BATCH])
-        intake.publish([a.publication for a in some if isinstance(a, Accepted) and a.publication])
-        answers += some
-        stored(len(some))
+        batch = intake.ledger.accept(submissions[start : start + _BATCH])
+        intake.publish([a.publication for a in batch if isinstance(a, Accepted) and a.publication])
+        answers += batch
+        stored(len(batch))
     return answers
 
 
-def _taken(ledger: JobLedger, submissions: Sequence[Submission]) -> list[int]:
-    """The places of those whose key is another job's. One alone is refused when it is written."""
+def _key_conflicts(ledger: JobLedger, submissions: Sequence[Submission]) -> list[int]:
+    """Return the indices of jobs whose key is in use. A single job is refused when written."""
     keyed = [each for each in submissions if each.job.idempotency_key is not None]
     if not keyed or len(submissions) == 1:
         return []
-    others = ledger.conflicts(keyed)
+    in_use = ledger.conflicts(keyed)
     first: dict[str, Job] = {}
     return [
-        place
-        for place, each in enumerate(submissions)
-        if each.id in others or first.setdefault(each.id, each.job) != each.job
+        index
+        for index, each in enumerate(submissions)
+        if each.id in in_use or first.setdefault(each.id, each.job) != each.job
     ]
 
 
 def check_all(rules: JobRules, jobs: Sequence[Job]) -> list[Problem]:
-    """Every problem of every job."""
+    """Return every problem of every job."""
     return [
         problem.of_job(_index(i, jobs))
         for i, job in enumerate(jobs)
@@ -137,19 +137,19 @@ def check_all(rules: JobRules, jobs: Sequence[Job]) -> list[Problem]:
     ]
 
 
-def key_problems(jobs: Sequence[Job], places: Sequence[int]) -> list[Problem]:
-    """What to say of the jobs at these places, whose keys are other jobs'."""
+def key_problems(jobs: Sequence[Job], indices: Sequence[int]) -> list[Problem]:
+    """Return the problems of the jobs at these indices, whose keys are in use."""
     return [
         Problem.at(
             "idempotency_key", f"{jobs[i].idempotency_key!r} was used for another job", "key_in_use"
         ).of_job(_index(i, jobs))
-        for i in places
+        for i in indices
     ]
 
 
-def _index(place: int, jobs: Sequence[Job]) -> int | None:
-    """A job that is submitted alone has none."""
-    return place if len(jobs) > 1 else None
+def _index(index: int, jobs: Sequence[Job]) -> int | None:
+    """Return the index for problems; a job that is submitted alone has none."""
+    return index if len(jobs) > 1 else None
 
 
 def _packed(intake: Intake, job: Job) -> Job:

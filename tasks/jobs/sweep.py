@@ -1,4 +1,4 @@
-"""Sweep: bring back what was lost on the way. An ordinary periodic task; two are harmless."""
+"""Sweep: publish lost and due entries. A periodic task; running it twice is harmless."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def run_sweep(
     empty_queues: Callable[[], Sequence[str]],
     publish: Callable[[Sequence[Publication]], None],
 ) -> int:
-    """Publish what is due, never published, overtaken or held by a lease that expired."""
+    """Publish entries that are due, unpublished, overtaken or expired. Return their number."""
     found = ledger.sweep(empty_queues=empty_queues())
     if found:
         publish(found)

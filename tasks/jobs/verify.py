@@ -1,4 +1,4 @@
-"""Verify: run the checks of an answer. The slow ones are tasks of their own."""
+"""Verify: run the checks of an answer. Each slow one is a separate task."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
 from mulligan.tasks.ports.verifiers import Candidate, Verifier
 
 #: Seconds before a verifier that reached no verdict is run again.
-_AGAIN = 1.0
-#: How long a verifier that does not say may take.
+_RETRY_DELAY = 1.0
+#: Seconds that a slow verifier without a ``longest`` may take.
 _LONGEST = 900.0
 
 
 def build_verifiers(context: AttemptContext, job: Job) -> list[Verifier]:
-    """The job's verifiers in its order, or BadInput."""
+    """Build the job's verifiers in its order, or raise BadInput."""
     return [context.verifier(spec) for spec in job.verifiers]
 
 
 def slow_verifiers(verifiers: Sequence[Verifier]) -> list[int]:
-    """The places of the verifiers that run on the verify queue."""
+    """Return the indices of the verifiers that run on the verify queue."""
     return [i for i, verifier in enumerate(verifiers) if verifier.slow]
 
 
 def verification_time(verifier: Verifier) -> float:
-    """The seconds after which a verification is taken to be stuck; fast ones take no time."""
+    """Return the seconds after which a verification counts as stuck; 0 for fast ones."""
     if not verifier.slow:
         return 0.0
     return float(getattr(verifier, "longest", _LONGEST))
@@ -49,13 +49,13 @@ def candidate(claim: Claim, output: Output) -> Candidate:
 
 
 def check_one(claim: Claim, output: Output, index: int, verifier: Verifier) -> VerificationResult:
-    """Run one verifier; VerifierError if it reaches no verdict."""
+    """Run one verifier. Raise VerifierError if it reaches no verdict."""
     label = claim.job.verifiers[index].label
     try:
         return verifier.verify(candidate(claim, output))
     except VerifierError as error:
         raise VerifierError(f"{label}: {error}") from error
-    except Exception as error:  # a plug-in's bug must not blame the answer
+    except Exception as error:  # a plug-in's bug is not the answer's failure
         raise VerifierError(f"{label}: {type(error).__name__}: {said_by(error)}") from error
 
 
@@ -65,7 +65,7 @@ def check_all(
     verifiers: Sequence[Verifier],
     known: Mapping[int, VerificationResult],
 ) -> Sequence[VerificationResult]:
-    """All results in the job's order: those already stored, and the rest run here."""
+    """Return all results in the job's order. Run the verifiers that are not in ``known``."""
     return [
         known[i] if i in known else check_one(claim, output, i, verifier)
         for i, verifier in enumerate(verifiers)
@@ -73,7 +73,7 @@ def check_all(
 
 
 def run_verification(context: AttemptContext, entry: Entry) -> Outcome:
-    """One slow verification; whoever stores the last result settles the attempt."""
+    """Run one slow verification. The task that stores the last result settles the attempt."""
     claim = context.ledger.claim_verification(entry, worker=context.worker)
     if isinstance(claim, ClaimRefused):
         return claim
@@ -114,7 +114,7 @@ def conclude(context: AttemptContext, claim: Claim) -> Outcome:
 
 
 def asked_with(claim: Claim, defaults: Decoding) -> Decoding:
-    """How this attempt asks: what its plan says, else what the runner does by itself."""
+    """Return the decoding of this attempt: its plan's, or else the runner's default."""
     asked = claim.plan.decoding
     return asked.model_copy(
         update={
@@ -125,15 +125,13 @@ def asked_with(claim: Claim, defaults: Decoding) -> Decoding:
 
 
 def no_verdict(context: AttemptContext, claim: Claim, error: VerifierError | BadInput) -> Outcome:
-    """A verifier that itself fails is run again, then escalated; it never blames the answer."""
-    answer = context.ledger.requeue(
+    """Run a verifier that failed itself again, or escalate; its failure is not the answer's."""
+    refused = context.ledger.requeue(
         claim.lease,
-        delay=_AGAIN,
+        delay=_RETRY_DELAY,
         detail=str(error),
         counter="verifier_errors",
         limit=context.verifier_tries,
         reason="tool_error",
     )
-    if isinstance(answer, ClaimRefused):
-        return answer
-    return Requeued(entry=claim.lease.entry, delay=_AGAIN, reason=str(error))
+    return refused or Requeued(entry=claim.lease.entry, delay=_RETRY_DELAY, reason=str(error))

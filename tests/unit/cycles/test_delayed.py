@@ -199,11 +199,11 @@ def test_contradictory_fields_are_refused(fields: dict[str, Any], line: str) -> 
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
-        ({"verifiers": ["external.score"]}, "verifiers: external.score is for work done elsewhere"),
+        ({"verifiers": ["external.score"]}, "verifiers: external.score is only for external work"),
         (
             {**EXTERNAL, "verifiers": ["external.score", "json.object"],
              "delayed_verification": {"mode": "reformulate"}},
-            "verifiers: external.score is for work done elsewhere",
+            "verifiers: external.score is only for external work",
         ),
         (EXTERNAL, "delayed_verification.mode: nothing here can check the answer again"),
     ],

@@ -218,7 +218,7 @@ def test_an_attempt_of_nobody_s_is_refused(school: School) -> None:
      "a:p00-x/" + "9" * 50 + ".ab", "a:p00-x/1.ÄB", "a:p00-x/1.ab\n", "c:p00-x:1:1:1.ab"],
 )  # fmt: skip
 def test_what_is_no_token_is_said_so(text: str) -> None:
-    with pytest.raises(BadInput, match="token: is not one that came with a task"):
+    with pytest.raises(BadInput, match="token: is not the token of a task"):
         parse_token(text)
 
 
