@@ -1,6 +1,6 @@
-"""No model by accident: while a variable is set, jobs get their answers from scripts alone.
+"""Keep tests from asking a model by accident: while a variable is set, most runners refuse.
 
-Set by the pytest plug-in for tests, and inherited by the workers that a test starts.
+The pytest plug-in sets it, and the workers that a test starts inherit it.
 """
 
 from __future__ import annotations
@@ -13,33 +13,32 @@ from mulligan.tasks.ports.errors import RunnerError
 from mulligan.tasks.ports.runners import Request
 
 NO_MODELS = "MULLIGAN_NO_MODELS"
-#: ``except:command,echo`` blocks all kinds of runners but these.
+#: ``except:command,echo`` blocks every kind of runner except these two.
 EXCEPT = "except:"
-#: They ask nobody.
-_HARMLESS = frozenset({"scripted", EXTERNAL})
+#: Kinds that ask no model.
+_NEVER_BLOCKED = frozenset({"scripted", EXTERNAL})
 
 
 def blocked(kind: str) -> bool:
-    """Whether a runner of this kind may not be asked now. Any kind may stand for a model: a
-    command-line agent, a plug-in."""
+    """Return whether runners of this kind must refuse; a command or plug-in may ask a model too."""
     value = os.environ.get(NO_MODELS, "")
-    if not value or kind in _HARMLESS:
+    if not value or kind in _NEVER_BLOCKED:
         return False
     allowed = value.removeprefix(EXCEPT).split(",") if value.startswith(EXCEPT) else ()
     return kind not in allowed
 
 
 def refusal(kind: str) -> RunnerError:
-    """What ends a job whose runner is of a kind that is blocked."""
+    """Return the error that ends a job whose runner is blocked."""
     return RunnerError(
-        f"{NO_MODELS} is set, so no runner of kind {kind} is asked: give the job scripted answers,"
+        f"{NO_MODELS} is set, so runners of kind {kind} refuse: give the job scripted answers,"
         f' or mark the test with @pytest.mark.real_models or real_models("{kind}")'
     )
 
 
 @dataclass(frozen=True)
 class BlockedRunner:
-    """In the place of one that may not be asked."""
+    """A runner that refuses every request."""
 
     kind: str
     provider: str

@@ -12,11 +12,11 @@ from mulligan.workers.runners.runner_options import read_options
 
 
 class ExternalOptions(Value):
-    """None: who answers is the job's subject."""
+    """No options: the job's subject names who answers."""
 
 
 class ExternalRunner:
-    """Never asked: its attempts wait in their subject's lane, not in a queue."""
+    """Never called: its attempts wait in their subject's lane, not in a queue."""
 
     Options = ExternalOptions
 
@@ -28,4 +28,4 @@ class ExternalRunner:
         return cls()
 
     def answer(self, request: Request) -> Output:
-        raise RunnerError(f"{request.job_id} is done elsewhere: its subject asks for it by the API")
+        raise RunnerError(f"{request.job_id} is answered through the API, not by a worker")

@@ -1,4 +1,4 @@
-"""The ``local`` runner: the bundled SmolLM2-135M on this host's processors, without a key."""
+"""The ``local`` runner: the bundled SmolLM2-135M on this host's processors; it needs no key."""
 
 from __future__ import annotations
 
@@ -26,27 +26,26 @@ __all__ = ["LocalRunner", "ensure_local_server", "stop_local_server"]
 
 
 class LocalOptions(Value):
-    """Options of ``kind: local``; as those of ``openai``, without anything to connect to."""
+    """Options of ``kind: local``: those of ``openai`` without the connection."""
 
     temperature: float | None = Field(default=None, ge=0, le=2)
-    #: A small model that rambles would otherwise fill its whole context.
+    #: Without a limit, a small model that rambles fills its whole context.
     max_tokens: int = Field(default=512, ge=1)
     timeout: Annotated[Seconds, Field(gt=0)] | None = None
     #: The same seed, prompt and options give the same answer on the same machine.
     seed: int | None = None
     stop: tuple[str, ...] | str = ()
     extra: dict[str, Json] = Field(default_factory=dict)
-    #: How long a server that this runner had to start itself outlives its last answer.
+    #: Seconds without work after which a server that this runner started exits.
     idle_exit: Seconds = DEFAULT_IDLE_EXIT
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """Those that the server is asked with."""
+    def openai_options(self) -> dict[str, Any]:
         return self.model_dump(exclude={"idle_exit"}) | {"model": MODEL}
 
 
 class LocalRunner:
-    """Finds or starts the host's server, then asks it as any other OpenAI-compatible one."""
+    """Finds or starts the host's server and asks it like any OpenAI-compatible server."""
 
     Options = LocalOptions
 
@@ -62,19 +61,19 @@ class LocalRunner:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Json]) -> LocalRunner:
-        """BadInput names every problem."""
-        own = read_options(LocalOptions, options)
-        read_options(OpenAIOptions, own.asked)
-        return cls(own)
+        """Raise BadInput with every problem."""
+        local = read_options(LocalOptions, options)
+        read_options(OpenAIOptions, local.openai_options)
+        return cls(local)
 
     def answer(self, request: Request) -> Output:
         if blocked("local"):
             raise refusal("local")
         base_url = ensure_local_server(idle_exit=self._options.idle_exit)
-        options = OpenAIOptions(base_url=base_url, **self._options.asked)
+        options = OpenAIOptions(base_url=base_url, **self._options.openai_options)
         try:
             return OpenAIRunner(options).ask(request)
         except TransportFault as fault:
-            # One breaker for the host's model, whatever port it listens on today.
+            # The host's model has one breaker, whatever port it listens on.
             fault.provider = PROVIDER
             raise

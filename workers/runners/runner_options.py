@@ -1,4 +1,4 @@
-"""Runners' options: read with every problem at once, and told to those who plan attempts."""
+"""Read runners' options, and give those that plan an attempt a runner's defaults."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mulligan.tasks.ports.runners import Runner
 
 Options = TypeVar("Options", bound=BaseModel)
 
-_KEYS_ARE_NAMED = "keys are named, never given: use api_key_env with the variable's name"
+_NO_KEY_IN_OPTIONS = "name the variable that holds the key in api_key_env; never write the key"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerDefaults:
-    """What a runner does unless an attempt says otherwise: what repair factors multiply."""
+    """What applies unless an attempt overrides it; repair factors multiply these values."""
 
     timeout: float | None = None
     temperature: float | None = None
@@ -29,22 +29,22 @@ class RunnerDefaults:
 
 
 def defaults_of(runner: Runner) -> RunnerDefaults:
-    """A runner may have an attribute ``defaults``; one without it has none to tell."""
+    """Return the runner's attribute ``defaults``, or empty ones if it has none."""
     found = getattr(runner, "defaults", None)
     return found if isinstance(found, RunnerDefaults) else RunnerDefaults()
 
 
 def read_options(model: type[Options], options: Mapping[str, Json]) -> Options:
-    """The options as a value, or BadInput with every problem."""
+    """Return the options as a value, or raise BadInput with every problem."""
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:
-        found = problems_of(error, model, what="option")
-        raise BadInput(*map(_without_keys, found)) from None
+        problems = problems_of(error, model, what="option")
+        raise BadInput(*map(_explain_api_key, problems)) from None
 
 
-def _without_keys(problem: Problem) -> Problem:
-    """A key in the options is not a slip: say how keys are given."""
+def _explain_api_key(problem: Problem) -> Problem:
+    """Say how keys are given instead of "unknown option"."""
     if problem.code == "unknown_field" and problem.path[-1] == "api_key":
-        return Problem(_KEYS_ARE_NAMED, problem.path, "not_allowed")
+        return Problem(_NO_KEY_IN_OPTIONS, problem.path, "not_allowed")
     return problem

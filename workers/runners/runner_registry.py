@@ -1,4 +1,4 @@
-"""Which runner a job gets: built-ins, plug-ins, and the profiles of mulligan.toml."""
+"""Find the runner of a job: a built-in, a plug-in or a profile of mulligan.toml."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from mulligan.tasks.ports.runners import Runner
 from mulligan.workers.runners.blocking import BlockedRunner, blocked
 
 ENTRY_POINT_GROUP = "mulligan.runners"
-#: What a job may change of a profile: how the model is asked, never who is asked or with what.
+#: What a job may change of a profile: how the model is called, never which one or with which key.
 SAFE_OVERRIDES = frozenset({"temperature", "max_tokens", "timeout", "seed", "stop"})
-#: Jobs choose overrides, so the number of distinct runners is theirs to choose: keep the latest.
-_REMEMBERED_RUNNERS = 256
+#: Jobs choose overrides and so can ask for any number of runners: only the latest are kept.
+_MAX_RUNNERS = 256
 
 #: ``[runners.NAME]`` of mulligan.toml: an inline definition for each name.
 Profiles = Mapping[str, Mapping[str, Json]]
-#: Builds a runner and contacts nothing. A bad option is ``BadInput.at("option", "what is wrong")``.
+#: Builds a runner without contacting anything; raises ``BadInput.at("option", "what is wrong")``.
 RunnerFactory = Callable[[Mapping[str, Json]], Runner]
 
 
-#: Imported on use: a worker of scripted or command jobs never pays for a model client.
+#: Imported on use: a worker of scripted or command jobs never loads a model client.
 _BUILT_IN = {
     "openai": "mulligan.workers.runners.openai:OpenAIRunner",
     "command": "mulligan.workers.runners.command:CommandRunner",
@@ -46,12 +46,12 @@ _BUILT_IN = {
 
 
 class BuiltInRunner(Protocol):
-    """What a built-in runner class declares. With ``needs_blobs`` it is also given ``blobs``."""
+    """What a built-in runner class declares; with ``needs_blobs`` it also gets ``blobs``."""
 
     Options: ClassVar[type[BaseModel]]
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Json], **given: Any) -> Runner: ...
+    def from_options(cls, options: Mapping[str, Json], **resources: Any) -> Runner: ...
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class _Definition:
     #: The fields that the job itself set.
     overridden: frozenset[str] = frozenset()
 
-    def place(self, problem: Problem) -> Problem:
-        """A factory's problem, at the place where it can be corrected."""
+    def locate(self, problem: Problem) -> Problem:
+        """Put a factory's problem where it can be corrected: in the job or in the profile."""
         if self.profile is None or (problem.path[:1] and problem.path[0] in self.overridden):
             return problem.below("runner")
         return _in_profile(self.profile, problem)
@@ -71,16 +71,16 @@ class _Definition:
 
 @dataclass
 class RunnerRegistry:
-    """Finds and keeps runners. Safe to share between threads."""
+    """Builds and keeps runners. Safe to share between threads."""
 
     profiles: Profiles = field(default_factory=dict)
-    #: Where command runners put their diffs.
+    #: Where command runners store their diffs.
     blobs: BlobStore | None = None
     _built: OrderedDict[tuple[bool, str], Runner] = field(default_factory=OrderedDict, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def resolve(self, spec: RunnerSpec, *, allow_inline: bool) -> Runner:
-        """The runner of a spec, the same object for the same spec; BadInput with every problem."""
+        """Return the spec's runner, always the same one, or raise BadInput with every problem."""
         key = (allow_inline, json.dumps(spec.model_dump(mode="json"), sort_keys=True))
         with self._lock:
             if key in self._built:
@@ -89,18 +89,18 @@ class RunnerRegistry:
         runner = self._build(spec, allow_inline=allow_inline)
         with self._lock:
             runner = self._built.setdefault(key, runner)
-            while len(self._built) > _REMEMBERED_RUNNERS:
+            while len(self._built) > _MAX_RUNNERS:
                 self._built.popitem(last=False)
         return runner
 
     def for_job(self, spec: RunnerSpec, *, allow_inline: bool) -> Runner:
-        """The runner that makes an attempt: one that refuses while its kind is blocked."""
+        """Return the runner for an attempt: one that refuses if its kind is blocked."""
         runner = self.resolve(spec, allow_inline=allow_inline)
         kind = self._definition(spec, [], allow_inline=allow_inline).kind
         return BlockedRunner(kind, runner.provider) if blocked(kind) else runner
 
     def check(self, spec: RunnerSpec, *, allow_inline: bool) -> list[Problem]:
-        """Every problem of a job's runner; nothing is contacted."""
+        """Return every problem of a job's runner without contacting anything."""
         try:
             self.resolve(spec, allow_inline=allow_inline)
         except BadInput as error:
@@ -108,7 +108,7 @@ class RunnerRegistry:
         return []
 
     def check_profiles(self) -> list[Problem]:
-        """Every problem of every profile, for ``doctor`` and for a worker's start."""
+        """Return every problem of every profile, for ``doctor`` and a starting worker."""
         return [
             problem
             for name in self.profiles
@@ -116,8 +116,10 @@ class RunnerRegistry:
         ]
 
     def providers(self) -> list[str]:
-        """The providers of the profiles, as breakers and pauses name them; a profile that cannot
-        be built here, for want of a key, say, has none."""
+        """Return the profiles' providers as breakers and pauses name them.
+
+        A profile that cannot be built here has none.
+        """
         found = set()
         for name in self.profiles:
             try:
@@ -127,11 +129,11 @@ class RunnerRegistry:
         return sorted(found)
 
     def kinds(self) -> list[str]:
-        """The built-in kinds and those of plug-ins, whether or not the plug-ins load."""
+        """Return the built-in kinds and those of plug-ins, whether or not the plug-ins load."""
         return sorted({*_BUILT_IN, *_plug_ins()})
 
     def option_models(self) -> dict[str, type[BaseModel] | None]:
-        """The model of each kind's options; None for a plug-in, whose factory reads its own."""
+        """Return the model of each kind's options; None for a plug-in, which reads its own."""
         built_in = {kind: _built_in(kind).Options for kind in _BUILT_IN}
         return built_in | dict.fromkeys(_plug_ins().keys() - built_in.keys())
 
@@ -141,14 +143,14 @@ class RunnerRegistry:
         try:
             runner = self._factory(definition.kind)(definition.options)
         except BadInput as error:
-            raise BadInput(*problems, *map(definition.place, error.problems)) from error
+            raise BadInput(*problems, *map(definition.locate, error.problems)) from error
         refuse(problems)
         return runner
 
     def _definition(
         self, spec: RunnerSpec, problems: list[Problem], *, allow_inline: bool
     ) -> _Definition:
-        """What to build; adds to ``problems`` what is wrong but leaves something to build."""
+        """Return what to build; add to ``problems`` what is wrong but does not prevent building."""
         if spec.profile is not None:
             return self._from_profile(spec.profile, spec.options, problems)
         if not allow_inline and spec.kind != EXTERNAL:
@@ -200,14 +202,14 @@ def _built_in(kind: str) -> type[BuiltInRunner]:
 
 def _refusal(name: str) -> Problem:
     message = (
-        f"a job may not change this of a profile (only {', '.join(sorted(SAFE_OVERRIDES))}); set it"
-        " in mulligan.toml"
+        f"a job may override only {', '.join(sorted(SAFE_OVERRIDES))}; set this in the profile in"
+        " mulligan.toml"
     )
     return Problem(message, ("runner", name), "not_allowed")
 
 
 def _in_profile(name: str, problem: Problem) -> Problem:
-    """A problem of mulligan.toml, told of the job that names the profile."""
+    """Report a problem of mulligan.toml at the job that names the profile."""
     message = f"[runners.{name}] of mulligan.toml: {problem}"
     return Problem(message, ("runner", "profile"), problem.code)
 
@@ -217,7 +219,7 @@ def _plug_ins() -> dict[str, EntryPoint]:
 
 
 def _plug_in_factory(point: EntryPoint) -> RunnerFactory:
-    """The plug-in's own factory, with every failure of its code named after it."""
+    """Return the plug-in's factory; an exception in its code becomes BadInput that names it."""
 
     def build(options: Mapping[str, Json]) -> Runner:
         try:

@@ -1,4 +1,4 @@
-"""The ``scripted`` runner: answers written down beforehand, for tests and examples."""
+"""The ``scripted`` runner: prepared answers, for tests and examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.runner_options import read_options
 
 PROVIDER = "scripted"
-#: No script may hold a worker's slot for longer.
+#: A script may occupy a worker's slot this long.
 LONGEST_DELAY = 60.0
 _REMEMBERED_FAULTS = 10_000
 
@@ -27,12 +27,12 @@ class ScriptedFault(Value):
 
     status: int | None = Field(default=None, ge=100, le=599)
     retry_after: Seconds | None = None
-    #: How often one attempt meets it, counted in each worker process; None is every time.
+    #: How often it hits one attempt, counted in each worker process; None is every time.
     times: int | None = Field(default=None, ge=1)
 
 
 class ScriptedAnswer(Value):
-    """What one attempt is answered. A bare string is its text."""
+    """The answer to one attempt. A bare string is its text."""
 
     text: str = ""
     finish_reason: str | None = None
@@ -64,7 +64,7 @@ class ScriptedRunner:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Json]) -> ScriptedRunner:
-        """BadInput names every problem of ``answers``."""
+        """Raise BadInput with every problem of ``answers``."""
         return cls(read_options(ScriptedOptions, options).answers)
 
     def answer(self, request: Request) -> Output:

@@ -1,9 +1,8 @@
-"""What a command runner changed in its private copy, as bytes: exact, binary-safe, confined."""
+"""What a command runner changed in its private copy, as exact and confined bytes."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,34 +17,36 @@ from mulligan.workers.sandbox.file_tree import (
     write_tree,
 )
 
-#: The entry that lists what is gone. No tree has it: ``.mulligan`` is excluded from all of them.
+#: The entry that lists deletions. No tree contains it, because ``.mulligan`` is always excluded.
 _MANIFEST = ".mulligan/diff.json"
 _FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeDiff:
-    """Entries that are new or different, and the names of those that are gone."""
+    """The entries that are new or different, and the names of those that were deleted."""
 
     changed: dict[str, TreeNode]
     deleted: tuple[str, ...]
-    #: What the program left behind that cannot be carried over, in words.
+    #: Messages about entries that the program left and that cannot be stored.
     refused: tuple[str, ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every file or link that is touched."""
+        """Every file or link that is changed or deleted."""
         files = (name for name, node in self.changed.items() if node.kind != "directory")
         return tuple(sorted({*files, *self.deleted}))
 
 
 def make_diff(before_snapshot: bytes, directory: Path, *, max_bytes: int | None = None) -> bytes:
-    """The difference between a packed snapshot and what the directory holds now."""
+    """Return the difference between a packed snapshot and the directory."""
     refused: list[str] = []
     before = decode_tree(before_snapshot)
     after = read_tree(directory, max_bytes=max_bytes, refused=refused)
     changed = {name: node for name, node in after.items() if before.get(name) != node}
-    replaced = {name for name in changed if name in before and _replaced(before[name], after[name])}
+    replaced = {
+        name for name, node in changed.items() if name in before and before[name].kind != node.kind
+    }
     manifest = {
         "format": _FORMAT,
         "deleted": sorted((before.keys() - after.keys()) | replaced),
@@ -55,18 +56,14 @@ def make_diff(before_snapshot: bytes, directory: Path, *, max_bytes: int | None 
     return encode_tree({**changed, _MANIFEST: entry})
 
 
-def _replaced(old: TreeNode, new: TreeNode) -> bool:
-    return old.kind != new.kind
-
-
 def read_diff(data: bytes) -> TreeDiff:
-    """The diff in the bytes of make_diff, or BadInput."""
+    """Read the bytes of make_diff, or raise BadInput."""
     tree = decode_tree(data)
     entry = tree.pop(_MANIFEST, None)
     try:
         manifest = json.loads(entry.content) if entry else {}
         if manifest["format"] != _FORMAT:
-            raise BadInput.at("diff", f"format {manifest['format']!r} is not known")
+            raise BadInput.at("diff", f"unknown format {manifest['format']!r}")
         return TreeDiff(
             changed=tree,
             deleted=tuple(str(name) for name in manifest["deleted"]),
@@ -77,18 +74,12 @@ def read_diff(data: bytes) -> TreeDiff:
 
 
 def apply_diff(directory: Path, data: bytes) -> TreeDiff:
-    """Apply a diff to a directory that holds its snapshot; says what was applied."""
+    """Apply a diff to a directory that holds its snapshot, and return it."""
     diff = read_diff(data)
     for name in sorted(diff.deleted, reverse=True):
-        _delete(confined(directory, name))
+        path = confined(directory, name)
+        # In reverse order a directory's deleted contents come first: what is left in it stays.
+        if not path.is_dir() or path.is_symlink() or not any(path.iterdir()):
+            remove(path)
     write_tree(diff.changed, directory)
     return diff
-
-
-def _delete(path: Path) -> None:
-    """Remove one entry. Its former contents are listed before it, so a directory is empty."""
-    if path.is_dir() and not path.is_symlink():
-        if not os.listdir(path):  # noqa: PTH208 - only whether there is anything
-            path.rmdir()
-        return
-    remove(path)

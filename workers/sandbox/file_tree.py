@@ -1,7 +1,7 @@
-"""A directory as a value: read it, write it, and turn it into deterministic bytes and back.
+"""A directory as a value: read it, write it, encode it as deterministic bytes and decode it.
 
-Everything here is confined: a path that leaves its root, by its text or through a symbolic link,
-is refused on the way in and on the way out.
+Reading, writing and decoding refuse a path that leaves its root, by its text or through a
+symbolic link.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TreeNode:
     content: bytes = b""
 
 
-#: By path relative to the root, with forward slashes.
+#: Entries by path relative to the root, with forward slashes.
 Tree = Mapping[str, TreeNode]
 
 
@@ -49,10 +49,10 @@ class TreeRefused(BadInput):
 def read_tree(
     root: Path, *, max_bytes: int | None = None, refused: list[str] | None = None
 ) -> dict[str, TreeNode]:
-    """All entries under root, without EXCLUDED ones.
+    """Return all entries under root except EXCLUDED ones.
 
-    A device, a link that leaves the root or an unreadable file is refused: noted in the list
-    if one is given, otherwise an error. More than max_bytes of content is always an error.
+    A device, a link that leaves the root or an unreadable file adds a message to ``refused`` or,
+    without that list, raises TreeRefused. More than max_bytes of content raises BadInput.
     """
     tree: dict[str, TreeNode] = {}
     total = 0
@@ -68,8 +68,8 @@ def read_tree(
         total += len(node.content)
         if max_bytes is not None and total > max_bytes:
             message = (
-                f"{root} has more than {total} bytes in its files, {max_bytes} are allowed; leave"
-                " out what the job does not need"
+                f"{root} has more than the {max_bytes} bytes of files that are allowed; leave out"
+                " what the job does not need"
             )
             raise BadInput.at("workspace", message, "too_long")
         tree[name] = node
@@ -107,10 +107,10 @@ def _read_node(path: Path, name: str) -> TreeNode:
 
 
 def _require_inside(name: str, target: str) -> None:
-    """A link's target must be relative, climb first if at all, and stay inside.
+    """Refuse a link whose target is absolute, leaves the root or has ``..`` after a name.
 
-    Climbing after a named step is refused: the step may be a link itself (``x -> .``), and then
-    ``x/..`` is not where it reads. A link's own parents are always real directories.
+    The name may be a link itself (``x -> .``), and then ``x/..`` is not what it seems. A link's
+    own parents are always real directories.
     """
     parts = PurePosixPath(target).parts
     steps = [part != ".." for part in parts]
@@ -121,7 +121,7 @@ def _require_inside(name: str, target: str) -> None:
 
 
 def encode_tree(tree: Tree) -> bytes:
-    """Deterministic bytes: sorted, no times, no owners, compressed."""
+    """Return deterministic bytes: sorted, without times and owners, compressed."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(tree):
@@ -141,7 +141,7 @@ def encode_tree(tree: Tree) -> bytes:
 
 
 def decode_tree(data: bytes, *, max_bytes: int = 1 << 30) -> dict[str, TreeNode]:
-    """The tree in the bytes of encode_tree; BadInput for anything unsafe in them."""
+    """Read the bytes of encode_tree; raise BadInput for anything unsafe in them."""
     inflater = zlib.decompressobj()
     try:
         raw = inflater.decompress(data, max_bytes)
@@ -168,10 +168,10 @@ def _decode_node(archive: tarfile.TarFile, member: tarfile.TarInfo) -> TreeNode:
 
 
 def write_tree(tree: Tree, root: Path) -> None:
-    """Write every entry under root, replacing what stands there; other entries stay.
+    """Write every entry under root, replacing what is there; other entries stay.
 
-    Links come last, so that no file is ever written through one, and the modes of directories
-    after that, so that a read-only directory can still be filled.
+    Links are written last, so that no file is written through one, and directory modes after
+    that, so that a read-only directory can still be filled.
     """
     order = {"directory": 0, "file": 1, "link": 2}
     entries = sorted(tree.items(), key=lambda item: (order[item[1].kind], item[0]))
@@ -200,7 +200,7 @@ def _write_node(path: Path, node: TreeNode) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a whole directory; nothing there is no error."""
+    """Remove a file, a link or a whole directory, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -208,7 +208,7 @@ def remove(path: Path) -> None:
 
 
 def confined(root: Path, name: str) -> Path:
-    """The path of an entry whose parents are real directories inside root, or Refused."""
+    """Return an entry's path; raise TreeRefused unless its parents are directories in root."""
     if escapes(name):
         raise TreeRefused(f"{name!r} leaves the workspace")
     path = root

@@ -1,9 +1,9 @@
 """Set resource limits, then become the program: ``python -I -S launcher.py LIMITS -- ARGV…``.
 
-A program of its own, standard library only: ``preexec_fn`` is unsafe in a process with threads.
-LIMITS is a JSON object: ``cpu_seconds``, ``memory_bytes``, ``file_bytes``, ``processes`` (each
-a number or null), ``error_fd`` (where a failed exec is told) and ``parent`` (the pid that started
-us: when it dies, so do we).
+It is a separate program because ``preexec_fn`` is unsafe in a process with threads; it uses only
+the standard library. LIMITS is a JSON object: ``cpu_seconds``, ``memory_bytes``, ``file_bytes``,
+``processes`` (each a number or null), ``error_fd`` (where a failed exec is reported) and
+``parent`` (the pid that started us: when it dies, so do we).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _limit(kind: int, value: int) -> None:
-    """Lower a limit, soft and hard; a hard limit that is lower already stays."""
+    """Lower the soft and the hard limit; a hard limit that is already lower stays."""
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
 
 
 def _die_with(parent: int) -> None:
-    """Ask Linux for a SIGKILL when the parent dies, even if it was killed with -9 itself."""
+    """Ask Linux to kill this process when the parent dies, even from SIGKILL."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -45,7 +45,7 @@ def main() -> None:
     argv = sys.argv[3:]
     os.set_inheritable(config["error_fd"], False)
     _die_with(config["parent"])
-    # Python ignores these, and what is ignored stays ignored in the program we become.
+    # Python ignores these signals, and exec would pass that on to the program.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
     try:

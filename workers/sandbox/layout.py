@@ -1,4 +1,4 @@
-"""An answer laid out in a private copy of the workspace, for verifiers that run programs."""
+"""Lay an answer out in a private copy of the workspace, for verifiers that run programs."""
 
 from __future__ import annotations
 
@@ -12,34 +12,28 @@ from mulligan.policies.value import Json
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
+from mulligan.workers.sandbox.diff import apply_diff
 from mulligan.workers.sandbox.subprocesses import Limits
-from mulligan.workers.sandbox.workspace import (
-    apply_diff,
-    place_answer,
-    private_directory,
-    restore_protected,
-    snapshot_of,
-    unpack,
-)
+from mulligan.workers.sandbox.workspace import place_answer, private_copy, restore_protected
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaidOutAnswer:
-    """A private copy with an answer in it, ready to be run."""
+    """A private copy of the workspace with an answer in it, ready to run."""
 
     work: Path
     #: The packed workspace without the answer.
     snapshot: bytes = b""
-    #: Files that the answer became or touched, relative to the workspace.
+    #: Files that the answer wrote, changed or deleted, relative to the workspace.
     touched: tuple[str, ...] = ()
     #: Protected files that had to be put back or removed.
     restored: tuple[str, ...] = ()
-    #: What was taken off the answer to make its file: free repairs, which the score penalises.
+    #: Free repairs that made the answer's file; the score penalises them.
     coercions: tuple[Coercion, ...] = ()
 
     @property
     def evidence(self) -> dict[str, Json]:
-        """What every verifier of the copy has to tell: the free repairs, if there were any."""
+        """The evidence of every verifier that uses the copy: the free repairs, if any."""
         return {"coercions": list(self.coercions)} if self.coercions else {}
 
     @property
@@ -50,26 +44,25 @@ class LaidOutAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerLayout:
-    """Where private copies come from and what programs in them may use."""
+    """Makes private copies, and holds the limits of programs in them."""
 
     blobs: BlobStore | None
     limits: Limits
-    #: Where private copies are made; the system's temporary directory if None.
+    #: The parent of private copies; by default the system's temporary directory.
     root: Path | None = None
 
     @contextlib.contextmanager
-    def laid_out(self, candidate: Candidate) -> Iterator[LaidOutAnswer]:
-        """Snapshot, then the runner's diff, then the answer's file; protected files come last.
+    def lay_out(self, candidate: Candidate) -> Iterator[LaidOutAnswer]:
+        """Write the snapshot, the runner's diff, the answer's file and the protected files.
 
-        A runner that edited the output file itself meant that, not what it printed.
+        If the runner edited the output file, that edit is the answer, not what it printed.
         """
         workspace = candidate.workspace
-        with private_directory(self.root) as work:
+        with private_copy(workspace, self.blobs, root=self.root) as copy:
+            work, snapshot = copy.directory, copy.snapshot
             if workspace is None:
                 yield LaidOutAnswer(work=work)
                 return
-            snapshot = snapshot_of(workspace, self.blobs)
-            unpack(snapshot, work)
             edited = self._apply_diff(work, candidate)
             coercions: tuple[Coercion, ...] = ()
             if workspace.output_file not in edited:
@@ -85,7 +78,7 @@ class AnswerLayout:
             )
 
     def _apply_diff(self, work: Path, candidate: Candidate) -> tuple[str, ...]:
-        """The files that the runner's own edits touched."""
+        """Apply the runner's edits and return the files that they touched."""
         if candidate.output.diff is None:
             return ()
         if self.blobs is None:

@@ -1,8 +1,8 @@
 """Private directories: one per attempt, removed afterwards, however its process ends.
 
-A process that is killed cannot tidy up. Each directory therefore holds a file that its owner has
-locked: the kernel drops the lock with the process, also for others that share the temporary
-directory, and whoever finds the lock free removes the directory.
+A killed process cannot clean up. Each directory therefore contains a file that its owner has
+locked. The kernel drops the lock with the process. Any process that shares the temporary directory
+and finds the lock free removes the directory.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from typing import IO, Any
 
 _PREFIX = "mulligan-"
 _LOCK = "owner.lock"
-#: Roots that this process has tidied already.
+#: Roots that this process has already cleaned up.
 _tidied: set[Path] = set()
 _tidying = threading.Lock()
 
 
 @contextlib.contextmanager
 def private_directory(root: Path | None = None) -> Iterator[Path]:
-    """An empty directory for one attempt, removed afterwards, whatever happens.
+    """Make an empty directory for one attempt and remove it afterwards, whatever happens.
 
-    Its parent is private too: home and temporary files go there (``clean_environment``).
+    Its parent is private too and gets the home and temporary files (``clean_environment``).
     """
     if root is not None:
         root.mkdir(parents=True, exist_ok=True)
     tidy_once(root)
     private = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root)).resolve()
-    with contextlib.ExitStack() as leaving:
-        leaving.callback(_remove, private)
-        leaving.enter_context(_owned(private))
+    with contextlib.ExitStack() as stack:
+        stack.callback(_remove, private)
+        stack.enter_context(_lock(private))
         work = private / "work"
         work.mkdir()
         yield work
 
 
 def tidy_once(root: Path | None = None) -> None:
-    """Remove what others left behind, the first time that this process looks there."""
+    """Remove abandoned directories the first time that this process uses the root."""
     folder = root or Path(tempfile.gettempdir())
     with _tidying:
         if folder in _tidied:
@@ -54,41 +54,41 @@ def tidy_once(root: Path | None = None) -> None:
 
 
 def remove_abandoned(root: Path | None = None) -> int:
-    """Remove the private directories whose owners are dead; how many there were.
+    """Remove the private directories whose owners are dead, and return their number.
 
-    Those of other users and those without a lock are left alone.
+    Directories of other users and those without a lock file stay.
     """
     folder = root or Path(tempfile.gettempdir())
     try:
         found = [entry.name for entry in os.scandir(folder) if entry.name.startswith(_PREFIX)]
-    except OSError:  # nothing was ever made there, or it is not ours to read
+    except OSError:  # it does not exist, or this user may not read it
         return 0
     return sum(_removed_if_abandoned(folder / name) for name in found)
 
 
-def _owned(private: Path) -> IO[bytes]:
-    """The open, locked file that says that somebody is at work here."""
+def _lock(private: Path) -> IO[bytes]:
+    """Lock the directory and return the open lock file."""
     new = private / f"{_LOCK}.new"
     file = new.open("wb")
     fcntl.flock(file, fcntl.LOCK_EX)
-    # It gets its name when it is locked already: nobody ever finds it free too early.
+    # It is renamed only once it is locked, so that no process ever finds it free too early.
     new.rename(private / _LOCK)
     return file
 
 
 def _removed_if_abandoned(private: Path) -> bool:
     try:
-        seen = private.lstat()
-        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
+        status = private.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             return False
         descriptor = os.open(private / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # it has no lock, or is gone by now
+    except OSError:  # it has no lock file, or was removed meanwhile
         return False
     with open(descriptor, "rb+") as file:  # noqa: PTH123 - pathlib cannot refuse a link
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return False  # somebody is at work, or removes it already
+            return False  # its owner lives, or another process is removing it
         _remove(private)
     return True
 
@@ -98,7 +98,7 @@ def _remove(private: Path) -> None:
 
 
 def _force(remove: Callable[..., Any], path: str, _error: Any) -> None:
-    """Make a directory writable that a program closed, and try once more."""
+    """Make a directory that a program made read-only writable, and try again."""
     with contextlib.suppress(OSError):
         Path(path).parent.chmod(0o700)
         if not os.path.islink(path):  # noqa: PTH114 - rmtree's callback deals in strings

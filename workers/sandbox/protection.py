@@ -1,4 +1,4 @@
-"""Which files of a workspace no answer may change, and putting them back."""
+"""Restore the files of a workspace that no answer may change."""
 
 from __future__ import annotations
 
@@ -9,49 +9,53 @@ from pathlib import Path, PurePosixPath
 
 from mulligan.workers.sandbox.file_tree import Tree, remove, write_tree
 
-#: What pytest or Python would pick up by itself, whatever the job says about protection.
-ALWAYS = (
-    "conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", "*.egg-link", "pytest.ini",
-    ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg",
+#: Files in which pytest looks for its configuration.
+PYTEST_CONFIGURATION = (
+    "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
+    "setup.cfg",
+)  # fmt: skip
+#: What pytest or Python loads without being asked; protected in every job.
+_ALWAYS = (
+    "conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", "*.egg-link",
+    *PYTEST_CONFIGURATION,
     "pytest.py", "_pytest.py", "pytest/**", "_pytest/**", "pluggy/**",
 )  # fmt: skip
 
 
 class Protection:
-    """The patterns of a workspace. One without a slash fits the name of a file at any depth."""
+    """The protected patterns of a workspace. One without a slash matches at any depth."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = tuple(_compile(pattern) for pattern in (*ALWAYS, *patterns))
+        self._patterns = tuple(_compile(pattern) for pattern in (*_ALWAYS, *patterns))
 
     def covers(self, name: str) -> bool:
-        """Whether a path relative to the workspace is protected."""
+        """Return whether a path relative to the workspace is protected."""
         path = str(PurePosixPath(name))
         return any(pattern.match(path) for pattern in self._patterns)
 
     def restore(self, directory: Path, snapshot: Tree) -> list[str]:
-        """Make every protected file what it is in the snapshot; names those that were not.
-
-        A file that is planted is removed, a changed or deleted one is written again.
-        """
+        """Remove protected files that are new, rewrite changed or deleted ones; return both."""
         present = _files(directory)
-        wrong = [name for name in present if self.covers(name) and name not in snapshot]
-        for name in wrong:
+        added = [name for name in present if self.covers(name) and name not in snapshot]
+        for name in added:
             remove(directory / name)
-        lost = {
+        changed = {
             name: node
             for name, node in snapshot.items()
             if self.covers(name)
             and node.kind != "directory"
             and not _same(directory, name, snapshot)
         }
-        for name in lost:
-            _clear_way(directory, name)
-        write_tree(lost, directory)
-        return sorted({*wrong, *lost})
+        for name in changed:
+            for parent in _parents(directory, name):
+                if parent.is_symlink() or parent.is_file():
+                    remove(parent)
+        write_tree(changed, directory)
+        return sorted({*added, *changed})
 
 
 def _files(directory: Path) -> list[str]:
-    """Every file and link, those in excluded directories too: pytest does not know of our list."""
+    """Return every file and link, also in excluded directories, which pytest would read."""
     entries = (entry for entry in directory.rglob("*") if entry.is_symlink() or not entry.is_dir())
     return [entry.relative_to(directory).as_posix() for entry in entries]
 
@@ -67,22 +71,15 @@ def _same(directory: Path, name: str, snapshot: Tree) -> bool:
     return path.stat().st_mode & 0o777 == node.mode and path.read_bytes() == node.content
 
 
-def _clear_way(directory: Path, name: str) -> None:
-    """Remove links and files that stand where a protected file's directories should be."""
-    for parent in _parents(directory, name):
-        if parent.is_symlink() or parent.is_file():
-            remove(parent)
-
-
 def _parents(directory: Path, name: str) -> list[Path]:
-    """From the top down, without the workspace itself."""
+    """Return the parents from the top down, without the workspace itself."""
     relative = [parent for parent in PurePosixPath(name).parents if parent.parts]
     return [directory / parent for parent in reversed(relative)]
 
 
 @lru_cache(maxsize=1024)
 def _compile(pattern: str) -> re.Pattern[str]:
-    """``**`` crosses directories, ``*`` and ``?`` do not."""
+    """Translate a pattern: ``**`` crosses directories, ``*`` and ``?`` do not."""
     anchored = pattern.lstrip("/")
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", anchored)
     meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}

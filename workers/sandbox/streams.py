@@ -1,4 +1,4 @@
-"""Reading a program's output without a thread, a deadlock or unbounded memory."""
+"""Read a program's output without a thread, a deadlock or unbounded memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from time import monotonic
 from typing import IO
 
 _CHUNK = 65_536
-#: How often to look whether the program ended while a descendant still holds its output open.
+#: How often to check whether the program ended while a descendant keeps its output open.
 _POLL_SECONDS = 0.05
-#: The same once nothing is left to read: the end is then a matter of microseconds.
+#: The same once all output is closed: the program then ends within microseconds.
 _LAST_POLL_SECONDS = 0.002
-#: How long to go on reading what is already in the pipes once the program has ended.
+#: How long to read what is left in the pipes after the program has ended.
 _DRAIN_SECONDS = 1.0
 
 
 class CappedOutput:
-    """Bytes of a stream: all of a short one, the beginning and the end of a long one."""
+    """All bytes of a short stream, or the beginning and the end of a long one."""
 
     def __init__(self, limit: int) -> None:
         self._half = max(1, limit // 2)
@@ -40,7 +40,7 @@ class CappedOutput:
 
     @property
     def text(self) -> str:
-        """The text; undecodable bytes become marks, and a note stands where bytes are left out."""
+        """The decoded text, with a note where bytes are left out."""
         note = f"\n[… {self._left_out} bytes left out …]\n".encode() if self._left_out else b""
         return bytes(self._head + note + self._tail).decode("utf-8", "replace")
 
@@ -53,7 +53,7 @@ def pump(
     deadline: float,
     has_exited: Callable[[], bool],
 ) -> bool:
-    """Feed stdin and read all streams until the program ends; False if the deadline came first."""
+    """Feed stdin and read all streams until the program ends; return False at the deadline."""
     for fd in streams:
         selector.register(fd, selectors.EVENT_READ)
     pending = _Input(stdin, data, selector)
@@ -74,7 +74,7 @@ def _step(
     pending: _Input,
     timeout: float,
 ) -> bool:
-    """One round of input and output; False if there was none."""
+    """Do one round of input and output; return False if there was none."""
     ready = selector.select(timeout)
     for key, _ in ready:
         if key.fd in streams:
@@ -90,7 +90,7 @@ def _step(
 def _drain(
     selector: selectors.BaseSelector, streams: Mapping[int, CappedOutput], pending: _Input
 ) -> None:
-    """Read what the pipes still hold; a descendant that goes on writing does not keep us."""
+    """Read what is left in the pipes; a descendant that keeps writing cannot delay us."""
     until = monotonic() + _DRAIN_SECONDS
     while selector.get_map() and monotonic() < until:
         if not _step(selector, streams, pending, 0):
@@ -98,7 +98,7 @@ def _drain(
 
 
 class _Input:
-    """What is still to be written to the program's stdin."""
+    """The rest of the program's stdin."""
 
     def __init__(self, stream: IO[bytes], data: bytes, selector: selectors.BaseSelector) -> None:
         self._stream, self._selector = stream, selector
@@ -110,7 +110,7 @@ class _Input:
             stream.close()
 
     def feed(self) -> None:
-        """Write what fits; a program that does not read its input is no error."""
+        """Write as much as fits; a program that does not read its input is not an error."""
         try:
             written = os.write(self._stream.fileno(), self._data[:_CHUNK])
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Run a program that is not trusted: limits, a deadline, capped output, nothing left behind."""
+"""Run an untrusted program with limits, a deadline and capped output, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.streams import CappedOutput, pump
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
-#: Every descendant inherits this, so that one which left the process group is found too.
+#: Every descendant inherits this variable, so that one outside the process group is found too.
 _COOKIE = "MULLIGAN_RUN"
 _ALLOWED = ("PATH", "LANG", "LANGUAGE", "TZ")
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Limits(Value):
-    """What one program may use; None is no limit."""
+    """What one program may use; None means no limit."""
 
-    #: Of processor time, per process.
+    #: Processor time of each process.
     cpu_seconds: int | None = Field(default=300, ge=1)
-    #: Of address space, per process.
+    #: Address space of each process.
     memory_bytes: int | None = Field(default=2 << 30, ge=1 << 20)
     #: The largest file it may write.
     file_bytes: int | None = Field(default=64 << 20, ge=0)
-    #: How many processes the user may have, all together: leave it out unless workers have a
-    #: user of their own.
+    #: Processes of the operating-system user: set it only if the workers have a separate user.
     processes: int | None = Field(default=None, ge=1)
-    #: Kept of each of stdout and stderr; the middle is left out.
+    #: Bytes to keep of stdout and of stderr; the middle of more is left out.
     output_bytes: int = Field(default=256 << 10, ge=1024)
 
 
 class ProgramMissing(VerifierError):
-    """The program could not be started: it is not there, or may not be executed."""
+    """The program does not exist or may not be executed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +55,14 @@ class Completed:
     exit_code: int | None
     signal: int | None
     timed_out: bool
-    #: Text, with a note in the middle if it was capped.
+    #: The text, with a note in the middle if it was capped.
     stdout: str
     stderr: str
     elapsed: float
 
 
 def clean_environment(private: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """An environment by allow-list, without secrets; home and temporary files are private."""
+    """Return an allow-listed environment without secrets, with private home and temp folders."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -88,15 +87,15 @@ def run(
     max_output_bytes: int | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Completed:
-    """Run argv, never through a shell, and end everything it started before returning.
+    """Run argv without a shell, and kill everything it started before returning.
 
-    It has a session of its own; at the deadline, or when it ends, its whole process group and
-    every descendant that left the group are killed. ProgramMissing if it cannot be started.
+    It gets its own session. When it ends, or at the deadline, its process group and every
+    descendant outside the group are killed. Raise ProgramMissing if it cannot be started.
     """
     if not argv:
         raise ValueError("argv is empty")
     if not cwd.is_dir():
-        raise VerifierError(f"the directory to run in is not there: {cwd}")
+        raise VerifierError(f"the directory to run in does not exist: {cwd}")
     _require_program(argv[0], cwd, env)
     cookie = secrets.token_hex(16)
     cap = max_output_bytes if max_output_bytes is not None else limits.output_bytes
@@ -105,7 +104,7 @@ def run(
         try:
             outputs, timed_out = _watch(process, error_fd, stdin, started + timeout, cap)
         finally:
-            _end(process, cookie)
+            _kill_all(process, cookie)
         out, err, launch_error = outputs
     if launch_error.text:
         raise ProgramMissing(f"{argv[0]}: cannot be started: {launch_error.text}")
@@ -121,7 +120,7 @@ def run(
 
 
 def _require_program(program: str, cwd: Path, env: Mapping[str, str]) -> None:
-    """Fail before anything runs, with the reason that people understand."""
+    """Raise a clear ProgramMissing before anything runs."""
     if "/" in program:
         path = cwd / program
         found = path.is_file() and os.access(path, os.X_OK)
@@ -139,7 +138,7 @@ def _started(
     limits: Limits,
     pass_fds: Sequence[int],
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The running program and the descriptor on which a failed start is told."""
+    """Start the program; yield it and the descriptor on which a failed start is reported."""
     error_read, error_write = os.pipe()
     config = limits.model_dump(exclude={"output_bytes"})
     config |= {"error_fd": error_write, "parent": os.getpid()}
@@ -173,7 +172,7 @@ def _watch(
     deadline: float,
     cap: int,
 ) -> tuple[tuple[CappedOutput, CappedOutput, CappedOutput], bool]:
-    """Read until the program ends or the deadline passes; says which it was."""
+    """Read until the program ends or the deadline passes; return the outputs and whether it did."""
     assert process.stdin is not None  # noqa: S101 - tells mypy what PIPE means
     assert process.stdout is not None  # noqa: S101
     assert process.stderr is not None  # noqa: S101
@@ -189,16 +188,16 @@ def _watch(
 
 
 def has_exited(pid: int) -> bool:
-    """Whether a child has ended, without reaping it: until then its group id cannot be reused."""
+    """Return whether a child has ended, without reaping it: its group id stays reserved."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _end(process: subprocess.Popen[bytes], cookie: str) -> None:
-    """Kill the group, then whatever carries our cookie elsewhere, and reap the program."""
+def _kill_all(process: subprocess.Popen[bytes], cookie: str) -> None:
+    """Kill the group, reap the program, and kill every other process with the cookie."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    # Killing is repeated: a process may fork between being listed and being killed.
+    # Repeated because a process may fork between being listed and being killed.
     for _ in range(20):
         escaped = _with_cookie(f"{_COOKIE}={cookie}".encode())
         if not escaped:
@@ -209,7 +208,7 @@ def _end(process: subprocess.Popen[bytes], cookie: str) -> None:
 
 
 def _with_cookie(cookie: bytes) -> list[int]:
-    """Processes that inherited the cookie; nothing where there is no /proc."""
+    """Return the processes that inherited the cookie; none where there is no /proc."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):

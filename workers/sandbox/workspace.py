@@ -1,17 +1,17 @@
-"""The directory an answer is tried in: packed once, unpacked privately for every attempt."""
+"""A job's workspace: packed once, unpacked privately for every attempt."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from mulligan.policies.jobs.job import Workspace
 from mulligan.policies.repair.free_repair import Coercion, strip_code_fence
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, VerifierError
-from mulligan.workers.sandbox.diff import apply_diff, make_diff
 from mulligan.workers.sandbox.file_tree import (
     TreeRefused,
     decode_tree,
@@ -22,35 +22,30 @@ from mulligan.workers.sandbox.file_tree import (
 from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.protection import Protection
 
-#: A snapshot of a path that was never submitted (``mulligan verify``) may have this many bytes.
-DEFAULT_MAX_BYTES = 20 << 20
-#: Files may hold this many times the packed cap before they are packed.
+#: The largest snapshot of a path that was never submitted (``mulligan verify``).
+_MAX_LOCAL_BYTES = 20 << 20
+#: Files may have this many times the packed cap before they are packed.
 _UNPACKED_FACTOR = 10
-#: Files in which a fence is no wrapping.
+#: Suffixes of files in which a code fence is content.
 _MARKDOWN = frozenset({".md", ".markdown", ".mdx", ".qmd"})
 
-__all__ = [
-    "apply_diff",
-    "content_address",
-    "make_diff",
-    "output_path",
-    "pack",
-    "place_answer",
-    "private_copy",
-    "private_directory",
-    "restore_protected",
-    "snapshot_of",
-    "unpack",
-]
+
+@dataclass(frozen=True)
+class PrivateCopy:
+    """A private directory with a workspace's files in it."""
+
+    directory: Path
+    #: The packed workspace; empty if there is none.
+    snapshot: bytes
 
 
 def content_address(data: bytes) -> str:
-    """The name of bytes in a blob store."""
+    """Return the name of the data in a blob store."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def pack(path: Path, *, max_bytes: int) -> bytes:
-    """A directory as deterministic bytes; BadInput if it is missing, unsafe or too large."""
+    """Pack a directory as deterministic bytes; BadInput if it is missing, unsafe or too large."""
     if not path.is_dir():
         what = "is not a directory" if path.exists() else "does not exist"
         raise BadInput.at("workspace.path", f"{path} {what}")
@@ -68,36 +63,38 @@ def pack(path: Path, *, max_bytes: int) -> bytes:
 
 
 def unpack(data: bytes, into: Path) -> None:
-    """Write a packed directory into an existing or new one; BadInput for anything unsafe."""
+    """Unpack into an existing or new directory; raise BadInput for anything unsafe."""
     tree = decode_tree(data)
     into.mkdir(parents=True, exist_ok=True)
     write_tree(tree, into)
 
 
 def snapshot_of(workspace: Workspace, blobs: BlobStore | None) -> bytes:
-    """The packed snapshot: from the blob store, or of the path itself if it was never submitted."""
+    """Return the packed workspace from the blob store, or pack a path that was never submitted."""
     if workspace.snapshot is not None:
         if blobs is None:
             raise VerifierError("the workspace is a snapshot and there is no blob store to read it")
         return blobs.get(workspace.snapshot)
-    return pack(Path(workspace.path or ""), max_bytes=DEFAULT_MAX_BYTES)
+    return pack(Path(workspace.path or ""), max_bytes=_MAX_LOCAL_BYTES)
 
 
 @contextlib.contextmanager
 def private_copy(
-    workspace: Workspace, blobs: BlobStore | None, *, root: Path | None = None
-) -> Iterator[Path]:
-    """A private directory with the workspace's snapshot in it."""
-    data = snapshot_of(workspace, blobs)
-    with private_directory(root) as work:
-        unpack(data, work)
-        yield work
+    workspace: Workspace | None, blobs: BlobStore | None, *, root: Path | None = None
+) -> Iterator[PrivateCopy]:
+    """Unpack the workspace into a private directory, which is empty without a workspace."""
+    snapshot = snapshot_of(workspace, blobs) if workspace is not None else b""
+    with private_directory(root) as directory:
+        if workspace is not None:
+            unpack(snapshot, directory)
+        yield PrivateCopy(directory, snapshot)
 
 
 def output_path(directory: Path, workspace: Workspace) -> Path | None:
-    """Where the answer goes, if it becomes a file.
+    """Return the path of the answer's file, or None if the answer does not become a file.
 
-    BadInput if the path leaves the directory, by its text or through a link, or is no file's.
+    Raise BadInput if the path leaves the directory, by its text or through a link, or cannot be
+    a file.
     """
     name = workspace.output_file
     if name is None:
@@ -117,9 +114,9 @@ def output_path(directory: Path, workspace: Workspace) -> Path | None:
 
 
 def place_answer(directory: Path, workspace: Workspace, text: str) -> tuple[Coercion, ...]:
-    """Write the answer to the output file, code fences stripped; says what was taken off.
+    """Write the answer to the output file without its code fence; return the free repairs.
 
-    BadInput if it cannot be (``output_path``).
+    Raise BadInput if it cannot be written (``output_path``).
     """
     target = output_path(directory, workspace)
     if target is None:
@@ -131,8 +128,8 @@ def place_answer(directory: Path, workspace: Workspace, text: str) -> tuple[Coer
 
 
 def restore_protected(directory: Path, workspace: Workspace, snapshot: bytes) -> list[str]:
-    """Put protected tests and configuration back as in the snapshot; names what was not so.
+    """Restore protected tests and configuration from the snapshot; return what had changed.
 
-    Call it after the answer and any diff are in place and before anything runs.
+    Call it after the answer and any diff are written and before anything runs.
     """
     return Protection(workspace.protect).restore(directory, decode_tree(snapshot))

@@ -1,9 +1,9 @@
-"""Regular expressions that cannot hang a worker, however hostile the pattern or the text.
+"""Regular expressions that cannot hang a worker, whatever the pattern and the text.
 
 Python's ``re`` backtracks without limit. The engine inside jsonschema-rs is linear for plain
-patterns and counts its steps for lookarounds and back-references. The dialect is that of
+patterns and limits its steps for lookarounds and back-references. The dialect is that of
 JSON Schema's ``pattern``: ``(?i)``, ``(?m)``, ``(?s)`` work, ``\\d`` and ``\\w`` are ASCII, and the
-end of the text is ``$`` (``\\Z`` is not known).
+end of the text is ``$`` (``\\Z`` is unknown).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _PATTERN_CHARACTERS = 2_000
 
 
 class BoundedRegex:
-    """A pattern that is searched for in a text."""
+    """A pattern to search for in a text."""
 
     def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
-        """Compile, or raise ValueError that says what is wrong with the pattern."""
+        """Compile the pattern, or raise BadInput."""
         if len(pattern) > _PATTERN_CHARACTERS:
-            raise BadInput(f"a pattern may have {_PATTERN_CHARACTERS} characters at most")
+            raise BadInput(f"a pattern may have at most {_PATTERN_CHARACTERS} characters")
         self.pattern = pattern
         self._validator = _compile(f"(?i){pattern}" if ignore_case else pattern)
 
     def found_in(self, text: str) -> bool:
-        """Whether it matches anywhere; VerifierError when that takes too many steps to say."""
+        """Return whether it matches anywhere; raise VerifierError if that takes too many steps."""
         clean = text.encode("utf-8", "replace").decode("utf-8")
         if self._validator.is_valid(clean):
             return True

@@ -1,4 +1,4 @@
-"""``command.subprocess``: a program accepts the answer by its exit code."""
+"""``command.subprocess``: a program accepts or rejects the answer with its exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CommandSubprocess:
     """Runs argv in a private copy of the workspace, with the answer on stdin.
 
     Without a workspace the directory is empty. Evidence: ``argv``, ``exit_code``, ``signal``,
-    ``timed_out``, ``stderr_tail``, ``stdout_tail`` and, where there were any, ``coercions``.
+    ``timed_out``, ``stderr_tail``, ``stdout_tail`` and ``coercions``, if any.
     Codes: ``exit_code``, ``signal``, ``timeout``.
     """
 
@@ -32,7 +32,7 @@ class CommandSubprocess:
     needs_blobs: ClassVar[bool] = True
 
     class Options(Value):
-        #: The program and its arguments, never a shell line; empty is skipped.
+        #: The program and its arguments, never a shell line; if empty, the check is skipped.
         argv: tuple[str, ...] = ()
         timeout: Seconds = Field(default=60.0, gt=0, le=3600)
         expect_exit: int = Field(default=0, ge=0, le=255)
@@ -46,14 +46,14 @@ class CommandSubprocess:
         root: Path | None = None,
     ) -> None:
         self.options = options
-        self._bench = AnswerLayout(blobs=blobs, limits=limits or Limits(), root=root)
+        self._layout = AnswerLayout(blobs=blobs, limits=limits or Limits(), root=root)
 
     @property
     def longest(self) -> float:
         return self.options.timeout + 60.0
 
     def verify(self, candidate: Candidate) -> VerificationResult:
-        """Judge by the exit code; VerifierError if the program is missing."""
+        """Judge by the exit code; raise VerifierError if the program is missing."""
         if not self.options.argv:
             return VerificationResult(
                 status=VerificationStatus.SKIPPED,
@@ -61,26 +61,26 @@ class CommandSubprocess:
                 summary="no command to run",
                 evidence={"argv": []},
             )
-        with self._bench.laid_out(candidate) as laid:
+        with self._layout.lay_out(candidate) as answer:
             completed = run(
                 self.options.argv,
-                cwd=laid.work,
+                cwd=answer.work,
                 timeout=self.options.timeout,
-                env=clean_environment(laid.work.parent),
-                limits=self._bench.limits,
+                env=clean_environment(answer.work.parent),
+                limits=self._layout.limits,
                 stdin=candidate.text,
             )
-        return self._result(completed, laid)
+        return self._result(completed, answer)
 
-    def _result(self, completed: Completed, laid: LaidOutAnswer) -> VerificationResult:
+    def _result(self, completed: Completed, answer: LaidOutAnswer) -> VerificationResult:
         finding = self._finding(completed)
         return VerificationResult(
             status=VerificationStatus.FAIL if finding else VerificationStatus.PASS,
             verifier_id=self.id,
             summary=finding.message if finding else f"{self.options.argv[0]} accepts the answer",
-            evidence=self._evidence(completed) | laid.evidence,
+            evidence=self._evidence(completed) | answer.evidence,
             errors=(finding,) if finding else (),
-            warnings=laid.warnings,
+            warnings=answer.warnings,
             elapsed_seconds=completed.elapsed,
         )
 
@@ -95,28 +95,28 @@ class CommandSubprocess:
         }
 
     def _finding(self, completed: Completed) -> Finding | None:
-        program, wanted = self.options.argv[0], self.options.expect_exit
-        said = _last_words(completed)
+        program, expected = self.options.argv[0], self.options.expect_exit
+        output = _last_lines(completed)
         if completed.timed_out:
-            message = f"{program} was stopped after {self.options.timeout:g} s{said}"
+            message = f"{program} was stopped after {self.options.timeout:g} s{output}"
             return Finding(message=message, code="timeout", path=program)
         if completed.signal is not None:
-            message = f"{program} was ended by {_signal_name(completed.signal)}{said}"
+            message = f"{program} was killed by {_signal_name(completed.signal)}{output}"
             return Finding(message=message, code="signal", path=program, actual=completed.signal)
-        if completed.exit_code != wanted:
-            message = f"{program} ended with exit code {completed.exit_code}, not {wanted}{said}"
+        if completed.exit_code != expected:
+            message = f"{program} exited with code {completed.exit_code}, not {expected}{output}"
             return Finding(
                 message=message,
                 code="exit_code",
                 path=program,
-                expected=wanted,
+                expected=expected,
                 actual=completed.exit_code,
             )
         return None
 
 
-def _last_words(completed: Completed) -> str:
-    """The last lines of what it wrote, which is where programs say why."""
+def _last_lines(completed: Completed) -> str:
+    """Return the end of the output, where programs give their reason."""
     text = completed.stderr.strip() or completed.stdout.strip()
     lines = text.splitlines()[-5:]
     return ": " + "\n".join(lines)[-500:] if lines else ""

@@ -1,4 +1,4 @@
-"""``contract.schema``: the JSON value in the answer keeps its JSON Schema, or its model."""
+"""``contract.schema``: the JSON value in the answer fits a JSON Schema or a pydantic model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
-from mulligan.workers.contract_models import ContractModels, Model, schema_of
+from mulligan.workers.contract_models import ContractModels, schema_of
 from mulligan.workers.verifiers.json_text import (
     coercion_warnings,
     extraction_of,
@@ -29,7 +29,7 @@ from mulligan.workers.verifiers.json_text import (
 from mulligan.workers.verifiers.model_findings import model_findings
 from mulligan.workers.verifiers.schema_findings import brief, findings_of
 
-#: A value that is wrong in more places than this is told of the first ones and their number.
+#: Of a value with more errors than this, only the first ones are reported.
 MAX_FINDINGS = 200
 _DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 
@@ -45,7 +45,7 @@ class Contract:
 
     @classmethod
     def of(cls, schema: Schema) -> Contract:
-        """The compiled contract, from a cache; BadInput names every wrong place in the schema."""
+        """Return the compiled contract, from a cache, or raise BadInput with every schema error."""
         try:
             canonical = json.dumps(schema, sort_keys=True, separators=(",", ":"))
         except (TypeError, ValueError) as error:
@@ -53,15 +53,15 @@ class Contract:
         return _compile(canonical)
 
     def errors(self, value: Json) -> list[Finding]:
-        """Every error, at most MAX_FINDINGS + 1; nothing for a value that keeps the contract."""
+        """Return every error, at most MAX_FINDINGS + 1."""
         if self.validator.is_valid(value):
             return []
-        errors = (findings_of(_judged(error)) for error in self.validator.iter_errors(value))
+        errors = (findings_of(_decided(error)) for error in self.validator.iter_errors(value))
         return list(islice(chain.from_iterable(errors), MAX_FINDINGS + 1))
 
 
-def _judged(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
-    """The error, unless it says that the schema's own pattern was too costly to decide."""
+def _decided(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
+    """Return the error, or raise VerifierError if a pattern was too costly to decide."""
     undecided = ValidationErrorKind.BacktrackLimitExceeded | ValidationErrorKind.RegexEngineFailure
     if isinstance(error.kind, undecided):
         raise VerifierError(f"contract.schema: a pattern is too costly to match: {error.message}")
@@ -70,7 +70,7 @@ def _judged(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationErr
 
 @lru_cache(maxsize=512)
 def _compile(canonical: str) -> Contract:
-    # The schema's own key order must not matter, so it is the canonical text that is compiled.
+    # The canonical text is compiled, so that the order of keys makes no difference.
     schema: Schema = json.loads(canonical)
     _check_against_metaschema(schema)
     try:
@@ -81,7 +81,7 @@ def _compile(canonical: str) -> Contract:
 
 
 def _check_against_metaschema(schema: Schema) -> None:
-    """Refuse an invalid schema with all of its errors; jsonschema-rs alone names the first."""
+    """Raise BadInput with all errors of a schema; jsonschema-rs itself names only the first."""
     draft = schema.get("$schema", _DRAFT_2020_12) if isinstance(schema, dict) else _DRAFT_2020_12
     if not isinstance(draft, str):
         raise BadInput.at("schema.$schema", "must be the address of a draft")
@@ -92,7 +92,7 @@ def _check_against_metaschema(schema: Schema) -> None:
             "schema.$schema",
             f"{brief(draft)!r} is not a known draft; use 2020-12 or draft-07, or leave it out",
         ) from error
-    # The metaschema is made of parts, and one mistake may break several of them alike.
+    # The metaschema consists of parts, and one mistake may violate several of them.
     problems = dict.fromkeys(_schema_problem(error) for error in metaschema.iter_errors(schema))
     if problems:
         raise BadInput(*problems)
@@ -105,23 +105,23 @@ def _schema_problem(error: ValueError) -> Problem:
 
 
 class ContractSchema:
-    """Evidence: ``contract`` (sha256 of the canonical schema), ``coercions`` if there were any.
+    """Evidence: ``contract`` (sha256 of the canonical schema) and ``coercions``, if any.
 
-    A text without any JSON fails with the code ``not_json`` and the evidence of ``json.object``.
-    A model is checked by its JSON Schema and by its own validators.
+    A text without JSON fails with the code ``not_json`` and the evidence of ``json.object``.
+    A model checks with its JSON Schema and its validators.
     """
 
     id: ClassVar[str] = "contract.schema"
     slow: bool = False
-    #: Built with ``models``: which pydantic models may be named.
+    #: Built with ``models``: the pydantic models that may be named.
     needs_models: ClassVar[bool] = True
 
     class Options(Value):
-        #: ``schema`` itself is a method of every pydantic model.
+        #: Not ``schema``, which is a method of every pydantic model.
         contract: Schema | None = Field(default=None, alias="schema")
-        #: ``package.module:Person``, of an allow-listed module. Submitting adds its schema.
+        #: ``package.module:Person`` of an allow-listed module. Submitting adds its schema.
         model: str | None = None
-        #: Which model of the process that submitted. A client writes it; no other process knows it.
+        #: A model that only the submitting process knows; the client sets this.
         taught: str | None = None
 
         model_config = ConfigDict(populate_by_name=True)
@@ -148,37 +148,32 @@ class ContractSchema:
         else:
             evidence |= parse_evidence(candidate, extraction)
             errors = [parse_finding(extraction, code="not_json")]
-        more = errors[MAX_FINDINGS:]
-        too_many = (f"more than {MAX_FINDINGS} errors; the rest are left out",) if more else ()
+        too_many = len(errors) > MAX_FINDINGS
+        left_out = (f"more than {MAX_FINDINGS} errors; the rest are left out",) if too_many else ()
         return VerificationResult(
             status=VerificationStatus.FAIL if errors else VerificationStatus.PASS,
             verifier_id=self.id,
             summary=_summary(errors),
             evidence=evidence,
             errors=tuple(errors[:MAX_FINDINGS]),
-            warnings=coercion_warnings(extraction) + too_many,
+            warnings=coercion_warnings(extraction) + left_out,
             elapsed_seconds=perf_counter() - started,
         )
-
-    @property
-    def _validating(self) -> Model | None:
-        """The model that is named, or the one that this process was taught."""
-        return self._model or self._models.taught(self._contract.digest, self.options.taught)
 
     def _errors(self, value: Json) -> list[Finding]:
         try:
             errors = self._contract.errors(value)
         except ValueError as error:
-            # Python's decoder accepts what JSON has no text for: lone surrogates, for example.
+            # Python's decoder accepts what JSON cannot write, such as lone surrogates.
             return [Finding(message=f"not a JSON value: {error}", code="not_json", path="$")]
-        model = self._validating
+        model = self._model or self._models.taught(self._contract.digest, self.options.taught)
         if model is not None:
-            errors += model_findings(model, value, told=[e.path or "$" for e in errors])
+            errors += model_findings(model, value, reported=[e.path or "$" for e in errors])
         return errors
 
 
 def _summary(errors: list[Finding]) -> str:
     if not errors:
-        return "keeps the contract"
-    told = f"{errors[0].path}: {errors[0].message}"
-    return told if len(errors) == 1 else f"{len(errors)} errors; first {told}"
+        return "fits the contract"
+    first = f"{errors[0].path}: {errors[0].message}"
+    return first if len(errors) == 1 else f"{len(errors)} errors; first {first}"

@@ -1,7 +1,7 @@
-"""``edits.plan``: the answer is a plan of edits, and each applies to the workspace after the last.
+"""``edits.plan``: the answer is a plan of edits that apply to the workspace one after the other.
 
-The edits are tried on a private copy, so that an author who cannot see the tree learns from the
-next prompt what was expected, what is there and which lines are nearest.
+The edits are tried on a private copy, so that the next prompt tells an author who cannot see the
+tree what was expected, what is there and which lines are nearest.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.subprocesses import Limits
-from mulligan.workers.sandbox.workspace import private_directory, snapshot_of, unpack
+from mulligan.workers.sandbox.workspace import private_copy
 from mulligan.workers.verifiers.json_text import coercion_warnings, extraction_of
 
 _FENCE = re.compile(r"^```[\w-]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
-#: A plan that says more than this is no plan.
+#: A longer text is not read as a plan.
 _MAX_CHARACTERS = 2_000_000
 
 
@@ -47,13 +47,13 @@ class EditsPlan:
     slow: bool = True
     needs_blobs: ClassVar[bool] = True
     needs_workspace: ClassVar[bool] = True
-    #: Seconds: a plan has at most a thousand edits, and each is quick.
+    #: In seconds: a plan has at most a thousand edits, and each is quick.
     longest: ClassVar[float] = 300.0
 
     class Options(Value):
         #: The folder of the configuration tree, relative to the workspace.
         config: str = "."
-        #: Operations that the plan may use; none given: all.
+        #: Operations that the plan may use; all if empty.
         operations: tuple[str, ...] = ()
         max_edits: int = Field(default=100, ge=1, le=1000)
 
@@ -65,7 +65,7 @@ class EditsPlan:
         limits: Limits | None = None,
         root: Path | None = None,
     ) -> None:
-        del limits  # nothing of the answer is run
+        del limits  # no code of the answer runs
         if options.config != "." and escapes(options.config):
             raise BadInput.at("config", "must stay inside the workspace")
         self.options = options
@@ -73,7 +73,7 @@ class EditsPlan:
         self._root = root
 
     def verify(self, candidate: Candidate) -> VerificationResult:
-        """Judge the plan by trying it; VerifierError if the workspace cannot be had."""
+        """Judge the plan by trying it; raise VerifierError if the workspace cannot be read."""
         if candidate.workspace is None:
             raise BadInput(f"{self.id} needs a workspace")
         if problem := find_missing(*EDIT_PACKAGES):
@@ -83,10 +83,8 @@ class EditsPlan:
         if plan is None:
             evidence: dict[str, Json] = {"kind": FailureKind.SCHEMA_INVALID.value}
             return self._result(findings, evidence, warnings, 0.0, started)
-        snapshot = snapshot_of(candidate.workspace, self._blobs)
-        with private_directory(self._root) as work:
-            unpack(snapshot, work)
-            found = self._tried(plan, work)
+        with private_copy(candidate.workspace, self._blobs, root=self._root) as copy:
+            found = self._try_edits(plan, copy.directory)
         refused = [index for index, finding in found.items() if finding.code != "no_op"]
         applied = len(plan.edits) - len(refused)
         evidence = {
@@ -98,27 +96,27 @@ class EditsPlan:
         share = applied / len(plan.edits)
         return self._result(list(found.values()), evidence, warnings, share, started)
 
-    def _tried(self, plan: EditPlan, work: Path) -> dict[int, Finding]:
-        """What was found about the edits, by their index."""
+    def _try_edits(self, plan: EditPlan, work: Path) -> dict[int, Finding]:
+        """Apply the edits in order and return the findings by the edit's index."""
         # Imported here: no other verifier needs libcst, tomlkit and git.
         from mulligan.workers.edits.applier_registry import default_registry
 
         if len(plan.edits) > self.options.max_edits:
-            told = f"has {len(plan.edits)} edits; at most {self.options.max_edits} are taken"
-            last = len(plan.edits) - 1
-            return {last: _finding(last, plan.edits[last], told, "schema")}
+            count, limit = len(plan.edits), self.options.max_edits
+            message = f"the plan has {count} edits; at most {limit} are allowed"
+            return {count - 1: _finding(count - 1, plan.edits[-1], message, "schema")}
         registry = default_registry()
         ctx = ApplyContext(root=work, config=Path(self.options.config))
-        found = ((i, self._one(registry, i, edit, ctx)) for i, edit in enumerate(plan.edits))
+        found = ((i, self._try_edit(registry, i, edit, ctx)) for i, edit in enumerate(plan.edits))
         return {index: finding for index, finding in found if finding is not None}
 
-    def _one(self, registry: Any, index: int, edit: Edit, ctx: ApplyContext) -> Finding | None:
-        from mulligan.workers.edits.tree import write_changes as writing
+    def _try_edit(self, registry: Any, index: int, edit: Edit, ctx: ApplyContext) -> Finding | None:
+        from mulligan.workers.edits.tree import write_changes
 
         allowed = self.options.operations or tuple(registry.names())
         if edit.op not in allowed or not registry.is_supported(edit.op):
-            told = f"there is no operation {edit.op!r} here; there are: {', '.join(allowed)}"
-            return _finding(index, edit, told, "operation")
+            message = f"unknown operation {edit.op!r}; use one of: {', '.join(allowed)}"
+            return _finding(index, edit, message, "operation")
         try:
             applier = registry.get(edit.op)
             validation = applier.validate(edit, ctx)
@@ -128,7 +126,7 @@ class EditsPlan:
             if all(change.unchanged for change in changes):
                 notes = [change.note for change in changes if change.note]
                 return _finding(index, edit, "; ".join(notes) or "it changes nothing", "no_op")
-            writing.perform(ctx.root, changes)
+            write_changes.perform(ctx.root, changes)
         except EditRefused as error:
             return _finding(index, edit, str(error), "does_not_apply")
         return None
@@ -162,7 +160,7 @@ def _finding(index: int, edit: Edit, message: str, code: str) -> Finding:
 
 
 def read_answer(candidate: Candidate) -> tuple[EditPlan | None, list[Finding], tuple[str, ...]]:
-    """The plan in an answer, or why there is none; and what had to be mended to read it."""
+    """Return the plan in an answer, or the findings that say why not; and the warnings."""
     extraction = extraction_of(candidate)
     data: Any = extraction.value if extraction.parsed else None
     warnings = coercion_warnings(extraction) if isinstance(data, dict | list) else ()
@@ -171,9 +169,9 @@ def read_answer(candidate: Candidate) -> tuple[EditPlan | None, list[Finding], t
     if isinstance(data, list):
         data = {"edits": data}
     if not isinstance(data, dict):
-        told = "the answer is not a plan: give YAML or JSON with a list of `edits`"
+        message = "the answer is not a plan: write YAML or JSON with a list of `edits`"
         expected = "a plan: {edits: [{id, op, target, payload}]}"
-        return None, [Finding(message=told, code="not_a_plan", path="$", expected=expected)], ()
+        return None, [Finding(message=message, code="not_a_plan", path="$", expected=expected)], ()
     try:
         return EditPlan.model_validate(data), [], warnings
     except ValidationError as error:
@@ -187,7 +185,7 @@ def _schema_finding(item: Any) -> Finding:
 
 
 def _yaml(text: str) -> Any:
-    """The data of a text, or of the one fence in it; None if it is no YAML."""
+    """Read a text, or the only fence in it, as YAML; None if it is not YAML."""
     if len(text) > _MAX_CHARACTERS:
         return None
     from ruamel.yaml import YAML  # an extra: not every worker has it

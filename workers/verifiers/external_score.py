@@ -1,4 +1,4 @@
-"""``external.score``: the score comes with the attempt, from whoever made it."""
+"""``external.score``: the score comes with the attempt, from its author."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mulligan.tasks.ports.verifiers import Candidate
 
 
 class ExternalScore:
-    """Stands for a check that is made elsewhere. There is nothing here to ask again."""
+    """A placeholder for a check that another system makes. It cannot be repeated here."""
 
     id: ClassVar[str] = GIVEN_SCORE
     slow: bool = False
 
     class Options(Value):
-        """None."""
+        """No options."""
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or self.Options()
 
     def verify(self, candidate: Candidate) -> NoReturn:
-        raise VerifierError(f"the score of {candidate.job_id} is given elsewhere, with the attempt")
+        raise VerifierError(f"the score of {candidate.job_id} comes with the attempt")

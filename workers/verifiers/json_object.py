@@ -17,13 +17,13 @@ from mulligan.workers.verifiers.json_text import (
 
 
 class JsonObject:
-    """Evidence: ``shape``, ``truncated``, ``decoder`` and, where there were any, ``coercions``."""
+    """Evidence: ``shape``, ``truncated``, ``decoder`` and ``coercions``, if any."""
 
     id: ClassVar[str] = "json.object"
     slow: bool = False
 
     class Options(Value):
-        """None."""
+        """No options."""
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or self.Options()

@@ -1,4 +1,4 @@
-"""The JSON value in an answer, found once for all verifiers that look at it."""
+"""Find the JSON value in an answer, once for all verifiers that need it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ _CACHED_CHARACTERS = 65_536
 _MESSAGES = {
     "empty": "the answer is empty",
     "truncated": "the answer was cut off before its JSON ended",
-    "fence": "the code fence in the answer holds no JSON object",
+    "fence": "the code fence in the answer has no JSON object",
     "prose": "the answer is prose without a JSON object",
     "object": "the answer is JSON with a syntax error",
 }
+_TYPE_NAMES = {
+    type(None): "null", bool: "boolean", int: "number", float: "number", str: "string",
+    list: "array",
+}  # fmt: skip
 
 
 @lru_cache(maxsize=8)
@@ -27,7 +31,7 @@ def _recent(text: str, truncated: bool) -> JsonExtraction:
 
 
 def extraction_of(candidate: Candidate) -> JsonExtraction:
-    """What free repair makes of the runner's own text, so that every coercion is seen.
+    """Repair the runner's own text for free, so that every coercion is recorded.
 
     The value is shared between verifiers: read it, never change it.
     """
@@ -38,14 +42,14 @@ def extraction_of(candidate: Candidate) -> JsonExtraction:
 
 
 def decoder_class(message: str | None) -> str:
-    """The class of a decoder's message: what is left without line, column and character."""
+    """Return a decoder's message without line, column and character."""
     text = (message or "").partition(": line ")[0].strip()
-    # A key that the message quotes may hold lone surrogates, which nobody could store.
+    # A key that the message quotes may contain lone surrogates, which cannot be stored.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def parse_evidence(candidate: Candidate, extraction: JsonExtraction) -> dict[str, Json]:
-    """The structured facts of ``json.object`` that signatures are made of."""
+    """Return the evidence of ``json.object``, from which signatures are built."""
     evidence: dict[str, Json] = {
         "shape": extraction.shape,
         "truncated": candidate.output.truncated,
@@ -57,34 +61,17 @@ def parse_evidence(candidate: Candidate, extraction: JsonExtraction) -> dict[str
 
 
 def coercion_warnings(extraction: JsonExtraction) -> tuple[str, ...]:
-    """One warning per free repair."""
+    """Return one warning per free repair."""
     return tuple(f"coerced: {coercion}" for coercion in extraction.coercions)
 
 
 def parse_finding(extraction: JsonExtraction, *, code: str | None = None) -> Finding:
-    """Why the text is not a JSON object, with its shape as the code unless another is given."""
+    """Say why the text is not a JSON object; its shape is the code unless one is given."""
     shape = extraction.shape
     if extraction.parsed:
-        message = f"the answer is a JSON {json_type(extraction.value)}, not an object"
+        message = f"the answer is a JSON {_TYPE_NAMES[type(extraction.value)]}, not an object"
     else:
         message = f"{_MESSAGES[shape]} ({decoder_class(extraction.decoder_message)})"
-    # The shape of JSON with a slip in it is "object"; as a reason, that would say nothing.
+    # JSON with a syntax error has the shape "object", which would say nothing as a code.
     reason = "syntax" if shape == "object" else shape
     return Finding(message=message, code=code or reason, path="$", expected="a JSON object")
-
-
-def json_type(value: Json) -> str:
-    """The JSON name of a Python value's type."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"

@@ -1,4 +1,4 @@
-"""The errors of pydantic as findings: the message of the validator, the place, a stable code."""
+"""Turn pydantic's errors into findings: the validator's message, the place, a stable code."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from mulligan.policies.value import Json
 from mulligan.workers.contract_models import Model, read_as
 from mulligan.workers.verifiers.schema_findings import brief, json_path
 
-#: How pydantic announces what a validator raised.
+#: What pydantic puts before a validator's message.
 _PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
-def model_findings(model: Model, value: Json, *, told: Collection[str] = ()) -> list[Finding]:
-    """What a model's validators find wrong in a JSON value, but for the places already told."""
+def model_findings(model: Model, value: Json, *, reported: Collection[str] = ()) -> list[Finding]:
+    """Return a model's errors in a JSON value, except below paths that are already reported."""
     try:
         read_as(model, json.dumps(value))
     except ValidationError as error:
         found = [_finding(item) for item in error.errors(include_url=False)]
-        return [finding for finding in found if not _covered(finding.path or "$", told)]
+        return [finding for finding in found if not _is_below(finding.path or "$", reported)]
     return []
 
 
-def _covered(path: str, told: Collection[str]) -> bool:
-    """Whether an error at this place, or at one that holds it, was told before."""
-    return any(path == known or path.startswith((f"{known}.", f"{known}[")) for known in told)
+def _is_below(path: str, paths: Collection[str]) -> bool:
+    """Return whether a path is one of these or below one of them."""
+    return any(path == known or path.startswith((f"{known}.", f"{known}[")) for known in paths)
 
 
 def _finding(item: ErrorDetails) -> Finding:
@@ -49,5 +49,5 @@ def _finding(item: ErrorDetails) -> Finding:
 
 
 def _plain(value: Any) -> Json:
-    """Something that can be stored, however odd the value that a validator was given."""
+    """Return a short JSON value, whatever a validator was given."""
     return brief(json.loads(json.dumps(value, default=str)))

@@ -1,4 +1,4 @@
-"""The errors of jsonschema-rs as findings: exact places, short values, keywords as codes."""
+"""Turn jsonschema-rs' errors into findings: exact paths, short values, keywords as codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Path = Sequence[str | int]
 
 
 def json_path(parts: Path) -> str:
-    """``$.items[0].age``; keys that are not plain words are quoted: ``$['a b']``."""
+    """Return ``$.items[0].age``; keys that are not plain words are quoted: ``$['a b']``."""
     return "$" + "".join(_step(part) for part in parts)
 
 
@@ -31,12 +31,12 @@ def _step(part: str | int) -> str:
 
 
 def json_pointer(parts: Path) -> str:
-    """``/properties/age/type``."""
+    """Return ``/properties/age/type``."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 def brief(value: Json) -> Json:
-    """The value itself if it is short, otherwise the beginning of its JSON text."""
+    """Return the value itself if it is short, otherwise the beginning of its JSON text."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Decimal):
@@ -48,13 +48,13 @@ def brief(value: Json) -> Json:
 
 
 def _cut(text: str, limit: int) -> str:
-    # A lone surrogate from "\ud800" can be neither stored nor sent: show it as a mark.
+    # A lone surrogate such as "\ud800" cannot be stored or sent: replace it.
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def findings_of(error: ValidationError) -> Iterator[Finding]:
-    """One finding per wrong place: a missing or an extra property is a place of its own."""
+    """Yield one finding per wrong place; each missing or extra property is one."""
     kind = error.kind
     match kind:
         case ValidationErrorKind.Required():
@@ -83,7 +83,7 @@ def _finding(
 
 
 def _actual(error: ValidationError) -> Json:
-    """What stands there; for a missing or an extra property, the names that do."""
+    """Return the wrong value or, for a missing or extra property, the names that are there."""
     keys_matter = error.kind.name in ("required", "additionalProperties", "unevaluatedProperties")
     if keys_matter and isinstance(error.instance, dict):
         return brief(sorted(error.instance))
@@ -91,7 +91,7 @@ def _actual(error: ValidationError) -> Json:
 
 
 def _expected(kind: ValidationErrorKind) -> Json:
-    """The contract's own word on it: the type, the limit, the options."""
+    """Return what the schema demands: the type, the limit, the options."""
     match kind:
         case ValidationErrorKind.Type():
             return kind.types[0] if len(kind.types) == 1 else kind.types
@@ -107,19 +107,19 @@ def _expected(kind: ValidationErrorKind) -> Json:
 
 
 def _closest(kind: ValidationErrorKind) -> str:
-    """The errors of the alternative that came nearest, since "none fits" helps nobody."""
+    """Return the errors of the closest alternative, since "none fits" does not help."""
     if not isinstance(kind, ValidationErrorKind.AnyOf | ValidationErrorKind.OneOfNotValid):
         return ""
     branches = [branch for branch in kind.context if branch]
     if not branches:
         return ""
     nearest = min(branches, key=_distance)
-    told = "; ".join(f"{json_path(e.instance_path)}: {_cut(e.message, 80)}" for e in nearest[:3])
-    return f" (closest: {told})"
+    errors = "; ".join(f"{json_path(e.instance_path)}: {_cut(e.message, 80)}" for e in nearest[:3])
+    return f" (closest: {errors})"
 
 
 def _distance(branch: list[ValidationError]) -> tuple[bool, int]:
-    """A wrong type at the top is the farthest; after that, the fewest errors win."""
+    """Rank an alternative: one with a wrong type at the top last, else by number of errors."""
     shallow = min(len(error.instance_path) for error in branch)
     wrong_type = any(
         error.kind.name == "type" and len(error.instance_path) == shallow for error in branch

@@ -1,4 +1,4 @@
-"""``text.match``: the answer's text has what it must and nothing it must not."""
+"""``text.match``: the answer contains the required texts and none of the forbidden ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.verifiers.bounded_regex import BoundedRegex
 
-#: A longer text fails instead of being searched in part, where something forbidden could hide.
+#: A longer text fails: searching only a part of it could miss something forbidden.
 SEARCHED_CHARACTERS = 1_000_000
 _SHOWN = 120
 
@@ -33,7 +33,7 @@ class TextMatch:
     slow: bool = False
 
     class Options(Value):
-        """One text or a list for each; at least one option that checks something."""
+        """One text or a list for each; at least one check is required."""
 
         contains: Texts = ()
         not_contains: Texts = ()
@@ -47,17 +47,17 @@ class TextMatch:
         @model_validator(mode="after")
         def _checks_something(self) -> TextMatch.Options:
             if not (self.model_fields_set - {"ignore_case"}):
-                raise ValueError("give something to check: contains, regex, equals, min_length…")
+                raise ValueError("nothing to check: set contains, regex, equals, min_length…")
             if self.max_length is not None and (self.min_length or 0) > self.max_length:
                 raise ValueError("min_length is larger than max_length")
             return self
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._wanted = self._compiled("regex", options.regex)
-        self._unwanted = self._compiled("not_regex", options.not_regex)
+        self._required = self._compile("regex", options.regex)
+        self._forbidden = self._compile("not_regex", options.not_regex)
 
-    def _compiled(self, field: str, patterns: tuple[str, ...]) -> tuple[BoundedRegex, ...]:
+    def _compile(self, field: str, patterns: tuple[str, ...]) -> tuple[BoundedRegex, ...]:
         try:
             ignore_case = self.options.ignore_case
             return tuple(BoundedRegex(pattern, ignore_case=ignore_case) for pattern in patterns)
@@ -79,7 +79,7 @@ class TextMatch:
     def _findings(self, text: str) -> Iterator[Finding]:
         yield from self._length(len(text))
         yield from self._words(text)
-        if not (self._wanted or self._unwanted):
+        if not (self._required or self._forbidden):
             return
         if len(text) > SEARCHED_CHARACTERS:
             yield _too_long(len(text), SEARCHED_CHARACTERS)
@@ -87,19 +87,19 @@ class TextMatch:
         yield from self._patterns(text)
 
     def _patterns(self, text: str) -> Iterator[Finding]:
-        for regex in self._wanted:
+        for regex in self._required:
             if not regex.found_in(text):
                 yield _missing(f"nothing matches the pattern {regex.pattern!r}", regex.pattern)
-        for regex in self._unwanted:
+        for regex in self._forbidden:
             if regex.found_in(text):
-                yield _forbidden(f"something matches the pattern {regex.pattern!r}", regex.pattern)
+                yield _forbidden(f"must not match the pattern {regex.pattern!r}", regex.pattern)
 
     def _words(self, text: str) -> Iterator[Finding]:
         options, folded = self.options, self._fold(text)
         if options.equals is not None and folded.strip() != self._fold(options.equals).strip():
             shown = options.equals[:_SHOWN]
             actual = text[:_SHOWN].encode("utf-8", "replace").decode("utf-8")
-            yield _missing(f"the text is not exactly {shown!r}", shown, actual=actual)
+            yield _missing(f"the answer is not exactly {shown!r}", shown, actual=actual)
         for word in options.contains:
             if self._fold(word) not in folded:
                 yield _missing(f"{word[:_SHOWN]!r} is missing", word[:_SHOWN])
@@ -110,7 +110,7 @@ class TextMatch:
     def _length(self, length: int) -> Iterator[Finding]:
         low, high = self.options.min_length, self.options.max_length
         if low is not None and length < low:
-            message = f"{length} characters, at least {low} are wanted"
+            message = f"the answer has {length} characters; at least {low} are required"
             yield Finding(message=message, code="length", expected=low, actual=length)
         if high is not None and length > high:
             yield _too_long(length, high)
@@ -120,7 +120,7 @@ class TextMatch:
 
 
 def _too_long(length: int, limit: int) -> Finding:
-    message = f"{length} characters, at most {limit} are allowed"
+    message = f"the answer has {length} characters; at most {limit} are allowed"
     return Finding(message=message, code="length", expected=limit, actual=length)
 
 

@@ -1,4 +1,4 @@
-"""Which verifiers there are: the built-in ones and plug-ins, by id."""
+"""Find and build verifiers by id: the built-in ones and plug-ins."""
 
 from __future__ import annotations
 
@@ -39,28 +39,27 @@ _BUILT_IN: tuple[Any, ...] = (
     ExternalScore,
     EditsPlan,
 )
-#: Built verifiers of these kinds hold no state and are kept: jobs of one type share options.
+#: Verifiers without state, which are kept because jobs of one type share their options.
 _SHARED = frozenset(cls.id for cls in _BUILT_IN if not cls.slow)
-_KEPT = 1024
+_MAX_SHARED = 1024
 
 
 class VerifierClass(Protocol):
-    """What an entry point of the group ``mulligan.verifiers`` names; its name is the id.
+    """The class that an entry point of the group ``mulligan.verifiers`` names; its name is the id.
 
-    A class with a pydantic model ``Options`` (unknown options should be errors), called with
-    an instance of it. If ``needs_blobs`` is true it is also given ``blobs``, ``limits`` and
-    ``root`` (where private copies are made); if ``needs_workspace`` is true, a job without one
-    is refused.
+    It has a pydantic model ``Options`` (which should refuse unknown options) and is called with
+    an instance of it. If ``needs_blobs`` is true it also gets ``blobs``, ``limits`` and ``root``
+    (the parent of private copies); if ``needs_workspace`` is true, a job without one is refused.
     """
 
     Options: type[BaseModel]
     slow: bool
 
-    def __call__(self, options: Any, **surroundings: Any) -> Verifier: ...
+    def __call__(self, options: Any, **resources: Any) -> Verifier: ...
 
 
 class VerifierRegistry:
-    """Builds verifiers from specs and finds every mistake in a job's specs."""
+    """Builds verifiers from specs and finds every problem in a job's specs."""
 
     def __init__(
         self,
@@ -70,27 +69,27 @@ class VerifierRegistry:
         models: ContractModels | None = None,
         plugins: Callable[[], Iterable[EntryPoint]] = lambda: entry_points(group=GROUP),
     ) -> None:
-        """Plug-ins are looked up at first use and loaded only when a job names one.
+        """``models`` are the pydantic models that contracts may name; by default none.
 
-        ``models`` are the pydantic models that contracts may name; by default none.
+        Plug-ins are looked up at first use and loaded only when a job names one.
         """
         self.models = models or ContractModels()
         self._limits = limits or Limits()
         self._root = root
         self._find_plugins = plugins
         self._classes: dict[str, VerifierClass] = {cls.id: cls for cls in _BUILT_IN}
-        self._shared = lru_cache(maxsize=_KEPT)(self._build)
+        self._shared = lru_cache(maxsize=_MAX_SHARED)(self._build_shared)
 
     @cached_property
     def _plugins(self) -> dict[str, EntryPoint]:
         return {entry.name: entry for entry in self._find_plugins()}
 
     def names(self) -> list[str]:
-        """Every id that a job may name, sorted."""
+        """Return every id that a job may name, sorted."""
         return sorted({cls.id for cls in _BUILT_IN} | self._plugins.keys())
 
     def option_models(self) -> dict[str, type[BaseModel] | None]:
-        """The model of each verifier's options; None for a plug-in that cannot be loaded."""
+        """Return the model of each verifier's options; None for a plug-in that cannot be loaded."""
         found: dict[str, type[BaseModel] | None] = {cls.id: cls.Options for cls in _BUILT_IN}
         for name in self._plugins.keys() - found.keys():
             try:
@@ -100,25 +99,25 @@ class VerifierRegistry:
         return found
 
     def build(self, spec: VerifierSpec, *, blobs: BlobStore | None = None) -> Verifier:
-        """The verifier of a spec, or BadInput with every problem, each naming its option.
+        """Build a spec's verifier, or raise BadInput with every problem, each naming its option.
 
-        Equal specs share their fast built-in verifiers.
+        Equal specs share a fast built-in verifier.
         """
         if spec.id in _SHARED:
             return self._shared(spec.id, _canonical(spec))
         cls = self._class(spec.id)
+        resources: dict[str, Any] = {}
         if getattr(cls, "needs_blobs", False):
-            surroundings = {"blobs": blobs, "limits": self._limits, "root": self._root}
-            return cls(_options(cls, spec.options), **surroundings)
-        return cls(_options(cls, spec.options))
+            resources = {"blobs": blobs, "limits": self._limits, "root": self._root}
+        return cls(_options(cls, spec.options), **resources)
 
-    def _build(self, verifier_id: str, options: str) -> Verifier:
+    def _build_shared(self, verifier_id: str, options: str) -> Verifier:
         cls = self._class(verifier_id)
-        surroundings = {"models": self.models} if getattr(cls, "needs_models", False) else {}
-        return cls(_options(cls, json.loads(options)), **surroundings)
+        resources = {"models": self.models} if getattr(cls, "needs_models", False) else {}
+        return cls(_options(cls, json.loads(options)), **resources)
 
     def check(self, specs: Sequence[VerifierSpec], workspace: Workspace | None) -> list[Problem]:
-        """All problems of a job's verifiers in one pass; none means that all can be built."""
+        """Return all problems of a job's verifiers; none means that all can be built."""
         problems = [
             problem.below("verifiers", index)
             for index, spec in enumerate(specs)
@@ -127,7 +126,7 @@ class VerifierRegistry:
         return problems + _protected_output(workspace)
 
     def check_one(self, spec: VerifierSpec, workspace: Workspace | None) -> list[Problem]:
-        """All problems of one verifier."""
+        """Return all problems of one verifier."""
         try:
             cls = self._class(spec.id)
         except BadInput as error:
@@ -154,7 +153,7 @@ class VerifierRegistry:
             raise BadInput.at("id", f"unknown verifier {verifier_id!r}{hint}", "unknown_name")
         try:
             loaded = entry.load()
-        except Exception as error:  # a plug-in may fail in any way; the message must name it
+        except Exception as error:  # a plug-in may fail in any way; the message names it
             reason = f"{type(error).__name__}: {error}"
             message = f"the plug-in {entry.name} ({entry.value}) cannot be loaded: {reason}"
             raise BadInput.at("id", message) from error
@@ -169,7 +168,7 @@ class VerifierRegistry:
 
 
 def _protected_output(workspace: Workspace | None) -> list[Problem]:
-    """An answer that becomes a protected file would be replaced before anything checks it."""
+    """Refuse an output file that is protected: it would be restored before any check."""
     if workspace is None or workspace.output_file is None:
         return []
     if not Protection(workspace.protect).covers(workspace.output_file):
@@ -192,7 +191,7 @@ def _options(cls: VerifierClass, options: dict[str, Any]) -> BaseModel:
     try:
         return cls.Options.model_validate(options)
     except ValidationError as error:
-        # A misspelt field of every verifier is found here as well, so those are suggested too.
+        # A misspelt field that all verifiers share ends up here too, so suggest those as well.
         shared = [name for name in VerifierSpec.model_fields if name != "id"]
         found = problems_of(error, cls.Options, what="option", also=shared, list_known=True)
         raise BadInput(*found) from error

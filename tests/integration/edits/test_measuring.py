@@ -204,7 +204,7 @@ def test_a_state_is_its_content(root: Path) -> None:
 
 def test_a_tree_that_is_too_large(root: Path) -> None:
     (root / "large").write_bytes(b"x" * 2000)
-    with pytest.raises(BadInput, match="1000 are allowed"):
+    with pytest.raises(BadInput, match="1000 bytes of files"):
         here(cap=100).snapshot(root)
 
 

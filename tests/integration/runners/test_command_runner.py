@@ -16,7 +16,8 @@ from mulligan.tasks.ports.errors import BadInput, RunnerError
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.command import CommandRunner, prompt_text
 from mulligan.workers.runners.runner_registry import RunnerRegistry
-from mulligan.workers.sandbox.workspace import apply_diff, pack, unpack
+from mulligan.workers.sandbox.diff import apply_diff
+from mulligan.workers.sandbox.workspace import pack, unpack
 
 ECHO = "import sys; sys.stdout.write(sys.stdin.read().upper())"
 
@@ -109,7 +110,7 @@ def test_a_failure_has_its_evidence() -> None:
     runner = python("import sys; sys.stderr.write('first\\nthe reason\\n'); sys.exit(3)")
     error = error_of(runner)
     assert not error.final
-    assert str(error).endswith("ended with exit code 3: the reason")
+    assert str(error).endswith("exited with code 3: the reason")
     assert error.evidence["kind"] == "command_failed"
     assert error.evidence["argv"][0] == sys.executable
     assert error.evidence["exit_code"] == 3
@@ -188,5 +189,5 @@ def test_the_registry_gives_it_the_blob_store(exercise: Path) -> None:
 def test_a_job_cannot_change_the_program() -> None:
     services = RunnerRegistry({"agent": {"kind": "command", "argv": ["true"]}})
     spec = RunnerSpec.model_validate({"profile": "agent", "argv": ["evil"]})
-    with pytest.raises(BadInput, match=r"runner\.argv: a job may not change this"):
+    with pytest.raises(BadInput, match=r"runner\.argv: a job may override only"):
         services.resolve(spec, allow_inline=False)

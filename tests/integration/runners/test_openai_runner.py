@@ -221,7 +221,7 @@ def test_a_refused_answer_is_an_unsafe_request(provider: Provider, choice: Json)
 )
 def test_garbage_is_the_providers_fault(provider: Provider, data: bytes) -> None:
     provider.script = lambda handler, _: handler.raw(data)
-    assert "no chat completion" in str(fault_of(provider))
+    assert "not a chat completion" in str(fault_of(provider))
     assert len(provider.bodies) == 1
 
 

@@ -19,7 +19,7 @@ from support.doubles import fake_blobs
 from mulligan.policies.jobs.job import Output, Workspace
 from mulligan.tasks.ports.errors import BadInput, MissingBlob, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
-from mulligan.workers.sandbox.diff import read_diff
+from mulligan.workers.sandbox.diff import apply_diff, make_diff, read_diff
 from mulligan.workers.sandbox.file_tree import (
     TreeNode,
     decode_tree,
@@ -32,9 +32,7 @@ from mulligan.workers.sandbox.private import private_directory, remove_abandoned
 from mulligan.workers.sandbox.protection import Protection
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import (
-    apply_diff,
     content_address,
-    make_diff,
     pack,
     place_answer,
     private_copy,
@@ -101,7 +99,7 @@ def test_too_large_names_size_and_cap(source: Path) -> None:
     with pytest.raises(BadInput, match=r"is \d+ bytes when packed, 10000 are allowed"):
         pack(source, max_bytes=10_000)
     (source / "huge").write_bytes(b"x" * 200_000)
-    with pytest.raises(BadInput, match="100000 are allowed"):
+    with pytest.raises(BadInput, match="100000 bytes of files"):
         pack(source, max_bytes=10_000)
 
 
@@ -184,14 +182,15 @@ def test_a_private_copy_is_gone_afterwards(source: Path, tmp_path: Path) -> None
     blobs = fake_blobs()
     workspace = Workspace(snapshot=blobs.put(pack(source, max_bytes=MEGABYTE)))
     root = tmp_path / "copies"
-    with private_copy(workspace, blobs, root=root) as work:
+    with private_copy(workspace, blobs, root=root) as copy:
+        work = copy.directory
         assert (work / "pkg" / "code.py").read_text() == "x = 1\n"
         (work / "pkg" / "new").mkdir()
         (work / "pkg" / "new").chmod(0o500)
         (work / "pkg" / "code.py").write_text("changed")
     assert list(root.iterdir()) == []
-    with private_copy(workspace, blobs, root=root) as work:
-        assert (work / "pkg" / "code.py").read_text() == "x = 1\n"
+    with private_copy(workspace, blobs, root=root) as copy:
+        assert (copy.directory / "pkg" / "code.py").read_text() == "x = 1\n"
 
 
 def test_a_private_copy_is_gone_after_an_error(source: Path, tmp_path: Path) -> None:
@@ -471,10 +470,10 @@ def test_snapshot_and_diff_give_any_tree(
     assert read_tree(root / "before") == read_tree(root / "after")
 
 
-# -- the bench ------------------------------------------------------------------------------------
+# -- laying out an answer --------------------------------------------------------------------------
 
 
-def test_a_runners_own_edit_of_the_output_file_wins_over_what_it_printed(source: Path) -> None:
+def test_a_runners_edit_of_the_output_file_wins_over_what_it_printed(source: Path) -> None:
     blobs = fake_blobs()
     snapshot = pack(source, max_bytes=MEGABYTE)
     (source / "answer.py").write_text("edited = True\n")
@@ -482,7 +481,7 @@ def test_a_runners_own_edit_of_the_output_file_wins_over_what_it_printed(source:
     output = Output(text="I have edited the file.", diff=blobs.put(make_diff(snapshot, source)))
     workspace = Workspace(snapshot=blobs.put(snapshot), output_file="answer.py")
     candidate = Candidate(output=output, text=output.text, workspace=workspace)
-    with AnswerLayout(blobs=blobs, limits=Limits()).laid_out(candidate) as laid:
+    with AnswerLayout(blobs=blobs, limits=Limits()).lay_out(candidate) as laid:
         assert (laid.work / "answer.py").read_text() == "edited = True\n"
         assert not (laid.work / "conftest.py").exists()
         assert laid.restored == ("conftest.py",)

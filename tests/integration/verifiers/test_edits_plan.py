@@ -103,8 +103,8 @@ def test_options_bound_what_a_plan_may_do(judge: Judge) -> None:
     answer = json.dumps({"edits": [replace("e1", "two", "2"), replace("e2", "one", "1")]})
     found = judge(answer, operations=["patch_file"])
     assert [error.code for error in found.errors] == ["operation"] * 2
-    assert "there are: patch_file" in found.errors[0].message
-    assert "at most 1 are taken" in judge(answer, max_edits=1).errors[0].message
+    assert "use one of: patch_file" in found.errors[0].message
+    assert "at most 1 are allowed" in judge(answer, max_edits=1).errors[0].message
     escape = json.dumps({"edits": [{"id": "e", "op": "write_file", "target": "../x",
                                     "payload": {"content": ""}}]})  # fmt: skip
     assert judge(escape).status == "fail"

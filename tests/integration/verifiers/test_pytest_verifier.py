@@ -15,8 +15,9 @@ from mulligan.policies.jobs.job import Output, VerifierSpec, Workspace
 from mulligan.policies.repair import score as scoring
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
+from mulligan.workers.sandbox.diff import make_diff
 from mulligan.workers.sandbox.subprocesses import Limits
-from mulligan.workers.sandbox.workspace import make_diff, pack
+from mulligan.workers.sandbox.workspace import pack
 from mulligan.workers.verifiers.pytest.pytest_subprocess import PytestSubprocess
 
 PASS, FAIL = VerificationStatus.PASS, VerificationStatus.FAIL
@@ -417,7 +418,7 @@ python.pytest_pyfunc_call.__code__ = pytest_pyfunc_call.__code__
         "forged",
         """
 import json, os
-for fd in range(3, 64):
+for fd in range(3, 4096):
     try:
         os.write(fd, json.dumps({"event": "finish", "exit_code": 0, "seq": 0}).encode() + b"\\n")
     except OSError:
@@ -481,7 +482,7 @@ def test_planting_through_the_output_file_changes_nothing(project: Project, name
     result = project.verify(PLANTED[name], output_file=name)
     assert (result.status, result.score) == (FAIL, 0)
     assert codes(result) == ["assertion"] * 4
-    assert result.warnings == (f"{name} is protected and was put back",)
+    assert result.warnings == (f"{name} is protected and was restored",)
 
 
 @pytest.mark.parametrize("name", [name for name in PLANTED if not name.startswith("test_")])
@@ -517,7 +518,7 @@ def test_a_conftest_broken_by_the_answer_is_the_answers_fault(project: Project) 
     [
         ({"conftest.py": "raise RuntimeError('mine')"}, {}, "cannot list the tests"),
         ({"test_bitcount.py": "import not_installed_here"}, {}, "not_installed_here"),
-        ({"test_bitcount.py": "def broken(:"}, {}, "whatever the answer"),
+        ({"test_bitcount.py": "def broken(:"}, {}, "cannot be imported with any answer"),
         ({"test_bitcount.py": "x = 1"}, {}, "no tests in the workspace"),
         ({}, {"args": ["test_gone.py"]}, "cannot list the tests"),
         ({}, {"args": ["--no-such-option"]}, "cannot list the tests"),

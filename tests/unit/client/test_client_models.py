@@ -83,9 +83,9 @@ def test_each_error_of_pydantic_is_a_finding(value: Any, found: list[tuple[str, 
 
 def test_a_finding_of_the_schema_is_not_repeated() -> None:
     value = {"first": "x", "last": 2, "parts": [{"name": "x", "age": 1}]}
-    findings = model_findings(Span, value, told=["$.first"])
+    findings = model_findings(Span, value, reported=["$.first"])
     assert [finding.path for finding in findings] == ["$.parts[0].name"]
-    assert model_findings(Span, value, told=["$"]) == []
+    assert model_findings(Span, value, reported=["$"]) == []
 
 
 def test_a_strict_model_is_validated_as_json() -> None:

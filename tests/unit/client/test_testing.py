@@ -168,7 +168,7 @@ def test_the_marker_without_a_kind_allows_every_model() -> None:
 def test_a_profile_is_blocked_by_its_kind() -> None:
     registry = RunnerRegistry(profiles={"agent": ECHO, "script": {"kind": "scripted"}})
     runner = registry.for_job(RunnerSpec(profile="agent"), allow_inline=False)
-    with pytest.raises(RunnerError, match="no runner of kind command is asked"):
+    with pytest.raises(RunnerError, match="runners of kind command refuse"):
         runner.answer(Request(messages=(), timeout=1.0))
     assert not blocked("scripted")
     assert not blocked("external")

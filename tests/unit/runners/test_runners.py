@@ -190,7 +190,7 @@ class TestInline:
             ({"base_url": "ftp://x"}, "runner.base_url: must be a URL"),
             ({"base_url": "http://u:p@host/v1"}, "runner.base_url: must not contain credentials"),
             ({"base_url": "http://host:99999"}, "runner.base_url: port out of range"),
-            ({"api_key": "sk-secret"}, "runner.api_key: keys are named, never given"),
+            ({"api_key": "sk-secret"}, "runner.api_key: name the variable"),
             ({"api_key_env": "sk-secret-1"}, "runner.api_key_env: must be the name"),
             ({"temperature": 3}, "runner.temperature: "),
             ({"max_tokens": 0}, "runner.max_tokens: "),

@@ -210,7 +210,7 @@ def test_equal_specs_share_their_verifier(registry: VerifierRegistry) -> None:
         (spec("contract.schema", shema={}, schema={}), "did you mean 'schema'?"),
         (spec("contract.schema", schema={"type": "x"}), "verifiers[0].schema.type: "),
         (spec("text.match", regex="["), "verifiers[0].regex: '[' is not a valid pattern"),
-        (spec("text.match"), "verifiers[0]: give something to check"),
+        (spec("text.match"), "verifiers[0]: nothing to check"),
         (spec("text.match", min_length=3, max_length=2), "min_length is larger than max_length"),
         (spec("pytest.subprocess", args=["--junitxml=x"]), "verifiers[0].args: '--junitxml=x'"),
         (spec("pytest.subprocess", args=["../t.py"]), "must stay inside the workspace"),

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from mulligan.policies.edits.suite import WHOLE, SuiteTask, TaskScore
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.file_tree import Tree, write_tree
+from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
-from mulligan.workers.sandbox.workspace import private_directory
 
 #: One command prints no more scores than this.
 _MOST_NAMES = 10_000

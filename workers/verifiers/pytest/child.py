@@ -1,14 +1,14 @@
-"""Run pytest and tell a reader outside this process what happens, as it happens.
+"""Run pytest and report every event to a reader outside this process.
 
-A program of its own: ``python -P -s -B pytest_child.py``, standard library and pytest only, with
-its configuration as JSON on stdin, so that neither the environment nor the command line holds the
-nonce when the answer is imported:
+Run as ``python -P -s -B child.py``, with the standard library and pytest only. The configuration
+comes as JSON on stdin, so that neither the environment nor the command line contains the nonce
+when the answer is imported:
 
 ``{"fd": 5, "nonce": "…", "root": "/private/work", "args": ["-q"],
 "stubs": {"files": ["solution.py"], "names": ["solution"]} | null}``
 
-With ``stubs`` it only collects, and the modules of those files are replaced by ones that have
-every name, so that tests which import the answer can be listed without it.
+With ``stubs`` it only collects, and replaces the modules of those files by stubs that have every
+name, so that tests which import the answer can be listed without it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class EventWriter:
     def emit(self, event: str, **facts: Any) -> None:
         line = {"nonce": self._nonce, "seq": self._count, "event": event, **facts}
         self._count += 1
-        # An answer's messages may hold lone surrogates, which nobody could store.
+        # An answer's messages may contain lone surrogates, which cannot be stored.
         data = json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         while data:
             data = data[write(self._fd, data) :]
 
 
 class Reporter:
-    """The pytest plugin: collection, every phase of every test, and how the session ended."""
+    """The pytest plugin that reports collection, every phase of every test, and errors."""
 
     def __init__(self, stream: EventWriter, root: Path) -> None:
         self._stream, self._root = stream, root
@@ -72,7 +72,7 @@ class Reporter:
         self, node: pytest.Collector, call: pytest.CallInfo[Any], report: Any
     ) -> None:
         if isinstance(report, pytest.CollectReport) and call.excinfo is not None:
-            self._stream.emit("collect_error", nodeid=node.nodeid, **self._told(call.excinfo))
+            self._stream.emit("collect_error", nodeid=node.nodeid, **self._describe(call.excinfo))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -80,7 +80,7 @@ class Reporter:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if call.excinfo is not None:
-            self._raised[report.nodeid, str(report.when)] = self._told(call.excinfo)
+            self._raised[report.nodeid, str(report.when)] = self._describe(call.excinfo)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -95,22 +95,22 @@ class Reporter:
         self._check_machinery()
 
     def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._stream.emit("internal_error", **self._told(excinfo))
+        self._stream.emit("internal_error", **self._describe(excinfo))
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._stream.emit("interrupted", **self._told(excinfo))
+        self._stream.emit("interrupted", **self._describe(excinfo))
 
     def pytest_sessionfinish(self) -> None:
         self._check_machinery()
 
     def _check_machinery(self) -> None:
-        """Say so if what decides on a test's outcome was exchanged since we started."""
+        """Report every part of pytest that was replaced since the start."""
         for name, part in _fingerprint().items():
             if self._machinery[name] is not part:
                 self._stream.emit("tampered", what=name)
 
-    def _told(self, excinfo: pytest.ExceptionInfo[BaseException]) -> dict[str, Any]:
-        """The exception as facts: its class, the innermost place inside the workspace, its text."""
+    def _describe(self, excinfo: pytest.ExceptionInfo[BaseException]) -> dict[str, Any]:
+        """Return the exception's class, its innermost place in the workspace and its text."""
         error = excinfo.value
         if isinstance(error, pytest.Collector.CollectError) and error.__cause__ is not None:
             error = error.__cause__
@@ -118,7 +118,7 @@ class Reporter:
         text = _text(excinfo).replace(f"{self._root}/", "")
         lines = text.splitlines() or [""]
         if isinstance(error, SyntaxError):
-            lines.reverse()  # the place comes before what is wrong with it
+            lines.reverse()  # the location comes before the message
         asserted = next((line for line in lines if line.startswith("assert ")), lines[0])
         return {
             "exception": type(error).__name__,
@@ -131,7 +131,7 @@ class Reporter:
         }
 
     def _frame(self, excinfo: pytest.ExceptionInfo[BaseException]) -> list[str] | None:
-        """File and function of the innermost frame in the workspace."""
+        """Return the file and function of the innermost frame in the workspace."""
         error = excinfo.value
         if isinstance(error, SyntaxError) and error.filename:
             name = self._inside(error.filename)
@@ -144,7 +144,7 @@ class Reporter:
         return None
 
     def _files(self, excinfo: pytest.ExceptionInfo[BaseException]) -> list[str]:
-        """The files of the workspace that the exception came through."""
+        """Return the files of the workspace in the traceback."""
         return sorted({name for e in excinfo.traceback if (name := self._inside(str(e.path)))})
 
     def _inside(self, path: str) -> str | None:
@@ -157,11 +157,11 @@ class Reporter:
 def _text(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
     try:
         return excinfo.exconly(tryshort=True).removeprefix("AssertionError: ")
-    except Exception:  # an exception of the answer's own may fail to become text
+    except Exception:  # the text of an answer's exception class may fail itself
         return type(excinfo.value).__name__
 
 
-#: What an answer would exchange to make its tests pass.
+#: What an answer could replace to make its tests pass.
 _MACHINERY: tuple[tuple[Any, str], ...] = (
     (pytest.Function, "runtest"),
     (pytest_unittest.TestCaseFunction, "runtest"),
@@ -180,7 +180,7 @@ _MACHINERY: tuple[tuple[Any, str], ...] = (
 
 
 def _fingerprint() -> dict[str, Any]:
-    """Each part and its code, by name; a part that this version of pytest lacks is None."""
+    """Return each part and its code by name; None for a part that this pytest lacks."""
     found: dict[str, Any] = {}
     for owner, name in _MACHINERY:
         part = vars(owner).get(name)
@@ -194,10 +194,10 @@ def _fingerprint() -> dict[str, Any]:
 
 
 class Stub:
-    """A name of a module that is not there: it can be called, subclassed, iterated and compared."""
+    """A stand-in for any name of a stubbed module: callable, iterable, usable as a base class."""
 
-    #: Whether anything was asked of a stub that only the real thing could answer, so that the
-    #: number of tests, or their parameters, may differ.
+    #: Whether a stub had to return a made-up value, so that the number of tests or their
+    #: parameters may differ.
     guessed = False
 
     def __init__(self, name: str) -> None:
@@ -209,7 +209,7 @@ class Stub:
         return Stub(name)
 
     def __call__(self, *args: Any, **_: Any) -> Any:
-        # A decorator keeps the test that it decorates.
+        # Used as a decorator, it returns the test unchanged.
         if len(args) == 1 and isinstance(args[0], types.FunctionType | type):
             return args[0]
         return Stub(self.__name__)
@@ -226,8 +226,8 @@ def _guess(result: Any) -> Any:
     return method
 
 
-def _answer_anything() -> None:
-    """Give stubs every operator; what they say to it is a guess."""
+def _add_operators() -> None:
+    """Give stubs every operator, each with a made-up result."""
     guesses = {
         "__iter__": lambda: iter(()),
         "__len__": 0,
@@ -248,7 +248,7 @@ def _answer_anything() -> None:
 
 
 class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the modules of the answer's files, and of nothing else."""
+    """Finds only the modules of the answer's files."""
 
     def __init__(self, root: Path, files: Sequence[str], names: Sequence[str]) -> None:
         self._files = {(root / file).resolve() for file in files}
@@ -268,12 +268,7 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return spec.origin is not None and Path(spec.origin).resolve() in self._files
 
     def exec_module(self, module: types.ModuleType) -> None:
-        def missing(name: str) -> Stub:
-            if name.startswith(("__", "pytest", "_pytest")):
-                raise AttributeError(name)
-            return Stub(name)
-
-        module.__getattr__ = missing  # type: ignore[method-assign]
+        module.__getattr__ = Stub(module.__name__).__getattr__  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -283,17 +278,17 @@ def main() -> None:
     reporter = Reporter(stream, root)
     stubs, args = config["stubs"], config["args"]
     del config
-    # As ``python -m pytest`` does, so that tests in a folder find the modules beside it.
+    # Like ``python -m pytest``, so that tests in a folder find the modules beside it.
     sys.path.insert(0, str(root))
     if stubs is not None:
-        _answer_anything()
+        _add_operators()
         sys.meta_path.insert(0, StubFinder(root, **stubs))
     stream.emit("start")
     code = int(pytest.main(args, plugins=[reporter]))
     stream.emit("finish", exit_code=code)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Nothing that the answer registered for the end of the process gets to run.
+    # Exit handlers that the answer registered do not run.
     _exit(code)
 
 

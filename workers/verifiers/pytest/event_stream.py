@@ -1,4 +1,4 @@
-"""The parent's side of a pytest run: its events, read live and believed only if they add up."""
+"""Read the events of a pytest run while it runs, and check that they are consistent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PHASES = (["setup", "call", "teardown"], ["setup", "teardown"])
 
 
 class RaisedError(Value):
-    """An exception as the child told it."""
+    """An exception that the child reported."""
 
     exception: str
     bases: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class RaisedError(Value):
     name: str | None = None
     #: File in the workspace and function.
     frame: tuple[str, str] | None = None
-    #: Every file in the workspace that it came through.
+    #: Every file of the workspace in its traceback.
     files: tuple[str, ...] = ()
     assertion: str = ""
     message: str = ""
@@ -44,22 +44,22 @@ class TestReport(Value):
 
 @dataclass(kw_only=True)
 class Transcript:
-    """What a run told. Anything in ``problems`` means that it cannot be believed."""
+    """The events of a run. If there are ``problems``, it cannot be trusted."""
 
     started: bool = False
-    #: None until collection ended.
+    #: The tests; None until collection ended.
     collected: tuple[str, ...] | None = None
     guessed: bool = False
     reports: list[TestReport] = field(default_factory=list)
     collect_errors: list[RaisedError] = field(default_factory=list)
     internal_error: RaisedError | None = None
     interrupted: RaisedError | None = None
-    #: pytest's own exit code; None if it never came to its end.
+    #: pytest's exit code; None if pytest did not finish.
     exit_code: int | None = None
     problems: list[str] = field(default_factory=list)
 
     def phases(self) -> dict[str, list[TestReport]]:
-        """The reports of each test, in the order of the tests."""
+        """Return the reports of each test, in the order of the tests."""
         tests: dict[str, list[TestReport]] = defaultdict(list)
         for report in self.reports:
             tests[report.nodeid].append(report)
@@ -67,9 +67,9 @@ class Transcript:
 
 
 class EventReader:
-    """A pipe and a thread that empties it while the child runs.
+    """A pipe and a thread that reads it while the child runs.
 
-    Only what carries the nonce and the next number counts; anything else is a problem.
+    Each line must have the nonce and the next number; anything else is a problem.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class EventReader:
                 self._overflow = True
 
     def transcript(self) -> Transcript:
-        """What was told; call it when the child has ended and the reader is closed."""
+        """Return the events; call it when the child has ended and the reader is closed."""
         transcript = Transcript()
         if self._overflow:
             transcript.problems.append(f"more than {_CAP_BYTES} bytes of events")
@@ -106,17 +106,17 @@ class EventReader:
                 transcript.problems.append("an event that pytest did not send")
                 break
             _record(transcript, event)
-        transcript.problems += _disorder(transcript)
+        transcript.problems += _inconsistencies(transcript)
         return transcript
 
 
 def _parse(line: bytes, nonce: str, number: int) -> dict[str, Any] | None:
     try:
         event = json.loads(line)
-        known = event.pop("nonce") == nonce and event.pop("seq") == number
+        authentic = event.pop("nonce") == nonce and event.pop("seq") == number
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return event if known else None
+    return event if authentic else None
 
 
 def _record(transcript: Transcript, event: dict[str, Any]) -> None:
@@ -138,7 +138,7 @@ def _record(transcript: Transcript, event: dict[str, Any]) -> None:
             case "interrupted":
                 transcript.interrupted = RaisedError(**event)
             case "tampered":
-                transcript.problems.append(f"{event['what']} of pytest was exchanged")
+                transcript.problems.append(f"the code replaced {event['what']}")
             case "finish":
                 transcript.exit_code = int(event["exit_code"])
             case _:
@@ -155,12 +155,12 @@ def _record_collected(transcript: Transcript, event: dict[str, Any]) -> None:
 
 
 def _report(event: dict[str, Any]) -> TestReport:
-    own = {name: event.pop(name) for name in ("nodeid", "when", "outcome", "xfail")}
-    return TestReport(**own, raised=RaisedError(**event) if event else None)
+    fields = {name: event.pop(name) for name in ("nodeid", "when", "outcome", "xfail")}
+    return TestReport(**fields, raised=RaisedError(**event) if event else None)
 
 
-def _disorder(transcript: Transcript) -> list[str]:
-    """What no honest run does: reports of unknown tests, phases missing or out of order."""
+def _inconsistencies(transcript: Transcript) -> list[str]:
+    """Find reports of unknown tests, and phases that are missing or out of order."""
     known = set(transcript.collected or ())
     tests = transcript.phases()
     cut_short = bool(
@@ -173,5 +173,5 @@ def _disorder(transcript: Transcript) -> list[str]:
         if nodeid not in known:
             problems.append(f"{nodeid} was reported but never collected")
         elif phases not in _PHASES and nodeid != last:
-            problems.append(f"{nodeid} went through {phases}")
+            problems.append(f"{nodeid} has the phases {phases}")
     return problems[:10]

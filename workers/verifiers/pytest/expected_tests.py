@@ -1,14 +1,14 @@
-"""Which tests there are, found without the answer, so that an answer cannot hide any.
+"""List the tests without the answer, so that an answer cannot hide any.
 
-Tests nearly always import the answer's module at the top, so a copy without the answer cannot
-simply be collected. Three ways, in this order:
+Tests nearly always import the answer's module at the top, so pytest cannot simply collect a copy
+without the answer. There are three ways, in this order:
 
 1. Collect with the answer's modules replaced by stubs that have every name.
 2. If that breaks a conftest, collect with the files as they are in the snapshot.
 3. A test file that cannot be imported either way is read, not run: its test functions are listed.
 
-Node ids must agree exactly, unless a stub was asked something only the real module knows (a list
-of parameters, say) or the file was only read: then the test functions must agree.
+Node ids must agree exactly, unless a stub had to make up a value (a list of parameters, say) or
+the file was only read: then the test functions must agree.
 """
 
 from __future__ import annotations
@@ -24,52 +24,52 @@ from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.verifiers.pytest.event_stream import RaisedError
 from mulligan.workers.verifiers.pytest.run import PytestRun, module_names, run_pytest
 
-#: pytest's exit codes after which the list of tests can be used: all well, some files could not
-#: be imported, no tests.
+#: pytest's exit codes with which the list of tests is usable: success, some files could not be
+#: imported, no tests.
 _LISTED = (0, 2, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The tests that must be reported."""
+    """The tests that a run must report."""
 
     nodeids: tuple[str, ...]
-    #: Whether the parameters in node ids are known; otherwise only functions are compared.
+    #: Whether the parameters in node ids are known; if not, only functions are compared.
     exact: bool
 
     def missing(self, collected: Sequence[str]) -> list[str]:
-        """Tests that should have been collected and were not."""
-        there = set(collected)
+        """Return the expected tests that were not collected."""
+        present = set(collected)
         if not self.exact:
-            there |= {function_of(nodeid) for nodeid in collected}
-            return [node for node in self.nodeids if not {node, function_of(node)} & there]
-        return [nodeid for nodeid in self.nodeids if nodeid not in there]
+            present |= {_function(nodeid) for nodeid in collected}
+            return [node for node in self.nodeids if not {node, _function(node)} & present]
+        return [nodeid for nodeid in self.nodeids if nodeid not in present]
 
     def unknown(self, collected: Sequence[str]) -> list[str]:
-        """Tests that were collected and should not exist."""
+        """Return the collected tests that were not expected."""
         known = set(self.nodeids)
         if not self.exact:
-            known = {function_of(nodeid) for nodeid in known}
-            return [node for node in collected if function_of(node) not in known]
+            known = {_function(nodeid) for nodeid in known}
+            return [node for node in collected if _function(node) not in known]
         return [nodeid for nodeid in collected if nodeid not in known]
 
 
-def function_of(nodeid: str) -> str:
-    """A node id without parameters."""
+def _function(nodeid: str) -> str:
+    """Return a node id without its parameters."""
     return nodeid.partition("[")[0]
 
 
-def expect(
+def list_expected_tests(
     work: Path, args: Sequence[str], touched: Sequence[str], *, timeout: float, limits: Limits
 ) -> Expected:
-    """The tests in a copy of the snapshot without the answer; VerifierError if there are none."""
+    """List the tests in a copy without the answer; raise VerifierError if there are none."""
     listing = run_pytest(work, args, timeout=timeout, limits=limits, stubs=touched)
     exact = True
     if not _usable(listing):
         listing = run_pytest(work, args, timeout=timeout, limits=limits, stubs=())
         exact = False
     if not _usable(listing):
-        raise VerifierError(f"pytest.subprocess: cannot list the tests:\n{listing.last_words}")
+        raise VerifierError(f"pytest.subprocess: cannot list the tests:\n{listing.output_tail}")
     transcript = listing.transcript
     read = [
         nodeid
@@ -85,44 +85,39 @@ def expect(
 def _usable(listing: PytestRun) -> bool:
     transcript = listing.transcript
     listed = transcript.exit_code in _LISTED and listing.completed.exit_code == transcript.exit_code
-    # Exit code 2 is also a run that somebody broke off.
-    broken_off = transcript.exit_code == 2 and not transcript.collect_errors
-    return listed and not transcript.problems and not broken_off
+    # Exit code 2 also means that the run was interrupted.
+    interrupted = transcript.exit_code == 2 and not transcript.collect_errors
+    return listed and not transcript.problems and not interrupted
 
 
 def _read_tests(work: Path, error: RaisedError, touched: Sequence[str]) -> Iterator[str]:
-    """The test functions of a file that could not be imported, unless that is not our doing."""
+    """List the tests of a file whose import needs the answer; VerifierError for other causes."""
     answers = {name for file in touched for name in module_names(file)}
     missing = error.exception == "ModuleNotFoundError" and error.name not in answers
     broken = "SyntaxError" in error.bases and error.frame == (error.nodeid, "<module>")
     if missing or broken:
         raise VerifierError(
-            f"pytest.subprocess: {error.nodeid} cannot be imported, whatever the answer:"
+            f"pytest.subprocess: {error.nodeid} cannot be imported with any answer:"
             f" {error.exception}: {error.message}"
         )
     path = work / error.nodeid
     if not path.is_file():
         raise VerifierError(f"pytest.subprocess: cannot list {error.nodeid}: {error.message}")
-    yield from functions_in(path.read_text("utf-8", "replace"), error.nodeid)
+    yield from _test_functions(path.read_text("utf-8", "replace"), error.nodeid)
 
 
-def functions_in(source: str, nodeid: str) -> Iterator[str]:
-    """Node ids of the test functions in a file's text, by pytest's default names."""
+def _test_functions(source: str, nodeid: str) -> Iterator[str]:
+    """Yield the node ids of the test functions in a file's text, by pytest's default names."""
     for node in ast.parse(source).body:
         if _is_test(node):
             yield f"{nodeid}::{node.name}"
         elif isinstance(node, ast.ClassDef) and _is_test_class(node):
-            yield from (f"{nodeid}::{node.name}::{child.name}" for child in _tests(node))
+            tests = filter(_is_test, node.body)
+            yield from (f"{nodeid}::{node.name}::{test.name}" for test in tests)
 
 
 def _is_test(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return False
-    return node.name.startswith("test")
-
-
-def _tests(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (child for child in node.body if _is_test(child))
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
 
 
 def _is_test_class(node: ast.ClassDef) -> bool:

@@ -1,8 +1,8 @@
-"""From a pytest run to a verdict: every exit code mapped, every contradiction found.
+"""Judge a pytest run: map every exit code, and find every contradiction.
 
-Three accounts of a run must agree: the tests found without the answer, the events that came
-while it ran, and what is left when it ended (exit code and JUnit file). An answer that reaches
-only one of them cannot pass.
+Three records of a run must agree: the tests listed without the answer, the events sent while it
+ran, and what is left when it ended (exit code and JUnit file). An answer that forges only one of
+them cannot pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mulligan.policies.value import Json
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.verifiers.pytest.expected_tests import Expected
 from mulligan.workers.verifiers.pytest.run import PytestRun
-from mulligan.workers.verifiers.pytest.tally import TestTally, came_through, read_junit, tally
+from mulligan.workers.verifiers.pytest.tally import TestTally, passes_through, read_junit, tally
 
 VERIFIER_ID = "pytest.subprocess"
 _MAX_FINDINGS = 50
@@ -24,12 +24,12 @@ _MAX_FINDINGS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class PytestVerdict:
-    """What is wrong with a run as a whole; a run without one is judged by its tests."""
+    """What is wrong with a run as a whole; without it, the tests decide."""
 
     code: str
     message: str
     reason: str | None = None
-    #: Whether the tests that passed before count.
+    #: Whether the tests that passed until then count.
     partial: bool = False
 
 
@@ -40,20 +40,20 @@ def judge(
     touched: Collection[str],
     restored: Collection[str] = (),
 ) -> VerificationResult:
-    """The result of a run, or VerifierError if it says nothing about the answer.
+    """Return the result of a run, or raise VerifierError if it says nothing about the answer.
 
-    ``touched`` are the answer's files, ``restored`` those that it must not touch and did.
+    ``touched`` are the answer's files, ``restored`` the protected files that it changed.
     """
     counted = tally(run.transcript, touched)
-    verdict = _stopped(run) or _by_exit_code(run, touched)
+    verdict = _unfinished(run) or _by_exit_code(run, touched)
     if verdict is None or verdict.partial or run.transcript.problems:
         verdict = _contradiction(run, expected, counted) or verdict
-    warnings = tuple(f"{name} is protected and was put back" for name in restored)
+    warnings = tuple(f"{name} is protected and was restored" for name in restored)
     return _result(run, expected, counted, verdict, warnings)
 
 
-def _stopped(run: PytestRun) -> PytestVerdict | None:
-    """The run did not come to its own end."""
+def _unfinished(run: PytestRun) -> PytestVerdict | None:
+    """Return a verdict if pytest did not finish."""
     completed, transcript = run.completed, run.transcript
     if completed.timed_out:
         message = f"the tests were stopped after {completed.elapsed:.0f} s"
@@ -61,20 +61,20 @@ def _stopped(run: PytestRun) -> PytestVerdict | None:
     if transcript.exit_code is not None:
         return None
     if completed.signal == signal.SIGXCPU:
-        message = "the tests used up their processor time"
+        message = "the tests used all their processor time"
         return PytestVerdict(code="timeout", message=message, partial=True)
     if not transcript.started:
-        raise VerifierError(f"{VERIFIER_ID}: pytest did not start:\n{run.last_words}")
+        raise VerifierError(f"{VERIFIER_ID}: pytest did not start:\n{run.output_tail}")
     how = f"signal {completed.signal}" if completed.signal else f"exit code {completed.exit_code}"
     return PytestVerdict(
         code="early_exit",
-        message=f"the process ended ({how}) before pytest did: the code must not end the process",
+        message=f"the process ended ({how}) before pytest did: the code must not exit the process",
         reason="early_exit",
     )
 
 
 def _by_exit_code(run: PytestRun, touched: Collection[str]) -> PytestVerdict | None:
-    """pytest's exit codes other than 0 and 1, each with its meaning."""
+    """Return a verdict for pytest's exit codes other than 0 and 1."""
     code = run.transcript.exit_code
     match code:
         case 0 | 1:
@@ -84,34 +84,32 @@ def _by_exit_code(run: PytestRun, touched: Collection[str]) -> PytestVerdict | N
         case 3:
             return _internal_error(run, touched)
         case 4:
-            message = f"pytest cannot start with this answer:\n{run.last_words}"
+            message = f"pytest cannot start with this answer:\n{run.output_tail}"
             return PytestVerdict(code="collection_error", message=message, reason="conftest_broken")
         case 5:
-            return PytestVerdict(
-                code="no_tests", message="with this answer there are no tests left"
-            )
+            return PytestVerdict(code="no_tests", message="pytest finds no tests with this answer")
     raised = run.transcript.interrupted
-    told = f": {raised.exception}: {raised.message}" if raised else ""
-    message = f"the run was broken off (exit code {code}){told}"
+    reason = f": {raised.exception}: {raised.message}" if raised else ""
+    message = f"the test run was interrupted (exit code {code}){reason}"
     return PytestVerdict(code="early_exit", message=message, reason="early_exit")
 
 
 def _internal_error(run: PytestRun, touched: Collection[str]) -> PytestVerdict:
-    """An error inside pytest blames the answer only if the answer raised it."""
+    """Return the verdict on an error inside pytest: the answer's fault only if it raised it."""
     raised = run.transcript.internal_error
-    if raised is None or not came_through(raised, touched):
-        raise VerifierError(f"{VERIFIER_ID}: internal error of pytest:\n{run.last_words}")
+    if raised is None or not passes_through(raised, touched):
+        raise VerifierError(f"{VERIFIER_ID}: internal error of pytest:\n{run.output_tail}")
     where = f"{raised.frame[0]} in {raised.frame[1]}" if raised.frame else "the answer"
-    message = f"{where} raised {raised.exception}, which ends the run: {raised.message}"
+    message = f"{where} raised {raised.exception}, which ended the test run: {raised.message}"
     return PytestVerdict(code="early_exit", message=message, reason="early_exit")
 
 
 def _contradiction(run: PytestRun, expected: Expected, counted: TestTally) -> PytestVerdict | None:
-    """The first thing in which the accounts of the run disagree."""
+    """Return a verdict if the records of the run disagree."""
     problem = next(_disagreements(run, expected, counted), None)
     if problem is None:
         return None
-    return PytestVerdict(code="forged", message=f"the results cannot be believed: {problem}")
+    return PytestVerdict(code="forged", message=f"the test results cannot be trusted: {problem}")
 
 
 def _disagreements(run: PytestRun, expected: Expected, counted: TestTally) -> Iterator[str]:
@@ -124,24 +122,24 @@ def _disagreements(run: PytestRun, expected: Expected, counted: TestTally) -> It
         yield f"pytest ended with {transcript.exit_code}, the process with {ended}"
     if not transcript.collect_errors:
         yield from _hidden_tests(run, expected, counted)
-        yield from _ending(run, counted)
+        yield from _outcome_mismatches(run, counted)
 
 
 def _hidden_tests(run: PytestRun, expected: Expected, counted: TestTally) -> Iterator[str]:
-    """Tests that the answer kept from running, or brought along."""
+    """Yield tests that the answer kept from running, or added."""
     collected = run.transcript.collected or ()
     if missing := expected.missing(collected):
-        yield f"{missing[0]} exists and was not run"
+        yield f"{missing[0]} was not run"
     if unknown := expected.unknown(collected):
-        yield f"{unknown[0]} was run and does not exist without the answer"
+        yield f"{unknown[0]} was run but does not exist without the answer"
     unreported = set(collected) - run.transcript.phases().keys()
     # After a failure the rest may be left out on purpose (-x).
     if unreported and not counted.failed:
-        yield f"{min(unreported)} was collected and not reported"
+        yield f"{min(unreported)} was collected but not reported"
 
 
-def _ending(run: PytestRun, counted: TestTally) -> Iterator[str]:
-    """What is left at the end against what was told on the way."""
+def _outcome_mismatches(run: PytestRun, counted: TestTally) -> Iterator[str]:
+    """Compare the exit code and the JUnit file with the events."""
     failed = [test.nodeid for test in counted.failed if test.failed_for_pytest]
     if run.transcript.exit_code == 0 and failed:
         yield f"exit code 0 although {failed[0]} failed"
@@ -151,7 +149,7 @@ def _ending(run: PytestRun, counted: TestTally) -> Iterator[str]:
     if junit is None:
         yield "the JUnit file is missing or damaged"
     elif (junit.tests, junit.failed) != (len(run.transcript.phases()), len(failed)):
-        yield f"the JUnit file has {junit.tests} tests, {junit.failed} failed; events say otherwise"
+        yield f"the JUnit file has {junit.tests} tests, {junit.failed} failed; the events differ"
 
 
 def _result(
@@ -189,7 +187,7 @@ def _result(
 
 @dataclass(frozen=True, kw_only=True)
 class _Score:
-    """Tests passed of tests that should have been; those skipped by their own marks are neither."""
+    """Tests passed and tests expected to pass; those skipped by their own marks do not count."""
 
     passed: int
     collected: int
@@ -200,12 +198,12 @@ class _Score:
     ) -> _Score:
         nodes = set(expected.nodeids)
         if not expected.exact:
-            # Functions are known, parameters are not: never fewer than there are functions.
+            # Only functions are known, not parameters: count at least every function.
             ran = set(run.transcript.collected or ())
             nodes = ran if len(ran) >= len(nodes) else nodes | ran
         nodes -= counted.skipped
-        believed = verdict is None or verdict.partial
-        return cls(passed=len(counted.passed & nodes) if believed else 0, collected=len(nodes))
+        trusted = verdict is None or verdict.partial
+        return cls(passed=len(counted.passed & nodes) if trusted else 0, collected=len(nodes))
 
     @property
     def points(self) -> float:
@@ -223,8 +221,8 @@ def _summary(verdict: PytestVerdict | None, score: _Score, counted: TestTally) -
         return verdict.message.splitlines()[0]
     if not score.collected:
         return f"all {len(counted.skipped)} tests are skipped by their own marks"
-    told = f"{score.passed} of {score.collected} tests passed"
+    summary = f"{score.passed} of {score.collected} tests passed"
     if counted.failed:
         first = counted.failed[0]
-        told += f"; {first.nodeid}: {first.raised.assertion or first.raised.exception}"
-    return told
+        summary += f"; {first.nodeid}: {first.raised.assertion or first.raised.exception}"
+    return summary

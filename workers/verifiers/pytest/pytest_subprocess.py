@@ -1,10 +1,10 @@
-"""``pytest.subprocess``: the workspace's own tests accept the answer.
+"""``pytest.subprocess``: the workspace's tests accept the answer.
 
-What remains possible: code that runs inside the test process can, with effort, find the nonce of
-the event stream and write a whole false run, restore what it exchanged in pytest, or leave the
-process by means of its own. Everything short of that (rewriting the JUnit file, ending the
-process, planting configuration, hiding, skipping or exchanging tests) is found from outside. The
-process also has the worker's user: run verify workers as a user, or in a container, of their own.
+Limits: code inside the test process can, with effort, find the nonce of the event stream and write
+a whole false run, restore what it replaced in pytest, or escape from the process. Anything less
+(rewriting the JUnit file, exiting the process, adding configuration, hiding, skipping or replacing
+tests) is detected from outside. The process runs as the worker's user: run verify workers as a
+separate user or in a container.
 """
 
 from __future__ import annotations
@@ -24,28 +24,33 @@ from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
+from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.subprocesses import Limits
-from mulligan.workers.sandbox.workspace import content_address, private_directory, unpack
-from mulligan.workers.verifiers.pytest.expected_tests import Expected, expect
+from mulligan.workers.sandbox.workspace import content_address, unpack
+from mulligan.workers.verifiers.pytest.expected_tests import Expected, list_expected_tests
 from mulligan.workers.verifiers.pytest.judge import VERIFIER_ID, judge
 from mulligan.workers.verifiers.pytest.run import run_pytest
 
-#: Arguments that would take the run out of our sight or make it wait for a person.
+#: Arguments that would hide the run from the verifier or make it wait for a person.
 _REFUSED_ARGUMENTS = (
     "--junitxml", "--junit-xml", "--collect-only", "--co", "--pdb", "--trace", "--numprocesses",
     "--dist", "--rootdir", "--confcutdir", "--config-file", "--basetemp", "--help", "-h",
     "--version", "-V", "--fixtures", "--markers", "--setup-plan", "--setup-only", "--cache-show",
 )  # fmt: skip
 
+#: The most recent lists of tests, shared by the threads of a worker.
+_expected_tests: OrderedDict[Any, Expected] = OrderedDict()
+_MAX_LISTS = 256
+_lock = threading.Lock()
+
 
 class PytestSubprocess:
     """Runs pytest on a private copy with the answer in it; partial credit is passed / collected.
 
     Evidence: ``exit_code``, ``timed_out``, ``passed``, ``collected``, ``failed`` (node id,
-    exception, frame, assertion), ``reason`` (``conftest_broken``, ``early_exit``) and, where there
-    were any, ``coercions``. Codes:
-    ``assertion``, ``exception``, ``import_error``, ``syntax_error``, ``collection_error``,
-    ``timeout``, ``early_exit``, ``forged``, ``no_tests``.
+    exception, frame, assertion), ``reason`` (``conftest_broken``, ``early_exit``) and
+    ``coercions``, if any. Codes: ``assertion``, ``exception``, ``import_error``,
+    ``syntax_error``, ``collection_error``, ``timeout``, ``early_exit``, ``forged``, ``no_tests``.
     """
 
     id: ClassVar[str] = VERIFIER_ID
@@ -60,7 +65,7 @@ class PytestSubprocess:
 
         @field_validator("args")
         @classmethod
-        def _acceptable(cls, args: tuple[str, ...]) -> tuple[str, ...]:
+        def _check_args(cls, args: tuple[str, ...]) -> tuple[str, ...]:
             for arg in args:
                 if _refused(arg):
                     raise ValueError(f"{arg!r} cannot be used here")
@@ -77,77 +82,59 @@ class PytestSubprocess:
         root: Path | None = None,
     ) -> None:
         self.options = options
-        self._bench = AnswerLayout(blobs=blobs, limits=limits or Limits(), root=root)
+        self._layout = AnswerLayout(blobs=blobs, limits=limits or Limits(), root=root)
 
     @property
     def longest(self) -> float:
-        """Two listings without the answer and the run itself, each with the whole timeout."""
+        """The longest time of two listings without the answer and the run itself."""
         return 3 * self.options.timeout + 60.0
 
     def verify(self, candidate: Candidate) -> VerificationResult:
-        """Judge the answer by its tests; VerifierError if they cannot be listed or run."""
+        """Judge the answer by its tests; raise VerifierError if they cannot be listed or run."""
         if candidate.workspace is None:
             raise BadInput(f"{self.id} needs a workspace")
         if problem := find_missing("junitparser", "pytest"):
             raise VerifierError(f"{self.id}: {problem}")
-        with self._bench.laid_out(candidate) as laid:
-            expected = self._expected(laid)
+        with self._layout.lay_out(candidate) as answer:
+            expected = self._expected_tests(answer)
             run = run_pytest(
-                laid.work,
+                answer.work,
                 self.options.args,
                 timeout=self.options.timeout,
-                limits=self._bench.limits,
+                limits=self._layout.limits,
             )
-        result = judge(run, expected, touched=laid.touched, restored=laid.restored)
+        result = judge(run, expected, touched=answer.touched, restored=answer.restored)
         return result.model_copy(
             update={
-                "evidence": result.evidence | laid.evidence,
-                "warnings": result.warnings + laid.warnings,
+                "evidence": result.evidence | answer.evidence,
+                "warnings": result.warnings + answer.warnings,
             }
         )
 
-    def _expected(self, laid: LaidOutAnswer) -> Expected:
-        """The tests without the answer, listed once per snapshot, arguments and answered files."""
-        key = (content_address(laid.snapshot), self.options.args, laid.touched)
-        known = _LISTED.get(key)
-        if known is None:
-            with private_directory(self._bench.root) as work:
-                unpack(laid.snapshot, work)
-                known = expect(
-                    work,
-                    self.options.args,
-                    laid.touched,
-                    timeout=self.options.timeout,
-                    limits=self._bench.limits,
-                )
-            _LISTED.put(key, known)
-        return known
+    def _expected_tests(self, answer: LaidOutAnswer) -> Expected:
+        """List the tests without the answer, once per snapshot, arguments and touched files."""
+        key = (content_address(answer.snapshot), self.options.args, answer.touched)
+        with _lock:
+            expected = _expected_tests.get(key)
+        if expected is not None:
+            return expected
+        with private_directory(self._layout.root) as work:
+            unpack(answer.snapshot, work)
+            expected = list_expected_tests(
+                work,
+                self.options.args,
+                answer.touched,
+                timeout=self.options.timeout,
+                limits=self._layout.limits,
+            )
+        with _lock:
+            _expected_tests[key] = expected
+            while len(_expected_tests) > _MAX_LISTS:
+                _expected_tests.popitem(last=False)
+        return expected
 
 
 def _refused(arg: str) -> bool:
     name = arg.partition("=")[0]
-    # Short options may have their value attached: -n4, -cfile.
+    # The value of a short option may be attached: -n4, -cfile.
     return name in _REFUSED_ARGUMENTS or arg[:2] in ("-n", "-c")
-
-
-class _Listed:
-    """The most recent lists of tests, shared by the threads of a worker."""
-
-    _KEPT = 256
-
-    def __init__(self) -> None:
-        self._lists: OrderedDict[Any, Expected] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Any) -> Expected | None:
-        with self._lock:
-            return self._lists.get(key)
-
-    def put(self, key: Any, expected: Expected) -> None:
-        with self._lock:
-            self._lists[key] = expected
-            while len(self._lists) > self._KEPT:
-                self._lists.popitem(last=False)
-
-
-_LISTED = _Listed()

@@ -1,4 +1,4 @@
-"""One pytest process in a private copy: how it is called, and what comes back from outside it."""
+"""Run one pytest process in a private copy and collect its results from outside."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from mulligan.tasks.ports.errors import VerifierError
+from mulligan.workers.sandbox.protection import PYTEST_CONFIGURATION
 from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
 from mulligan.workers.verifiers.pytest.event_stream import EventReader, Transcript
 
 _CHILD = Path(__file__).with_name("child.py")
 _NO_PYTEST = 97
-_CONFIGURATION = frozenset(
-    {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini",
-     "setup.cfg"}
-)  # fmt: skip
 _ENVIRONMENT = {
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -28,16 +25,16 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, kw_only=True)
 class PytestRun:
-    """What a run told, and how its process ended."""
+    """The events of a run, and how its process ended."""
 
     transcript: Transcript
     completed: Completed
-    #: The JUnit file that pytest was asked to write, outside the workspace; None when collecting.
+    #: The JUnit file, written outside the workspace; None when collecting.
     junit: bytes | None = None
 
     @property
-    def last_words(self) -> str:
-        """The end of what it printed, for messages."""
+    def output_tail(self) -> str:
+        """The end of its output, for messages."""
         text = "\n".join([self.completed.stdout.strip(), self.completed.stderr.strip()])
         return "\n".join(text.strip().splitlines()[-15:])[-1500:]
 
@@ -50,7 +47,7 @@ def run_pytest(
     limits: Limits,
     stubs: Sequence[str] | None = None,
 ) -> PytestRun:
-    """Run the tests, or only list them if there are stubs; VerifierError without pytest."""
+    """Run the tests, or only list them with ``stubs``; raise VerifierError without pytest."""
     private = work.parent
     xml = private / "junit.xml"
     xml.unlink(missing_ok=True)
@@ -60,7 +57,7 @@ def run_pytest(
             "nonce": reader.nonce,
             "root": str(work),
             "args": _arguments(work, args, xml, collect=stubs is not None),
-            "stubs": _stubbed(stubs),
+            "stubs": _stub_config(stubs),
         }
         completed = run(
             [sys.executable, "-P", "-s", "-B", str(_CHILD)],
@@ -77,7 +74,7 @@ def run_pytest(
     return PytestRun(transcript=transcript, completed=completed, junit=_read(xml, limits))
 
 
-def _stubbed(files: Sequence[str] | None) -> dict[str, list[str]] | None:
+def _stub_config(files: Sequence[str] | None) -> dict[str, list[str]] | None:
     if files is None:
         return None
     names = {name for file in files for name in module_names(file)}
@@ -85,7 +82,7 @@ def _stubbed(files: Sequence[str] | None) -> dict[str, list[str]] | None:
 
 
 def module_names(file: str) -> list[str]:
-    """Every name a file may be imported by: ``src/a/b.py`` is src, src.a, src.a.b, a, a.b and b."""
+    """Return the names a file may be imported by: src, src.a, src.a.b, a, a.b, b for src/a/b.py."""
     if not file.endswith(".py"):
         return []
     parts = list(PurePosixPath(file).with_suffix("").parts)
@@ -101,8 +98,8 @@ def module_names(file: str) -> list[str]:
 def _arguments(work: Path, args: Sequence[str], xml: Path, *, collect: bool) -> list[str]:
     ours = ["-p", "no:cacheprovider", f"--rootdir={work}", f"--confcutdir={work}"]
     ours += ["--color=no", "--tb=short"]
-    if not any(path.name in _CONFIGURATION for path in work.rglob("*")):
-        # Otherwise pytest looks for one in the directories above, which are not the job's.
+    if not any(path.name in PYTEST_CONFIGURATION for path in work.rglob("*")):
+        # Otherwise pytest looks for configuration above the workspace, which is not the job's.
         empty = work.parent / "pytest.ini"
         empty.write_text("[pytest]\n")
         ours += ["-c", str(empty)]
@@ -113,7 +110,7 @@ def _arguments(work: Path, args: Sequence[str], xml: Path, *, collect: bool) -> 
 
 
 def _read(xml: Path, limits: Limits) -> bytes | None:
-    """The file, unless something else was put in its place."""
+    """Return the file, or None if it is missing, a link or too large."""
     if xml.is_symlink() or not xml.is_file():
         return None
     if limits.file_bytes is not None and xml.stat().st_size > limits.file_bytes:

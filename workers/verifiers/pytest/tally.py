@@ -1,4 +1,4 @@
-"""Counting tests: which passed, which failed and why, which were skipped and by whom."""
+"""Count tests: which passed, which failed and why, which were skipped and by whom."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FINDING_CHARACTERS = 1_200
 
 @dataclass(frozen=True, kw_only=True)
 class FailedTest:
-    """One test, or one file, that did not pass."""
+    """A test, or a file, that did not pass."""
 
     nodeid: str
     code: str
     raised: RaisedError
-    #: False for what pytest lets pass: an answer that skips its own test.
+    #: False if pytest accepts it: the answer skipped its own test.
     failed_for_pytest: bool = True
 
     @property
@@ -34,7 +34,7 @@ class FailedTest:
 
     @property
     def evidence(self) -> dict[str, Json]:
-        """The parts that signatures keep: no lines, no durations."""
+        """What signatures are built from: no line numbers, no durations."""
         frame = self.raised.frame
         return {
             "nodeid": self.nodeid,
@@ -46,16 +46,16 @@ class FailedTest:
 
 @dataclass(frozen=True, kw_only=True)
 class TestTally:
-    """The tests of a run by what became of them."""
+    """The tests of a run by their outcome."""
 
     passed: frozenset[str]
     failed: tuple[FailedTest, ...]
-    #: By the tests' own marks and fixtures, which is nobody's fault.
+    #: Skipped by the tests' own marks and fixtures.
     skipped: frozenset[str]
 
 
 def tally(transcript: Transcript, touched: Collection[str]) -> TestTally:
-    """Count a run. A skip from inside the answer is a failure: it would hide any other."""
+    """Count a run's tests. A skip inside the answer is a failure: it would hide any other."""
     passed, skipped, failed = set(), set(), []
     for nodeid, reports in transcript.phases().items():
         outcome = _outcome(reports, touched)
@@ -66,19 +66,22 @@ def tally(transcript: Transcript, touched: Collection[str]) -> TestTally:
                 passed.add(nodeid)
             case "skipped":
                 skipped.add(nodeid)
-    failed += [_failed_collection(error) for error in transcript.collect_errors]
+    failed += [
+        FailedTest(nodeid=error.nodeid, code=_code(error, "collection_error"), raised=error)
+        for error in transcript.collect_errors
+    ]
     return TestTally(passed=frozenset(passed), failed=tuple(failed), skipped=frozenset(skipped))
 
 
 def _outcome(reports: list[TestReport], touched: Collection[str]) -> TestReport | str:
-    """The report that fails the test, or ``passed``, ``skipped``, ``unfinished``."""
+    """Return the report that fails the test, or ``passed``, ``skipped``, ``unfinished``."""
     for report in reports:
         if report.outcome == "failed":
             return report
         if report.outcome == "skipped" and _by_answer(report, touched):
             return report
     if any(report.outcome == "skipped" for report in reports):
-        # Marked as expected to fail, and it did.
+        # A test that is expected to fail and fails has passed.
         return "passed" if any(report.xfail for report in reports) else "skipped"
     complete = [report.when for report in reports] == ["setup", "call", "teardown"]
     return "passed" if complete else "unfinished"
@@ -87,11 +90,11 @@ def _outcome(reports: list[TestReport], touched: Collection[str]) -> TestReport 
 def _by_answer(report: TestReport, touched: Collection[str]) -> bool:
     raised = report.raised
     deliberate = raised is not None and {"Skipped", "XFailed", "SkipTest"} & set(raised.bases)
-    return bool(deliberate) and came_through(raised, touched)
+    return bool(deliberate) and passes_through(raised, touched)
 
 
-def came_through(raised: RaisedError | None, touched: Collection[str]) -> bool:
-    """Whether an exception came through a file of the answer's."""
+def passes_through(raised: RaisedError | None, touched: Collection[str]) -> bool:
+    """Return whether an exception's traceback contains a file of the answer."""
     return raised is not None and not set(touched).isdisjoint(raised.files)
 
 
@@ -99,13 +102,9 @@ def _failed(nodeid: str, report: TestReport) -> FailedTest:
     raised = report.raised or RaisedError(exception="Failed", message="failed without an exception")
     if report.outcome == "skipped":
         message = f"the answer skips its own test: {raised.message}"
-        told = raised.model_copy(update={"message": message})
-        return FailedTest(nodeid=nodeid, code="exception", raised=told, failed_for_pytest=False)
+        raised = raised.model_copy(update={"message": message})
+        return FailedTest(nodeid=nodeid, code="exception", raised=raised, failed_for_pytest=False)
     return FailedTest(nodeid=nodeid, code=_code(raised, "exception"), raised=raised)
-
-
-def _failed_collection(error: RaisedError) -> FailedTest:
-    return FailedTest(nodeid=error.nodeid, code=_code(error, "collection_error"), raised=error)
 
 
 def _code(raised: RaisedError, otherwise: str) -> str:
@@ -123,14 +122,14 @@ def _code(raised: RaisedError, otherwise: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class JUnit:
-    """What the JUnit file says, for comparison."""
+    """The counts in the JUnit file, for comparison."""
 
     tests: int
     failed: int
 
 
 def read_junit(data: bytes | None) -> JUnit | None:
-    """How many tests the file names and how many of them failed; None if it cannot be read."""
+    """Count the tests in the file and those that failed; None if it cannot be read."""
     if data is None:
         return None
     from junitparser import Error, Failure, JUnitXml, TestSuite  # an extra: not every worker has it
@@ -145,6 +144,6 @@ def read_junit(data: bytes | None) -> JUnit | None:
             for case in cases
             if any(isinstance(result, Failure | Error) for result in case.result)
         }
-    except Exception:  # the file may hold anything: an answer can write it
+    except Exception:  # an answer can write anything into the file
         return None
     return JUnit(tests=len(names), failed=len(bad))
