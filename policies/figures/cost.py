@@ -1,7 +1,8 @@
-"""What attempts cost: tokens and money, repairs apart. What nobody told is unknown, never 0."""
+"""The cost of attempts in tokens and money, repairs separately. Unknown usage is never 0."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol
@@ -9,7 +10,7 @@ from typing import Literal, Protocol
 from mulligan.policies.figures.facts import Figure, read_labels
 
 _MILLION = 1_000_000
-#: What costs can be grouped by, besides ``label:NAME``; in the order of a use's dimensions.
+#: The names to group costs by, besides ``label:NAME``, in the order of a figure's dimensions.
 GROUPS = ("task_type", "runner", "model", "tenant", "label")
 
 
@@ -25,21 +26,22 @@ class Price(Protocol):
 
 @dataclass(frozen=True)
 class TokenUse:
-    """What some attempts used."""
+    """The tokens that some attempts used."""
 
     attempts: int = 0
     successes: int = 0
-    #: Attempts whose usage nobody told.
+    #: Attempts with unknown usage.
     unknown: int = 0
-    #: Successes among those.
+    #: Successes with unknown usage.
     unknown_successes: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     #: Tokens of which only the sum is known.
     other_tokens: int = 0
     milliseconds: int = 0
-    #: Of all tokens, those that have a price, and what they cost.
+    #: Tokens with a price.
     priced_tokens: int = 0
+    #: The cost of the tokens with a price.
     money: float = 0.0
 
     @property
@@ -48,17 +50,17 @@ class TokenUse:
 
     @property
     def known_tokens(self) -> int | None:
-        """None if nobody told the usage of any of the attempts: unknown is not 0."""
+        """None if the usage of all attempts is unknown: unknown is not 0."""
         return None if self.attempts and self.unknown == self.attempts else self.tokens
 
     @property
     def cost(self) -> float | None:
-        """None if it is unknown, which is not free. What used nothing cost nothing."""
+        """None if it is unknown, which is not free. Attempts that used no tokens cost 0."""
         return self.money if self.priced_tokens or self.known_tokens == 0 else None
 
     @property
     def why_unpriced(self) -> Literal["usage", "price"] | None:
-        """Why there is no cost: nobody told the usage, or no price fits it."""
+        """Why the cost is unknown: the usage is unknown, or the tokens have no price."""
         if self.cost is not None:
             return None
         return "usage" if self.known_tokens is None else "price"
@@ -73,7 +75,7 @@ class TokenUse:
 
 @dataclass(frozen=True, kw_only=True)
 class CostLine:
-    """One line of a cost report: what it is about, first attempts and repairs apart."""
+    """One line of a cost report: its groups, and first attempts and repairs separately."""
 
     of: Mapping[str, str]
     first: TokenUse
@@ -85,15 +87,15 @@ class CostLine:
 
     @property
     def tokens_per_success(self) -> float | None:
-        """None without a success whose tokens are known. Others count on neither side: their
-        tokens are in no sum."""
+        """None without a success with known usage. Successes with unknown usage do not count,
+        because their tokens are in no sum."""
         both = self.both
         known = both.successes - both.unknown_successes
         return both.tokens / known if known and both.tokens else None
 
     @property
     def repairs_share(self) -> float | None:
-        """None if one of the sides is unknown: it would look like 0 or like all."""
+        """None if one of the two is unknown: the share would look like 0 or 1."""
         if self.first.known_tokens is None or self.repairs.known_tokens is None:
             return None
         tokens = self.both.tokens
@@ -113,7 +115,7 @@ _MEASURES = {
 
 
 def group_names(text: str) -> tuple[str, ...]:
-    """``task_type,label:team`` taken apart; ValueError names what there is."""
+    """Split ``task_type,label:team``. ValueError names the groups there are."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if name not in GROUPS and not (name.startswith("label:") and name != "label:"):
@@ -130,7 +132,7 @@ def lines(
     prices: Mapping[str, Price],
     tenant: str | None = None,
 ) -> list[CostLine]:
-    """A line per group, the one with the most tokens first. No group: one line over all."""
+    """Return a line per group, most tokens first; without groups, one line over all."""
     found: dict[tuple[str, ...], dict[str, TokenUse]] = {}
     for figure, n in _uses(rows, tenant):
         key = tuple(_group(name, figure.dims) for name in by)
@@ -139,11 +141,11 @@ def lines(
         sides[repair] = sides[repair] + _used(figure, n, prices)
     if not by and not found:
         found[()] = {"no": TokenUse(), "yes": TokenUse()}
-    made = [
+    unsorted = [
         CostLine(of=dict(zip(by, key, strict=True)), first=sides["no"], repairs=sides["yes"])
         for key, sides in found.items()
     ]
-    return sorted(made, key=lambda line: (-line.both.tokens, tuple(line.of.values())))
+    return sorted(unsorted, key=lambda line: (-line.both.tokens, tuple(line.of.values())))
 
 
 def total(
@@ -156,12 +158,12 @@ def total(
 
 
 def _uses(rows: Iterable[Mapping[Figure, int]], tenant: str | None) -> Iterable[tuple[Figure, int]]:
-    """Each figure once, however many steps it is in: pricing is what takes time."""
-    added: dict[Figure, int] = {}
+    """Add up each figure over all steps first, because pricing is what takes time."""
+    added: Counter[Figure] = Counter()
     for step in rows:
         for figure, n in step.items():
             if figure.family == "use" and tenant in (None, figure.dims[3]):
-                added[figure] = added.get(figure, 0) + n
+                added[figure] += n
     return added.items()
 
 
@@ -180,13 +182,13 @@ def _used(figure: Figure, n: int, prices: Mapping[str, Price]) -> TokenUse:
 
 
 def _rate(measure: str, price: Price | None) -> float | None:
-    """What a million of these tokens cost; None if nobody said, or if these are no tokens."""
+    """Return the price of a million of these tokens; None if unknown or if these are not tokens."""
     if price is None:
         return None
     if measure == "prompt":
         return price.prompt
     if measure == "completion":
         return price.completion
-    # Of a sum the directions are unknown: it has a price only if both cost the same.
+    # The directions in a sum are unknown: it has a price only if both cost the same.
     same = measure == "rest" and price.prompt == price.completion
     return price.prompt if same else None

@@ -1,4 +1,4 @@
-"""Figures from events: what one event counts for, and what a batch of them adds up to.
+"""Figures from events: what one event counts for, and the sums over a batch of events.
 
 A figure is a field of a hash and a whole number. The field is ``family|dimension|…|measure``:
 
@@ -19,8 +19,8 @@ missed                                                           n
 ======== ======================================================= ==============================
 
 ``attempt``, ``use``, ``failure``, ``repair``, ``job`` and ``retry`` are kept by time; ``attempt``
-(without task type and tenant), ``job`` (likewise), ``retry`` (without tenant, with a sum),
-``score``, ``cycle``, ``tokens`` and ``missed`` for good.
+and ``job`` (without task type and tenant), ``retry`` (without tenant, with a sum), ``score``,
+``cycle``, ``tokens`` and ``missed`` are kept as totals.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-#: What stands for all dimensions that a full bucket has no room for.
+#: Replaces the dimensions that a full bucket has no room for.
 OTHER = "(other)"
-#: Characters of one dimension.
+#: Maximum characters of one dimension.
 _LONGEST = 120
 MINUTE, HOUR = 60, 3600
 #: Upper bounds of the retry's waiting time, in ms; beyond the last there is ``inf``.
@@ -42,7 +42,7 @@ RETRY_BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30
 SCORE_BOUNDS = (10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
 BEYOND = "inf"
 
-#: Which dimensions survive when a bucket is full: those that can only have a few values.
+#: The dimensions that a full bucket still keeps: those with few possible values.
 _KEPT: Mapping[str, tuple[int, ...]] = {
     "attempt": (2, 3, 4),
     "use": (5,),
@@ -58,7 +58,7 @@ Data = Mapping[str, Any]
 
 
 class Figure(NamedTuple):
-    """A field, taken apart."""
+    """A parsed field."""
 
     family: str
     dims: tuple[str, ...]
@@ -66,7 +66,7 @@ class Figure(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What one event counts for: by time, for good, and as an example of a failure."""
+    """What one event counts for: by time, in the totals, and as an example of a failure."""
 
     timed: Sequence[Row] = ()
     total: Sequence[Row] = ()
@@ -78,15 +78,15 @@ NOTHING = Facts()
 
 @dataclass(frozen=True)
 class Folded:
-    """A batch of events, added up."""
+    """The sums over a batch of events."""
 
-    #: The id of the last one.
+    #: The id of the last event.
     last: str
     #: Start of the bucket in seconds → field → amount.
     minutes: dict[int, Counter[str]] = field(default_factory=dict)
     hours: dict[int, Counter[str]] = field(default_factory=dict)
     total: Counter[str] = field(default_factory=Counter)
-    #: Start of the hour → field → `<job>/<attempt>`, the newest.
+    #: Start of the hour → field → the newest `<job>/<attempt>`.
     examples: dict[int, dict[str, str]] = field(default_factory=dict)
 
 
@@ -94,7 +94,7 @@ class Folded:
 
 
 def name(family: str, *dims: object, measure: str = "n") -> str:
-    """The field of a figure. None and nothing are the same: empty."""
+    """Return the field of a figure. A dimension that is None is empty."""
     return "|".join([family, *map(_escaped, dims), measure])
 
 
@@ -111,7 +111,7 @@ def parse(text: str) -> Figure:
 
 
 def overflow(text: str) -> str:
-    """The field that a figure is counted under when its bucket is full."""
+    """Return the field that a figure is counted under when its bucket is full."""
     family, *dims, measure = text.split("|")
     kept = _KEPT.get(family)
     if kept is None:
@@ -121,7 +121,7 @@ def overflow(text: str) -> str:
 
 
 def labels_text(labels: object) -> str:
-    """``a=1&b=2``. What is no mapping is none: Lua writes an empty one as a list."""
+    """Return ``a=1&b=2``; empty if it is not a mapping: Lua writes an empty one as a list."""
     return urlencode(sorted(labels.items())) if isinstance(labels, Mapping) else ""
 
 
@@ -133,7 +133,7 @@ def read_labels(text: str) -> dict[str, str]:
 
 
 def facts(data: Data) -> Facts:
-    """What one event counts for. An event of a kind unheard of counts for nothing."""
+    """Return what one event counts for. An event of an unknown type counts for nothing."""
     match data.get("type"), data.get("state"):
         case "attempt", "settled":
             return _settled(data)
@@ -149,7 +149,7 @@ def facts(data: Data) -> Facts:
 
 
 def outcome(data: Data) -> str:
-    """What an attempt led to: ``success``, ``retried`` or ``escalated``."""
+    """Return the outcome of an attempt: ``success``, ``retried`` or ``escalated``."""
     if data.get("success"):
         return "success"
     return "retried" if data.get("next") else "escalated"
@@ -180,7 +180,7 @@ def _repair(data: Data) -> str:
 
 
 def _use(data: Data) -> list[Row]:
-    """Tokens whose direction is unknown are ``rest``; an attempt without usage is ``unknown``."""
+    """Count usage. Tokens of unknown direction are ``rest``; without usage, it is ``unknown``."""
     prompt, completion = data.get("prompt_tokens"), data.get("completion_tokens")
     whole = data.get("total_tokens")
     amounts: dict[str, Any] = {"n": 1, "ok": 1 if data.get("success") else 0}
@@ -215,7 +215,7 @@ def _score(score: float | None) -> list[Row]:
 
 
 def _started(data: Data) -> Facts:
-    """How long a mandatory retry had waited; nothing else is counted by its start."""
+    """Count how long a mandatory retry waited. Other starts count for nothing."""
     waited = data.get("waited")
     if data.get("mode") != "immediate_retry" or waited is None:
         return NOTHING
@@ -246,7 +246,7 @@ def _ended(data: Data) -> Facts:
 
 
 def bound(bounds: Sequence[int], value: float) -> str:
-    """The bound that a value falls under, as the field spells it."""
+    """Return the upper bound for a value, as it is written in a field."""
     place = bisect_left(bounds, value)
     return str(bounds[place]) if place < len(bounds) else BEYOND
 
@@ -255,12 +255,12 @@ def bound(bounds: Sequence[int], value: float) -> str:
 
 
 def second_of(event_id: str) -> int:
-    """When an event happened: its id begins with milliseconds."""
+    """Return the time of an event, whose id begins with milliseconds."""
     return int(event_id.partition("-")[0]) // 1000
 
 
 def fold(events: Iterable[tuple[str, Data]], *, after: str) -> Folded:
-    """Add up (id, data) in the order of their ids. ``after`` is where the batch begins."""
+    """Add up events (id, data) in the order of their ids. ``after`` is the id before the first."""
     minutes: dict[int, Counter[str]] = {}
     hours: dict[int, Counter[str]] = {}
     total: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Failures of a window, ranked by how often they happened, and what repaired them."""
+"""Failures in a window, ranked by frequency, and the techniques that repaired them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Steps = Sequence[Mapping[Figure, int]]
 
 
 class TechniqueTrial(NamedTuple):
-    """How often a technique was tried, and how often it led to a success."""
+    """How often a technique was tried, and how often it succeeded."""
 
     tried: int = 0
     repaired: int = 0
@@ -25,7 +25,7 @@ class TechniqueTrial(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RankingFilter:
-    """Which failures count; None is all of them."""
+    """Which failures count; None means all."""
 
     tenant: str | None = None
     kind: str | None = None
@@ -42,7 +42,7 @@ class RankedFailure:
     kind: str
     cause: str
     count: int
-    #: How often it happened in the window before.
+    #: The count in the previous window.
     before: int
     #: One count per step of the window.
     series: tuple[int, ...]
@@ -52,7 +52,7 @@ class RankedFailure:
 
     @property
     def trend(self) -> int:
-        """1: more than in the window before; -1: fewer; 0: as many."""
+        """1: more than in the previous window; -1: fewer; 0: equal."""
         return (self.count > self.before) - (self.count < self.before)
 
     @property
@@ -66,21 +66,21 @@ class RankedFailure:
 def rank(
     steps: Steps, before: Steps, *, choice: RankingFilter | None = None, limit: int = 50
 ) -> list[RankedFailure]:
-    """The most frequent signatures first; of equals, the one whose name comes first."""
+    """Rank the signatures by frequency, then by name."""
     chosen = choice or RankingFilter()
-    seen: dict[str, list[tuple[int, Figure, int]]] = {}
-    for place, figure, n in _failures(steps, chosen):
-        seen.setdefault(figure.dims[0], []).append((place, figure, n))
+    by_signature: dict[str, list[tuple[int, Figure, int]]] = {}
+    for step, figure, n in _failures(steps, chosen):
+        by_signature.setdefault(figure.dims[0], []).append((step, figure, n))
     earlier: Counter[str] = Counter()
     for _, figure, n in _failures(before, chosen):
         earlier[figure.dims[0]] += n
-    counts = {signature: sum(n for _, _, n in rows) for signature, rows in seen.items()}
+    counts = {signature: sum(n for _, _, n in rows) for signature, rows in by_signature.items()}
     first = sorted(counts, key=lambda signature: (-counts[signature], signature))[:limit]
     repaired = repairs(steps, tenant=chosen.tenant)
     return [
         _ranked(
             signature,
-            seen[signature],
+            by_signature[signature],
             length=len(steps),
             before=earlier[signature],
             techniques=repaired.get(signature, {}),
@@ -101,9 +101,9 @@ def _ranked(
     types: Counter[str] = Counter()
     models: Counter[str] = Counter()
     names: Counter[tuple[str, str]] = Counter()
-    for place, figure, n in rows:
+    for step, figure, n in rows:
         _, kind, cause, task_type, model, _ = figure.dims
-        series[place] += n
+        series[step] += n
         types[task_type] += n
         names[kind, cause] += n
         if model:
@@ -123,7 +123,7 @@ def _ranked(
 
 
 def repairs(steps: Steps, *, tenant: str | None = None) -> dict[str, dict[str, TechniqueTrial]]:
-    """Signature → technique → what it was good for."""
+    """Return signature → technique → how often it worked."""
     counts: dict[str, dict[str, TechniqueTrial]] = {}
     for rows in steps:
         for figure, n in rows.items():
@@ -141,7 +141,7 @@ def repairs(steps: Steps, *, tenant: str | None = None) -> dict[str, dict[str, T
 
 
 def techniques(steps: Steps, *, tenant: str | None = None) -> dict[str, TechniqueTrial]:
-    """Technique → what it was good for, whatever it was tried against; the most tried first."""
+    """Return technique → how often it worked against any failure; the most tried first."""
     added: dict[str, TechniqueTrial] = {}
     for by_technique in repairs(steps, tenant=tenant).values():
         for name, each in by_technique.items():
@@ -151,7 +151,7 @@ def techniques(steps: Steps, *, tenant: str | None = None) -> dict[str, Techniqu
 
 
 def heat(steps: Steps, *, tenant: str | None = None) -> dict[str, dict[str, int]]:
-    """Kind → task type → failures, the most frequent first."""
+    """Return kind → task type → failures, the most frequent first."""
     kinds: Counter[str] = Counter()
     cells: dict[str, Counter[str]] = {}
     for _, figure, n in _failures(steps, RankingFilter(tenant=tenant)):
@@ -161,10 +161,10 @@ def heat(steps: Steps, *, tenant: str | None = None) -> dict[str, dict[str, int]
 
 
 def _failures(steps: Steps, choice: RankingFilter) -> Iterator[tuple[int, Figure, int]]:
-    for place, rows in enumerate(steps):
+    for step, rows in enumerate(steps):
         for figure, n in rows.items():
             if figure.family == "failure" and _chosen(figure.dims, choice):
-                yield place, figure, n
+                yield step, figure, n
 
 
 def _chosen(dims: tuple[str, ...], choice: RankingFilter) -> bool:

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them, on the page, in the terminal and in reports.
+"""Formats of numbers and times, for the page, the terminal and reports.
 
 Unknown is a dash, never 0.
 """
@@ -14,12 +14,12 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def number(value: float | None) -> str:
-    """A whole number in full: ``48,120``."""
+    """Format a whole number in full: ``48,120``."""
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
 def count(value: float | None) -> str:
-    """A whole number, abbreviated from 10,000 on: ``9,120``, ``48.1k``, ``2.3M``."""
+    """Format a whole number, abbreviated from 10,000 on: ``9,120``, ``48.1k``, ``2.3M``."""
     if value is None:
         return UNKNOWN
     for limit, divisor, unit in _UNITS:
@@ -29,12 +29,12 @@ def count(value: float | None) -> str:
 
 
 def counted(n: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun: ``1 job``, ``2,000 jobs``."""
+    """Format a number with its noun: ``1 job``, ``2,000 jobs``."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def percent(share: float | None) -> str:
-    """A share of 1 as a percentage. Only all is 100% and only nothing is 0%."""
+    """Format a share as a percentage. Only 1 is 100% and only 0 is 0%."""
     if share is None:
         return UNKNOWN
     value = share * 100
@@ -46,32 +46,32 @@ def percent(share: float | None) -> str:
 
 
 def score(value: float | None) -> str:
-    """A score without its fraction: cut, so that 69.9 never looks like a pass."""
+    """Format a score without its fraction, rounded down, so that 69.9 never looks like a pass."""
     return UNKNOWN if value is None else str(int(value))
 
 
 def change(value: float) -> str:
-    """A change of a score, always with its sign: ``+0.200``, ``−0.050``, ``±0``."""
+    """Format a change of a score with its sign: ``+0.200``, ``−0.050``, ``±0``."""
     text = f"{value:+.3f}"
     return "±0" if text in ("+0.000", "-0.000") else text.replace("-", "−")
 
 
 def money(amount: float | None) -> str:
-    """An amount without a currency: prices are in whatever currency they were configured in."""
+    """Format an amount of money without a currency: the configured prices imply it."""
     if amount is None:
         return UNKNOWN
     return f"{amount:,.2f}" if amount >= 0.01 or amount == 0 else f"{amount:.4f}"
 
 
 def rate(per_minute: float | None) -> str:
-    """How many a minute, with one decimal below 10."""
+    """Format a number per minute, with one decimal below 10."""
     if per_minute is None:
         return UNKNOWN
     return count(per_minute) if per_minute >= 10 else f"{per_minute:.1f}".removesuffix(".0")
 
 
 def duration(seconds: float | None) -> str:
-    """A duration in its largest unit: ``1.5 ms``, ``40 ms``, ``4 s``, ``3 min``, ``2.5 h``."""
+    """Format a duration in one unit: ``1.5 ms``, ``40 ms``, ``4 s``, ``3 min``, ``2.5 h``."""
     if seconds is None:
         return UNKNOWN
     if seconds <= 0:
@@ -92,30 +92,30 @@ def duration(seconds: float | None) -> str:
 
 
 def timestamp(at: float, zone: tzinfo | None = UTC) -> str:
-    """A moment: ``2026-11-16 21:24:05 UTC``. No zone is the host's own, and is not named."""
+    """Format a time: ``2026-11-16 21:24:05 UTC``. None is the host's zone, which is not named."""
     text = datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M:%S")
     return f"{text} {zone}" if zone is not None else text
 
 
 def words(name: str | None) -> str:
-    """A name as words: ``pending_immediate_retry`` is ``pending immediate retry``."""
+    """Write a name as words: ``pending_immediate_retry`` as ``pending immediate retry``."""
     return (name or UNKNOWN).replace("_", " ")
 
 
 def shortened(text: str, length: int) -> str:
-    """The beginning of a text, with an ellipsis where something is cut off."""
+    """Cut a text to a length, with an ellipsis at the end."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def sparkline(series: Sequence[float], length: int = 24) -> str:
-    """A series as blocks: ``▁▃█``."""
+    """Draw a series as blocks: ``▁▃█``."""
     values = condense(series, length)
     top = max(values, default=0) or 1
     return "".join(_BLOCKS[min(7, int(8 * value / top))] for value in values)
 
 
 def condense(series: Sequence[float], length: int) -> list[float]:
-    """Add up neighbours until at most ``length`` values are left."""
+    """Add up neighbours until at most ``length`` values remain."""
     factor = max(1, -(-len(series) // length))
     first = len(series) % factor
     head = [sum(series[:first])] if first else []

@@ -1,4 +1,4 @@
-"""How it goes: outcomes of jobs, waiting times and shares over the steps of a window."""
+"""Trends: outcomes of jobs, waiting times and shares over the steps of a window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mulligan.policies.figures.facts import BEYOND, OTHER, Figure
 
 @dataclass(frozen=True)
 class Outcomes:
-    """How jobs ended in one step, or in all of them."""
+    """Counts of jobs by how they ended, in one step or in all of them."""
 
     first_try: int = 0
     repaired: int = 0
@@ -21,7 +21,7 @@ class Outcomes:
 
     @property
     def ended(self) -> int:
-        """Succeeded or escalated: who cancels a job says nothing about it."""
+        """Jobs that succeeded or were escalated; cancelling says nothing about a job."""
         return self.first_try + self.repaired + self.escalated
 
     def __add__(self, other: Outcomes) -> Outcomes:
@@ -35,7 +35,7 @@ class Outcomes:
 
 
 def outcomes(rows: Mapping[Figure, int], *, tenant: str | None = None) -> Outcomes:
-    """How the jobs of one step ended."""
+    """Count how the jobs of one step ended."""
     counts: Counter[str] = Counter()
     for figure, n in rows.items():
         if figure.family != "job" or figure.measure != "n" or tenant not in (None, figure.dims[1]):
@@ -49,7 +49,7 @@ def outcomes(rows: Mapping[Figure, int], *, tenant: str | None = None) -> Outcom
 
 
 def task_types(rows: Iterable[Mapping[Figure, int]], *, tenant: str | None = None) -> set[str]:
-    """The task types of the jobs that were accepted or ended."""
+    """Return the task types of the jobs that were accepted or ended."""
     found = {
         figure.dims[0]
         for step in rows
@@ -60,14 +60,14 @@ def task_types(rows: Iterable[Mapping[Figure, int]], *, tenant: str | None = Non
 
 
 def share(part: int, whole: int) -> float | None:
-    """None of nothing: no rate is invented."""
+    """Return part / whole; None for an empty whole."""
     return part / whole if whole else None
 
 
 def histogram(
     rows: Iterable[Mapping[Figure, int]], family: str, *, tenant: str | None = None
 ) -> dict[float, int]:
-    """Upper bound → count, in order; the last bound is infinity."""
+    """Return upper bound → count, in order; the last bound is infinity."""
     counts: Counter[float] = Counter()
     for step in rows:
         for figure, n in step.items():
@@ -83,21 +83,21 @@ def sum_of(rows: Iterable[Mapping[Figure, int]], family: str) -> int:
 
 
 def percentile(counts: Mapping[float, int], share: float, bounds: Sequence[float]) -> float | None:
-    """A percentile of a histogram: linear within the bound it falls under; None of nothing.
+    """Return a percentile of a histogram, linear within its bucket; None for an empty histogram.
 
-    Beyond the last bound nothing is known but that it is more: the answer is that bound.
+    Values beyond the last bound are only known to be larger: then return that bound.
     """
     whole = sum(counts.values())
     if not whole:
         return None
-    wanted = share * whole
+    target = share * whole
     below = 0
     for place, upper in enumerate([*bounds, float(BEYOND)]):
         here = counts.get(upper, 0)
-        if here and below + here >= wanted:
+        if here and below + here >= target:
             lower = bounds[place - 1] if place else 0.0
             if upper == float(BEYOND):
                 return float(bounds[-1])
-            return lower + (upper - lower) * max(0.0, wanted - below) / here
+            return lower + (upper - lower) * max(0.0, target - below) / here
         below += here
     return float(bounds[-1])

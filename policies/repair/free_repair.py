@@ -1,7 +1,7 @@
-"""Repairs that cost no tokens: JSON out of fences and prose, syntax slips, code out of fences.
+"""Repairs that cost no tokens: JSON from fences and prose, JSON syntax, code from fences.
 
-Each step is recorded as a coercion, which the score penalises. Nothing is ever invented: a text
-without JSON, an ambiguous one or a truncated one is left as it is, for a corrected retry.
+Each step is recorded as a coercion, which the score penalises. Nothing is invented: a text without
+JSON, an ambiguous one or a truncated one is left unchanged, for a corrected retry.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from mulligan.policies.value import Json, Value
 Coercion = Literal["fence", "prose", "json_repair"]
 Shape = Literal["empty", "truncated", "fence", "prose", "not_object", "object"]
 
-#: Deeper values are refused: everything behind us that walks them (schemas, dumps) recurses.
+#: Deeper values are refused, because schema checks and dumps recurse.
 MAX_DEPTH = 200
-#: Above this many characters a repair is not worth its time (json_repair is not quite linear).
+#: Longer texts are not repaired: json_repair takes more than linear time.
 MAX_REPAIR = 64 * 1024
-#: How often the search for JSON in prose starts again after a bracket that nothing closes.
+#: Restarts of the search for JSON in prose after a bracket that is never closed.
 MAX_RESTARTS = 4
-#: More bracketed pieces than this are prose about brackets.
+#: A text with more bracketed pieces is prose about brackets.
 MAX_SPANS = 100
 
 
 class JsonExtraction(Value):
-    """What was found in an answer that should be JSON."""
+    """The JSON found in an answer."""
 
-    #: The JSON text, if there is any; otherwise the answer as it came.
+    #: The JSON text, if any; otherwise the unchanged answer.
     text: str
     value: Json = None
-    #: What had to be done to get it, in order; empty if the answer was JSON as it stood.
+    #: The repairs, in order; empty if the answer was valid JSON.
     coercions: tuple[Coercion, ...] = ()
-    #: Of the value, if one was found (``object``, ``not_object``); otherwise of the answer, where
-    #: ``object`` means JSON with a syntax error and nothing around it.
+    #: The shape of the value, if one was found (``object``, ``not_object``); otherwise of the
+    #: answer, where ``object`` means JSON with a syntax error and nothing around it.
     shape: Shape
     #: Why the answer is not JSON; None if a value was found.
     decoder_message: str | None = None
@@ -49,27 +49,28 @@ class JsonExtraction(Value):
 
 
 class _Block(NamedTuple):
-    """A fenced block, and whether other text stands around it."""
+    """A fenced block."""
 
     content: str
+    #: Whether there is no other text.
     alone: bool
 
 
 class _Span(NamedTuple):
-    """A bracketed piece of a text. One that nothing closes reaches to the end."""
+    """A bracketed piece of a text. One that is never closed reaches to the end."""
 
     text: str
     closed: bool
-    #: Alone on its lines, as an answer would stand and a footnote would not.
+    #: Whether it is alone on its lines, like an answer and unlike a footnote.
     apart: bool
 
 
 class _Refused(ValueError):
-    """A text that no free repair may touch: any value made of it would be invented."""
+    """A text that must not be repaired, because any value from it would be invented."""
 
 
 def extract_json(text: str, *, truncated: bool) -> JsonExtraction:
-    """Find the one JSON value of an answer: as it stands, in a fence, in prose, or repaired."""
+    """Find the one JSON value of an answer: the whole text, in a fence, in prose, or repaired."""
     body = text.strip("\ufeff \t\r\n")
     if not body:
         return JsonExtraction(text=text, shape="empty", decoder_message="Empty text")
@@ -90,10 +91,10 @@ def extract_json(text: str, *, truncated: bool) -> JsonExtraction:
 
 
 def strip_code_fence(text: str, *, markdown: bool = False) -> tuple[str, tuple[Coercion, ...]]:
-    """The largest fenced block of an answer that becomes a file, and what was taken off.
+    """Return the largest fenced block of an answer that becomes a file, and what was removed.
 
-    The language tag goes with the fence; a text without a fence comes back unchanged. Fences are a
-    part of Markdown: of such a file, only one around the whole of it is taken off.
+    The fence's language tag is removed, too; a text without a fence is returned unchanged. Fences
+    are part of Markdown: from such a file, only one around all of it is removed.
     """
     blocks = list(_blocks(text))
     if not blocks or (markdown and not blocks[0].alone):
@@ -105,7 +106,7 @@ def strip_code_fence(text: str, *, markdown: bool = False) -> tuple[str, tuple[C
 
 
 def _loads(text: str) -> Json:
-    """Strict JSON: no NaN, no infinite numbers, no contradicting keys, no endless nesting."""
+    """Parse strict JSON: no NaN, no infinite numbers, no contradicting keys, no deep nesting."""
     if _depth(text) > MAX_DEPTH:
         raise _Refused(f"Nested more than {MAX_DEPTH} levels deep")
     return json.loads(
@@ -129,14 +130,14 @@ def _finite(text: str) -> float:
 
 
 def _short(text: str) -> int:
-    # Longer ones take quadratic time, and Python refuses them with advice about its own settings.
+    # Longer ones take quadratic time, and Python's error advises changing its settings.
     if len(text) > 1000:
         raise _Refused("Number out of range")
     return int(text)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A key may be repeated with the same value; two different ones contradict each other."""
+    """Build the object. A key may be repeated with an equal value, not with a different one."""
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result and result[key] != value:
@@ -145,7 +146,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-#: Strings (closed or not, so that no quote is looked at twice) and brackets.
+#: Strings (closed or not, so that no quote is read twice) and brackets.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
@@ -181,7 +182,7 @@ _ONE_LINE = re.compile(r"^`{3,}(?:json)?([^`\n]+)`{3,}$", re.IGNORECASE)
 
 
 def _blocks(text: str) -> Iterator[_Block]:
-    """Fenced blocks as Markdown has them; one that is never closed reaches to the end."""
+    """Yield Markdown's fenced blocks; one that is never closed reaches to the end."""
     inside: list[str] | None = None
     fence, outside, contents = "", False, list[str]()
     for line in text.replace("\r\n", "\n").split("\n"):
@@ -232,7 +233,7 @@ def _in_fence(body: str) -> JsonExtraction | None:
 
 
 def _parsed(text: str) -> list[Json]:
-    """The value of a text in a list, or an empty one: None is a value too."""
+    """Return a list with the value of a text, or an empty list: None is a value, too."""
     try:
         return [_loads(text)]
     except _Refused:
@@ -242,7 +243,7 @@ def _parsed(text: str) -> list[Json]:
 
 
 def _single(values: list[tuple[str, Json]]) -> tuple[str, Json]:
-    """The one value meant: the only object, or the only array if there is no object."""
+    """Return the intended value: the only object, or the only array if there is no object."""
     objects = [pair for pair in values if isinstance(pair[1], dict)] or values
     if any(value != objects[0][1] for _, value in objects):
         raise _Refused("Several different JSON values")
@@ -251,7 +252,7 @@ def _single(values: list[tuple[str, Json]]) -> tuple[str, Json]:
 
 # -- prose ----------------------------------------------------------------------------------------
 
-#: An object's first key, an array's first value: without them, brackets are part of the prose.
+#: The start of an object or an array. Other brackets are part of the prose.
 _OBJECT = re.compile(r"\{\s*(?:\}|[\"'“]|[A-Za-z_]\w{0,100}\s{0,10}:)")
 _ARRAY = re.compile(r"\[\s*(?:[\]\"'“\[{]|-?\d|(?:true|false|null)\b)")
 
@@ -274,7 +275,7 @@ def _in_prose(body: str) -> JsonExtraction | None:
 
 
 def _is_answer(span: _Span) -> bool:
-    """Whether a piece is meant as the answer: in running prose, an array is a footnote."""
+    """Whether a piece is meant as the answer. An array in running prose is a footnote."""
     return bool(_OBJECT.match(span.text) or (_ARRAY.match(span.text) and span.apart))
 
 
@@ -283,7 +284,7 @@ def _is_json_like(text: str) -> bool:
 
 
 def _spans(text: str) -> Iterator[_Span]:
-    """The outermost bracketed pieces, in a bounded number of passes over the text."""
+    """Yield the outermost bracketed pieces, in a bounded number of passes over the text."""
     position = found = 0
     for _ in range(1 + MAX_RESTARTS):
         start = None
@@ -299,16 +300,16 @@ def _spans(text: str) -> Iterator[_Span]:
         if start is None:
             return
         if _is_json_like(text[start : start + 200]):
-            # An object that was cut off. What is inside it is not the answer.
+            # An object that was cut off. The values inside it are not the answer.
             yield _Span(text[start:], closed=False, apart=_apart(text, start, len(text)))
             return
         position = start + 1
 
 
 def _balanced(text: str, position: int) -> Iterator[tuple[int, int | None]]:
-    """Start and end of each outermost pair of brackets; the last may have no end.
+    """Yield the start and end of each outermost pair of brackets; the last may have no end.
 
-    Quotes count only inside brackets: prose has apostrophes and quotations of its own.
+    Quotes count only inside brackets: prose has apostrophes and quotations.
     """
     depth = start = 0
     while match := (_TOKEN if depth else _BRACKET).search(text, position):
@@ -333,17 +334,17 @@ def _apart(text: str, start: int, end: int) -> bool:
     return not before.strip() and not after.strip()
 
 
-# -- syntax slips ---------------------------------------------------------------------------------
+# -- syntax errors --------------------------------------------------------------------------------
 
-#: Places that json_repair would fill with something of its own: a key without a value, an
-#: ellipsis, a constant that JSON does not have.
+#: Places for which json_repair would invent a value: a key without a value, an ellipsis, a
+#: constant that JSON does not have.
 _GAP = re.compile(
     r":\s*(?:[,}\]]|-?(?:NaN|Infinity)\b)|[,\[{:]\s*(?:\.\.\.|…)|(?:\.\.\.|…)\s*[\]}]"
 )
 
 
 def _repaired(body: str) -> JsonExtraction | None:
-    """What json_repair makes of the text, parsed again; None where it would have to invent."""
+    """Repair the text with json_repair and parse it; None if that would invent a value."""
     candidate, coercions = _candidate(body)
     if not _is_json_like(candidate) or len(candidate) > MAX_REPAIR or _GAP.search(candidate):
         return None
@@ -352,14 +353,14 @@ def _repaired(body: str) -> JsonExtraction | None:
         value = _loads(repaired)
     except (ValueError, RecursionError):
         return None
-    wanted = dict if candidate.startswith("{") else list
-    if not isinstance(value, wanted) or not value:
+    expected = dict if candidate.startswith("{") else list
+    if not isinstance(value, expected) or not value:
         return None
     return _found(_readable(value, repaired), value, (*coercions, "json_repair"))
 
 
 def _candidate(body: str) -> tuple[str, tuple[Coercion, ...]]:
-    """The part of the text that is meant to be JSON, and what was taken off to get it."""
+    """Return the part of the text that is meant to be JSON, and what was removed around it."""
     if blocks := _json_blocks(body):
         content, coercions = _largest(blocks)
         return content.strip(), coercions
@@ -371,6 +372,6 @@ def _candidate(body: str) -> tuple[str, tuple[Coercion, ...]]:
 
 
 def _readable(value: Json, repaired: str) -> str:
-    """The repaired text in its own script, unless that could not be stored as UTF-8."""
+    """Write the value without escapes, unless it could not be stored as UTF-8."""
     text = json.dumps(value, ensure_ascii=False)
     return repaired if any("\ud800" <= char <= "\udfff" for char in text) else text

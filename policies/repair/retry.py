@@ -1,4 +1,4 @@
-"""RetryPolicy: the single authority on retries. A decision is a value; tasks perform it."""
+"""RetryPolicy: the single authority on retries. A decision is a value that tasks perform."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeStrategy(Retry):
-    """Run again, but differently: fresh context, constrained decoding, another model."""
+    """Run again differently: with a fresh context, constrained decoding or another model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +36,21 @@ class Escalate:
 Decision = Retry | ChangeStrategy | Escalate
 
 
-#: Why a job is escalated that has used up its attempts, or repeats one failure.
+#: Reasons to escalate: the job has used up its attempts, or repeats one failure.
 MAX_ATTEMPTS = "max_attempts"
 REPEATED_FAILURE = FailureKind.REPEATED_FAILURE.value
 
 
 def passes(score: float | None) -> bool:
-    """Whether a score is high enough. No score is no pass."""
+    """Whether a score is high enough. A missing score is not."""
     return score is not None and score >= PASSING_SCORE
 
 
 def owes_immediate_retry(mode: Mode, score: float | None, *, exempt: bool) -> bool:
     """Whether the mandatory immediate retry must follow an attempt with this score.
 
-    It follows a low score, never itself, never a delayed verification, and never an attempt of an
-    exempt task type. An attempt without a score was not completed.
+    It follows a low score of an attempt, but not of an immediate retry, a delayed verification or
+    an exempt task type. An attempt without a score was not completed.
     """
     if score is None or passes(score) or exempt:
         return False
@@ -58,17 +58,17 @@ def owes_immediate_retry(mode: Mode, score: float | None, *, exempt: bool) -> bo
 
 
 def leaves_room_to_retry(policy: PolicySpec, *, exempt: bool) -> bool:
-    """Whether a job may be run twice at least, as the mandatory retry needs."""
+    """Whether a job may run at least twice, as the mandatory retry needs."""
     return exempt or policy.max_attempts >= 2
 
 
 def opens_cycle(
     decision: Decision | None, mode: Mode, score: float | None, *, exempt: bool
 ) -> Literal["pending_immediate_retry", "escalated"] | None:
-    """The status of the cycle that a decision opens; None if it opens none.
+    """Return the status of the cycle that a decision opens; None if it opens none.
 
-    A mandatory retry that a budget, a guardrail or ``escalate_on`` forbids leaves a cycle that is
-    escalated from the start. One that came too late for the job's own limits leaves none.
+    A mandatory retry that a budget, a guardrail or ``escalate_on`` forbids opens a cycle that is
+    escalated from the start. One that the job's own limits forbid opens none.
     """
     match decision:
         case Retry(mode="immediate_retry"):
@@ -81,19 +81,20 @@ def opens_cycle(
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often, and for which failures, a job may be tried again."""
+    """The limits of a job's retries: how often, and for which failures."""
 
     max_attempts: int = 4
     same_failure_limit: int = 2
     escalate_on: frozenset[FailureKind] = frozenset({FailureKind.UNSAFE_REQUEST})
 
     @classmethod
-    def from_spec(cls, spec: PolicySpec, *, since: int = 0) -> RetryPolicy:
-        """The policy of a job; ``since`` attempts before a person's requeue do not count."""
-        return cls(since + spec.max_attempts, spec.same_failure_limit, spec.escalate_on)
+    def from_spec(cls, spec: PolicySpec, *, attempts_before_requeue: int = 0) -> RetryPolicy:
+        """Return the policy of a job. The attempts before a person's requeue do not count."""
+        max_attempts = attempts_before_requeue + spec.max_attempts
+        return cls(max_attempts, spec.same_failure_limit, spec.escalate_on)
 
     def should_stop_retrying(self, record: FailureRecord, memory: RetryMemory) -> bool:
-        """Whether a limit is passed: too many attempts, or this failure seen too often."""
+        """Whether a limit is reached: too many attempts, or this failure too often."""
         return record.attempt > self.max_attempts or self._repeats(record, memory)
 
     def should_retry(self, record: FailureRecord, memory: RetryMemory) -> bool:
@@ -110,10 +111,10 @@ class RetryPolicy:
         exempt: bool = False,
         exhausted: str | None = None,
     ) -> Decision:
-        """What follows a failed attempt. ``memory`` is as it stood before this failure.
+        """Decide what follows a failed attempt: the first row of the decision table that fits.
 
-        The rows of the decision table, first one that fits. ``exhausted`` names the budget or
-        guardrail that ran out; an exempt task type has no mandatory retry.
+        ``memory`` does not include this failure. ``exhausted`` names the budget or guardrail that
+        is used up; an exempt task type has no mandatory retry.
         """
         mandatory = None
         if owes_immediate_retry(mode, score, exempt=exempt):

@@ -8,24 +8,24 @@ from mulligan.policies.failures.failure import VerificationResult, VerificationS
 from mulligan.policies.jobs.job import VerifierSpec
 from mulligan.policies.repair.retry import passes
 
-#: What each free repair (a fence, prose, mended JSON) costs, once per sort.
+#: Points that each kind of free repair (a fence, prose, repaired JSON) costs, once.
 COERCION_PENALTY = 5.0
 
 
 def points(result: VerificationResult) -> float:
-    """A verifier's own score, or all or nothing. A skipped verifier must not be asked."""
+    """Return a verifier's score, or else 0 or 100. Not for a skipped verifier, which has none."""
     if result.score is not None:
         return result.score
     return 0.0 if result.status is VerificationStatus.FAIL else 100.0
 
 
 def coercions(results: Sequence[VerificationResult]) -> tuple[str, ...]:
-    """The distinct free repairs that the verifiers made, sorted."""
+    """Return the distinct free repairs that the verifiers made, sorted."""
     return tuple(sorted({c for result in results for c in result.evidence.get("coercions", ())}))
 
 
 def score(specs: Sequence[VerifierSpec], results: Sequence[VerificationResult]) -> float | None:
-    """The weighted score of an attempt; None when nothing was verified, which is no success."""
+    """Return the weighted score of an attempt; None if nothing was verified, never a success."""
     ran = [
         (spec.weight, points(result))
         for spec, result in zip(specs, results, strict=True)
@@ -46,5 +46,5 @@ def succeeded(
     results: Sequence[VerificationResult],
     total: float | None,
 ) -> bool:
-    """No required verifier failed, and the score is high enough."""
+    """Whether no required verifier failed and the score is high enough."""
     return passes(total) and not any(specs[i].required for i in failed(results))

@@ -1,4 +1,4 @@
-"""What the next attempt asks and how: the corrected prompt and the changed decoding."""
+"""The plan of the next attempt: the corrected prompt and the changed decoding."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mulligan.policies.repair.prompt import build_corrected_prompt
 from mulligan.policies.repair.retry import ChangeStrategy, Retry
 from mulligan.policies.repair.verdict import Verdict
 
-#: What to start from when a runner does not say: most servers' own default.
+#: The default temperature of most servers.
 _USUAL_TEMPERATURE = 0.7
 
 
 def contract_of(job: Job) -> Mapping[str, Any] | None:
-    """The JSON Schema the answer must fulfil, if the job has one."""
+    """Return the JSON Schema of the answer, if the job has one."""
     for spec in job.verifiers:
         if spec.id == "contract.schema":
             schema = spec.options.get("schema")
@@ -26,7 +26,7 @@ def contract_of(job: Job) -> Mapping[str, Any] | None:
 
 
 def wants_json(job: Job) -> bool:
-    """Whether the answer can be constrained: to its contract or, without one, to any object."""
+    """Whether decoding can be constrained: to the contract or, without one, to any object."""
     return contract_of(job) is not None or any(s.id == "json.object" for s in job.verifiers)
 
 
@@ -41,7 +41,7 @@ def plan_next(
     worked_before: Sequence[str] = (),
     cycle_id: str | None = None,
 ) -> AttemptPlan:
-    """The plan of the attempt that follows a failure. ``asked_with`` is how the last one asked."""
+    """Plan the attempt after a failure. ``asked_with`` is the failed attempt's decoding."""
     instruction = verdict.instruction
     if instruction is None or verdict.failure is None:
         raise ValueError("only a classified failure can be corrected")
@@ -91,7 +91,7 @@ def _decoding(
 def _technique(
     instruction: RepairInstruction, decoding: Decoding, asked_with: Decoding, *, fresh: bool
 ) -> str:
-    """The name under which the fleet remembers whether this worked. Never text of a job."""
+    """Return the name by which the fleet remembers whether this worked. Never text of a job."""
     parts = [instruction.action]
     if decoding.constrained and not asked_with.constrained:
         parts.append("constrained")
@@ -103,7 +103,7 @@ def _technique(
 
 
 def best_techniques(remedies: Mapping[str, tuple[int, int]], *, most: int = 2) -> list[str]:
-    """What cured this failure before at least half of the time, best first."""
+    """Return the techniques that repaired this failure at least half of the time, best first."""
     rated = [
         (worked / tried, worked, name)
         for name, (worked, tried) in remedies.items()

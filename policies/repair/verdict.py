@@ -1,4 +1,4 @@
-"""From results to a verdict: score, classified failures, decision and instruction in one value."""
+"""The verdict on an attempt: score, classified failures, decision and instruction."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from mulligan.policies.value import Json
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is known and decided about one attempt. This is what the ledger stores of it."""
+    """What is known and decided about one attempt. The ledger stores it."""
 
     results: tuple[VerificationResult, ...] = ()
     score: float | None = None
     success: bool = False
     #: The free repairs that the verifiers made.
     coercions: tuple[str, ...] = ()
-    #: The failure that decides: the first failed required verifier's, or else the first's.
+    #: The deciding failure: of the first required verifier that failed, or else of the first one.
     failure: FailureRecord | None = None
-    #: The strict signatures of every failure of this attempt, each of which counts once.
+    #: The strict signatures of all failures of this attempt. Each counts once.
     signatures: tuple[str, ...] = ()
     #: What follows; None after a success.
     decision: Decision | None = None
@@ -61,7 +61,7 @@ def judge(
     exempt: bool = False,
     exhausted: str | None = None,
 ) -> Verdict:
-    """The verdict on an answer whose verifiers have all reported, in the job's order."""
+    """Judge an answer by the results of all its verifiers, in the job's order."""
     total = scoring.score(job.verifiers, results)
     found = Verdict(results=tuple(results), score=total, coercions=scoring.coercions(results))
     if total is None:
@@ -84,7 +84,7 @@ def judge_error(
     final: bool = False,
     exhausted: str | None = None,
 ) -> Verdict:
-    """The verdict on an attempt that has no answer. A final error is not asked again."""
+    """Judge an attempt without an answer. After a final error the runner is not asked again."""
     record = classify_failure(error, source="task", attempt=plan.number)
     if final:
         return Verdict(
@@ -128,13 +128,14 @@ def _decide(
     exempt: bool = False,
     exhausted: str | None = None,
 ) -> Decision:
-    return RetryPolicy.from_spec(job.policy, since=plan.since).decide(
+    policy = RetryPolicy.from_spec(job.policy, attempts_before_requeue=plan.since)
+    return policy.decide(
         failure, memory, mode=plan.mode, score=score, exempt=exempt, exhausted=exhausted
     )
 
 
 def _failed(verdict: Verdict, failures: Sequence[FailureRecord], decision: Decision) -> Verdict:
-    """The verdict with its failures, the one that decides first."""
+    """Return the verdict with its failures, of which the first decides."""
     return replace(
         verdict,
         failure=failures[0],
@@ -145,7 +146,7 @@ def _failed(verdict: Verdict, failures: Sequence[FailureRecord], decision: Decis
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
-    """JSON-friendly form: what the ledger stores and the API answers with."""
+    """Return the JSON form, which the ledger stores and the API returns."""
     failure, instruction = verdict.failure, verdict.instruction
     return {
         "results": [r.model_dump(mode="json", exclude_defaults=True) for r in verdict.results],
@@ -160,7 +161,7 @@ def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
 
 
 def verdict_from_dict(data: Mapping[str, Any]) -> Verdict:
-    """A stored verdict. Fields of another version are ignored; a missing one is empty."""
+    """Read a stored verdict. Ignore another version's fields; leave missing ones empty."""
     failure, instruction = data.get("failure"), data.get("instruction")
     return Verdict(
         results=tuple(

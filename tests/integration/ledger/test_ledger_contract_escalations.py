@@ -377,7 +377,8 @@ def test_a_requeued_job_starts_from_zero(scenario: Scenario) -> None:
     assert claim.memory.counts == {}
     assert (claim.tokens_used, claim.seconds_used, claim.repair_seconds) == (0, 0.0, 0.0)
     assert claim.loops == 0
-    assert RetryPolicy.from_spec(PolicySpec(max_attempts=2), since=2).max_attempts == 4
+    policy = RetryPolicy.from_spec(PolicySpec(max_attempts=2), attempts_before_requeue=2)
+    assert policy.max_attempts == 4
 
 
 def test_a_requeued_job_keeps_its_earlier_attempts(scenario: Scenario) -> None:
