@@ -1,11 +1,11 @@
-"""The seam of the edit pipeline: an applier computes changes, one writer performs them.
+"""The port of the edit pipeline: an applier computes changes, one writer performs them.
 
-An applier only reads. It returns the files as they are and as they shall be, so that every
-operation gets atomic writes, the journal and rollback from the one writer behind it.
+An applier only reads. It returns the files before and after, so that every operation gets atomic
+writes, the journal and rollback from the one writer.
 
     MulliganError
     └── BadInput
-        └── EditRefused      cannot be applied as it is given
+        └── EditRefused      cannot be applied
             └── EditConflict     the file is no longer what the change was computed from
 """
 
@@ -19,21 +19,21 @@ from typing import Protocol
 from mulligan.policies.edits.edit import Edit, EditRiskTier
 from mulligan.tasks.ports.errors import BadInput
 
-#: No file that an edit reads or writes is larger, unless configuration says so.
+#: The default limit for files that an edit reads or writes.
 MAX_BYTES = 5_000_000
 
 
 class EditRefused(BadInput):
-    """An edit cannot be applied: which file, what was expected, what is there. Nothing changed."""
+    """An edit cannot be applied: which file, what was expected, what it has. Nothing changed."""
 
 
 class EditConflict(EditRefused):
-    """A file changed between the moment an edit was computed and the moment it was written."""
+    """A file changed after an edit was computed and before it was written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileChange:
-    """One file before and after, as an applier computed it; nothing is written yet."""
+    """One file before and after an edit; nothing is written yet."""
 
     #: Relative to the root, with "/" separators.
     path: str
@@ -42,22 +42,22 @@ class FileChange:
     #: None: the file is deleted.
     after: bytes | None
     #: Permission bits afterwards; None keeps them (0o644 for a new file). An applier sets it only
-    #: where it differs from what the file has.
+    #: if it differs.
     mode: int | None = None
-    #: What a person should know: which tolerance found the place, or why nothing changes.
+    #: A note for people: which tolerance found the place, or why nothing changes.
     note: str = ""
 
     @property
     def unchanged(self) -> bool:
-        """Whether performing it would alter nothing."""
+        """Whether writing it would change nothing."""
         return self.before == self.after and self.mode is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyContext:
-    """What an applier works on, and within which limits."""
+    """The tree that an applier reads, and its limits."""
 
-    #: Every path of every edit is inside it.
+    #: Contains every path of every edit.
     root: Path
     #: The folder of the configuration tree, relative to the root.
     config: Path = Path()
@@ -65,7 +65,7 @@ class ApplyContext:
     tiers: Mapping[str, EditRiskTier] = field(default_factory=dict)
     #: Formatters that ``run_formatter`` may name, each an argument vector.
     formatters: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: No file may be larger, before or after.
+    #: The limit for each file, before and after.
     max_bytes: int = MAX_BYTES
 
 
@@ -82,14 +82,14 @@ class EditApplier(Protocol):
 
     @property
     def op(self) -> str:
-        """The operation's name, as edits give it."""
+        """The operation's name in edits."""
         ...
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
-        """Whether target and payload have the right form. Reads no file."""
+        """Check the form of target and payload, without reading a file."""
         ...
 
     def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
-        """The files it would alter. None, or all of them ``unchanged``: a no-op, whose ``note``
-        says why. Raises EditRefused with a text that helps the edit's author."""
+        """Return the files that it would change. Without any, or if all are ``unchanged``, it is a
+        no-op, and ``note`` says why. Raise EditRefused with a text that helps the edit's author."""
         ...

@@ -1,4 +1,4 @@
-"""Blobs: content-addressed bytes that every worker can read."""
+"""The port for blobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class BlobStore(Protocol):
     """Content-addressed bytes that every worker can read."""
 
     def put(self, data: bytes) -> str:
-        """Store and return ``sha256:<hex>``."""
+        """Store the bytes and return ``sha256:<hex>``."""
 
     def get(self, address: str) -> bytes:
-        """The bytes, or MissingBlob."""
+        """Return the bytes, or raise MissingBlob."""

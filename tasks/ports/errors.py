@@ -10,24 +10,24 @@ from mulligan.policies.problem import FieldPath, Problem, ProblemCode
 
 
 class MulliganError(Exception):
-    """The base of every error of ours.
+    """The base of every error of mulligan.
 
     MulliganError
-    ├── BadInput          what was given cannot be accepted; its problems name field and fix
-    ├── TransportFault    the provider could not be reached or said "later": same attempt, again
-    ├── RunnerError       the runner cannot answer this, however often it is asked
-    ├── VerifierError     a verifier could not reach a verdict; never blames the answer
+    ├── BadInput          the input cannot be accepted; its problems name field and fix
+    ├── TransportFault    the provider could not be reached or asked to wait: same attempt, again
+    ├── RunnerError       the runner cannot answer this request
+    ├── VerifierError     a verifier reached no verdict; this is not the answer's failure
     ├── MissingBlob       a stored snapshot or diff is gone
     └── LedgerUnavailable the ledger could not be reached
-        └── LedgerRefused it was reached and said no: no memory, no disk, no permission
+        └── LedgerRefused the ledger refused: no memory, no disk, no permission
     """
 
 
 class BadInput(MulliganError):
-    """What was given cannot be accepted. ``problems`` has every one that was found."""
+    """The input cannot be accepted. ``problems`` has every problem that was found."""
 
     def __init__(self, *problems: Problem | str) -> None:
-        """A text is a problem of the whole: one sentence."""
+        """Take problems; a string is a problem of the whole input."""
         self.problems: tuple[Problem, ...] = tuple(
             Problem(each) if isinstance(each, str) else each for each in problems
         )
@@ -35,16 +35,16 @@ class BadInput(MulliganError):
 
     @classmethod
     def at(cls, path: str | FieldPath, message: str, code: ProblemCode = "invalid") -> Self:
-        """One problem of one field. A text is a path of names: ``"workspace.path"``."""
+        """Return the error for one field. A string is a dotted path: ``"workspace.path"``."""
         return cls(Problem.at(path, message, code))
 
     def has(self, code: ProblemCode) -> bool:
-        """Whether one of the problems is of this kind."""
+        """Whether one of the problems has this code."""
         return any(problem.code == code for problem in self.problems)
 
 
 def refuse(problems: Iterable[Problem]) -> None:
-    """BadInput with all of these, if there are any."""
+    """Raise BadInput with these problems, if there are any."""
     found = tuple(problems)
     if found:
         raise BadInput(*found)
@@ -52,12 +52,12 @@ def refuse(problems: Iterable[Problem]) -> None:
 
 @dataclass
 class TransportFault(MulliganError):
-    """The provider could not be reached or said "later"."""
+    """The provider could not be reached or asked to wait."""
 
     message: str
     provider: str
     status: int | None = None
-    #: Seconds the provider asked us to wait.
+    #: Seconds that the provider asked to wait.
     retry_after: float | None = None
 
     def __post_init__(self) -> None:
@@ -69,12 +69,12 @@ class TransportFault(MulliganError):
 
 @dataclass
 class RunnerError(MulliganError):
-    """The runner cannot answer this, however often it is asked, or failed as a program does."""
+    """The runner cannot answer this request, or its program failed."""
 
     message: str
-    #: What classify_failure reads: ``{"kind": …}``, ``{"exit_code": …}`` and the like.
+    #: For classify_failure: ``{"kind": …}``, ``{"exit_code": …}`` and so on.
     evidence: dict[str, Any] = field(default_factory=dict)
-    #: Whether asking again is pointless: a refused key, an unknown model, a missing program.
+    #: Whether asking again cannot help: a refused key, an unknown model, a missing program.
     final: bool = True
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class RunnerError(MulliganError):
 
 
 class VerifierError(MulliganError):
-    """A verifier could not reach a verdict: a missing program, an internal error of pytest."""
+    """A verifier reached no verdict: a missing program, an internal error of pytest."""
 
 
 class MissingBlob(MulliganError):
@@ -97,4 +97,4 @@ class LedgerUnavailable(MulliganError):
 
 
 class LedgerRefused(LedgerUnavailable):
-    """The ledger was reached and said no: waiting for it alone mends nothing."""
+    """The ledger was reached and refused: waiting alone does not help."""

@@ -1,4 +1,4 @@
-"""Runners: who answers a prompt."""
+"""The port for runners."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class Request:
 
     messages: tuple[Message, ...]
     decoding: Decoding = field(default_factory=Decoding)
-    #: The job's contract, for runners that can constrain their output to it.
+    #: The job's contract, for runners that can constrain their output.
     json_schema: Mapping[str, Json] | None = None
     attempt: int = 1
     #: Seconds until the whole call is abandoned.
     timeout: float = 120.0
-    #: The most tokens the answer may cost, from what is left of the budget.
+    #: Maximum tokens for the answer, from the rest of the budget.
     token_allowance: int | None = None
     workspace: Workspace | None = None
     job_id: str = ""
 
 
 class Runner(Protocol):
-    """Who answers a prompt."""
+    """Something that answers prompts."""
 
     @property
     def provider(self) -> str:
-        """What a circuit breaker is kept for: a host, a program, or the kind."""
+        """The name of its circuit breaker: a host, a program, or the kind."""
 
     def answer(self, request: Request) -> Output:
         """Answer, or raise TransportFault (ask again later) or RunnerError (final)."""

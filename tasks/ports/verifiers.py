@@ -1,4 +1,4 @@
-"""Verifiers: the checks of an output."""
+"""The port for verifiers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Candidate:
     """An output as verifiers see it."""
 
     output: Output
-    #: What the runner answered, or what is left of it after a caller's own repairs.
+    #: The runner's answer, or the caller's repaired version of it.
     text: str
     workspace: Workspace | None = None
     job_id: str = ""
@@ -24,9 +24,9 @@ class Candidate:
 class Verifier(Protocol):
     """A check of an output."""
 
-    #: Slow verifiers run as Celery tasks of their own on the verify queue. A slow one may have
-    #: an attribute ``longest``: the seconds after which its process is taken to be stuck.
+    #: Slow verifiers run as separate Celery tasks on the verify queue. A slow one may have an
+    #: attribute ``longest``: the seconds after which it counts as stuck.
     slow: bool
 
     def verify(self, candidate: Candidate) -> VerificationResult:
-        """Judge the candidate; raise VerifierError if no verdict could be reached."""
+        """Check the candidate. Raise VerifierError if there is no verdict."""

@@ -1,7 +1,7 @@
-"""The ledger: the truth about every job. Messages are hints; what counts is written here.
+"""The port for the ledger, which holds the truth about every job. Messages are only hints.
 
 There is one implementation, `workers/ledger/redis_ledger.py`, and each of its methods is one round
-trip. Writing needs the token of a lease; whoever has lost the lease is refused.
+trip. Writing needs the token of a lease; a caller that has lost its lease is refused.
 """
 
 from __future__ import annotations
@@ -91,4 +91,4 @@ class Ledger(
     LedgerReader,
     Protocol,
 ):
-    """Everything that the ledger does. A function asks for the part that it needs."""
+    """All parts of the ledger. A function takes only the part that it needs."""

@@ -1,4 +1,4 @@
-"""Attempts: claimed, run, verified and settled."""
+"""The part of the ledger for attempts and their verifications."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, Lease, Publ
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claimed attempt: what is needed to run, verify and settle it."""
+    """A claimed attempt, with all data to run, verify and settle it."""
 
     lease: Lease
     job: Job
     plan: AttemptPlan
     output: Output | None = None
-    #: Results of slow verifications that are already stored, by the verifier's place.
+    #: Stored results of slow verifications, by the verifier's index.
     results: Mapping[int, VerificationResult] = field(default_factory=dict)
     memory: RetryMemory = field(default_factory=RetryMemory)
     tokens_used: int = 0
     seconds_used: float = 0.0
-    #: How many cycles this job has opened.
+    #: The number of cycles that this job has opened.
     loops: int = 0
     #: Transport faults of this attempt so far.
     faults: int = 0
@@ -47,7 +47,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class CyclePlan:
-    """A cycle to be opened by a settlement."""
+    """A cycle that a settlement opens."""
 
     id: str
     loop_index: int
@@ -73,6 +73,8 @@ class NextAttempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
+    """The end of a job."""
+
     #: ``cancelled`` ends a job that was only observed.
     state: Literal["succeeded", "escalated", "cancelled"]
     reason: str = ""
@@ -81,7 +83,7 @@ class Finish:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """Whether a technique cured a coarse signature: what the fleet learns."""
+    """Whether a technique repaired a coarse signature. The fleet remembers it."""
 
     coarse: str
     technique: str
@@ -104,40 +106,40 @@ class SessionNote:
 
 @dataclass(frozen=True, kw_only=True)
 class Settlement:
-    """Everything that follows from one attempt; recorded whole or not at all."""
+    """Everything that follows from one attempt, recorded in one atomic step."""
 
     verdict: Verdict
-    #: The failures that the memory counts. An observed task has none that count.
+    #: The failures that the memory counts; none for an observed task.
     signatures: tuple[str, ...] = ()
     then: NextAttempt | Finish
     #: The cycle whose mandatory retry this attempt was.
     cycle_done: str | None = None
     verify_after: float = 600.0
-    #: Where its delayed verification runs: a queue, or ``lane`` for external work.
+    #: Where the delayed verification runs: a queue, or ``lane`` for external work.
     verify_on: VerificationPlace = "verify"
     cycle: CyclePlan | None = None
     remedy: Remedy | None = None
-    #: What figures are counted from; part of the event. Never text of a prompt or an answer.
+    #: Part of the event; figures are counted from it. Never text of a prompt or an answer.
     facts: Mapping[str, Any] = field(default_factory=dict)
-    #: The coarse signature by which escalations are grouped.
+    #: The coarse signature that groups escalations.
     group_signature: str | None = None
-    #: A line in the session of the subject, which the guardrails of external work read.
+    #: A note for the guardrails of external work.
     session: SessionNote | None = None
 
 
 class AttemptLedger(Protocol):
-    """Taking an attempt and recording what became of it."""
+    """Claiming an attempt and recording its outcome."""
 
     def claim(
         self, entry: Entry, *, worker: str, lease: float | None = None, already_run: bool = False
     ) -> Claim | ClaimRefused:
-        """Take an attempt. A caller that does not renew its lease gives the seconds of it.
+        """Claim an attempt. A caller that does not renew its lease gives its length in seconds.
 
-        ``already_run``: the attempt was made elsewhere, so neither a pause nor a quota stops it.
+        ``already_run``: a subject has already made the attempt, so no pause or quota stops it.
         """
 
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
-        """Renew leases. Returns the entries whose lease is lost."""
+        """Renew leases. Return the entries whose lease is lost."""
 
     def store_output(
         self,
@@ -148,13 +150,13 @@ class AttemptLedger(Protocol):
         given: Sequence[VerificationResult] = (),
         priority: int = 5,
     ) -> list[Publication] | ClaimRefused:
-        """Store an answer and hand over its slow verifications, which ends the lease.
+        """Store an answer and queue its slow verifications, which ends the lease.
 
-        ``given``: results that came with the answer.
+        ``given``: results that were reported with the answer.
         """
 
     def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:
-        """Record a verdict with all that follows from it. Returns what to publish now."""
+        """Record a verdict and all that follows from it. Return what to publish now."""
 
     def requeue(
         self,
@@ -167,17 +169,17 @@ class AttemptLedger(Protocol):
         limit: int | None = None,
         reason: str = "",
     ) -> ClaimRefused | None:
-        """Give an entry back to be tried again; past ``limit`` of ``counter``, escalate."""
+        """Requeue an entry; escalate when ``counter`` has passed ``limit``."""
 
     def remedies(self, job_id: str, coarse: str) -> Mapping[str, tuple[int, int]]:
-        """What was tried against a coarse signature: technique to (worked, tried)."""
+        """Return what was tried against a coarse signature: technique → (worked, tried)."""
 
 
 class VerificationLedger(Protocol):
-    """Slow verifications, which are claimed one by one."""
+    """Slow verifications, each claimed separately."""
 
     def claim_verification(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
-        """Take one slow verification of an attempt."""
+        """Claim one slow verification of an attempt."""
 
     def store_result(
         self, lease: Lease, result: VerificationResult, *, elapsed: float

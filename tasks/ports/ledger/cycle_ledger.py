@@ -1,4 +1,4 @@
-"""Self-repair cycles and their delayed verification."""
+"""The part of the ledger for self-repair cycles and their delayed verification."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, Lease
 
 @dataclass(frozen=True, kw_only=True)
 class CycleClaim:
-    """A delayed verification in hand: the job's best stored answer."""
+    """A claimed delayed verification, with the job's best stored answer."""
 
     lease: Lease
     cycle_id: str
     claim: Claim
-    #: What was answered in other words, if it is stored already.
+    #: The stored answer to the reformulated task, if any.
     output: Output | None = None
 
 
@@ -28,23 +28,23 @@ class CycleFailure:
 
     #: Escalations are grouped by it.
     reason: str = "delayed_verification"
-    #: What people read instead, if there is more to say: the score, for example.
+    #: The text for people, if there is more to say, such as the score.
     detail: str = ""
 
 
 class CycleLedger(Protocol):
-    """Taking delayed verifications and ending cycles."""
+    """Claiming delayed verifications and ending cycles."""
 
     def claim_cycle(
         self, entry: Entry, *, worker: str, lease: float | None = None
     ) -> CycleClaim | ClaimRefused:
-        """Take a delayed verification that is due."""
+        """Claim a delayed verification that is due."""
 
     def store_cycle_output(self, lease: Lease, output: Output) -> bool:
-        """Keep what a delayed verification answered in other words; whether the lease held."""
+        """Store the answer to the reformulated task. Return whether the lease was valid."""
 
     def refuse_verification(self, lease: Lease, *, reason: str) -> bool:
-        """Note that a delayed verification does not count; it may be done again."""
+        """Note that a delayed verification does not count; it may be repeated."""
 
     def settle_cycle(
         self,
@@ -54,7 +54,7 @@ class CycleLedger(Protocol):
         score: float | None,
         failure: CycleFailure | None = None,
     ) -> bool:
-        """End a cycle by its delayed verification. Returns whether the lease held."""
+        """End a cycle by its delayed verification. Return whether the lease was valid."""
 
     def cycles(self, *, since: float, limit: int) -> list[SelfRepairCycle]:
-        """The newest cycles of a window first."""
+        """Return the cycles of a window, newest first."""

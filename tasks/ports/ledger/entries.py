@@ -1,25 +1,23 @@
-"""What is to be done, and the right to do it."""
+"""Entries of work to do, and the leases on them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: ``done`` tells a producer how its job ended.
+#: ``done`` sends a producer the outcome of its job.
 EntryKind = Literal["attempt", "verification", "cycle", "done"]
-
-
 _KINDS: dict[str, EntryKind] = {"a": "attempt", "v": "verification", "c": "cycle", "d": "done"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Something to be done, as the outbox, the leases and the messages name it."""
+    """One piece of work, as the outbox, the leases and the messages name it."""
 
     kind: EntryKind
     job_id: str
     attempt: int
-    #: The verifier's place in the job, or the cycle's loop index.
+    #: The verifier's index in the job, or the cycle's loop index.
     index: int | None = None
 
     def __str__(self) -> str:
@@ -45,7 +43,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Publication:
-    """An outbox entry to be published, and where."""
+    """An outbox entry to publish, and its queue."""
 
     entry: Entry
     queue: str
@@ -54,7 +52,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to write about one entry, until it expires or is lost."""
+    """The right to write about one entry until the lease expires."""
 
     entry: Entry
     token: str
@@ -62,7 +60,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class ClaimRefused:
-    """Nothing to do for this message. ``reason`` says why; ``detail`` an escalation's cause."""
+    """There is nothing to do for this message. ``detail`` is the cause of an escalation."""
 
     reason: Literal[
         "gone",

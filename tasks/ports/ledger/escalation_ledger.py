@@ -1,4 +1,4 @@
-"""Escalations and their groups."""
+"""The part of the ledger for escalations and their groups."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from mulligan.tasks.ports.ledger.entries import ClaimRefused, Publication
 from mulligan.tasks.ports.ledger.ledger_reader import LedgerClock
 
 EscalationState = Literal["open", "resolved", "requeued", "cancelled"]
-
-
 EscalationEnd = Literal["resolved", "requeued", "cancelled"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Escalation:
-    """Something a person must look at, and who ended it."""
+    """Something that a person must look at, and how it ended."""
 
     id: str
     job_id: str
     attempt: int
-    #: Set if a cycle's delayed verification is what went wrong.
+    #: Set if a cycle's delayed verification failed.
     cycle_id: str | None
     signature: str
     reason: str
@@ -40,7 +38,7 @@ class Escalation:
 
 @dataclass(frozen=True, kw_only=True)
 class EscalationGroup:
-    """Escalations alike, by their signature. The counts by task type and tenant are open ones."""
+    """Escalations with one signature. The counts by task type and tenant are of open ones."""
 
     signature: str
     reason: str
@@ -59,7 +57,7 @@ class EscalationGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """An escalation was ended; a requeued job has an attempt to publish."""
+    """An escalation that was ended; a requeued job has an attempt to publish."""
 
     state: EscalationEnd
     publication: Publication | None = None
@@ -71,7 +69,7 @@ class EscalationLedger(LedgerClock, Protocol):
     def groups(
         self, *, only_open: bool = True, tenant: str | None = None, limit: int = 100
     ) -> list[EscalationGroup]:
-        """Escalations grouped by signature, the newest first."""
+        """Return groups of escalations, newest first."""
 
     def group(self, signature: str) -> EscalationGroup | None: ...
 
@@ -85,7 +83,7 @@ class EscalationLedger(LedgerClock, Protocol):
         tenant: str | None = None,
         limit: int = 50,
     ) -> list[Escalation]:
-        """Escalations, the newest first. Without a signature: of every group."""
+        """Return escalations, newest first; without a signature, of every group."""
 
     def end_escalation(
         self,
@@ -97,7 +95,7 @@ class EscalationLedger(LedgerClock, Protocol):
         prompt: str | None = None,
         decoding: Decoding | None = None,
     ) -> Ended | ClaimRefused:
-        """End an escalation. ``requeued`` starts the job anew, with other words if given."""
+        """End an escalation. ``requeued`` starts the job again, with a new prompt if given."""
 
     def mute(self, signature: str, *, until: float | None) -> bool:
-        """No alerts of a group until then; whether there is such a group."""
+        """Send no alerts about a group until then. Return whether the group exists."""

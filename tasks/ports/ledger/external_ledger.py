@@ -1,4 +1,4 @@
-"""External work: attempts that a person or another system makes."""
+"""The part of the ledger for external work: attempts that a person or another system makes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, Lease
 
 @dataclass(frozen=True, kw_only=True)
 class NextEntry:
-    """What a subject is to do next. With a token: it holds it already, until ``expires_at``."""
+    """A subject's next task. With a token, the subject already holds it, until ``expires_at``."""
 
     entry: Entry
     token: str | None = None
@@ -20,16 +20,16 @@ class NextEntry:
 
 
 class ExternalLedger(Protocol):
-    """What a subject has to do, and what it did."""
+    """The tasks and the session of a subject."""
 
     def next_of(self, subject: str, *, tenant: str | None = None) -> NextEntry | None:
-        """What a subject is to do next: what it holds, else the mandatory retry first.
+        """Return a subject's next task: the one it holds, or else the mandatory retry first.
 
-        What a pause or a quota holds back is passed over, and its job waits for that.
+        A task behind a pause or a quota is skipped, and its job waits for that.
         """
 
     def hold(self, lease: Lease) -> Claim | CycleClaim | ClaimRefused:
-        """What a subject holds by this token, to write about it."""
+        """Return what a subject holds by this token."""
 
     def session(self, subject: str, *, tenant: str | None = None) -> list[SessionNote]:
-        """What a subject did in its session, oldest first."""
+        """Return the attempts of a subject's session, oldest first."""

@@ -1,4 +1,4 @@
-"""Jobs on their way into the ledger."""
+"""The part of the ledger for accepting and cancelling jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mulligan.tasks.ports.ledger.entries import Publication
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A validated job on its way into the ledger."""
+    """A validated job to be stored."""
 
     id: str
     job: Job
@@ -20,7 +20,7 @@ class Submission:
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """``accepted``: new. ``seen``: the same job came before under this key."""
+    """A stored job: a new one (``accepted``), or the earlier one with this key (``seen``)."""
 
     id: str
     status: Literal["accepted", "seen"]
@@ -41,7 +41,7 @@ class JobLedger(Protocol):
         """Write jobs and the outbox entries of their first attempts, each atomically."""
 
     def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
-        """The ids of those that ``accept`` would answer with Conflict now. Writes nothing."""
+        """Return the ids that ``accept`` would answer with KeyConflict now. Write nothing."""
 
     def cancel(self, job_id: str, *, detail: str = "") -> str:
-        """Cancel; answers with the state the job is then in, or ``gone``."""
+        """Cancel a job. Return its state afterwards, or ``gone``."""

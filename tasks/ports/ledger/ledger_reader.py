@@ -1,4 +1,4 @@
-"""Jobs as people see them."""
+"""The part of the ledger for reading jobs and events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mulligan.policies.repair.verdict import Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptView:
-    """One attempt as people see it."""
+    """One attempt, for reading."""
 
     plan: AttemptPlan
     state: str
@@ -30,13 +30,13 @@ class AttemptView:
 
     @property
     def score(self) -> float | None:
-        """0 to 100; None while it is not settled, and if nothing was verified."""
+        """0 to 100; None until the attempt is settled, and if nothing was verified."""
         return self.verdict.score if self.verdict is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobView:
-    """One job as people see it."""
+    """One job, for reading."""
 
     id: str
     job: Job
@@ -47,7 +47,7 @@ class JobView:
     created_at: float
     finished_at: float | None
     best_attempt: int | None
-    #: What its attempts used, as far as it was told; None while nobody told any usage.
+    #: The known token usage of its attempts; None if all of it is unknown.
     tokens: int | None
     seconds: float
     tenant: str | None = None
@@ -56,7 +56,7 @@ class JobView:
 
     @property
     def best(self) -> AttemptView | None:
-        """The attempt whose answer is the job's: the best one, good enough or not."""
+        """The best attempt, whose answer is the job's, whether it is good enough or not."""
         number = self.best_attempt
         return next((each for each in self.attempts if each.plan.number == number), None)
 
@@ -71,16 +71,16 @@ class Event:
 
 class LedgerClock(Protocol):
     def now(self) -> float:
-        """The ledger's own time, by which every stamp and lease is measured."""
+        """Return the ledger's time, which all timestamps and leases use."""
 
 
 class LedgerReader(LedgerClock, Protocol):
-    """Looking at jobs, and at what happens to them."""
+    """Reading jobs and events."""
 
     def job(self, job_id: str) -> JobView | None: ...
 
     def jobs(self, *, state: str | None = None, limit: int = 50) -> list[JobView]:
-        """The newest jobs first, without their attempts."""
+        """Return jobs without their attempts, newest first."""
 
     def events(self, *, after: str = "0", block: float | None = None) -> Iterator[Event]:
-        """Events after an id, waiting up to ``block`` seconds for the first."""
+        """Yield events after an id, waiting up to ``block`` seconds for the first."""

@@ -1,4 +1,4 @@
-"""The outbox, from which queues are filled, and pauses."""
+"""The part of the ledger for the outbox, from which queues are filled, and for pauses."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mulligan.tasks.ports.ledger.entries import Entry, Publication
 
 
 class QueueLedger(Protocol):
-    """Publishing entries, and holding them back."""
+    """Publishing entries and pausing them."""
 
     def stamp(self, entries: Sequence[Entry]) -> None:
         """Note that entries were published."""
 
     def sweep(self, *, empty_queues: Sequence[str]) -> list[Publication]:
-        """What must be published now; also brings back expired leases."""
+        """Return what to publish now, entries with expired leases included."""
 
     def pause(self, what: str) -> None:
         """Pause ``queue:NAME``, ``task_type:NAME`` or ``provider:NAME``."""
 
     def resume(self, what: str) -> None:
-        """Lift a pause; the sweep lets the parked work go."""
+        """End a pause; the sweep publishes the parked work."""
 
     def paused(self) -> list[str]: ...
