@@ -1,4 +1,4 @@
-"""Reading diffs as models write them, and the ladder that places their hunks."""
+"""Parsing the diffs that models write, and placing their hunks with rising tolerance."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def misfit(diff: str, text: str = FILE) -> str:
     ],
     ids=["git", "dates", "fence", "quoted", "new", "mode", "rename", "headless"],
 )
-def test_a_diff_is_read_with_the_names_it_has(diff: str, old: str | None, new: str | None) -> None:
+def test_a_diff_is_parsed_with_its_file_names(diff: str, old: str | None, new: str | None) -> None:
     [file] = parse(diff).files
     assert (file.old, file.new) == (old, new)
 
 
 @pytest.mark.parametrize(
-    ("diff", "says"),
+    ("diff", "message"),
     [
         ("I would change line 3.", "there is no unified diff"),
         ("--- a/x\n+++ b/x\n", "no hunks"),
@@ -67,12 +67,12 @@ def test_a_diff_is_read_with_the_names_it_has(diff: str, old: str | None, new: s
         ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\nb\n+c\n", "line 6 of the diff stands outside"),
     ],
 )
-def test_what_is_no_diff_is_refused_with_what_to_do(diff: str, says: str) -> None:
-    with pytest.raises(PatchError, match=says):
+def test_an_invalid_diff_is_refused_with_advice(diff: str, message: str) -> None:
+    with pytest.raises(PatchError, match=message):
         parse(diff)
 
 
-def test_hunks_after_a_signature_or_a_second_file_are_told_apart() -> None:
+def test_the_hunks_of_two_files_are_separated() -> None:
     diff = (
         "--- a/x\n+++ b/x\n@@ -1,2 +1 @@\n a\n--- old comment\n"
         "--- a/y\n+++ b/y\n@@ -1 +1 @@\n-c\n+d\n-- \n2.39.5\n"
@@ -89,7 +89,7 @@ def test_special_modes_are_found_without_parsing() -> None:
     assert unquoted('"a/tab\\tquote\\".txt"') == 'a/tab\tquote".txt'
 
 
-LADDER = [
+TOLERANCES = [
     ("@@ -1,9 +1,2 @@\n def twice(x):\n-    return x + x\n+    return 2 * x\n", ()),
     ("@@\n def twice(x):   \n-    return x + x\t\n+    return 2 * x\n", ("trailing whitespace",)),
     ("@@ @@\n   def twice(x):\n-      return x + x\n+      return 2 * x\n", ("indentation",)),
@@ -97,8 +97,8 @@ LADDER = [
 ]
 
 
-@pytest.mark.parametrize(("hunk", "tolerances"), LADDER, ids=lambda value: str(value)[:20])
-def test_each_rung_places_the_hunk_and_says_its_name(
+@pytest.mark.parametrize(("hunk", "tolerances"), TOLERANCES, ids=lambda value: str(value)[:20])
+def test_each_tolerance_places_the_hunk_and_is_reported(
     hunk: str, tolerances: tuple[str, ...]
 ) -> None:
     text, used, applied = fitted(hunk)
@@ -106,7 +106,7 @@ def test_each_rung_places_the_hunk_and_says_its_name(
     assert (used, applied) == (tolerances, False)
 
 
-def test_context_keeps_the_bytes_that_the_file_has() -> None:
+def test_context_lines_keep_the_bytes_of_the_file() -> None:
     diff = '@@\n     # "Area", in square metres\n-    return width * height\n+    return 0\n'
     text, used, _ = fitted(diff)
     assert "“Area”" in text
@@ -121,7 +121,7 @@ CODE = "def f():\n    x = 'a'\n    return \"old\"  # as it is\n"
     ("hunk", "line"),
     [
         ("-    return “old”  # as it is\n+    return “new”\n", '    return "new"\n'),
-        # One kind of quote tells of the others, a quote nothing of dashes.
+        # One kind of quote decides about the others, but not about dashes.
         (
             "-    return “old”  # as it is\n+    return ‘new’ # – why\n",
             "    return 'new' # – why\n",
@@ -130,13 +130,13 @@ CODE = "def f():\n    x = 'a'\n    return \"old\"  # as it is\n"
     ],
     ids=["quotes", "other quotes", "no-break spaces"],
 )
-def test_added_lines_are_spelled_as_the_lines_that_were_matched(hunk: str, line: str) -> None:
+def test_added_lines_use_the_punctuation_of_the_matched_lines(hunk: str, line: str) -> None:
     text, used, _ = fitted(f"@@\n     x = 'a'\n{hunk}", CODE)
     assert text == CODE.replace('    return "old"  # as it is\n', line)
     assert used[-2:] == ("Unicode punctuation", RESPELLED)
 
 
-def test_what_the_file_has_in_typographic_characters_may_be_added() -> None:
+def test_typographic_characters_of_the_file_may_be_added() -> None:
     file = "# “Quoted”, and – so on\nx = 1\n"
     diff = "@@\n # “Quoted”, and - so on\n-x = 1\n+x = 2  # “now”\n"
     text, used, _ = fitted(diff, file)
@@ -144,16 +144,16 @@ def test_what_the_file_has_in_typographic_characters_may_be_added() -> None:
     assert used == ("Unicode punctuation",)
 
 
-def test_a_character_that_stands_for_two_is_not_guessed_at() -> None:
+def test_an_ambiguous_character_is_refused() -> None:
     file = '# “note”\nx = "a"\n'
-    said = misfit("@@\n # “note”\n-x = “a”\n+x = “b”\n", file)
-    assert 'hunk 1 (@@) adds “, for which the file has " and “' in said
-    # Where nothing is added that is in doubt, there is no doubt.
+    message = misfit("@@\n # “note”\n-x = “a”\n+x = “b”\n", file)
+    assert 'hunk 1 (@@) adds “, for which the file has " and “' in message
+    # If no added line contains it, the hunk fits.
     assert fitted("@@\n # “note”\n-x = “a”\n+x = 'b'\n", file)[0] == "# “note”\nx = 'b'\n"
 
 
 @pytest.mark.parametrize("search", ["return “old”", "    return “old”  # as it is\n"])
-def test_a_replacement_is_spelled_as_what_was_found(search: str) -> None:
+def test_a_replacement_uses_the_punctuation_of_the_match(search: str) -> None:
     done = replaced(CODE, search, search.replace("old", "new"))
     assert done.text == CODE.replace("old", "new")
     assert done.tolerances == ("Unicode punctuation", RESPELLED)
@@ -161,11 +161,11 @@ def test_a_replacement_is_spelled_as_what_was_found(search: str) -> None:
         replaced('“a”: "b"\n', "“a”: “b”\n", "“a”: “c”\n")
 
 
-def test_a_shift_has_to_be_uniform() -> None:
+def test_a_change_of_indentation_must_be_uniform() -> None:
     assert "does not fit" in misfit("@@\n  def twice(x):\n-      return x + x\n+      return 0\n")
 
 
-def test_a_crlf_file_stays_one() -> None:
+def test_a_crlf_file_keeps_its_line_endings() -> None:
     text, used, _ = fitted("@@\n one\n-two\n+TWO\n+more\n three\n", "one\r\ntwo\r\nthree\r\n")
     assert text == "one\r\nTWO\r\nmore\r\nthree\r\n"
     assert used == ("trailing whitespace",)
@@ -180,34 +180,34 @@ def test_a_crlf_file_stays_one() -> None:
         ("@@\n a\n-b\n+c\n\\ No newline at end of file\n", "a\nb\n", "a\nc"),
     ],
 )
-def test_the_end_of_a_file_keeps_its_ending_unless_the_diff_says_otherwise(
+def test_the_last_line_keeps_its_ending_unless_the_diff_changes_it(
     hunk: str, before: str, after: str
 ) -> None:
     assert fitted(hunk, before)[0] == after
 
 
-def test_two_places_are_refused_with_their_lines() -> None:
+def test_an_ambiguous_hunk_is_refused_with_its_lines() -> None:
     assert "2 places (lines 1, 3)" in misfit("@@\n-a\n+b\n", "a\nx\na\n")
 
 
-def test_the_order_of_hunks_can_decide_what_one_hunk_alone_cannot() -> None:
+def test_the_order_of_hunks_resolves_an_ambiguity() -> None:
     diff = "@@\n-a\n+A\n@@\n-x\n+X\n"
     assert fitted(diff, "a\nx\na\n")[0] == "A\nX\na\n"
     assert "order" in misfit("@@\n-x\n+X\n@@\n-y\n+Y\n", "y\nx\n")
 
 
-def test_a_miss_says_what_was_expected_what_is_there_and_what_is_near() -> None:
-    said = misfit("@@ -8,2 +8,2 @@\n def twice(x):\n-    return x * 2\n+    return 0\n")
-    assert "hunk 1 (@@ -8,2 +8,2 @@) does not fit" in said
-    assert "expected '    return x * 2', but line 10 is '    return x + x'" in said
-    assert "9: 'def twice(x):'" in said
+def test_a_hunk_that_does_not_fit_is_explained() -> None:
+    message = misfit("@@ -8,2 +8,2 @@\n def twice(x):\n-    return x * 2\n+    return 0\n")
+    assert "hunk 1 (@@ -8,2 +8,2 @@) does not fit" in message
+    assert "expected '    return x * 2', but line 10 is '    return x + x'" in message
+    assert "9: 'def twice(x):'" in message
 
 
 def test_an_insertion_without_context_is_refused() -> None:
     assert "no context" in misfit("@@ -3,0 +4 @@\n+x = 1\n")
 
 
-def test_what_is_applied_is_said_to_be_and_half_of_it_is_refused() -> None:
+def test_an_applied_diff_is_recognised_and_a_half_applied_one_refused() -> None:
     diff = "@@\n-a\n+A\n x\n@@\n-b\n+B\n y\n"
     assert fitted(diff, "A\nx\nB\ny\n") == ("A\nx\nB\ny\n", (), True)
     assert "hunk 1 (@@) is already applied at line 1" in misfit(diff, "A\nx\n?\ny\n")
@@ -218,14 +218,14 @@ LINES = st.lists(st.sampled_from(["a", "b", "  c", "\td", "", "“e”", "f – 
 
 @st.composite
 def edited(draw: st.DrawFn) -> tuple[list[str], list[str]]:
-    """A file of lines that are all different, and the same with some changed."""
+    """Return a file of distinct lines, and the same file with some lines changed."""
     size = draw(st.integers(3, 25))
     before = [f"{'    ' * (number % 3)}line {number} “x”\n" for number in range(size)]
     after: list[str] = []
     for line in before:
-        what = draw(st.sampled_from(["keep", "keep", "keep", "drop", "change", "add"]))
-        after += [] if what == "drop" else [line.upper() if what == "change" else line]
-        after += ["        added\n"] if what == "add" else []
+        action = draw(st.sampled_from(["keep", "keep", "keep", "drop", "change", "add"]))
+        after += [] if action == "drop" else [line.upper() if action == "change" else line]
+        after += ["        added\n"] if action == "add" else []
     return before, after
 
 
@@ -234,7 +234,7 @@ def diff_of(before: list[str], after: list[str]) -> str:
 
 
 def loosened(diff: str, *, trailing: bool, quotes: bool) -> str:
-    """The diff as a sloppy author would write it."""
+    """Return the diff as a careless author would write it."""
     diff = re.sub(r"(?m)^@@.*@@", "@@ -1,3 +1,99 @@", diff)
     if trailing:
         diff = re.sub(r"(?m)^([ -](?!-).*\S)$", r"\1  ", diff)
@@ -245,7 +245,7 @@ def loosened(diff: str, *, trailing: bool, quotes: bool) -> str:
 
 @settings(max_examples=60, deadline=None)
 @given(edited(), st.booleans(), st.booleans())
-def test_the_ladder_changes_no_line_that_the_diff_does_not_name(
+def test_an_inexact_diff_changes_only_the_lines_it_names(
     pair: tuple[list[str], list[str]], trailing: bool, quotes: bool
 ) -> None:
     before, after = pair
@@ -260,20 +260,20 @@ def test_the_ladder_changes_no_line_that_the_diff_does_not_name(
 
 @settings(max_examples=60, deadline=None)
 @given(edited())
-def test_what_was_applied_is_never_applied_again(pair: tuple[list[str], list[str]]) -> None:
+def test_an_applied_diff_is_never_applied_again(pair: tuple[list[str], list[str]]) -> None:
     before, after = pair
     exact = diff_of(before, after)
     if not exact or not after:
         return
     text = "".join(after)
-    again = apply_hunks(text, parse(exact).files[0].hunks)
-    assert again.applied
-    assert again.text == text
+    second = apply_hunks(text, parse(exact).files[0].hunks)
+    assert second.applied
+    assert second.text == text
 
 
 @settings(max_examples=100, deadline=None)
 @given(LINES, LINES, LINES)
-def test_whatever_is_given_either_fits_line_by_line_or_is_refused(
+def test_any_diff_either_fits_line_by_line_or_is_refused(
     file: list[str], old: list[str], new: list[str]
 ) -> None:
     body = "".join(f"-{line}\n" for line in old) + "".join(f"+{line}\n" for line in new)
@@ -316,31 +316,31 @@ def test_search_and_replace_has_the_same_tolerances(
 
 
 @pytest.mark.parametrize(
-    ("search", "says"),
+    ("search", "message"),
     [
         ("return", r"occurs 2 times \(lines 6, 10\)"),
         ("def thrice(x):", "does not occur. Nearest lines: 9: 'def twice"),
     ],
 )
-def test_a_search_that_is_not_there_once_is_refused(search: str, says: str) -> None:
-    with pytest.raises(MisfitHunk, match=says):
+def test_a_search_without_exactly_one_match_is_refused(search: str, message: str) -> None:
+    with pytest.raises(MisfitHunk, match=message):
         replaced(FILE, search, "x")
 
 
-def test_a_count_is_what_has_to_be_there() -> None:
+def test_the_count_must_match_the_occurrences() -> None:
     assert replaced(FILE, "return", "yield", 2).text == FILE.replace("return", "yield")
     assert replaced(FILE, "return", "yield", "all").text == FILE.replace("return", "yield")
     with pytest.raises(MisfitHunk, match=r"occurs 2 times \(lines 6, 10\), not 3"):
         replaced(FILE, "return", "yield", 3)
 
 
-def test_a_replacement_that_stands_there_is_not_made_again() -> None:
+def test_an_applied_replacement_is_not_applied_again() -> None:
     once = replaced(FILE, "return x + x", "return x + x + 0")
     assert replaced(once.text, "return x + x", "return x + x + 0").applied
     assert replaced(FILE, "x + x", "x + x").applied
 
 
-def test_a_crlf_file_keeps_its_endings_when_several_lines_are_replaced() -> None:
+def test_replacing_several_lines_keeps_crlf_endings() -> None:
     done = replaced("a\r\nb\r\nc\r\n", "a\nb", "a\nB\nbb")
     assert done.text == "a\r\nB\r\nbb\r\nc\r\n"
     assert done.tolerances == ("line endings",)

@@ -1,4 +1,4 @@
-"""Edits of prompts and exemplars, wherever an agent keeps them."""
+"""Edits of prompts and exemplars in every place where an agent may keep them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DIFF = """\
 +Be exact.
  Say why.
 """
-#: The same prompt in every place that an agent may have it.
-HOMES: dict[str, dict[str, str | bytes]] = {
+#: The same prompt in every place where an agent may have it.
+PLACES: dict[str, dict[str, str | bytes]] = {
     "toml": {"a.toml": f'[agents.clerk]\nsystem_prompt = """\n{PROMPT}""" # end\nx = 1\n'},
     "toml literal": {"a.toml": f"[agents.clerk]\nsystem_prompt = '''\n{PROMPT}'''\nx = 1\n"},
     "toml line": {"a.toml": f"[agents.clerk]\nsystem_prompt = {json.dumps(PROMPT)}\nx = 1\n"},
@@ -52,7 +52,7 @@ HOMES: dict[str, dict[str, str | bytes]] = {
 
 
 def prompt_in(name: str, text: str) -> str:
-    """The prompt that a file holds."""
+    """Return the prompt in a file."""
     data: Any
     if name.endswith(".toml"):
         data = tomllib.loads(text)
@@ -76,12 +76,12 @@ EDITS: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("op", "payload", "after"), EDITS)
-def test_a_prompt_is_edited_where_it_is(
-    tmp_path: Path, home: str, op: str, payload: dict[str, Any], after: str
+def test_a_prompt_is_edited_in_its_place(
+    tmp_path: Path, place: str, op: str, payload: dict[str, Any], after: str
 ) -> None:
-    root = write_files(tmp_path, HOMES[home])
+    root = write_files(tmp_path, PLACES[place])
     edit = an_edit(op, "agents.clerk", agent="clerk", **payload)
     (change,) = changes_of(root, edit)
     assert change.after is not None
@@ -90,19 +90,19 @@ def test_a_prompt_is_edited_where_it_is(
     before = (root / change.path).read_bytes()
     assert (b"\r\n" in before) == ("\r\n" in text)
     assert "\n" not in text.replace("\r\n", "") or b"\r\n" not in before
-    # Once more, it is there.
+    # A second time it is a no-op.
     write_files(tmp_path, {change.path: change.after})
     assert changes_of(root, edit) == []
 
 
-def test_a_block_keeps_its_style_and_what_follows_it(tmp_path: Path) -> None:
-    root = write_files(tmp_path, HOMES["yaml block"])
+def test_a_yaml_block_keeps_its_style_and_the_text_after_it(tmp_path: Path) -> None:
+    root = write_files(tmp_path, PLACES["yaml block"])
     before = (root / "a.yaml").read_text()
     edit = an_edit("patch_system_prompt", "agents.clerk", agent="clerk", diff=DIFF)
     assert text_after(root, edit) == before.replace("brief", "exact")
 
 
-def test_a_prompt_without_a_last_line_ending_takes_a_diff(tmp_path: Path) -> None:
+def test_a_diff_applies_to_a_prompt_without_a_final_newline(tmp_path: Path) -> None:
     root = write_files(tmp_path, {
         "a.json": json.dumps({"agents": {"clerk": {"system_prompt": PROMPT.rstrip(), "x": 1}}})
     })  # fmt: skip
@@ -111,20 +111,20 @@ def test_a_prompt_without_a_last_line_ending_takes_a_diff(tmp_path: Path) -> Non
     assert after == PROMPT.rstrip().replace("brief", "exact")
 
 
-def test_a_file_keeps_its_last_line_ending(tmp_path: Path) -> None:
-    root = write_files(tmp_path, HOMES["crlf"])
+def test_a_file_keeps_its_final_newline(tmp_path: Path) -> None:
+    root = write_files(tmp_path, PLACES["crlf"])
     edit = an_edit("replace_system_prompt", "agents.clerk", agent="clerk", prompt="a\nb")
     assert text_after(root, edit) == "a\r\nb\r\n"
 
 
 REFUSALS: list[tuple[dict[str, str | bytes], str, dict[str, Any], str]] = [
-    (HOMES["prompts"], "patch_system_prompt", {"agent": "clerc", "diff": DIFF},
+    (PLACES["prompts"], "patch_system_prompt", {"agent": "clerc", "diff": DIFF},
      "no agent 'clerc'; did you mean 'clerk'"),
-    (HOMES["prompts"], "patch_system_prompt",
+    (PLACES["prompts"], "patch_system_prompt",
      {"agent": "clerk", "search": "Be kind.", "replace": ""}, "prompts/clerk.md: .*"),
-    (HOMES["prompts"], "patch_system_prompt",
+    (PLACES["prompts"], "patch_system_prompt",
      {"agent": "clerk", "diff": DIFF.replace("brief", "loud")}, "Be loud"),
-    (HOMES["prompts"], "patch_system_prompt", {"agent": "clerk", "diff": "Be exact."},
+    (PLACES["prompts"], "patch_system_prompt", {"agent": "clerk", "diff": "Be exact."},
      "no unified diff"),
     ({"a.toml": "[agents.clerk]\n"}, "replace_system_prompt", {"agent": "clerk", "prompt": "x"},
      "has no prompt.*prompts/clerk.md does not exist; create: true"),
@@ -137,16 +137,16 @@ REFUSALS: list[tuple[dict[str, str | bytes], str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "op", "payload", "why"), REFUSALS)
-def test_refusals_say_what_is_wrong(
-    tmp_path: Path, files: dict[str, str | bytes], op: str, payload: dict[str, Any], why: str
+@pytest.mark.parametrize(("files", "op", "payload", "message"), REFUSALS)
+def test_refusals_explain_the_problem(
+    tmp_path: Path, files: dict[str, str | bytes], op: str, payload: dict[str, Any], message: str
 ) -> None:
     root = write_files(tmp_path, files)
-    with pytest.raises(EditRefused, match=why):
+    with pytest.raises(EditRefused, match=message):
         changes_of(root, an_edit(op, f"agents.{payload['agent']}", **payload))
 
 
-def test_a_first_prompt_is_written_only_on_demand(tmp_path: Path) -> None:
+def test_a_first_prompt_is_created_only_on_demand(tmp_path: Path) -> None:
     root = write_files(tmp_path, {"conf/a.toml": "[agents.clerk]\n"})
     edit = an_edit("replace_system_prompt", "agents.clerk", agent="clerk", prompt="x", create=True)
     (change,) = changes_of(root, edit, config=Path("conf"))
@@ -156,7 +156,7 @@ def test_a_first_prompt_is_written_only_on_demand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "payload", [{}, {"diff": DIFF, "search": "a", "replace": "b"}, {"search": "a"}, {"replace": ""}]
 )
-def test_a_patch_is_given_in_one_way(tmp_path: Path, payload: dict[str, Any]) -> None:
+def test_a_patch_is_either_a_diff_or_a_replacement(tmp_path: Path, payload: dict[str, Any]) -> None:
     edit = an_edit("patch_system_prompt", "agents.clerk", agent="clerk", **payload)
     assert validation_errors(tmp_path, edit) == ["payload: give either diff, or search and replace"]
 
@@ -200,12 +200,12 @@ def exemplars_in(name: str, text: str) -> Any:
     return data if isinstance(data, list) else data["agents"]["clerk"]["exemplars"]
 
 
-@pytest.mark.parametrize("home", LISTS)
+@pytest.mark.parametrize("place", LISTS)
 @pytest.mark.parametrize(
     ("payload", "after"),
     [
         ({"add": C}, [A, B, C]),
-        ({"add": [C, A]}, [A, B, C]),  # what is there is not put twice
+        ({"add": [C, A]}, [A, B, C]),  # no duplicates
         ({"remove": 0}, [B]),
         ({"remove": [A]}, [B]),
         ({"remove": [1, A], "add": [C]}, [C]),
@@ -213,10 +213,10 @@ def exemplars_in(name: str, text: str) -> Any:
         ({"replace": [{"at": 1, "with": C}], "remove": [0], "add": [A]}, [C, A]),
     ],
 )
-def test_exemplars_come_go_and_change(
-    tmp_path: Path, home: str, payload: dict[str, Any], after: list[Any]
+def test_exemplars_are_added_removed_and_replaced(
+    tmp_path: Path, place: str, payload: dict[str, Any], after: list[Any]
 ) -> None:
-    root = write_files(tmp_path, LISTS[home])
+    root = write_files(tmp_path, LISTS[place])
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", **payload)
     assert validation_errors(root, edit) == []
     (change,) = changes_of(root, edit)
@@ -224,30 +224,30 @@ def test_exemplars_come_go_and_change(
     assert exemplars_in(change.path, change.after.decode()) == after
 
 
-def test_comments_of_the_others_stay(tmp_path: Path) -> None:
-    for home in ("toml array", "toml tables", "yaml"):
-        root = write_files(tmp_path / home, LISTS[home])
+def test_comments_of_other_exemplars_stay(tmp_path: Path) -> None:
+    for place in ("toml array", "toml tables", "yaml"):
+        root = write_files(tmp_path / place, LISTS[place])
         edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", remove=0, add=C)
         text = text_after(root, edit)
         assert "# two" in text
         assert "# one" not in text
 
 
-def test_exemplars_that_are_there_are_a_no_op(tmp_path: Path) -> None:
+def test_adding_existing_exemplars_is_a_no_op(tmp_path: Path) -> None:
     root = write_files(tmp_path, LISTS["json"])
     for payload in ({"add": A}, {"replace": {"at": 1, "with": B}}):
         edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", **payload)
         assert changes_of(root, edit) == []
 
 
-def test_the_first_exemplars_of_an_agent(tmp_path: Path) -> None:
+def test_an_agent_gets_its_first_exemplars(tmp_path: Path) -> None:
     root = write_files(tmp_path, {"a.toml": "[agents.clerk]\nx = 1\n"})
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", add=[A, B])
     assert exemplars_in("a.toml", text_after(root, edit)) == [A, B]
 
 
 @pytest.mark.parametrize(
-    ("payload", "why"),
+    ("payload", "message"),
     [
         ({"remove": 2}, "no exemplar 2; there are 0 to 1"),
         ({"remove": -1}, "no exemplar -1"),
@@ -259,15 +259,15 @@ def test_the_first_exemplars_of_an_agent(tmp_path: Path) -> None:
     ],
 )
 def test_exemplars_that_do_not_fit_are_refused(
-    tmp_path: Path, payload: dict[str, Any], why: str
+    tmp_path: Path, payload: dict[str, Any], message: str
 ) -> None:
     root = write_files(tmp_path, LISTS["yaml"])
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", **payload)
-    with pytest.raises(EditRefused, match=why):
+    with pytest.raises(EditRefused, match=message):
         changes_of(root, edit)
 
 
-def test_something_has_to_be_asked_for(tmp_path: Path) -> None:
+def test_an_edit_of_exemplars_needs_an_action(tmp_path: Path) -> None:
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk", ad=[A])
     assert any("did you mean 'add'" in line for line in validation_errors(tmp_path, edit))
     edit = an_edit("edit_few_shot_exemplars", "agents.clerk", agent="clerk")

@@ -1,4 +1,4 @@
-"""edit_python replaces one definition; run_formatter takes over what a formatter did."""
+"""edit_python replaces one definition; run_formatter applies the changes of a formatter."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def python(symbol: str, code: str) -> Any:
 
 
 REPLACEMENTS = [
-    # symbol, code, the text that goes, the text that comes
-    # decorators and comments stay where the code has none; the tail is part of the definition
+    # symbol, code, old text, new text
+    # decorators and comments stay if the code has none; the tail is part of the definition
     (
         "f",
         "def f(x, y):\n    return y\n",
@@ -109,7 +109,7 @@ def test_everything_else_keeps_its_bytes(
     assert SOURCE.count(old) == 1
     root = write_files(tmp_path, {"app.py": SOURCE.replace("\n", ending)})
     after = text_after(root, python(symbol, code))
-    if '"""a\n b"""' in code:  # the inside of a text is its own
+    if '"""a\n b"""' in code:  # strings keep their line endings
         after = after.replace("a\n b", f"a{ending} b")
     assert after == SOURCE.replace(old, new).replace("\n", ending)
 
@@ -120,7 +120,7 @@ def test_the_same_definition_is_a_no_op(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("symbol", "code", "why"),
+    ("symbol", "code", "message"),
     [
         ("ff", "def ff(): pass", r"does not define 'ff'; did you mean .*'f'"),
         ("A.n", "def n(self): pass", "does not define 'A.n'"),
@@ -136,27 +136,27 @@ def test_the_same_definition_is_a_no_op(tmp_path: Path) -> None:
         ("f", "def f():\n    break", "would not compile with it: line .*'break'"),
     ],
 )
-def test_refusals_say_what_is_wrong(tmp_path: Path, symbol: str, code: str, why: str) -> None:
+def test_refusals_explain_the_problem(tmp_path: Path, symbol: str, code: str, message: str) -> None:
     root = write_files(tmp_path, {"app.py": SOURCE})
-    with pytest.raises(EditRefused, match=why):
+    with pytest.raises(EditRefused, match=message):
         changes_of(root, python(symbol, code))
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "why"),
+    ("name", "data", "message"),
     [
         ("app.py", b"def f(:\n", "app.py: is not Python: line"),
         ("app.py", b"\x0cdef f(): pass\n", "form feeds"),
         ("ap.py", b"def f(): pass\n", "app.py: does not exist .did you mean ap.py"),
     ],
 )
-def test_files_that_cannot_be_edited(tmp_path: Path, name: str, data: bytes, why: str) -> None:
+def test_invalid_files_are_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     root = write_files(tmp_path, {name: data})
-    with pytest.raises(EditRefused, match=why):
+    with pytest.raises(EditRefused, match=message):
         changes_of(root, python("f", "def f(): pass"))
 
 
-def test_encodings_stay(tmp_path: Path) -> None:
+def test_the_encoding_of_a_file_stays(tmp_path: Path) -> None:
     text = "# coding: latin-1\nname = 'é'\ndef f(): return 1\n"
     root = write_files(tmp_path, {"app.py": text.encode("latin-1")})
     (change,) = changes_of(root, python("f", "def f(): return 'ü'"))
@@ -165,13 +165,13 @@ def test_encodings_stay(tmp_path: Path) -> None:
     )
 
 
-def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
     edit = an_edit("edit_python", "../app.py", symbol="f", code="x = 1", decorator="keep")
-    told = validation_errors(tmp_path, edit)
-    assert len(told) == 3
-    assert any("out of the root" in line for line in told)
-    assert any("define f and nothing else" in line for line in told)
-    assert any("payload.decorator: there is no such field" in line for line in told)
+    errors = validation_errors(tmp_path, edit)
+    assert len(errors) == 3
+    assert any("out of the root" in line for line in errors)
+    assert any("define f and nothing else" in line for line in errors)
+    assert any("payload.decorator: there is no such field" in line for line in errors)
 
 
 bodies = st.lists(st.sampled_from(["x = 1", "# c", "", "if x:\n        pass", '"""t\n"""']))
@@ -179,7 +179,7 @@ bodies = st.lists(st.sampled_from(["x = 1", "# c", "", "if x:\n        pass", '"
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(bodies, min_size=1, max_size=4), st.data())
-def test_the_definitions_around_it_never_change(
+def test_other_definitions_never_change(
     tmp_path_factory: pytest.TempPathFactory, all_bodies: list[list[str]], data: st.DataObject
 ) -> None:
     parts = [
@@ -198,13 +198,13 @@ def test_the_definitions_around_it_never_change(
 # Formatters
 
 
-def shouting(tmp_path: Path, body: str) -> tuple[str, ...]:
+def formatter(tmp_path: Path, body: str) -> tuple[str, ...]:
     script = tmp_path / "shout.py"
     script.write_text("import sys, pathlib\npath = pathlib.Path(sys.argv[-1])\n" + body)
     return (sys.executable, str(script))
 
 
-def test_ruff_formats_a_file_as_its_project_is_set(tmp_path: Path) -> None:
+def test_ruff_uses_the_configuration_of_the_project(tmp_path: Path) -> None:
     root = write_files(tmp_path, {
         "pyproject.toml": "[tool.ruff.format]\nquote-style = 'single'\n",
         "src/a.py": 'x = {"a":1}\n',
@@ -217,12 +217,12 @@ def test_ruff_formats_a_file_as_its_project_is_set(tmp_path: Path) -> None:
     assert changes_of(root, an_edit("run_formatter", "src")) == []
 
 
-def test_only_what_it_changed_is_taken_over(tmp_path: Path) -> None:
+def test_only_changed_files_are_applied(tmp_path: Path) -> None:
     root = write_files(
         tmp_path / "root", {"d/a.txt": "a", "d/b.txt": "B", "d/.git/c": "c", "e": "e"}
     )
     (root / "d/link").symlink_to("a.txt")
-    argv = shouting(tmp_path, (
+    argv = formatter(tmp_path, (
         "for p in sorted(path.rglob('*.txt')): p.write_text(p.read_text().upper())\n"
         "(path / 'cache').write_text('x')\n"
     ))  # fmt: skip
@@ -235,7 +235,7 @@ def test_only_what_it_changed_is_taken_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "why"),
+    ("body", "message"),
     [
         ("sys.exit('a.txt: line 3 is odd')", "shout failed .exit code 1.: a.txt: line 3 is odd"),
         ("path.write_text('x'); sys.exit(2)", "exit code 2"),
@@ -243,12 +243,12 @@ def test_only_what_it_changed_is_taken_over(tmp_path: Path) -> None:
         ("path.unlink(); path.symlink_to('/etc/passwd')", "symbolic link"),
     ],
 )
-def test_a_formatter_that_fails_is_refused_with_its_message(
-    tmp_path: Path, body: str, why: str
+def test_a_failed_formatter_is_refused_with_its_message(
+    tmp_path: Path, body: str, message: str
 ) -> None:
     root = write_files(tmp_path / "root", {"a.txt": "a"})
-    argv = shouting(tmp_path, body)
-    with pytest.raises(EditRefused, match=why):
+    argv = formatter(tmp_path, body)
+    with pytest.raises(EditRefused, match=message):
         changes_of(root, an_edit("run_formatter", "a.txt"), formatters={"shout": argv})
 
 

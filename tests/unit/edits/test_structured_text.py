@@ -1,4 +1,4 @@
-"""Structured files as texts: one value changes, every other byte stays."""
+"""Structured files: one value changes, every other byte stays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(kind: str, text: str) -> StructuredFile:
 
 
 SETTINGS = [
-    # the file, with what changes between «»; where it is; the value; what stands there then
+    # the file with the changing part between «»; the path; the value; the new text
     ("toml", "# top\n[a]  # c\nx = «0.7»   # keep\ny=1\n", ("a", "x"), 0.2, "0.2"),
     ("toml", '[a]\r\nx = «"b"» # c\r\nz = """p\r\nq"""\r\n', ("a", "x"), 'q"\\', r'"q\"\\"'),
     ("toml", "[a]\nx = «'b'»\n", ("a", "x"), r"C:\dir", r"'C:\dir'"),
@@ -62,14 +62,14 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "text", "where", "value", "there"), SETTINGS)
+@pytest.mark.parametrize(("kind", "text", "where", "value", "new"), SETTINGS)
 def test_only_the_value_changes(
-    kind: str, text: str, where: tuple[str | int, ...], value: Any, there: str
+    kind: str, text: str, where: tuple[str | int, ...], value: Any, new: str
 ) -> None:
     before, rest = text.split("«")
     after = rest.partition("»")[2]
     document = read(kind, text.replace("«", "").replace("»", "")).set(where, value)
-    assert document.text == before + there + after
+    assert document.text == before + new + after
     assert same(document.at(where), value)
 
 
@@ -122,14 +122,14 @@ INSERTIONS = [
 
 
 @pytest.mark.parametrize(("kind", "text", "where", "value", "after"), INSERTIONS)
-def test_a_new_key_stands_with_its_siblings(
+def test_a_new_key_is_written_beside_its_siblings(
     kind: str, text: str, where: tuple[str | int, ...], value: Any, after: str
 ) -> None:
     assert read(kind, text).insert(where, value).text == after
 
 
 LISTS = [
-    # a list as it is; with one more; without its first; without its last
+    # a list; with one more item; without its first; without its last
     ("toml", "a = []\n", "a = ['n']\n", None, None),
     ("toml", "a = [\n  # none yet\n]\n", "a = [\n  # none yet\n  'n'\n]\n", None, None),
     ("toml", "a = ['x']\n", "a = ['x', 'n']\n", "a = []\n", "a = []\n"),
@@ -185,7 +185,7 @@ LISTS = [
 
 
 @pytest.mark.parametrize(("kind", "text", "longer", "without_first", "without_last"), LISTS)
-def test_items_come_and_go_with_their_comma_line_and_comment(
+def test_items_are_added_and_removed_with_comma_line_and_comment(
     kind: str, text: str, longer: str, without_first: str | None, without_last: str | None
 ) -> None:
     document = read(kind, text)
@@ -223,12 +223,12 @@ def test_a_table_in_a_yaml_list_is_written_like_its_neighbour(text: str, after: 
     assert read("yaml", text).append(("e",), {"q": "c", "r": "d\ne"}).text == after
 
 
-def test_an_anchored_value_that_others_share_is_refused() -> None:
+def test_changing_a_shared_anchor_is_refused() -> None:
     with pytest.raises(EditRefused, match="shared anchor"):
         read("yaml", "a: &x 1\nb: *x\n").set(("a",), 2)
 
 
-def test_aliases_that_unfold_without_end_are_refused() -> None:
+def test_aliases_that_unfold_exponentially_are_refused() -> None:
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)]
     with pytest.raises(EditRefused, match="unfold"):
@@ -236,7 +236,7 @@ def test_aliases_that_unfold_without_end_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "why"),
+    ("kind", "text", "message"),
     [
         ("toml", "a = 1\na = 2\n", "TOML"),
         ("toml", "a = b\n", "TOML"),
@@ -248,8 +248,8 @@ def test_aliases_that_unfold_without_end_are_refused() -> None:
         ("jsonl", '{"a": 1}\n{\n', "line 2"),
     ],
 )
-def test_what_cannot_be_read_says_why(kind: str, text: str, why: str) -> None:
-    with pytest.raises(Unreadable, match=why):
+def test_an_unreadable_file_is_refused_with_the_reason(kind: str, text: str, message: str) -> None:
+    with pytest.raises(Unreadable, match=message):
         read(kind, text)
 
 
@@ -260,8 +260,7 @@ def test_a_byte_order_mark_stays() -> None:
     assert document.set(("a",), 2).bytes() == "\ufeffa = 2\n".encode()
 
 
-# Whatever the value and whatever the file around it: the rest keeps its bytes, and the value reads
-# back with its type.
+# For any value and any file, the rest keeps its bytes and the value is read back with its type.
 
 keys = st.text("abyn.é \"'#:=", min_size=1, max_size=6)
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=30)
@@ -295,7 +294,7 @@ def readable(text: str) -> bool:
 def test_toml_keeps_every_other_byte(
     table: dict[str, Any], value: Any, data: st.DataObject
 ) -> None:
-    # JSON's escapes of characters beyond U+FFFF are no TOML
+    # JSON's escapes of characters beyond U+FFFF are not valid in TOML.
     text = toml_text(
         {key: v for key, v in table.items() if readable(toml_text({key: v}))} or {"k": 1}
     )
@@ -326,9 +325,9 @@ def check(document: StructuredFile, value: Any, data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(table)))
     changed = document.set(("t", key), value)
     assert same(changed.data, {**document.data, "t": {**table, key: value}})
-    # Setting it back to what it was gives the very same bytes around it.
-    again = changed.set(("t", key), "mark")
-    before, mark, after = again.text.partition("mark")
+    # The bytes around the value are the same as before.
+    marked = changed.set(("t", key), "mark")
+    before, mark, after = marked.text.partition("mark")
     assert mark
     assert document.text.startswith(before.rstrip("\"'|->\n "))
     assert document.text.endswith(after.lstrip("\"'"))

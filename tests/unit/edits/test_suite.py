@@ -1,4 +1,4 @@
-"""Suites: what a file may say, and what it is told when it says something else."""
+"""Suites: valid files, and the message for each invalid one."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ tasks:
 """
 
 
-def written(folder: Path, text: str, name: str = "suite.yaml") -> str:
+def write(folder: Path, text: str, name: str = "suite.yaml") -> str:
     (folder / name).write_text(text)
     return name  # tests run in tmp_path
 
 
-def test_a_suite_file(tmp_path: Path) -> None:
-    suite = SuiteFile.read(written(tmp_path, GOOD)).suite
+def test_a_suite_file_is_read(tmp_path: Path) -> None:
+    suite = SuiteFile.read(write(tmp_path, GOOD)).suite
     assert suite is not None
     assert [task.id for task in suite.tasks] == ["unit", "scorer", "asks"]
     assert suite.tasks[0].timeout == 120
     assert (suite.repeats, suite.runs, suite.confidence, suite.seed) == (3, 3, 0.95, 4)
-    assert suite.clusters is None  # scorer names clusters of its own
+    assert suite.clusters is None  # scorer prints its clusters
 
 
-def test_json_too(tmp_path: Path) -> None:
+def test_a_suite_may_be_json(tmp_path: Path) -> None:
     raw = {"deterministic": True, "tasks": [{"id": "t", "cluster": "c", "command": ["x"]}]}
-    suite = SuiteFile.read(written(tmp_path, json.dumps(raw), "suite.json")).suite
+    suite = SuiteFile.read(write(tmp_path, json.dumps(raw), "suite.json")).suite
     assert suite is not None
-    assert suite.runs == 1  # however many repeats there are
+    assert suite.runs == 1  # whatever the number of repeats
     assert suite.clusters == ("c",)
 
 
@@ -114,13 +114,13 @@ def job(more: str) -> str:
     ],
 )  # fmt: skip
 def test_each_problem_has_its_line(tmp_path: Path, text: str, expected: str) -> None:
-    found = SuiteFile.read(written(tmp_path, text))
+    found = SuiteFile.read(write(tmp_path, text))
     assert found.suite is None
     assert [str(found.source.place(problem)) for problem in found.problems] == [expected]
 
 
-def test_later_problems_are_placed_too(tmp_path: Path) -> None:
-    found = SuiteFile.read(written(tmp_path, GOOD))
+def test_problems_found_later_have_a_line_too(tmp_path: Path) -> None:
+    found = SuiteFile.read(write(tmp_path, GOOD))
     gone = Problem("is gone", ("tasks", 2, "job", "prompt_file"))
     assert str(found.source.place(gone)) == "suite.yaml:10: tasks[2].job.prompt_file: is gone"
 
@@ -132,9 +132,11 @@ def a_task(**fields: Any) -> SuiteTask:
     return SuiteTask(**{"id": "t", "cluster": "c", "command": ("x",), **fields})
 
 
-def test_a_run_is_known_by_what_it_does() -> None:
+def test_a_run_is_identified_by_what_it_does() -> None:
     key = run_key("s", a_task(), 0, "state")
-    assert key == run_key("s", a_task(cluster="d"), 0, "state")  # counts for something else only
+    assert key == run_key(
+        "s", a_task(cluster="d"), 0, "state"
+    )  # the cluster does not change the run
     others = [
         run_key("s2", a_task(), 0, "state"),
         run_key("s", a_task(id="u"), 0, "state"),
@@ -146,7 +148,7 @@ def test_a_run_is_known_by_what_it_does() -> None:
     assert len({key, *others}) == 7
 
 
-def test_the_order_of_keys_is_no_content() -> None:
+def test_the_order_of_keys_does_not_change_the_digest() -> None:
     assert content_digest({"a": 1, "b": 2}) == content_digest({"b": 2, "a": 1})
 
 

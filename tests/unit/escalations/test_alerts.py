@@ -1,4 +1,4 @@
-"""Alerts: words, links, signatures and the time between two tries."""
+"""Alerts: texts, links, signatures and the time between two tries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mulligan.policies.escalations.alerts import (
     verify_signature,
 )
 
-HERE = AlertLinks(console="http://127.0.0.1:8700")
+LINKS = AlertLinks(console="http://127.0.0.1:8700")
 GROUP: dict[str, Any] = {
     "signature": "v1:schema_invalid|$.age",
     "reason": "repeated_failure",
@@ -36,7 +36,7 @@ def alert(event: str, count: int = 1, **about: Any) -> Alert:
 
 
 @pytest.mark.parametrize(
-    ("told", "text"),
+    ("message", "text"),
     [
         (alert("escalated", 1, **GROUP), "1 job escalated: schema_invalid (extract)"),
         (alert("escalated", 4000, **GROUP), "4,000 jobs escalated: schema_invalid (extract)"),
@@ -62,36 +62,36 @@ def alert(event: str, count: int = 1, **about: Any) -> Alert:
         (alert("test"), "a test: this webhook works"),
     ],
 )
-def test_an_alert_is_one_line_for_people(told: Alert, text: str) -> None:
-    assert alert_text(told) == text
-    assert alert_body(told, HERE)["text"] == text
+def test_an_alert_is_one_line_for_people(message: Alert, text: str) -> None:
+    assert alert_text(message) == text
+    assert alert_body(message, LINKS)["text"] == text
 
 
 @pytest.mark.parametrize(
-    ("told", "link"),
+    ("message", "link"),
     [
         (alert("escalated", **GROUP), "/escalations?signature=v1%3Aschema_invalid%7C%24.age"),
         (alert("job_finished", job_id="p00-a", state="succeeded"), "/jobs/p00-a"),
         (alert("breaker_opened", provider="eu"), "/"),
     ],
 )
-def test_an_alert_leads_to_the_console(told: Alert, link: str) -> None:
-    assert alert_body(told, HERE)["console_url"] == f"http://127.0.0.1:8700{link}"
+def test_an_alert_links_to_the_console(message: Alert, link: str) -> None:
+    assert alert_body(message, LINKS)["console_url"] == f"http://127.0.0.1:8700{link}"
 
 
-def test_an_alert_leads_to_its_section_of_the_runbook() -> None:
+def test_an_alert_links_to_its_section_of_the_runbook() -> None:
     wiki = AlertLinks(console="http://127.0.0.1:8700", runbook="https://wiki.example/ops")
     assert runbook_link("breaker_opened", wiki) == "https://wiki.example/ops#breaker_opened"
-    assert runbook_link("escalated", HERE) == "http://127.0.0.1:8700/runbook#escalated"
+    assert runbook_link("escalated", LINKS) == "http://127.0.0.1:8700/runbook#escalated"
 
 
-def test_a_body_says_what_and_how_often() -> None:
-    body = alert_body(alert("escalated", 7, **GROUP), HERE)
-    told = {name: body[name] for name in ("id", "event", "at", "count", *GROUP)}
-    assert told == {"id": "p00-1-1", "event": "escalated", "at": 1000.5, "count": 7, **GROUP}
+def test_a_body_has_the_event_and_its_count() -> None:
+    body = alert_body(alert("escalated", 7, **GROUP), LINKS)
+    fields = {name: body[name] for name in ("id", "event", "at", "count", *GROUP)}
+    assert fields == {"id": "p00-1-1", "event": "escalated", "at": 1000.5, "count": 7, **GROUP}
 
 
-def test_a_webhook_s_name_has_its_host_and_nothing_of_its_path() -> None:
+def test_the_name_of_a_webhook_shows_only_its_host() -> None:
     name = hook_name("https://user:pw@hooks.example/services/T0/secret", "KEY")
     assert name.startswith("hooks.example#")
     assert "secret" not in name
@@ -113,10 +113,10 @@ def test_the_signature_of_a_known_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("secret", "header", "body", "now", "right"),
+    ("secret", "header", "body", "now", "valid"),
     [
         ("secret", SIGNED, BODY, 1000, True),
-        ("secret", SIGNED, BODY, 1300, True),  # as old as it may be
+        ("secret", SIGNED, BODY, 1300, True),  # the maximum age
         ("secret", SIGNED, BODY, 1301, False),  # a replay
         ("secret", SIGNED, BODY, 699, False),  # from the future
         ("Secret", SIGNED, BODY, 1000, False),
@@ -133,20 +133,20 @@ def test_the_signature_of_a_known_request() -> None:
         ("secret", "t=" + "9" * 9999 + ",v1=ü", BODY, 1000, False),
     ],
 )
-def test_what_a_receiver_takes(
-    secret: str, header: str, body: bytes, now: float, right: bool
+def test_which_signatures_are_valid(
+    secret: str, header: str, body: bytes, now: float, valid: bool
 ) -> None:
-    assert verify_signature(secret, header, body, now) is right
+    assert verify_signature(secret, header, body, now) is valid
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1), st.binary(), st.integers(0, 2**40))
-def test_whoever_signs_is_believed(secret: str, body: bytes, at: int) -> None:
+def test_a_signature_is_valid_for_its_body_only(secret: str, body: bytes, at: int) -> None:
     assert verify_signature(secret, sign(secret, body, at), body, at)
     assert not verify_signature(secret, sign(secret, body, at), body + b"!", at)
 
 
 @given(st.text())
-def test_no_header_makes_a_receiver_fail(header: str) -> None:
+def test_any_other_header_is_refused_without_an_error(header: str) -> None:
     assert verify_signature("secret", header, BODY, 1000) is False
 
 
@@ -165,11 +165,11 @@ def test_no_header_makes_a_receiver_fail(header: str) -> None:
         (10**6, 0.5, 2700),
     ],
 )
-def test_the_wait_doubles_up_to_an_hour(tries: int, randomness: float, delay: float) -> None:
+def test_the_delay_doubles_up_to_an_hour(tries: int, randomness: float, delay: float) -> None:
     assert delivery_delay(tries, randomness=randomness) == delay
 
 
 @pytest.mark.parametrize(("tries", "randomness"), [(0, 0.5), (1, 1.0), (1, -0.1)])
-def test_a_wait_that_makes_no_sense_is_refused(tries: int, randomness: float) -> None:
+def test_an_impossible_delay_is_refused(tries: int, randomness: float) -> None:
     with pytest.raises(ValueError, match="is"):
         delivery_delay(tries, randomness=randomness)

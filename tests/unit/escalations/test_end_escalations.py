@@ -1,4 +1,4 @@
-"""Escalations: which ones a filter means, ending many, and what a tenant sees of a group."""
+"""Escalations: filters, ending many at once, and a tenant's view of a group."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from mulligan.tasks.escalations.end_escalations import (
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import CycleFailure, Entry, Escalation, Publication
 
-ALIKE = "v1:a1b2c3"
+SIGNATURE = "v1:a1b2c3"
 NOW = 1000.0
 
 
-def escalate(scenario: Scenario, group_signature: str | None = ALIKE, **fields: Any) -> str:
-    """A job that was escalated; the id of its escalation."""
+def escalate(scenario: Scenario, group_signature: str | None = SIGNATURE, **fields: Any) -> str:
+    """Escalate a new job and return the id of the escalation."""
     job_id = scenario.submit(**fields)
     claim = scenario.claim(job_id)
     scenario.settle(claim, escalates(claim, group_signature=group_signature))
@@ -44,25 +44,25 @@ def end(scenario: Scenario, ids: list[str], action: EndAction) -> tuple[Any, lis
     return tally, published
 
 
-def known(scenario: Scenario, escalation_id: str) -> Escalation:
+def read(scenario: Scenario, escalation_id: str) -> Escalation:
     found = scenario.ledger.escalation(escalation_id)
     assert found is not None
     return found
 
 
-# -- which -----------------------------------------------------------------------------------------
+# -- filters ---------------------------------------------------------------------------------------
 
 ONE = Escalation(
-    id="p00-a:2", job_id="p00-a", attempt=2, cycle_id=None, signature=ALIKE, reason="max_attempts",
-    kind="json_invalid", task_type="extract", detail="", tenant="acme", at=NOW - 600, state="open",
-    ended_at=None, ended_by=None, note=None,
+    id="p00-a:2", job_id="p00-a", attempt=2, cycle_id=None, signature=SIGNATURE,
+    reason="max_attempts", kind="json_invalid", task_type="extract", detail="", tenant="acme",
+    at=NOW - 600, state="open", ended_at=None, ended_by=None, note=None,
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("which", "fits"),
+    ("fields", "fits"),
     [
-        ({"signature": ALIKE}, True),
+        ({"signature": SIGNATURE}, True),
         ({"signature": "v1:other"}, False),
         ({"reason": "max_attempts", "kind": "json_invalid"}, True),
         ({"reason": "max_attempts", "kind": "timeout"}, False),
@@ -74,11 +74,11 @@ ONE = Escalation(
         ({"newer_than": 599}, False),
     ],
 )
-def test_all_that_is_given_must_fit(which: dict[str, Any], fits: bool) -> None:
-    assert EscalationFilter(**which).fits(ONE, now=NOW) is fits
+def test_every_field_of_a_filter_must_fit(fields: dict[str, Any], fits: bool) -> None:
+    assert EscalationFilter(**fields).fits(ONE, now=NOW) is fits
 
 
-def test_a_filter_finds_open_ones_the_oldest_first(new_scenario: ScenarioMaker) -> None:
+def test_a_filter_finds_open_escalations_oldest_first(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario()
     first = escalate(scenario)
     scenario.advance(100)
@@ -87,10 +87,10 @@ def test_a_filter_finds_open_ones_the_oldest_first(new_scenario: ScenarioMaker) 
     second = escalate(scenario)
     scenario.ledger.end_escalation(lost, how="resolved", by="ann")
 
-    def ids(**which: Any) -> list[str]:
-        return [each.id for each in select(scenario.ledger, EscalationFilter(**which))]
+    def ids(**fields: Any) -> list[str]:
+        return [each.id for each in select(scenario.ledger, EscalationFilter(**fields))]
 
-    assert ids(signature=ALIKE) == [first, second]
+    assert ids(signature=SIGNATURE) == [first, second]
     assert ids(task_type="translate") == [other]
     assert ids(ids=(second, first, first)) == [first, second]
     assert ids(ids=(first, other), task_type="extract") == [first]
@@ -98,23 +98,22 @@ def test_a_filter_finds_open_ones_the_oldest_first(new_scenario: ScenarioMaker) 
     assert set(ids(reason="max_attempts")) == {first, other, second}
 
 
-def test_age_is_by_the_ledger_s_own_clock(new_fake_scenario: ScenarioMaker) -> None:
+def test_age_is_measured_by_the_clock_of_the_ledger(new_fake_scenario: ScenarioMaker) -> None:
     scenario = new_fake_scenario()
     first = escalate(scenario)
     scenario.advance(100)
     second = escalate(scenario)
-    assert [each.id for each in select(scenario.ledger, EscalationFilter(older_than=50))] == [first]
-    assert [each.id for each in select(scenario.ledger, EscalationFilter(newer_than=50))] == [
-        second
-    ]
+    (older,) = select(scenario.ledger, EscalationFilter(older_than=50))
+    (newer,) = select(scenario.ledger, EscalationFilter(newer_than=50))
+    assert (older.id, newer.id) == (first, second)
 
 
-def test_everything_at_once_is_refused(new_scenario: ScenarioMaker) -> None:
+def test_an_empty_filter_is_refused(new_scenario: ScenarioMaker) -> None:
     with pytest.raises(BadInput, match="say which"):
         select(new_scenario().ledger, EscalationFilter())
 
 
-def test_ids_that_nobody_knows_are_all_named(new_scenario: ScenarioMaker) -> None:
+def test_all_unknown_ids_are_reported(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario()
     theirs = escalate(scenario, labels={"tenant": "globex"})
     with pytest.raises(BadInput) as caught:
@@ -128,43 +127,44 @@ def test_ids_that_nobody_knows_are_all_named(new_scenario: ScenarioMaker) -> Non
 # -- ending ----------------------------------------------------------------------------------------
 
 
-def test_requeueing_asks_anew_and_publishes_and_is_on_record(new_scenario: ScenarioMaker) -> None:
+def test_requeueing_publishes_a_new_attempt_and_is_recorded(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario()
     ids = [escalate(scenario) for _ in range(3)]
-    how = Decoding(temperature=0.7, fallback=1)
-    tally, published = end(scenario, ids, requeue(note="again", prompt="In JSON!", decoding=how))
+    decoding = Decoding(temperature=0.7, fallback=1)
+    action = requeue(note="again", prompt="In JSON!", decoding=decoding)
+    tally, published = end(scenario, ids, action)
     assert (tally.done, tally.skipped, tally.problems) == (3, 0, ())
     assert len(published) == 3
     for escalation_id in ids:
-        record = known(scenario, escalation_id)
+        record = read(scenario, escalation_id)
         assert (record.state, record.ended_by, record.note) == ("requeued", "ann", "again")
         claim = scenario.claim(record.job_id, 2)
-        assert (claim.plan.prompt, claim.plan.decoding) == ("In JSON!", how)
-    group = scenario.ledger.group(ALIKE)
+        assert (claim.plan.prompt, claim.plan.decoding) == ("In JSON!", decoding)
+    group = scenario.ledger.group(SIGNATURE)
     assert group is not None
     assert (group.open, group.total) == (0, 3)
 
 
-def test_the_same_again_changes_nothing(new_scenario: ScenarioMaker) -> None:
-    """A batch whose worker died before it was committed is done again by the next."""
+def test_repeating_an_action_changes_nothing(new_scenario: ScenarioMaker) -> None:
+    """The next worker repeats a batch whose worker died before it was committed."""
     scenario = new_scenario()
     ids = [escalate(scenario)]
     end(scenario, ids, requeue())
     tally, published = end(scenario, ids, requeue())
     assert (tally.done, tally.skipped, published) == (1, 0, [])
-    assert len(scenario.view(known(scenario, ids[0]).job_id).attempts) == 2
+    assert len(scenario.view(read(scenario, ids[0]).job_id).attempts) == 2
 
 
-def test_what_somebody_else_ended_first_is_left_as_it_is(new_scenario: ScenarioMaker) -> None:
+def test_an_escalation_that_ended_otherwise_stays_as_it_is(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario()
     escalation_id = escalate(scenario)
     scenario.ledger.end_escalation(escalation_id, how="resolved", by="bob", note="known")
     tally, published = end(scenario, [escalation_id], requeue())
     assert (tally.done, tally.skipped, published) == (0, 1, [])
-    assert known(scenario, escalation_id).ended_by == "bob"
+    assert read(scenario, escalation_id).ended_by == "bob"
 
 
-def test_a_job_that_is_no_longer_kept_is_reported_and_can_be_resolved(
+def test_an_expired_job_cannot_be_requeued_but_resolved(
     new_scenario: ScenarioMaker,
 ) -> None:
     scenario = new_scenario(retention=100)
@@ -179,14 +179,14 @@ def test_a_job_that_is_no_longer_kept_is_reported_and_can_be_resolved(
             why="the job is no longer kept: it cannot be queued again, but it can be resolved",
         ),
     )
-    assert known(scenario, gone).state == "open"
+    assert read(scenario, gone).state == "open"
     tally, _ = end(scenario, [gone], EndAction(how="resolved", by="ann", note="too old"))
     assert tally.done == 1
-    assert known(scenario, gone).state == "resolved"
+    assert read(scenario, gone).state == "resolved"
 
 
-def test_a_job_that_is_under_way_again_is_not_started_twice(new_scenario: ScenarioMaker) -> None:
-    """The delayed verifications of both its cycles went wrong."""
+def test_a_requeued_job_is_not_started_twice(new_scenario: ScenarioMaker) -> None:
+    """Given a job whose two cycles both failed their delayed verification."""
     scenario = new_scenario()
     job_id = scenario.submit()
     for number in (1, 2):
@@ -210,14 +210,14 @@ def test_cancelling_ends_the_jobs(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario()
     escalation_id = escalate(scenario)
     end(scenario, [escalation_id], EndAction(how="cancelled", by="ann", note="never mind"))
-    view = scenario.view(known(scenario, escalation_id).job_id)
+    view = scenario.view(read(scenario, escalation_id).job_id)
     assert (view.state, view.detail) == ("cancelled", "never mind")
 
 
 # -- tenants ---------------------------------------------------------------------------------------
 
 
-def test_a_tenant_s_group_has_nothing_of_another_s(new_scenario: ScenarioMaker) -> None:
+def test_a_tenants_group_shows_nothing_of_other_tenants(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario()
     mine = [escalate(scenario, labels={"tenant": "acme"}) for _ in range(2)]
     scenario.advance(10)
@@ -225,7 +225,7 @@ def test_a_tenant_s_group_has_nothing_of_another_s(new_scenario: ScenarioMaker) 
     scenario.advance(10)
     escalate(scenario, group_signature="v1:theirs", labels={"tenant": "globex"})
     (group,) = list_groups(scenario.ledger, tenant="acme")
-    assert (group.signature, group.open, group.total) == (ALIKE, 2, 2)
+    assert (group.signature, group.open, group.total) == (SIGNATURE, 2, 2)
     assert (group.task_types, group.tenants) == ({"extract": 2}, {"acme": 2})
     assert f"{group.example}:1" in mine
     assert find_group(scenario.ledger, "v1:theirs", tenant="acme") is None

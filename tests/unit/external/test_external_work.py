@@ -1,4 +1,4 @@
-"""Work done elsewhere, on an in-memory ledger: the retry is the subject's, and settled once."""
+"""External work on fakeredis: the retry is the subject's next task and is settled once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from support.doubles import FakeRunner
-from support.jobs import make_job
 from support.ledger_scenario import Scenario, ScenarioMaker, attempt_context, intake_of
 
 from mulligan.policies.cycles.cycle import CycleStatus
@@ -39,7 +38,7 @@ AFTER = 601
 
 @dataclass(frozen=True)
 class School:
-    """A scenario, a bench and a door, and what the subjects of a school do."""
+    """A scenario with a context, and the actions of a school's subjects."""
 
     scenario: Scenario
     context: AttemptContext
@@ -62,17 +61,17 @@ class School:
         assert task is not None
         return task
 
-    def nothing(self, subject: str = "mia", tenant: str | None = None) -> bool:
+    def idle(self, subject: str = "mia", tenant: str | None = None) -> bool:
         return next_task(self.context, subject, tenant=tenant) is None
 
     def report(self, task: ExternalTask, score: float | None, **fields: Any) -> Outcome:
-        given = {"answer": "I went.", "seconds": 10.0, **fields}
+        fields = {"answer": "I went.", "seconds": 10.0, **fields}
         return report_attempt(
-            self.context, parse_token(task.token), ReportedAttempt(score=score, **given)
+            self.context, parse_token(task.token), ReportedAttempt(score=score, **fields)
         )
 
     def repaired(self, **fields: Any) -> str:
-        """A job that failed, was repaired, and is due to be verified once more."""
+        """Return a job that failed, was repaired, and is due for its delayed verification."""
         job_id = self.record(40, **fields)
         self.report(self.next(), 90)
         self.scenario.advance(AFTER)
@@ -91,10 +90,10 @@ def school(new_fake_scenario: ScenarioMaker) -> School:
 # -- the mandatory retry ---------------------------------------------------------------------------
 
 
-def test_a_low_score_makes_the_retry_the_subject_s_next_task(school: School) -> None:
-    job_id, told = school.recorded(40)
-    assert isinstance(told, Settled)
-    assert (told.verdict.score, told.verdict.success) == (40, False)
+def test_the_mandatory_retry_is_the_subjects_next_task(school: School) -> None:
+    job_id, outcome = school.recorded(40)
+    assert isinstance(outcome, Settled)
+    assert (outcome.verdict.score, outcome.verdict.success) == (40, False)
     school.record(30, subject="noa")
     task = school.next()
     assert (task.mode, task.cycle_id) == ("immediate_retry", f"{job_id}:1:1")
@@ -108,14 +107,14 @@ def test_a_low_score_makes_the_retry_the_subject_s_next_task(school: School) -> 
 
 
 @pytest.mark.parametrize("score", [70, 70.5, 100])
-def test_a_passing_score_asks_for_nothing(school: School, score: float) -> None:
+def test_a_passing_score_leaves_nothing_to_do(school: School, score: float) -> None:
     job_id = school.record(score)
     assert school.view(job_id).state == "succeeded"
     assert school.view(job_id).attempts[0].output == Output(text="I goed.", elapsed_seconds=10)
-    assert school.nothing()
+    assert school.idle()
 
 
-def test_findings_say_where_it_went_wrong(school: School) -> None:
+def test_findings_appear_in_the_next_prompt(school: School) -> None:
     raw = {"subject": "mia", "task_type": "past_tense", "prompt": PROMPT}
     found = Finding(path="line 2", message="is in the present tense", code="tense")
     report = ReportedAttempt(score=20, answer="I go.", findings=[found])
@@ -123,38 +122,38 @@ def test_findings_say_where_it_went_wrong(school: School) -> None:
     assert "is in the present tense" in (school.next().claim.plan.prompt or "")
 
 
-def test_the_same_subject_gets_the_same_task_and_nobody_else_does(school: School) -> None:
+def test_only_the_same_subject_gets_the_same_task(school: School) -> None:
     school.record(40)
     task = school.next()
     again = school.next()
     assert again.token == task.token
     assert again.expires_at == pytest.approx(task.expires_at, abs=1)
-    assert school.nothing("noa")
-    assert school.nothing("mia", tenant="school")
+    assert school.idle("noa")
+    assert school.idle("mia", tenant="school")
 
 
-def test_a_tenant_s_subject_is_its_own(school: School) -> None:
+def test_a_subject_belongs_to_its_tenant(school: School) -> None:
     school.record(40, labels={"tenant": "school"})
-    assert school.nothing()
-    assert school.nothing(tenant="other")
+    assert school.idle()
+    assert school.idle(tenant="other")
     assert school.next(tenant="school").mode == "immediate_retry"
 
 
 def test_the_token_settles_once(school: School) -> None:
     job_id = school.record(40)
     task = school.next()
-    told = school.report(task, 90)
-    assert isinstance(told, Settled)
+    outcome = school.report(task, 90)
+    assert isinstance(outcome, Settled)
     view = school.view(job_id)
     assert (view.state, view.best_attempt) == ("succeeded", 2)
     assert view.cycles[0].status is CycleStatus.PENDING_DELAYED_VERIFICATION
     assert school.report(task, 10) == ClaimRefused("stored")
     assert school.view(job_id) == view
-    assert school.nothing()
+    assert school.idle()
 
 
-def test_a_report_that_was_cut_off_may_be_repeated(school: School) -> None:
-    """Given that the answer was stored and the verdict was not."""
+def test_an_interrupted_report_may_be_repeated(school: School) -> None:
+    """Given a stored answer without a verdict."""
     job_id = school.record(40)
     task = school.next()
     school.scenario.ledger.store_output(task.lease, Output(text="I went.", elapsed_seconds=10))
@@ -162,7 +161,7 @@ def test_a_report_that_was_cut_off_may_be_repeated(school: School) -> None:
     assert school.view(job_id).seconds == 20
 
 
-def test_an_expired_lease_is_refused_and_the_task_comes_again(school: School) -> None:
+def test_an_expired_lease_is_refused_and_the_task_is_offered_again(school: School) -> None:
     school.record(40)
     task = school.next()
     school.scenario.advance(1801)
@@ -175,7 +174,7 @@ def test_an_expired_lease_is_refused_and_the_task_comes_again(school: School) ->
     assert isinstance(school.report(again, 90), Settled)
 
 
-def test_a_retry_that_fails_goes_on_by_the_policy_and_ends_with_a_person(school: School) -> None:
+def test_failed_retries_follow_the_policy_and_are_escalated(school: School) -> None:
     job_id = school.record(40, policy={"max_attempts": 3})
     for mode in ("immediate_retry", "policy_retry"):
         task = school.next()
@@ -183,10 +182,10 @@ def test_a_retry_that_fails_goes_on_by_the_policy_and_ends_with_a_person(school:
         school.report(task, 40, feedback=f"wrong again: {mode}")
     view = school.view(job_id)
     assert (view.state, len(view.attempts)) == ("escalated", 3)
-    assert school.nothing()
+    assert school.idle()
 
 
-def test_recording_another_attempt_does_not_lose_what_is_in_hand(school: School) -> None:
+def test_recording_another_attempt_keeps_the_current_task(school: School) -> None:
     school.record(40)
     task = school.next()
     school.record(90, task_type="plurals")
@@ -195,20 +194,20 @@ def test_recording_another_attempt_does_not_lose_what_is_in_hand(school: School)
 
 def test_a_key_is_recorded_once(school: School) -> None:
     job_id, _ = school.recorded(40, idempotency_key="k")
-    again, told = school.recorded(40, idempotency_key="k")
-    assert (again, told) == (job_id, ClaimRefused("finished"))
+    again, outcome = school.recorded(40, idempotency_key="k")
+    assert (again, outcome) == (job_id, ClaimRefused("finished"))
     assert len(school.view(job_id).attempts) == 2
 
 
-def test_a_score_is_needed_before_anything_is_stored(school: School) -> None:
+def test_an_attempt_without_a_score_is_not_stored(school: School) -> None:
     with pytest.raises(BadInput, match="score: is required"):
         school.record(None)
     assert school.scenario.ledger.jobs() == []
 
 
-def test_an_attempt_of_nobody_s_is_refused(school: School) -> None:
+def test_an_attempt_without_a_subject_is_refused(school: School) -> None:
     with pytest.raises(BadInput, match="belong together"):
-        school.record(40, subject=None)  # type: ignore[arg-type] # what a careless caller does
+        school.record(40, subject=None)  # type: ignore[arg-type] # a careless caller
 
 
 @pytest.mark.parametrize(
@@ -217,7 +216,7 @@ def test_an_attempt_of_nobody_s_is_refused(school: School) -> None:
      "a:p00-x/-1.ab", "a:/1.ab", "c:p00-x:1.ab", "a:p00-x/0.ab", "a:p00-x/1e9.ab",
      "a:p00-x/" + "9" * 50 + ".ab", "a:p00-x/1.ÄB", "a:p00-x/1.ab\n", "c:p00-x:1:1:1.ab"],
 )  # fmt: skip
-def test_what_is_no_token_is_said_so(text: str) -> None:
+def test_an_invalid_token_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="token: is not the token of a task"):
         parse_token(text)
 
@@ -225,14 +224,14 @@ def test_what_is_no_token_is_said_so(text: str) -> None:
 @pytest.mark.parametrize("entry", [Entry("attempt", "p00-x", 2), Entry("cycle", "p00-x", 1, 1)])
 def test_a_token_names_its_task(school: School, entry: Entry) -> None:
     assert parse_token(f"{entry}.0a1b") == Lease(entry, "0a1b")
-    told = report_attempt(school.context, Lease(entry, "0a1b"), ReportedAttempt(score=1))
-    assert told == ClaimRefused("gone")
+    outcome = report_attempt(school.context, Lease(entry, "0a1b"), ReportedAttempt(score=1))
+    assert outcome == ClaimRefused("gone")
 
 
-def test_a_pause_leaves_nothing_to_do_and_loses_nothing(school: School) -> None:
+def test_a_pause_hides_the_task_until_it_ends(school: School) -> None:
     job_id = school.record(40)
     school.scenario.ledger.pause("task_type:past_tense")
-    assert school.nothing()
+    assert school.idle()
     assert school.view(job_id).waiting_for == "pause"
     school.scenario.ledger.resume("task_type:past_tense")
     assert school.next().claim.job_id == job_id
@@ -245,7 +244,7 @@ def test_a_paused_task_type_does_not_block_another_retry(school: School) -> None
     task = school.next()
     assert (task.claim.job_id, task.mode) == (second, "immediate_retry")
     school.report(task, 90)
-    assert school.nothing()
+    assert school.idle()
     school.scenario.ledger.resume("task_type:past_tense")
     assert school.next().claim.job_id == first
 
@@ -259,24 +258,24 @@ def submitted(school: School, *verifiers: Any) -> str:
     )
 
 
-def test_a_job_may_be_verified_here(school: School) -> None:
+def test_a_job_may_have_verifiers(school: School) -> None:
     job_id = submitted(school, "json.object")
     task = school.next()
     assert (task.mode, task.cycle_id) == ("initial", None)
-    told = school.report(task, None, answer="no JSON")
-    assert isinstance(told, Settled)
-    assert told.verdict.score == 0
+    outcome = school.report(task, None, answer="no JSON")
+    assert isinstance(outcome, Settled)
+    assert outcome.verdict.score == 0
     school.report(school.next(), None, answer='{"a": 1}')
     assert school.view(job_id).state == "succeeded"
 
 
-def test_slow_verifiers_run_where_they_always_do(school: School) -> None:
+def test_slow_verifiers_run_as_tasks(school: School) -> None:
     job_id = submitted(school, {"id": "command.subprocess", "argv": ["true"]})
     task = school.next()
-    told = school.report(task, None, answer="x")
-    assert told == VerificationPending(entry=task.lease.entry, verifications=1)
+    outcome = school.report(task, None, answer="x")
+    assert outcome == VerificationPending(entry=task.lease.entry, verifications=1)
     assert school.report(task, None) == ClaimRefused("verifying")
-    assert school.nothing()
+    assert school.idle()
     run_verification(school.context, Entry("verification", job_id, 1, 0))
     assert school.view(job_id).attempts[0].score == 100
 
@@ -284,10 +283,10 @@ def test_slow_verifiers_run_where_they_always_do(school: School) -> None:
 # -- delayed verification --------------------------------------------------------------------------
 
 
-def test_a_delayed_verification_comes_when_it_is_due(school: School) -> None:
+def test_a_delayed_verification_is_offered_when_it_is_due(school: School) -> None:
     school.record(40)
     school.report(school.next(), 90)
-    assert school.nothing()
+    assert school.idle()
     school.scenario.advance(AFTER)
     task = school.next()
     assert task.mode == "delayed_verification"
@@ -303,22 +302,22 @@ def test_a_delayed_verification_comes_when_it_is_due(school: School) -> None:
         (0, CycleStatus.ESCALATED, "delayed verification scored 0"),
     ],
 )
-def test_its_score_decides(
+def test_the_score_of_a_delayed_verification_decides(
     school: School, score: float, status: CycleStatus, reason: str | None
 ) -> None:
     job_id = school.repaired()
     task = school.next()
-    told = school.report(task, score, prompt=OTHER)
-    assert told == Rechecked(entry=task.lease.entry, score=score, status=status.value)
+    outcome = school.report(task, score, prompt=OTHER)
+    assert outcome == Rechecked(entry=task.lease.entry, score=score, status=status.value)
     cycle = school.scenario.cycle(job_id)
     assert (cycle.status, cycle.reason or None) == (status, reason)
     assert school.view(job_id).state == "succeeded"
     assert school.report(task, 0, prompt=OTHER) == ClaimRefused("stored")
     assert school.scenario.cycle(job_id).score == score
-    assert school.nothing()
+    assert school.idle()
 
 
-def test_what_does_not_count_is_counted_and_may_be_done_again(school: School) -> None:
+def test_invalid_delayed_verifications_are_counted_and_may_be_repeated(school: School) -> None:
     job_id = school.repaired(
         delayed_verification={"mode": "reformulate", "other_family": True, "after": 600}
     )
@@ -347,7 +346,7 @@ def test_what_does_not_count_is_counted_and_may_be_done_again(school: School) ->
     assert school.scenario.cycle(job_id).status is CycleStatus.COMPLETED
 
 
-def test_one_without_a_score_counts_for_nothing(school: School) -> None:
+def test_a_delayed_verification_needs_a_score(school: School) -> None:
     school.repaired()
     task = school.next()
     with pytest.raises(BadInput, match="score: is required"):
@@ -355,7 +354,7 @@ def test_one_without_a_score_counts_for_nothing(school: School) -> None:
     assert isinstance(school.report(task, 90, prompt=OTHER), Rechecked)
 
 
-def test_one_may_be_verified_here_too(school: School) -> None:
+def test_a_delayed_verification_may_have_verifiers(school: School) -> None:
     job_id = school.scenario.submit(
         task_type="person",
         subject="mia",
@@ -378,14 +377,14 @@ def test_one_may_be_verified_here_too(school: School) -> None:
 
 
 def loop(school: School, **fields: Any) -> str:
-    """One repair loop that takes hardly any time: its cycle is open or was cut short."""
+    """Run one quick repair loop, or record the attempt that a guardrail stopped."""
     job_id = school.record(40, **fields)
     if school.view(job_id).state != "escalated":
         school.report(school.next(fields.get("subject", "mia")), 90, seconds=0.1)
     return job_id
 
 
-def test_the_third_loop_of_a_skill_is_a_person_s(school: School) -> None:
+def test_the_third_loop_of_a_skill_is_escalated(school: School) -> None:
     done = [loop(school) for _ in range(3)]
     assert [school.view(job_id).state for job_id in done[:2]] == ["succeeded", "succeeded"]
     view = school.view(done[2])
@@ -396,7 +395,7 @@ def test_the_third_loop_of_a_skill_is_a_person_s(school: School) -> None:
     assert school.scenario.view(loop(school, subject="noa")).reason is None
 
 
-def test_a_session_ends_and_loops_are_allowed_again(school: School) -> None:
+def test_a_new_session_allows_loops_again(school: School) -> None:
     for _ in range(2):
         loop(school)
     school.scenario.advance(5401)
@@ -404,7 +403,7 @@ def test_a_session_ends_and_loops_are_allowed_again(school: School) -> None:
 
 
 def test_the_first_low_score_of_a_fresh_session_is_always_repaired(school: School) -> None:
-    """However little time there was: nothing can be a share of it yet."""
+    """No share of the time is used yet, however short the session is."""
     job_id = school.record(0, seconds=0.001)
     assert school.next().mode == "immediate_retry"
     assert school.view(job_id).reason is None
@@ -414,12 +413,12 @@ def test_the_first_low_score_of_a_fresh_session_is_always_repaired(school: Schoo
     ("repair", "then", "state"),
     [
         (40, 10, "escalated"),  # 40 of 100 + 40 + 10 seconds are more than a quarter
-        (40, 100, "queued"),  # the time of this very attempt counts too: 40 of 240
+        (40, 100, "queued"),  # the time of this attempt counts too: 40 of 240
         (35, 0, "escalated"),  # 35 of 135
         (10, 1, "queued"),
     ],
 )
-def test_a_quarter_of_a_session_s_time_may_go_into_repairs(
+def test_repairs_may_take_a_quarter_of_a_session(
     school: School, repair: float, then: float, state: str
 ) -> None:
     school.record(40, seconds=100)
@@ -432,8 +431,8 @@ def test_a_quarter_of_a_session_s_time_may_go_into_repairs(
         assert view.cycles[0].status is CycleStatus.ESCALATED
 
 
-def test_a_guardrail_forbids_loops_and_nothing_else(school: School) -> None:
-    """A good score, or a task type without a mandatory retry, opens none."""
+def test_a_guardrail_forbids_only_loops(school: School) -> None:
+    """A good score and an exempt task type open no loop."""
     for _ in range(2):
         loop(school)
     assert school.view(school.record(85)).state == "succeeded"
@@ -442,8 +441,8 @@ def test_a_guardrail_forbids_loops_and_nothing_else(school: School) -> None:
     assert (school.view(job_id).state, school.view(job_id).cycles) == ("queued", ())
 
 
-def test_a_loop_under_way_may_end(school: School) -> None:
-    """The second loop's retry fails: it goes on by the policy, not by the guardrail."""
+def test_a_guardrail_does_not_stop_a_running_loop(school: School) -> None:
+    """Given a second loop whose retry fails, the policy decides, not the guardrail."""
     loop(school)
     job_id = school.record(40)
     school.report(school.next(), 40, feedback="still wrong", seconds=0)
@@ -453,35 +452,35 @@ def test_a_loop_under_way_may_end(school: School) -> None:
 # -- guardrails of queue jobs ----------------------------------------------------------------------
 
 
-def tired(scenario: Scenario, **changes: Any) -> JobView:
-    """A queue job that fails again and again."""
+def run_failing_job(scenario: Scenario, **changes: Any) -> JobView:
+    """Run a queue job that fails at every attempt."""
     context = attempt_context(scenario, FakeRunner(["no JSON"]), **changes)
-    told = scenario.accept(make_job(policy={"max_attempts": 6, "same_failure_limit": 9}))
+    job_id = scenario.submit(policy={"max_attempts": 6, "same_failure_limit": 9})
     for number in range(1, 7):
-        run_attempt(context, Entry("attempt", told.id, number))
-    return scenario.view(told.id)
+        run_attempt(context, Entry("attempt", job_id, number))
+    return scenario.view(job_id)
 
 
-def test_queue_jobs_have_no_guardrails_unless_they_are_set(
+def test_queue_jobs_have_no_guardrails_by_default(
     new_fake_scenario: ScenarioMaker,
 ) -> None:
     scenario = new_fake_scenario()
-    off = tired(scenario, guardrail=Guardrail(loops=1))
+    off = run_failing_job(scenario, guardrail=Guardrail(loops=1))
     assert off.reason not in (LOOP_CAP, TIME_SHARE_CAP)
     assert len(off.cycles) > 1
-    on = tired(scenario, guard_jobs=True, guardrail=Guardrail(loops=1))
+    on = run_failing_job(scenario, guard_jobs=True, guardrail=Guardrail(loops=1))
     assert (on.state, on.reason) == ("escalated", LOOP_CAP)
     assert [cycle.status for cycle in on.cycles] == [CycleStatus.ESCALATED] * 2
     assert on.cycles[-1].reason == LOOP_CAP
 
 
-def test_a_requeued_job_has_its_loops_again(new_fake_scenario: ScenarioMaker) -> None:
+def test_a_requeued_job_may_loop_again(new_fake_scenario: ScenarioMaker) -> None:
     scenario = new_fake_scenario()
-    view = tired(scenario, guard_jobs=True, guardrail=Guardrail(loops=1))
+    view = run_failing_job(scenario, guard_jobs=True, guardrail=Guardrail(loops=1))
     number = len(view.attempts)
     scenario.end(f"{view.id}:{number}", "requeued")
-    again = FakeRunner(["no JSON"])
-    context = attempt_context(scenario, again, guard_jobs=True, guardrail=Guardrail(loops=1))
+    runner = FakeRunner(["no JSON"])
+    context = attempt_context(scenario, runner, guard_jobs=True, guardrail=Guardrail(loops=1))
     run_attempt(context, Entry("attempt", view.id, number + 1))
     after = scenario.view(view.id)
     assert (after.state, after.attempts[-1].plan.mode) == ("queued", "immediate_retry")

@@ -1,4 +1,4 @@
-"""Classification: structure decides, words are the last resort."""
+"""Classification of failures by structure, and by message text only as the last resort."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
     [
         ("contract.schema", {"contract": "c"}, ["required"], "schema_invalid", "required"),
         ("contract.schema", {"contract": "c"}, ["type", "required"], "schema_invalid", "type"),
-        # not JSON at all: the shape is the cause, as for json.object
+        # not JSON: the shape is the cause, as for json.object
         ("contract.schema", {"shape": "prose"}, ["not_json"], "schema_invalid", "prose"),
         ("json.object", {"shape": "fence"}, ["fence"], "json_invalid", "fence"),
         ("json.object", {"shape": "empty"}, [], "json_invalid", "empty"),
         ("json.object", {"shape": "object", "decoder": "x"}, [], "json_invalid", "syntax"),
         ("json.object", {"shape": "prose", "truncated": True}, [], "json_invalid", "truncated"),
-        # an array that is whole is no object, cut off behind it or not
+        # a whole array is not an object, whether the text after it was cut off or not
         ("json.object", {"shape": "not_object", "truncated": True}, [], "json_invalid",
          "not_object"),
         ("pytest.subprocess", {"exit_code": 1}, ["assertion"], "test_failed", "assertion"),
         ("pytest.subprocess", {"exit_code": 2, "reason": "collection_error"}, [], "test_failed",
          "collection_error"),
-        # why they could not be collected says more
+        # the reason why they could not be collected is more specific
         ("pytest.subprocess", {"exit_code": 2}, ["collection_error", "import_error"],
          "test_failed", "import_error"),
         ("pytest.subprocess", {"exit_code": 1}, ["forged", "assertion"], "test_failed", "forged"),
@@ -75,7 +75,7 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
          "test_failed", "import_error"),
         ("pytest.subprocess", {"failed": [{"exception": "IndentationError"}]}, [],
          "test_failed", "syntax_error"),
-        # a test run that was killed says nothing about the tests
+        # a killed test run says nothing about the tests
         ("pytest.subprocess", {"timed_out": True}, ["timeout"], "command_failed", "timeout"),
         ("command.subprocess", {"exit_code": 1}, [], "command_failed", "exit"),
         ("command.subprocess", {"exit_code": 127}, [], "command_failed", "not_found"),
@@ -87,12 +87,12 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
         ("acme.lint", {}, ["style"], "tool_error", "style"),
         ("acme.lint", {"kind": "unsafe_request"}, [], "unsafe_request", None),
         ("acme.lint", {"kind": "no such kind"}, [], "tool_error", None),
-        # the id of a known verifier is stronger than what it says of itself
+        # the id of a known verifier takes precedence over its evidence
         ("text.match", {"kind": "test_failed"}, ["missing"], "reasoning_error", "missing"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("summary", ["failed", "überhaupt nicht, 失敗しました"])
-def test_verifications(
+def test_a_failed_verification_has_a_kind_and_a_cause(
     verifier_id: str,
     evidence: dict[str, Any],
     codes: list[str],
@@ -135,12 +135,12 @@ def test_only_a_failed_verification_is_a_failure(status: str) -> None:
         ("pytest.subprocess", "truncated"),
         ("command.subprocess", "truncated"),
         ("text.match", "truncated"),
-        # the contract judges whole values only, and a plug-in we know nothing of
+        # a contract judges only whole values, and a plug-in is unknown
         ("contract.schema", "type"),
         ("acme.lint", "type"),
     ],
 )
-def test_an_answer_that_was_cut_off_fails_for_that_reason(verifier_id: str, cause: str) -> None:
+def test_a_truncated_answer_fails_for_that_reason(verifier_id: str, cause: str) -> None:
     result = VerificationResult(
         status=VerificationStatus.FAIL,
         verifier_id=verifier_id,
@@ -169,7 +169,7 @@ def test_an_answer_that_was_cut_off_fails_for_that_reason(verifier_id: str, caus
         (ConfigFailure(message="x"), "reasoning_error", "config"),
     ],
 )
-def test_failure_values(failure: object, kind: str, cause: str) -> None:
+def test_a_failure_value_has_a_kind_and_a_cause(failure: object, kind: str, cause: str) -> None:
     record = classify(failure)
     assert (record.kind, record.cause) == (kind, cause)
 
@@ -213,7 +213,7 @@ class Person(BaseModel):
         (RunnerError("x"), "tool_error", "runner"),
         (MemoryError(), "tool_error", "resources"),
         (OSError(28, "full"), "tool_error", "system"),
-        # attributes are stronger than the class
+        # attributes take precedence over the class
         (TransportFault("x", provider="p", status=429), "tool_error", "rate_limit"),
         (TransportFault("x", provider="p"), "tool_error", "transport"),
         (RunnerError("x", {"kind": "unsafe_request"}), "unsafe_request", None),
@@ -229,19 +229,20 @@ class Person(BaseModel):
         (ProviderError(code="context_length_exceeded", status=400), "tool_error",
          "context_length"),
         (ProviderError(code="content_filter"), "unsafe_request", "content_filter"),
-        # what it was raised from is stronger than its words
+        # the original exception takes precedence over the message
         (raised(RuntimeError("timed out"), ConnectionError()), "tool_error", "connection"),
-        # words, last
+        # the message comes last
         (RuntimeError("deadline exceeded"), "command_failed", "timeout"),
         (RuntimeError("etwas ging schief"), "unknown", "unknown"),
     ],
 )  # fmt: skip
-def test_exceptions(error: BaseException, kind: str, cause: str | None) -> None:
+def test_an_exception_has_a_kind_and_a_cause(
+    error: BaseException, kind: str, cause: str | None
+) -> None:
     record = classify(error)
     assert (record.kind, record.cause) == (kind, cause)
-    assert failure_record_from_dict(json.loads(json.dumps(failure_record_to_dict(record)))) == (
-        record
-    )
+    stored = json.dumps(failure_record_to_dict(record))
+    assert failure_record_from_dict(json.loads(stored)) == record
 
 
 @pytest.mark.parametrize(
@@ -253,11 +254,11 @@ def test_exceptions(error: BaseException, kind: str, cause: str | None) -> None:
         (SyntaxError("bad", ("m.py", 3, 1, "x")), "m.py"),
     ],
 )
-def test_exceptions_name_their_place(error: BaseException, path: str) -> None:
+def test_an_exception_names_its_place(error: BaseException, path: str) -> None:
     assert classify(error).findings[0].path == path
 
 
-def test_a_pydantic_error_is_read_field_by_field() -> None:
+def test_a_pydantic_error_has_a_finding_for_each_field() -> None:
     with pytest.raises(ValidationError) as caught:
         Person.model_validate({"age": "old", "extra": 1, "role": "c"})
     record = classify(caught.value)
@@ -288,7 +289,7 @@ def test_the_output_of_a_program_is_kept() -> None:
     [
         *(({"kind": kind.value, "cause": "c"}, kind.value, "c") for kind in FailureKind),
         ({"kind": "reasoning_error", "cause": "low_score"}, "reasoning_error", "low_score"),
-        # an explicit kind is stronger than everything else
+        # an explicit kind takes precedence over everything else
         ({"kind": "unsafe_request", "exit_code": 1}, "unsafe_request", None),
         ({"exit_code": 3}, "command_failed", "exit"),
         ({"returncode": 3}, "command_failed", "exit"),
@@ -305,20 +306,22 @@ def test_the_output_of_a_program_is_kept() -> None:
         ({"failed": [{"nodeid": "t", "exception": "AssertionError"}]}, "test_failed", "assertion"),
         ({"exception": "builtins.KeyError"}, "missing_context", "missing_key"),
         ({"evidence": {"exit_code": 9}}, "command_failed", "exit"),
-        # structure in a language that no table knows
+        # a language without keywords: the structure decides
         ({"exit_code": 1, "message": "不正なリクエスト"}, "command_failed", "exit"),
-        # and its words mislead
+        # a misleading message: the structure decides
         ({"status": 500, "message": "invalid JSON in tests"}, "tool_error", "server"),
         ({"message": "two tests failed"}, "test_failed", "assertion"),
         ({}, "unknown", "unknown"),
     ],
 )  # fmt: skip
-def test_dicts(payload: dict[str, Any], kind: str, cause: str | None) -> None:
+def test_a_mapping_has_a_kind_and_a_cause(
+    payload: dict[str, Any], kind: str, cause: str | None
+) -> None:
     record = classify(payload)
     assert (record.kind, record.cause) == (kind, cause)
 
 
-def test_an_unknown_kind_is_refused_with_the_list() -> None:
+def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'oops'.*schema_invalid.*unknown"):
         classify({"kind": "oops"})
 
@@ -339,11 +342,11 @@ def test_an_unknown_kind_is_refused_with_the_list() -> None:
         ("hm", "unknown"),
     ],
 )
-def test_words_are_the_last_resort(text: str, kind: str) -> None:
+def test_a_text_is_classified_by_keywords(text: str, kind: str) -> None:
     assert classify(text).kind == kind
 
 
-def test_other_things_are_no_failures() -> None:
+def test_a_payload_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="int"):
         classify(3)
 
@@ -369,7 +372,7 @@ KEYS = st.sampled_from(
     st.lists(st.builds(Finding, message=st.text(), code=st.none() | st.text(max_size=5),
                        expected=JSON_LIKE, actual=JSON_LIKE), max_size=3),
 )  # fmt: skip
-def test_any_verification_becomes_a_record_that_reads_back(
+def test_any_verification_becomes_a_record_that_survives_json(
     verifier_id: str, evidence: dict[str, Any], errors: list[Finding]
 ) -> None:
     result = VerificationResult(
@@ -390,5 +393,5 @@ def test_records_are_bounded_and_storable() -> None:
     assert record.message.encode()
 
 
-def test_a_record_always_says_something() -> None:
+def test_a_record_always_has_a_message() -> None:
     assert classify({"kind": "tool_error"}).message == "tool_error without a message"

@@ -1,4 +1,4 @@
-"""Classification of exceptions as odd as code in the wild raises them, and of how programs end."""
+"""Classification of malformed exceptions and of exit codes and signals."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from mulligan.policies.repair.retry import Retry
 from mulligan.policies.repair.verdict import judge_error
 
 
-class Mute:
-    """A value that cannot be shown."""
+class Unprintable:
+    """A value whose text cannot be read."""
 
     def __str__(self) -> NoReturn:
         raise RuntimeError("no text")
 
 
-class MuteError(Exception):
-    """An exception that cannot say what happened, and whose status is a request that fails."""
+class UnprintableError(Exception):
+    """An exception whose text and status cannot be read."""
 
-    __str__ = Mute.__str__
+    __str__ = Unprintable.__str__
 
     @property
     def status(self) -> NoReturn:
@@ -56,16 +56,16 @@ def with_attributes(error: BaseException, attributes: dict[str, object]) -> Base
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
-    | st.binary(max_size=9) | st.builds(Mute) | st.builds(object),
+    | st.binary(max_size=9) | st.builds(Unprintable) | st.builds(object),
     lambda inner: st.lists(inner, max_size=3) | st.tuples(inner)
-    | st.dictionaries(st.text(max_size=5) | st.integers() | st.builds(Mute), inner, max_size=3),
+    | st.dictionaries(st.text(max_size=5) | st.integers() | st.builds(Unprintable), inner),
     max_leaves=6,
 )  # fmt: skip
 CLASSES: tuple[type[BaseException], ...] = (
-    Exception, MuteError, KeyError, ImportError, SyntaxError, FileNotFoundError, OSError,
+    Exception, UnprintableError, KeyError, ImportError, SyntaxError, FileNotFoundError, OSError,
     AssertionError, SystemExit, TimeoutError, RecursionError,
 )  # fmt: skip
-#: Attributes that structure is read from, and which any class may have set to anything.
+#: Attributes that classification reads, and that any class may set to any value.
 NAMES = ("exit_code", "returncode", "signal", "argv", "cmd", "stderr", "stdout", "status_code",
          "http_status", "code", "provider", "retry_after", "evidence", "msg")  # fmt: skip
 
@@ -80,8 +80,8 @@ NAMES = ("exit_code", "returncode", "signal", "argv", "cmd", "stderr", "stdout",
 )  # fmt: skip
 @example(Exception, [], {"exit_code": "E42"}, {})
 @example(Exception, [], {"returncode": [1]}, {})
-@example(MuteError, [], {}, {"exit_code": -9, "signal": None})
-def test_any_exception_becomes_a_record_that_reads_back(
+@example(UnprintableError, [], {}, {"exit_code": -9, "signal": None})
+def test_any_exception_becomes_a_record_that_survives_json(
     kind: type[BaseException],
     args: list[object],
     attributes: dict[str, object],
@@ -101,51 +101,51 @@ def test_any_exception_becomes_a_record_that_reads_back(
         (ImportError("no", name=5), None),  # type: ignore[arg-type]
         (FileNotFoundError(2, "no", 7), None),
         (SyntaxError("bad", (b"m.py", 3, 1, "x")), None),  # type: ignore[arg-type]
-        (KeyError(Mute()), ""),
+        (KeyError(Unprintable()), ""),
     ],
 )
-def test_a_place_is_text_or_it_is_none(error: BaseException, path: str | None) -> None:
+def test_a_place_that_is_not_text_is_left_out(error: BaseException, path: str | None) -> None:
     places = [finding.path for finding in classify(error).findings]
     assert places == ([] if path is None else [path])
 
 
-def test_an_input_that_cannot_be_shown_is_still_a_broken_contract() -> None:
+def test_an_unprintable_input_still_breaks_the_contract() -> None:
     class Person(BaseModel):
         age: int
 
     with pytest.raises(ValidationError) as caught:
-        Person.model_validate({"age": Mute()})
+        Person.model_validate({"age": Unprintable()})
     record = classify(caught.value)
     assert (record.kind, record.cause) == (FailureKind.SCHEMA_INVALID, "type")
     empty = ValidationError.from_exception_data("Person", [])
     assert classify(empty).kind is FailureKind.SCHEMA_INVALID
 
 
-def test_an_odd_error_of_a_runner_is_a_failure_like_any_other() -> None:
-    """It once killed the attempt, and was told as a lost worker."""
+def test_a_malformed_error_of_a_runner_is_an_ordinary_failure() -> None:
+    """It once killed the attempt and was reported as a lost worker."""
     job = Job.model_validate(
         {"task_type": "t", "prompt": "p", "runner": "small", "verifiers": ["json.object"]}
     )
-    odd = with_attributes(MuteError(), {"exit_code": "E42"})
-    assert isinstance(odd, Exception)
-    verdict = judge_error(job, AttemptPlan(), odd, RetryMemory())
+    error = with_attributes(UnprintableError(), {"exit_code": "E42"})
+    assert isinstance(error, Exception)
+    verdict = judge_error(job, AttemptPlan(), error, RetryMemory())
     assert isinstance(verdict.decision, Retry)
     assert verdict.failure is not None
     assert verdict.failure.evidence["exit_code"] == "E42"
 
 
-def test_a_number_that_python_does_not_print_is_left_out() -> None:
+def test_a_number_too_long_to_print_is_left_out() -> None:
     record = classify(with_attributes(Exception("x"), {"code": 10**5000, "errno": 2**70}))
     assert record.evidence == {"exception": "Exception", "code": "", "errno": str(2**70)}
 
 
-def test_what_says_nothing_is_called_by_its_class() -> None:
-    assert said_by(MuteError()) == "MuteError"
+def test_an_exception_without_text_is_named_by_its_class() -> None:
+    assert said_by(UnprintableError()) == "UnprintableError"
     assert said_by(ValueError()) == "ValueError"
     assert said_by(ValueError("odd")) == "odd"
 
 
-# -- how programs end -----------------------------------------------------------------------------
+# -- exit codes and signals -----------------------------------------------------------------------
 
 KILLED = {"argv": ["make"]}
 
@@ -160,7 +160,7 @@ KILLED = {"argv": ["make"]}
         subprocess.CalledProcessError(-9, ["make"]),
     ],
 )
-def test_a_signal_is_one_in_whatever_form_it_comes(payload: Any) -> None:
+def test_a_signal_is_recognised_in_every_form(payload: Any) -> None:
     record = classify(payload)
     assert (record.kind, record.cause) == (FailureKind.COMMAND_FAILED, "signal")
     assert record.evidence["signal"] == 9
@@ -170,7 +170,7 @@ def test_a_signal_is_one_in_whatever_form_it_comes(payload: Any) -> None:
     )
 
 
-def test_a_verifier_s_is_one_too() -> None:
+def test_a_signal_in_the_evidence_of_a_verifier_is_recognised() -> None:
     result = VerificationResult(
         status=VerificationStatus.FAIL,
         verifier_id="command.subprocess",
@@ -180,9 +180,10 @@ def test_a_verifier_s_is_one_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status"), [(3, 3), (None, 0), ("no such file", 1), (-9, 247), (True, 1), (Mute(), 1)]
+    ("code", "status"),
+    [(3, 3), (None, 0), ("no such file", 1), (-9, 247), (True, 1), (Unprintable(), 1)],
 )
-def test_an_exit_has_the_status_of_its_process(code: Any, status: int) -> None:
+def test_system_exit_has_the_exit_status_of_its_process(code: Any, status: int) -> None:
     record = classify(SystemExit(code))
     assert (record.kind, record.cause) == (FailureKind.COMMAND_FAILED, "exit")
     assert record.evidence == {"exception": "SystemExit", "exit_code": status}

@@ -1,4 +1,4 @@
-"""What those who may not read answers are told of a failure: names and places, no quotes."""
+"""Failures for people who may not read answers: names and places, no quotations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def failed(verifier_id: str, *errors: Finding, **evidence: Any) -> VerificationR
 
 
 @pytest.mark.parametrize(
-    ("path", "about", "told"),
+    ("path", "about", "place"),
     [
         ("$.total", {"schema_path": "/properties/total/type"}, "$.total"),
         ("$.items[3].age", {"schema_path": "/properties/items/items/properties/age/type"},
@@ -41,14 +41,14 @@ def failed(verifier_id: str, *errors: Finding, **evidence: Any) -> VerificationR
         (None, {}, ""),
     ],
 )  # fmt: skip
-def test_a_place_is_told_without_the_answers_own_keys(
-    path: str | None, about: dict[str, Any], told: str
+def test_a_place_is_shown_without_the_answers_keys(
+    path: str | None, about: dict[str, Any], place: str
 ) -> None:
-    assert redacted_place(path, **{"verifier_id": "contract.schema", **about}) == told
+    assert redacted_place(path, **{"verifier_id": "contract.schema", **about}) == place
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "parts"),
     [
         (
             failed(
@@ -97,15 +97,15 @@ def test_a_place_is_told_without_the_answers_own_keys(
     ],
     ids=["test", "command", "schema", "json", "reported", "tool", "text"],
 )  # fmt: skip
-def test_of_a_signature_only_what_quotes_nobody_is_told(
-    result: VerificationResult, told: dict[str, Any]
+def test_only_parts_of_a_signature_without_quotations_are_shown(
+    result: VerificationResult, parts: dict[str, Any]
 ) -> None:
     explained = explain_signature(classify_failure(result, source="verify"))
-    assert redacted_parts(explained) == told
+    assert redacted_parts(explained) == parts
     assert "SEK" not in str(redacted_parts(explained))
 
 
-def test_a_cause_is_a_name_or_none() -> None:
+def test_a_cause_that_is_not_a_name_is_left_out() -> None:
     def cause(code: str) -> str | None:
         finding = Finding(message="it is wrong", code=code)
         result = failed("external.score", finding, kind="reasoning_error")

@@ -1,4 +1,4 @@
-"""Signatures: the same failure has one, unlike failures have two, wherever they happened."""
+"""Signatures: equal for the same failure on any worker, different for different failures."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def pytest_failure(**test: Any) -> FailureRecord:
 
 
 def command_failure(**evidence: Any) -> FailureRecord:
-    known = {"argv": ["make", "check"], "exit_code": 2, "stderr_tail": "boom", **evidence}
-    return failed("command.subprocess", summary="exit 2", evidence=known)
+    facts = {"argv": ["make", "check"], "exit_code": 2, "stderr_tail": "boom", **evidence}
+    return failed("command.subprocess", summary="exit 2", evidence=facts)
 
 
 def schema_failure(*findings: dict[str, Any], contract: str = "c0ffee") -> FailureRecord:
@@ -81,7 +81,7 @@ AGE = {
         (Level.PLACE, "id 123e4567-e89b-12d3-a456-426614174000", "id <uuid>"),
         (Level.PLACE, "pid 4711 died", "pid <pid> died"),
         (Level.PLACE, "a/b.py:12:5: oops", "a/b.py: oops"),
-        # operands are not places: what was compared stays
+        # operands are not places: the compared values stay
         (Level.PLACE, "assert 2 == 0", "assert 2 == 0"),
         (Level.PLACE, "assert '12:30:45' == '5s'", "assert '12:30:45' == '5s'"),
         (Level.NOISE, "commit 3f2a9bc1d0", "commit <hash>"),
@@ -98,11 +98,11 @@ AGE = {
         (Level.OPERAND, "'x' undeclared", "<value> undeclared"),
     ],
 )
-def test_masks(level: Level, text: str, masked: str) -> None:
+def test_a_mask_hides_what_differs_between_runs(level: Level, text: str, masked: str) -> None:
     assert mask(text, level) == masked
 
 
-def test_a_workspace_is_hidden_by_name() -> None:
+def test_the_path_of_a_workspace_is_masked() -> None:
     assert mask("/srv/w/7/a.py:3", roots=["/srv/w/7/", ""]) == "<workspace>/a.py"
 
 
@@ -111,15 +111,15 @@ def test_a_workspace_is_hidden_by_name() -> None:
     "seed",
     ["/", "/tmp", "/a", "0", "0x", "a:", "1.", "'", '"', "\x1b[", "-0000", "deadbeef", "12:"],
 )
-def test_no_mask_is_slow(row: Any, seed: str) -> None:
+def test_no_mask_takes_quadratic_time(row: Any, seed: str) -> None:
     text = seed * (MAX_INPUT // len(seed))
     started = time.process_time()
     row.pattern.sub(row.replacement, text)
-    # Linear ones take about a millisecond; a quadratic one over 8 KiB would take a second.
+    # A linear mask takes about a millisecond, a quadratic one over 8 KiB a second.
     assert time.process_time() - started < 0.2
 
 
-def test_long_texts_are_cut_before_they_are_masked() -> None:
+def test_a_long_text_is_cut_before_it_is_masked() -> None:
     assert len(mask("x" * 10 * MAX_INPUT)) == MAX_INPUT
 
 
@@ -212,7 +212,7 @@ def test_the_order_of_findings_does_not_matter(order: list[int]) -> None:
 
 
 @given(value=st.text(max_size=20), index=NUMBER)
-def test_values_and_indexes_are_no_part_of_a_schema_failure(value: str, index: int) -> None:
+def test_values_and_indexes_do_not_change_a_schema_signature(value: str, index: int) -> None:
     other = {**AGE, "actual": value, "message": value, "path": f"$.people[{index}].age"}
     assert schema_failure(AGE).classification_signature == (
         schema_failure(other).classification_signature
@@ -220,26 +220,28 @@ def test_values_and_indexes_are_no_part_of_a_schema_failure(value: str, index: i
 
 
 @given(line=NUMBER, column=NUMBER, char=NUMBER)
-def test_where_json_broke_is_no_part_of_it(line: int, column: int, char: int) -> None:
+def test_the_position_of_a_json_error_does_not_change_its_class(
+    line: int, column: int, char: int
+) -> None:
     message = f"Expecting ',' delimiter: line {line} column {column} (char {char})"
     assert decoder_class(message) == "Expecting ',' delimiter"
 
 
 @given(st.integers(min_value=1, max_value=50), st.sampled_from(["task", "verify", "graph"]))
-def test_attempt_source_and_node_do_not_sign(attempt: int, source: Any) -> None:
+def test_attempt_source_and_node_do_not_change_a_signature(attempt: int, source: Any) -> None:
     payload = {"kind": "tool_error", "status": 503, "provider": "p"}
     one = classify_failure(payload, source="task")
     other = classify_failure(payload, source=source, attempt=attempt, node_id="n")
     assert one.classification_signature == other.classification_signature
 
 
-def test_what_a_timeout_cut_off_is_no_part_of_it() -> None:
+def test_the_output_before_a_timeout_does_not_change_a_signature() -> None:
     one = command_failure(timed_out=True, exit_code=None, stderr_tail="at step a")
     other = command_failure(timed_out=True, exit_code=None, stderr_tail="at step b")
     assert one.classification_signature == other.classification_signature
 
 
-def test_request_ids_are_no_part_of_a_tool_error() -> None:
+def test_request_ids_do_not_change_the_signature_of_a_tool_error() -> None:
     payload = {"status": 500, "provider": "p", "message": "request req_8f1 failed"}
     one = classify_failure(payload, source="task")
     other = classify_failure({**payload, "message": "request req_9a2 failed"}, source="task")
@@ -258,12 +260,12 @@ def test_request_ids_are_no_part_of_a_tool_error() -> None:
         # another exception, another crash frame
         (pytest_failure(), pytest_failure(exception="TypeError"), False),
         (pytest_failure(), pytest_failure(frame="bitcount.py:3: helper"), False),
-        # other operands: progress, and still the same sort of failure
+        # other operands: progress, but the same kind of failure
         (pytest_failure(), pytest_failure(assertion="assert 1 == 0"), True),
         (pytest_failure(), pytest_failure(assertion="assert [1, 2] == 'x y'"), True),
         # another comparison
         (pytest_failure(), pytest_failure(assertion="assert 2 in 0"), False),
-        # results that cannot be believed are another failure than the same tests failing
+        # forged results are another failure than the same tests failing
         (
             failed("pytest.subprocess", evidence={"failed": [{"nodeid": "a"}]}),
             failed(
@@ -284,7 +286,7 @@ def test_request_ids_are_no_part_of_a_tool_error() -> None:
         (command_failure(), command_failure(exit_code=None, signal=9), False),
         (command_failure(), command_failure(argv=["make", "test"]), False),
         (command_failure(), command_failure(stderr_tail="bang"), False),
-        # operands in a command's own words: progress too
+        # other operands in the output of a command: progress, too
         (
             command_failure(stderr_tail="AssertionError: 2 != 0"),
             command_failure(stderr_tail="AssertionError: 1 != 0"),
@@ -292,7 +294,7 @@ def test_request_ids_are_no_part_of_a_tool_error() -> None:
         ),
     ],
 )
-def test_unlike_failures_have_unlike_signatures(
+def test_different_failures_have_different_signatures(
     one: FailureRecord, other: FailureRecord, same_coarse: bool
 ) -> None:
     assert one.classification_signature != other.classification_signature
@@ -300,20 +302,20 @@ def test_unlike_failures_have_unlike_signatures(
 
 
 @given(st.lists(NUMBER, min_size=2, max_size=2, unique=True))
-def test_operands_make_strict_signatures_differ(operands: list[int]) -> None:
+def test_operands_change_only_the_strict_signature(operands: list[int]) -> None:
     one, other = (pytest_failure(assertion=f"assert {n} == 0") for n in operands)
     assert one.classification_signature != other.classification_signature
     assert one.coarse_signature == other.coarse_signature
 
 
 @given(st.lists(st.integers(1, 255), min_size=2, max_size=2, unique=True))
-def test_exit_codes_make_signatures_differ(codes: list[int]) -> None:
+def test_exit_codes_change_the_signature(codes: list[int]) -> None:
     one, other = (command_failure(exit_code=code) for code in codes)
     assert one.classification_signature != other.classification_signature
 
 
 @given(st.sampled_from(list(FailureKind)), st.sampled_from(list(FailureKind)))
-def test_kind_and_verifier_are_signed(one: FailureKind, other: FailureKind) -> None:
+def test_kind_and_verifier_change_the_signature(one: FailureKind, other: FailureKind) -> None:
     assert (sign(one, "v", {}) == sign(other, "v", {})) is (one is other)
     assert sign(one, "v", {}) != sign(one, "w", {})
 
@@ -336,7 +338,7 @@ def test_any_evidence_can_be_signed(
 # -- text as a last resort, and explanations ------------------------------------------------------
 
 
-def test_text_signs_only_where_there_is_no_structure() -> None:
+def test_the_message_is_signed_only_without_structure() -> None:
     text = signature_parts(FailureKind.UNKNOWN, [], {}, "odd thing 17")
     assert text.basis == "text"
     assert text.strict == {"text": "odd thing <n>"}
@@ -345,7 +347,7 @@ def test_text_signs_only_where_there_is_no_structure() -> None:
     assert structure.strict == {"status": 500}
 
 
-def test_a_class_alone_is_signed_with_its_words() -> None:
+def test_an_exception_with_only_a_class_is_signed_with_its_message() -> None:
     one, other = (classify_failure(OSError(text), source="task") for text in ("disk full", "loop"))
     assert one.classification_signature != other.classification_signature
 
@@ -364,13 +366,13 @@ def test_an_explanation_shows_the_parts_of_both_signatures() -> None:
     assert record.classification_signature in text
 
 
-def test_an_explanation_says_when_a_record_was_signed_otherwise() -> None:
+def test_an_explanation_mentions_another_signature_version() -> None:
     record = pytest_failure().model_copy(update={"classification_signature": "v0:old"})
     explanation = explain_signature(record)
     assert not explanation.matches
     assert "another version" in explanation.as_text()
 
 
-def test_an_explanation_says_when_nothing_is_masked() -> None:
+def test_an_explanation_mentions_that_nothing_is_masked() -> None:
     record = failed("json.object", evidence={"shape": "prose", "truncated": False, "decoder": "x"})
     assert "the same parts" in explain_signature(record).as_text()

@@ -1,4 +1,4 @@
-"""Figures: what an event counts for, and what a window of them says. No Redis, no clock."""
+"""Figures: how events are counted and what a window of them shows. No Redis, no clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def counted(data: dict[str, Any]) -> dict[str, int]:
 
 
 def added(*events: dict[str, Any]) -> Counter[Figure]:
-    """One step's rows, as a reader finds them."""
+    """Return the rows of one step, as a reader sees them."""
     total: Counter[Figure] = Counter()
     for data in events:
         for text, n in facts(data).timed:
@@ -59,25 +59,20 @@ def ended(state: str, **changes: Any) -> dict[str, Any]:
 
 
 @given(st.lists(st.text(max_size=30).filter(lambda text: text == text.strip()), max_size=6))
-def test_whatever_a_dimension_is_called_it_is_read_back(dims: list[str]) -> None:
+def test_any_dimension_survives_its_field_name(dims: list[str]) -> None:
     assert parse(name("use", *dims, measure="ms")) == Figure("use", tuple(dims), "ms")
 
 
-def test_labels_are_read_back_whatever_is_in_them() -> None:
+def test_any_labels_survive_their_text() -> None:
     labels = {"team": "a|b", "stage": "é & 100 %"}
     assert figures.read_labels(figures.labels_text(labels)) == labels
     assert figures.labels_text([]) == ""  # as Lua writes an empty mapping
 
 
-def test_a_full_bucket_keeps_what_can_only_have_a_few_values() -> None:
+def test_a_full_bucket_keeps_dimensions_with_few_values() -> None:
     field = name("attempt", "extract", "acme", "initial", "retried", "json_invalid")
-    assert parse(figures.overflow(field)).dims == (
-        OTHER,
-        OTHER,
-        "initial",
-        "retried",
-        "json_invalid",
-    )
+    dims = (OTHER, OTHER, "initial", "retried", "json_invalid")
+    assert parse(figures.overflow(field)).dims == dims
     assert figures.overflow(name("cycle", "completed")) == name("cycle", "completed")
 
 
@@ -92,26 +87,26 @@ def test_a_full_bucket_keeps_what_can_only_have_a_few_values() -> None:
         ({"success": False, "next": None}, "escalated"),
     ],
 )
-def test_what_an_attempt_led_to(changes: dict[str, Any], outcome: str) -> None:
+def test_an_attempt_is_counted_by_its_outcome(changes: dict[str, Any], outcome: str) -> None:
     field = name("attempt", "extract", None, "initial", outcome, "json_invalid")
     assert counted(settled(**changes))[field] == 1
 
 
 def test_a_failure_is_counted_by_its_signature_with_an_example() -> None:
-    told = facts(settled(tenant="acme"))
+    found = facts(settled(tenant="acme"))
     dims = ("v1:s", "json_invalid", "fence", "extract", "m1", "acme")
-    assert dict(told.timed)[name("failure", *dims)] == 1
-    assert told.examples == [(name("example", "v1:s", "acme"), "p00-a/1")]
+    assert dict(found.timed)[name("failure", *dims)] == 1
+    assert found.examples == [(name("example", "v1:s", "acme"), "p00-a/1")]
 
 
-def test_a_success_is_no_failure_whatever_it_is_told_with() -> None:
+def test_a_success_is_never_counted_as_a_failure() -> None:
     assert not any(f.startswith("failure|") for f in counted(settled(success=True, next=None)))
 
 
 @pytest.mark.parametrize(
     ("success", "measures"), [(True, {"tried", "repaired"}), (False, {"tried"})]
 )
-def test_a_cure_is_tried_and_sometimes_works(success: bool, measures: set[str]) -> None:
+def test_a_repair_technique_counts_tries_and_successes(success: bool, measures: set[str]) -> None:
     rows = added(settled(mode="immediate_retry", cures="v1:s", technique="fix", success=success))
     assert {f.measure for f in rows if f.family == "repair"} == measures
 
@@ -123,10 +118,12 @@ def test_a_cure_is_tried_and_sometimes_works(success: bool, measures: set[str]) 
         ((None, None, 15), {"rest": 15}),  # only the sum is known
         ((10, None, 15), {"rest": 15}),
         ((None, None, None), {"unknown": 1}),  # never 0 tokens
-        ((0, 0, 0), {}),  # known to be none
+        ((0, 0, 0), {}),  # known to be 0
     ],
 )
-def test_usage_is_what_was_told(usage: tuple[int | None, ...], measures: dict[str, int]) -> None:
+def test_usage_is_counted_as_reported(
+    usage: tuple[int | None, ...], measures: dict[str, int]
+) -> None:
     keys = ("prompt_tokens", "completion_tokens", "total_tokens")
     rows = added(settled(**dict(zip(keys, usage, strict=True))))
     found = {f.measure: n for f, n in rows.items() if f.family == "use"}
@@ -137,7 +134,7 @@ def test_usage_is_what_was_told(usage: tuple[int | None, ...], measures: dict[st
 @pytest.mark.parametrize(
     ("waited", "bound"), [(0, "1"), (1, "1"), (1.2, "2"), (60_000, "60000"), (60_001, BEYOND)]
 )
-def test_only_a_mandatory_retry_is_timed(waited: float, bound: str) -> None:
+def test_only_mandatory_retries_are_timed(waited: float, bound: str) -> None:
     start = {"type": "attempt", "state": "running", "mode": "immediate_retry", "waited": waited}
     assert facts({**start, "tenant": "acme"}).timed == [(name("retry", bound, "acme"), 1)]
     assert facts(start).timed == [(name("retry", bound, None), 1)]
@@ -151,14 +148,14 @@ def test_a_requeued_job_is_not_accepted_twice() -> None:
 
 
 @pytest.mark.parametrize("data", [{}, {"type": "attempt"}, {"type": "news", "state": "settled"}])
-def test_events_unheard_of_count_for_nothing(data: dict[str, Any]) -> None:
+def test_unknown_events_are_ignored(data: dict[str, Any]) -> None:
     assert facts(data) == figures.NOTHING
 
 
 # -- a batch ---------------------------------------------------------------------------------------
 
 
-def test_events_count_when_they_happened() -> None:
+def test_events_count_at_the_time_they_happened() -> None:
     hour = 1_800_000_000 - 1_800_000_000 % 3600
     events = [
         (f"{(hour + 59) * 1000 + 999}-0", settled()),
@@ -189,10 +186,15 @@ def test_two_batches_add_up_to_one(times: list[int], cut: int) -> None:
 
 
 def test_the_most_frequent_failure_comes_first_with_its_trend_and_cures() -> None:
-    """Given fence 3 times now and once before, type once now and twice before."""
+    """Given `fence` 3 times now and once before, `type` once now and twice before."""
     schema = {"signature": "v1:t", "kind": "schema_invalid", "cause": "type", "model": None}
-    cured = settled(mode="immediate_retry", cures="v1:s", technique="fix", success=True, next=None)
-    now = [added(settled(), settled(task_type="write")), added(settled(), settled(**schema), cured)]
+    repaired = settled(
+        mode="immediate_retry", cures="v1:s", technique="fix", success=True, next=None
+    )
+    now = [
+        added(settled(), settled(task_type="write")),
+        added(settled(), settled(**schema), repaired),
+    ]
     before = [added(settled(), settled(**schema), settled(**schema))]
     fence, types = rank(now, before)
     assert (fence.signature, fence.count, fence.before, fence.trend) == ("v1:s", 3, 1, 1)
@@ -213,19 +215,19 @@ def test_the_most_frequent_failure_comes_first_with_its_trend_and_cures() -> Non
     [
         (RankingFilter(), 4),
         (RankingFilter(tenant="acme"), 1),
-        (RankingFilter(tenant="nobody"), 0),
+        (RankingFilter(tenant="globex"), 0),
         (RankingFilter(task_type="write"), 1),
         (RankingFilter(model="m2"), 1),
         (RankingFilter(kind="json_invalid", tenant="acme"), 1),
         (RankingFilter(kind="test_failed"), 0),
     ],
 )
-def test_failures_are_chosen(choice: RankingFilter, count: int) -> None:
+def test_failures_are_filtered(choice: RankingFilter, count: int) -> None:
     rows = added(settled(), settled(tenant="acme"), settled(task_type="write"), settled(model="m2"))
     assert sum(each.count for each in rank([rows], [], choice=choice)) == count
 
 
-# -- money -----------------------------------------------------------------------------------------
+# -- costs -----------------------------------------------------------------------------------------
 
 PRICES = {
     "small": ModelPrice(prompt=1.0, completion=2.0),
@@ -233,7 +235,7 @@ PRICES = {
 }
 
 
-def test_repairs_are_apart_and_unknown_is_not_free() -> None:
+def test_repairs_are_separate_and_unknown_usage_is_not_free() -> None:
     """Per million: 1.0 for prompts, 2.0 for completions of `small`; `big` has no price."""
     rows = added(
         settled(),  # 10 + 5 tokens: 10 * 1 + 5 * 2 = 20 millionths
@@ -259,7 +261,7 @@ def test_repairs_are_apart_and_unknown_is_not_free() -> None:
 @pytest.mark.parametrize(
     ("runner", "model", "expected"),
     [
-        ("small", "flat", None),  # by the runner first; the directions of the 15 are unknown
+        ("small", "flat", None),  # priced by runner first; the split of the 15 is unknown
         ("other", "flat", 45e-6),  # by the model: both directions cost the same, 15 * 3
         ("other", "m1", None),
     ],
@@ -272,17 +274,21 @@ def test_a_sum_of_tokens_has_a_price_only_if_both_directions_cost_the_same(
     assert found == (None if expected is None else pytest.approx(expected))
 
 
-def test_costs_are_grouped_by_labels_too() -> None:
+def test_costs_are_grouped_by_labels() -> None:
     rows = added(settled(labels={"team": "a"}), settled(labels={"team": "b"}), settled())
     by_team = cost.lines([rows], by=["label:team"], prices={})
     assert [(line.of["label:team"], line.both.attempts) for line in by_team] == [
         ("", 1), ("a", 1), ("b", 1)
     ]  # fmt: skip
     assert cost.lines([], by=["model"], prices={}) == []
-    assert cost.total([], prices={}).both.cost == 0, "what was not done cost nothing"
+    assert cost.total([], prices={}).both.cost == 0, "no attempts cost nothing"
 
 
-UNTOLD: dict[str, Any] = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None}
+UNKNOWN_USAGE: dict[str, Any] = {
+    "prompt_tokens": None,
+    "completion_tokens": None,
+    "total_tokens": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -290,12 +296,12 @@ UNTOLD: dict[str, Any] = {"prompt_tokens": None, "completion_tokens": None, "tot
     [
         ({}, (20e-6, None)),
         ({"runner": "big", "model": "m9"}, (None, "price")),
-        (UNTOLD, (None, "usage")),
-        ({**UNTOLD, "runner": "big", "model": "m9"}, (None, "usage")),
+        (UNKNOWN_USAGE, (None, "usage")),
+        ({**UNKNOWN_USAGE, "runner": "big", "model": "m9"}, (None, "usage")),
         ({"prompt_tokens": 0, "completion_tokens": 0, "runner": "big"}, (0, None)),
     ],
 )
-def test_a_cost_that_is_unknown_says_why(
+def test_an_unknown_cost_has_a_reason(
     data: dict[str, Any], expected: tuple[float | None, str | None]
 ) -> None:
     used = cost.total([added(settled(**data))], prices=PRICES).both
@@ -304,32 +310,32 @@ def test_a_cost_that_is_unknown_says_why(
     )  # fmt: skip
 
 
-def test_successes_whose_usage_is_unknown_make_no_average() -> None:
-    told, untold = settled(success=True), settled(success=True, **UNTOLD)
-    assert cost.total([added(told, untold)], prices={}).tokens_per_success == 15
-    assert cost.total([added(settled(), untold)], prices={}).tokens_per_success is None
+def test_successes_with_unknown_usage_do_not_enter_the_average() -> None:
+    known, unknown = settled(success=True), settled(success=True, **UNKNOWN_USAGE)
+    assert cost.total([added(known, unknown)], prices={}).tokens_per_success == 15
+    assert cost.total([added(settled(), unknown)], prices={}).tokens_per_success is None
 
 
 def test_the_share_of_repairs_is_unknown_if_a_side_is() -> None:
     first, repair = settled(), settled(mode="immediate_retry")
-    blind = settled(mode="immediate_retry", **UNTOLD)
+    unknown = settled(mode="immediate_retry", **UNKNOWN_USAGE)
     assert cost.total([added(first, repair)], prices={}).repairs_share == 0.5
     assert cost.total([added(first)], prices={}).repairs_share == 0
-    assert cost.total([added(first, blind)], prices={}).repairs_share is None
-    assert cost.total([added(settled(**UNTOLD), repair)], prices={}).repairs_share is None
-    assert cost.total([added(first, repair, blind)], prices={}).repairs_share == 0.5
+    assert cost.total([added(first, unknown)], prices={}).repairs_share is None
+    assert cost.total([added(settled(**UNKNOWN_USAGE), repair)], prices={}).repairs_share is None
+    assert cost.total([added(first, repair, unknown)], prices={}).repairs_share == 0.5
 
 
 @pytest.mark.parametrize("by", ["", "colour", "label:", "model,model"])
-def test_groups_unheard_of_are_refused(by: str) -> None:
+def test_unknown_groups_are_refused(by: str) -> None:
     with pytest.raises(ValueError, match="group"):
         cost.group_names(by)
 
 
-# -- how it goes -----------------------------------------------------------------------------------
+# -- outcomes --------------------------------------------------------------------------------------
 
 
-def test_outcomes_of_a_step() -> None:
+def test_the_outcomes_of_a_step_are_counted() -> None:
     rows = added(
         ended("succeeded", first_try=True, tokens=5),
         ended("succeeded", first_try=False, tenant="acme"),
@@ -347,13 +353,13 @@ def test_outcomes_of_a_step() -> None:
     ("counts", "share", "expected"),
     [
         ({}, 0.5, None),
-        ({10.0: 10}, 0.5, 7.5),  # between 5 and 10, half of the way
+        ({10.0: 10}, 0.5, 7.5),  # halfway between 5 and 10
         ({1.0: 1}, 0.99, 0.99),
         ({5.0: 50, 100.0: 50}, 0.99, 99.0),  # 49 of the 50 between 50 and 100
-        ({float("inf"): 1}, 0.5, 60_000.0),  # more than that is all there is to say
+        ({float("inf"): 1}, 0.5, 60_000.0),  # the last bound
     ],
 )
-def test_percentiles_of_a_histogram(
+def test_percentiles_are_interpolated_in_a_histogram(
     counts: dict[float, int], share: float, expected: float | None
 ) -> None:
     found = trend.percentile(counts, share, RETRY_BOUNDS)

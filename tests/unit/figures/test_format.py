@@ -1,4 +1,4 @@
-"""Numbers and times as people read them. Unknown is a dash, never 0."""
+"""Numbers and times for people. An unknown value is a dash, never 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mulligan.policies.figures import format as formatter
         formatter.words(None),
     ],
 )
-def test_unknown_is_a_dash(formatted: str) -> None:
+def test_an_unknown_value_is_a_dash(formatted: str) -> None:
     assert formatted == "–"
 
 
@@ -30,7 +30,7 @@ def test_unknown_is_a_dash(formatted: str) -> None:
     ("value", "expected"),
     [(0, "0"), (9120, "9,120"), (48_120, "48.1k"), (2.3e6, "2.3M"), (4e9, "4.0G")],
 )
-def test_counts(value: float, expected: str) -> None:
+def test_a_large_count_is_abbreviated(value: float, expected: str) -> None:
     assert formatter.count(value) == expected
 
 
@@ -41,11 +41,11 @@ def test_a_number_is_never_abbreviated() -> None:
 @pytest.mark.parametrize(
     ("n", "expected"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs"), (2000, "2,000 jobs")]
 )
-def test_a_number_with_its_noun(n: int, expected: str) -> None:
+def test_a_number_is_followed_by_its_noun(n: int, expected: str) -> None:
     assert formatter.counted(n, "job") == expected
 
 
-def test_a_noun_with_a_plural_of_its_own() -> None:
+def test_a_noun_may_have_an_irregular_plural() -> None:
     assert formatter.counted(2, "delivery", "deliveries") == "2 deliveries"
 
 
@@ -63,11 +63,11 @@ def test_a_share_is_never_rounded_to_all_or_nothing(share: float, expected: str)
     [(0, "0 s"), (-1, "0 s"), (0.0015, "1.5 ms"), (0.004, "4 ms"), (0.021, "21 ms"), (4.0, "4 s"),
      (4.2, "4.2 s"), (99, "99 s"), (180, "3 min"), (9000, "2.5 h"), (400_000, "5 d")],
 )  # fmt: skip
-def test_durations(seconds: float, expected: str) -> None:
+def test_a_duration_has_a_fitting_unit(seconds: float, expected: str) -> None:
     assert formatter.duration(seconds) == expected
 
 
-def test_a_score_is_cut_and_never_looks_like_a_pass() -> None:
+def test_a_score_is_rounded_down_so_that_it_never_looks_like_a_pass() -> None:
     assert formatter.score(69.9) == "69"
 
 
@@ -81,14 +81,14 @@ def test_a_change_has_its_sign(value: float, expected: str) -> None:
 @pytest.mark.parametrize(
     ("amount", "expected"), [(0, "0.00"), (0.001, "0.0010"), (0.42, "0.42"), (1234.5, "1,234.50")]
 )
-def test_money(amount: float, expected: str) -> None:
+def test_an_amount_has_two_digits_or_two_significant_ones(amount: float, expected: str) -> None:
     assert formatter.money(amount) == expected
 
 
 @pytest.mark.parametrize(
     ("per_minute", "expected"), [(0, "0"), (0.25, "0.2"), (3.0, "3"), (12.3, "12")]
 )
-def test_rates(per_minute: float, expected: str) -> None:
+def test_a_small_rate_has_one_decimal(per_minute: float, expected: str) -> None:
     assert formatter.rate(per_minute) == expected
 
 
@@ -104,5 +104,5 @@ def test_a_long_text_is_shortened(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("series", "shown"), [([], ""), ([0, 0], "▁▁"), ([0, 1, 2, 4], "▁▃▅█"), ([1] * 48, "█" * 24)]
 )
-def test_sparklines(series: list[float], shown: str) -> None:
+def test_a_sparkline_has_at_most_24_bars(series: list[float], shown: str) -> None:
     assert formatter.sparkline(series) == shown

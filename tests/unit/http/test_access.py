@@ -1,4 +1,4 @@
-"""Who gets in, how often, and what they may read: the rules that need no server."""
+"""Access rules that need no server: origins, rate limits, tenants and redaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mulligan.console.http.rate_limit import RateLimit
         ("GET", {"host": "h", "sec-fetch-site": "cross-site"}, False),  # a link to us
     ],
 )
-def test_another_sites_page_changes_nothing(
+def test_pages_of_other_sites_cannot_change_anything(
     method: str, headers: dict[str, str], foreign: bool
 ) -> None:
     assert cross_site(method, "/api/jobs", headers) is foreign
@@ -43,7 +43,11 @@ def test_another_sites_page_changes_nothing(
         ("https://Ops.Example:443/", "https://ops.example", False),
         ("https://ops.example:8443", "https://ops.example:8443", False),
         ("https://[2001:db8::1]:443", "https://[2001:db8::1]", False),
-        ("https://ops.example", "http://ops.example", True),  # nobody vouches for what is not TLS
+        (
+            "https://ops.example",
+            "http://ops.example",
+            True,
+        ),  # without TLS the origin is not trustworthy
         ("https://ops.example", "https://ops.example:8443", True),
         ("https://ops.example", "https://evil.example", True),
         ("https://ops.example", "null", True),
@@ -51,7 +55,7 @@ def test_another_sites_page_changes_nothing(
         (None, "https://ops.example", True),
     ],
 )
-def test_the_address_that_people_use_is_ours_whatever_a_proxy_calls_us(
+def test_console_url_is_a_trusted_origin_behind_a_proxy(
     console_url: str | None, origin: str, foreign: bool
 ) -> None:
     headers = {"host": "127.0.0.1:8700", "sec-fetch-site": "same-origin", "origin": origin}
@@ -59,18 +63,18 @@ def test_the_address_that_people_use_is_ours_whatever_a_proxy_calls_us(
     assert cross_site("POST", "/api/jobs", headers, ours=ours) is foreign
 
 
-def test_a_bucket_is_a_minute_of_requests_and_fills_up_again() -> None:
+def test_a_bucket_holds_a_minute_of_requests_and_refills() -> None:
     now = [0.0]
     limit = RateLimit(60, clock=lambda: now[0])
     assert [limit.take("a") for _ in range(60)] == [0.0] * 60
     assert limit.take("a") == pytest.approx(1.0)  # 60 a minute: one each second
-    assert limit.take("b") == 0.0, "everybody has a bucket of their own"
+    assert limit.take("b") == 0.0, "each caller has a separate bucket"
     now[0] = 1.0
     assert limit.take("a") == 0.0
     assert limit.take("a") > 0
 
 
-def test_the_buckets_of_many_callers_do_not_fill_the_memory() -> None:
+def test_the_number_of_buckets_is_limited() -> None:
     limit = RateLimit(1)
     for number in range(20_000):
         limit.take(f"address:{number}")
@@ -87,14 +91,14 @@ def test_the_buckets_of_many_callers_do_not_fill_the_memory() -> None:
         ("a", None, False),
     ],
 )
-def test_a_tenants_caller_sees_that_tenants(
+def test_a_caller_of_a_tenant_sees_only_that_tenant(
     caller: str | None, tenant: str | None, sees: bool
 ) -> None:
     assert Caller("x", "ops", caller).sees(tenant) is sees
 
 
 @pytest.mark.parametrize(
-    ("given", "next_"),
+    ("requested", "next_"),
     [
         ("/jobs?state=queued", "/jobs?state=queued"),
         ("", "/"),
@@ -104,8 +108,8 @@ def test_a_tenants_caller_sees_that_tenants(
         ("/a\r\nSet-Cookie: x=1", "/"),
     ],
 )
-def test_signing_in_leads_nowhere_else(given: str, next_: str) -> None:
-    assert inside(given) == next_
+def test_the_login_redirects_only_to_the_console(requested: str, next_: str) -> None:
+    assert inside(requested) == next_
 
 
 @pytest.mark.parametrize(
@@ -116,11 +120,11 @@ def test_signing_in_leads_nowhere_else(given: str, next_: str) -> None:
         ("::1", "http://[::1]:1"),
     ],
 )
-def test_the_url_that_people_are_told(host: str, url: str) -> None:
+def test_the_printed_url_can_be_opened(host: str, url: str) -> None:
     assert url_of(host, 1) == url
 
 
-def test_redacting_keeps_what_went_wrong_and_drops_with_what() -> None:
+def test_redaction_keeps_codes_and_places_and_drops_texts() -> None:
     secret = "Alice"
     finding = {"message": secret, "path": "$.age", "code": "type", "expected": 1, "actual": secret}
     attempt: dict[str, Any] = {
@@ -151,14 +155,14 @@ def test_redacting_keeps_what_went_wrong_and_drops_with_what() -> None:
         "attempts": [attempt],
         "cycles": [{"id": "c", "metadata": {"prompt": secret, "taskType": "t"}}],
     }
-    left = redacted(job)
-    assert secret not in str(left)
-    assert left["system"] is None
-    story = left["attempts"][0]
-    assert (story["score"], story["prompt"]) == (40, REDACTED)
-    assert story["results"][0]["errors"][0]["path"] == "$.age"
-    assert story["results"][0]["evidence"] == {"text": REDACTED}
-    assert story["failure"]["kind"] == "schema_invalid"
-    assert story["failure"]["coarse_signature"] == "v1:x"
-    assert story["instruction"]["action"] == "fix_type"
-    assert left["cycles"][0]["metadata"] == {"prompt": REDACTED, "taskType": "t"}
+    shown = redacted(job)
+    assert secret not in str(shown)
+    assert shown["system"] is None
+    shown_attempt = shown["attempts"][0]
+    assert (shown_attempt["score"], shown_attempt["prompt"]) == (40, REDACTED)
+    assert shown_attempt["results"][0]["errors"][0]["path"] == "$.age"
+    assert shown_attempt["results"][0]["evidence"] == {"text": REDACTED}
+    assert shown_attempt["failure"]["kind"] == "schema_invalid"
+    assert shown_attempt["failure"]["coarse_signature"] == "v1:x"
+    assert shown_attempt["instruction"]["action"] == "fix_type"
+    assert shown["cycles"][0]["metadata"] == {"prompt": REDACTED, "taskType": "t"}

@@ -1,4 +1,4 @@
-"""Job files: what they may look like, and what a person is told about one that is wrong."""
+"""Job files: their shapes, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write(folder: Path, text: str | bytes, name: str = "jobs.yaml") -> str:
 
 
 def problems_of(folder: Path, text: str | bytes, name: str = "jobs.yaml") -> list[str]:
-    """What is said about a file, without the folder's name."""
+    """Return the problems of a file, without the folder's name."""
     path = write(folder, text, name)
     with pytest.raises(BadInput) as caught:
         load_jobs([path])
@@ -40,7 +40,7 @@ def problems_of(folder: Path, text: str | bytes, name: str = "jobs.yaml") -> lis
 # -- shapes ---------------------------------------------------------------------------------------
 
 
-def test_one_job_a_list_and_jobs_are_the_same(tmp_path: Path) -> None:
+def test_a_file_holds_a_job_a_list_or_jobs(tmp_path: Path) -> None:
     raw = {"task_type": "a", "prompt": "p", "runner": "small", "verifiers": ["json.object"]}
     shapes: list[Any] = [raw, [raw], {"jobs": [raw]}]
     for number, shape in enumerate(shapes):
@@ -55,7 +55,7 @@ def test_several_files_are_read_in_order(tmp_path: Path) -> None:
     assert [job.task_type for job in load_jobs([first, second])] == ["greet", "part"]
 
 
-def test_system_and_messages(tmp_path: Path) -> None:
+def test_a_job_may_have_system_and_messages(tmp_path: Path) -> None:
     text = ONE.replace(
         "prompt: Say hello.", "system: Be short.\nmessages: [{role: user, content: Hi}]"
     )
@@ -63,7 +63,7 @@ def test_system_and_messages(tmp_path: Path) -> None:
     assert [message.role for message in job.conversation] == ["system", "user"]
 
 
-def test_json_joins_surrogate_pairs_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_surrogate_pairs_are_joined_and_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     raw = {"task_type": "a", "prompt": "😀", "runner": "s", "verifiers": ["json.object"]}
     path = write(tmp_path, b"\xef\xbb\xbf" + json.dumps(raw).encode(), "a.json")
     assert load_jobs([path])[0].prompt == "😀"
@@ -93,26 +93,26 @@ DEFAULTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("own", "expected"),
+    ("runner", "expected"),
     [
-        # What the job does not say comes from the defaults.
+        # A missing field comes from the defaults.
         ({}, DEFAULTS["runner"]),
         # Without a kind or profile, or with the same one, keys merge, at any depth.
         ({"temperature": 0}, {**DEFAULTS["runner"], "temperature": 0}),
         ({"kind": "openai", "model": "x"}, {**DEFAULTS["runner"], "model": "x"}),
         ({"extra": {"b": 2}}, {**DEFAULTS["runner"], "extra": {"a": 1, "b": 2}}),
-        # null takes a default back.
+        # null removes a default.
         ({"extra": None}, {"kind": "openai", "model": "small"}),
-        # Another kind or a profile takes nothing of the defaults' runner.
+        # With another kind or a profile, nothing comes from the default runner.
         ({"kind": "local"}, {"kind": "local"}),
         ("fast", {"profile": "fast"}),
         ({"profile": "fast", "temperature": 0.2}, {"profile": "fast", "temperature": 0.2}),
     ],
 )
-def test_runners_merge(tmp_path: Path, own: Any, expected: dict[str, Any]) -> None:
+def test_runners_merge(tmp_path: Path, runner: Any, expected: dict[str, Any]) -> None:
     raw = {"task_type": "a", "prompt": "p", "verifiers": ["json.object"]}
-    if own:
-        raw["runner"] = own
+    if runner:
+        raw["runner"] = runner
     path = write(tmp_path, json.dumps({"defaults": DEFAULTS, "jobs": [raw]}))
     job = load_jobs([path])[0]
     assert job.runner.model_dump(exclude_none=True) == expected
@@ -131,7 +131,7 @@ def test_other_mappings_merge_key_by_key(tmp_path: Path) -> None:
     assert job.labels == {"suite": "demo", "who": "me"}
 
 
-def test_a_job_with_a_prompt_of_its_own_takes_no_other_from_the_defaults(tmp_path: Path) -> None:
+def test_a_job_with_a_prompt_ignores_the_default_prompt(tmp_path: Path) -> None:
     write(tmp_path, "Hello {{who}}", "hello.txt")
     text = """\
         defaults: {task_type: a, runner: s, verifiers: [json.object], prompt_file: hello.txt,
@@ -169,7 +169,9 @@ def test_placeholders_are_filled_once(tmp_path: Path) -> None:
         ("hi", "prompt: too", "prompt_file: give either a prompt or a prompt_file"),
     ],
 )
-def test_problems_of_prompt_files(tmp_path: Path, prompt: str, extra: str, expected: str) -> None:
+def test_an_invalid_prompt_file_is_refused(
+    tmp_path: Path, prompt: str, extra: str, expected: str
+) -> None:
     with pytest.raises(BadInput) as caught:
         load_jobs([with_prompt_file(tmp_path, prompt, extra)])
     assert len(caught.value.problems) == 1
@@ -183,7 +185,7 @@ def test_a_missing_prompt_file_is_named_with_its_line(tmp_path: Path) -> None:
     ]
 
 
-# -- what is wrong, and where ---------------------------------------------------------------------
+# -- problems and their places --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,10 +211,10 @@ def test_a_missing_prompt_file_is_named_with_its_line(tmp_path: Path) -> None:
         (b"a: 1\nb: \xff\xfe\n", "jobs.yaml:2: is not UTF-8 (byte 0xff); save it as UTF-8"),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path: Path, text: str | bytes, expected: str) -> None:
-    told = problems_of(tmp_path, text)
-    assert len(told) == 1
-    assert told[0].startswith(expected)
+def test_an_unreadable_file_is_refused(tmp_path: Path, text: str | bytes, expected: str) -> None:
+    problems = problems_of(tmp_path, text)
+    assert len(problems) == 1
+    assert problems[0].startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -224,17 +226,17 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str | bytes, expected: 
         ("[" * 5000, "jobs.json: is nested too deeply"),
     ],
 )
-def test_json_that_cannot_be_read(tmp_path: Path, text: str, expected: str) -> None:
+def test_invalid_json_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     assert problems_of(tmp_path, text, "jobs.json")[0].startswith(expected)
 
 
-def test_a_small_file_cannot_expand_without_end(tmp_path: Path) -> None:
+def test_exponential_aliases_are_refused(tmp_path: Path) -> None:
     levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12)]
     text = "\n".join(["l0: &l0 [1]", *levels])
     assert "expands to too much" in problems_of(tmp_path, text)[0]
 
 
-def test_missing_files_directories_and_huge_files(
+def test_missing_files_directories_and_huge_files_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(documents, "MAX_BYTES", 10)
@@ -271,13 +273,15 @@ def test_missing_files_directories_and_huge_files(
         ),
     ],
 )
-def test_wrong_fields_are_named_with_their_line(tmp_path: Path, line: str, expected: str) -> None:
-    told = problems_of(tmp_path, ONE + line + "\n")
-    assert len(told) == 1
-    assert told[0].startswith(expected)
+def test_an_invalid_field_is_reported_with_its_line(
+    tmp_path: Path, line: str, expected: str
+) -> None:
+    problems = problems_of(tmp_path, ONE + line + "\n")
+    assert len(problems) == 1
+    assert problems[0].startswith(expected)
 
 
-def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
+def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     first = write(
         tmp_path,
         """\
@@ -297,22 +301,22 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     second = write(tmp_path, ONE + "extra: 1\njobs: [a]\n", "2.yaml")
     with pytest.raises(BadInput) as caught:
         load_jobs([first, second, str(tmp_path / "3.yaml")])
-    told = [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
-    assert told[:4] == [
+    problems = [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
+    assert problems[:4] == [
         "1.yaml:7: jobs[0].verifiers[0].id: is required",
-        # A mistake in the defaults is one, not one per job.
+        # A mistake in the defaults is reported once, not per job.
         "1.yaml:3: defaults.polcy: there is no such field; did you mean 'policy'?",
         "1.yaml:8: jobs[1].task_type: is required",
         "1.yaml:9: jobs[1].verifiers: give at least 1",
     ]
-    assert told[4].startswith("1.yaml:10: jobs[2]: a job is a mapping")
-    # Beside `jobs:` only `defaults:` may stand.
-    beside = [line for line in told if line.startswith("2.yaml")]
+    assert problems[4].startswith("1.yaml:10: jobs[2]: a job is a mapping")
+    # Only `defaults:` is allowed beside `jobs:`.
+    beside = [line for line in problems if line.startswith("2.yaml")]
     assert beside[0].startswith("2.yaml:1: task_type: there is no such field beside `jobs:`")
-    assert told[-1] == "3.yaml: there is no such file"
+    assert problems[-1] == "3.yaml: there is no such file"
 
 
-def test_a_later_check_is_placed_in_the_file_too(tmp_path: Path) -> None:
+def test_problems_of_later_checks_have_a_line_too(tmp_path: Path) -> None:
     text = """\
         defaults: {runner: {kind: scripted, answers: [a]}}
         jobs:
@@ -327,8 +331,8 @@ def test_a_later_check_is_placed_in_the_file_too(tmp_path: Path) -> None:
     odd = Problem("is odd", ("verifiers", 1, "schema"))
     with pytest.raises(BadInput) as caught:
         check_jobs(found, lambda _: [odd, Problem.at("runner.answers", "are few")])
-    told = [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
-    assert told == [
+    problems = [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
+    assert problems == [
         "jobs.yaml:8: jobs[0].verifiers[1].schema: is odd",
         "jobs.yaml:1: defaults.runner.answers: are few",
     ]

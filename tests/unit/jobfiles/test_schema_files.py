@@ -1,4 +1,4 @@
-"""The JSON Schemas for editors agree with the loader, on every example and every small mistake."""
+"""The JSON Schemas for editors agree with the loader on every example and small mistake."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def schema_accepts(data: Any) -> bool:
 
 
 def loader_accepts(data: Any, folder: Path) -> bool:
-    """What `mulligan run` would say of a file before it starts anything."""
+    """Return whether `mulligan run` would accept a file."""
     (folder / "exercise").mkdir(exist_ok=True)
     (folder / "hello.txt").write_text("Hello {{who}}")
     path = folder / "jobs.json"
@@ -66,44 +66,44 @@ def intake() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_both_accept(name: str, tmp_path: Path) -> None:
+def test_schema_and_loader_accept_valid_files(name: str, tmp_path: Path) -> None:
     assert loader_accepts(VALID[name], tmp_path)
     assert [str(error) for error in validator("job").iter_errors(VALID[name])] == []
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_both_refuse(name: str, tmp_path: Path) -> None:
+def test_schema_and_loader_refuse_invalid_files(name: str, tmp_path: Path) -> None:
     assert not loader_accepts(INVALID[name], tmp_path)
     assert not schema_accepts(INVALID[name])
 
 
 @pytest.mark.parametrize("name", LOADER_ONLY)
-def test_what_only_the_loader_refuses(name: str, tmp_path: Path) -> None:
+def test_some_files_are_refused_only_by_the_loader(name: str, tmp_path: Path) -> None:
     assert not loader_accepts(LOADER_ONLY[name], tmp_path)
     assert schema_accepts(LOADER_ONLY[name])
 
 
 # -- every file with every small mistake -----------------------------------------------------------
 
-INSTEAD: tuple[Any, ...] = (None, -1, 2.5, "", "zz", "10m", [], ["zz"], {}, {"zz": 1})
+REPLACEMENTS: tuple[Any, ...] = (None, -1, 2.5, "", "zz", "10m", [], ["zz"], {}, {"zz": 1})
 
 
 def mutations(data: Any) -> Iterator[tuple[str, Any]]:
-    """The data with one value left out, replaced, or with a stranger beside it."""
+    """Return copies of the data with one value removed, replaced, or an unknown key added."""
     for path in paths_of(data):
         parent, key = at(data, path[:-1]), path[-1]
-        for number, value in enumerate(INSTEAD):
+        for number, value in enumerate(REPLACEMENTS):
             changed = copy.deepcopy(data)
             at(changed, path[:-1])[key] = value
             yield f"{path}={value!r}", changed
             if number == 0 and isinstance(parent, dict):
                 changed = copy.deepcopy(data)
                 del at(changed, path[:-1])[key]
-                yield f"{path} left out", changed
+                yield f"{path} removed", changed
         if isinstance(at(data, path), dict):
             changed = copy.deepcopy(data)
-            at(changed, path)["stranger"] = "x"
-            yield f"{path} with a stranger", changed
+            at(changed, path)["unknown"] = "x"
+            yield f"{path} with an unknown key", changed
 
 
 def paths_of(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -120,53 +120,53 @@ def at(data: Any, path: tuple[Any, ...]) -> Any:
     return data
 
 
-#: The schema cannot know which names there are: profiles, commands, directories, files, vars.
+#: The schema cannot know the existing names: profiles, commands, directories, files, vars.
 NAMES = re.compile(r"'(runner|profile|command|path|workspace|prompt_file|vars|who|args)'")
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_both_see_the_same_small_mistakes(name: str, tmp_path: Path) -> None:
+def test_schema_and_loader_refuse_the_same_small_mistakes(name: str, tmp_path: Path) -> None:
     false_alarms, missed = [], []
-    for how, data in mutations(VALID[name]):
+    for mutation, data in mutations(VALID[name]):
         loader, schema = loader_accepts(data, tmp_path), schema_accepts(data)
-        # A mistake in a default that no job takes is still worth a word in an editor.
-        if loader and not schema and not how.startswith("('defaults'"):
-            false_alarms.append(how)
-        # Nor can it put defaults and jobs together.
-        if schema and not loader and not NAMES.search(how) and "defaults" not in VALID[name]:
-            missed.append(how)
+        # An editor should mark a mistake in a default that no job uses.
+        if loader and not schema and not mutation.startswith("('defaults'"):
+            false_alarms.append(mutation)
+        # The schema cannot merge defaults into jobs.
+        if schema and not loader and not NAMES.search(mutation) and "defaults" not in VALID[name]:
+            missed.append(mutation)
     assert (false_alarms, missed) == ([], [])
 
 
 @pytest.mark.parametrize(
     "text", ["3", "20s", " 1.5 h ", "250ms", "7d", "0", "", "s", "-1", "1 min", "1e3", ".5", "1."]
 )
-def test_durations_as_text(text: str) -> None:
+def test_schema_and_loader_accept_the_same_durations(text: str) -> None:
     try:
         parse_duration(text)
-        known = True
+        valid = True
     except ValueError:
-        known = False
-    assert schema_accepts(job(deadline=text)) is known
+        valid = False
+    assert schema_accepts(job(deadline=text)) is valid
 
 
-# -- the repository's own files --------------------------------------------------------------------
+# -- the files of the repository -------------------------------------------------------------------
 
 
-def test_both_schemas_are_schemas_and_name_everything() -> None:
+def test_both_schemas_are_valid_and_complete() -> None:
     for kind in ("job", "config"):
         jsonschema_rs.meta.validate(schema_for(kind))
-    made = schema_for("job")
-    fields = made["$defs"]["job"]["properties"]
+    schema = schema_for("job")
+    fields = schema["$defs"]["job"]["properties"]
     assert fields.keys() == {*Job.model_fields, "prompt_file", "vars"}
     assert all("title" in f or "$ref" in f or "anyOf" in f for f in fields.values())
     assert fields["priority"]["default"] == 5
     assert fields["deadline"]["description"]
-    checks = {n.removeprefix("verifier.") for n in made["$defs"] if n.startswith("verifier.")}
-    assert sorted(checks) == VerifierRegistry().names()
-    kinds = [n.split(".")[1] for n in made["$defs"] if re.fullmatch(r"runner\.\w+", n)]
+    verifiers = {n.removeprefix("verifier.") for n in schema["$defs"] if n.startswith("verifier.")}
+    assert sorted(verifiers) == VerifierRegistry().names()
+    kinds = [n.split(".")[1] for n in schema["$defs"] if re.fullmatch(r"runner\.\w+", n)]
     assert sorted({*kinds} - {"part", "profile"}) == RunnerRegistry().kinds()
-    assert made["$defs"]["runner.profile"]["properties"].keys() >= SAFE_OVERRIDES
+    assert schema["$defs"]["runner.profile"]["properties"].keys() >= SAFE_OVERRIDES
     assert schema_for("config")["properties"].keys() == Settings.model_fields.keys()
 
 
@@ -181,13 +181,13 @@ def documents() -> list[Path]:
 
 def examples(pattern: str) -> list[Any]:
     found = sorted((ROOT / "examples").rglob(pattern))
-    found = [path for path in found if "edits" not in path.parts]  # plans and suites are no jobs
+    found = [path for path in found if "edits" not in path.parts]  # plans and suites
     return [pytest.param(path, id=str(path.relative_to(ROOT / "examples"))) for path in found]
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
-    """The validator of job files where the plug-ins of a folder's pyproject.toml are installed."""
+    """Return the validator of job files with the plug-ins of a folder's pyproject.toml."""
 
     def install(folder: Path) -> Any:
         project = folder / "pyproject.toml"
@@ -211,7 +211,7 @@ def problems(validator: Any, data: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("path", examples("*.yaml"))
-def test_the_job_files_of_the_examples(path: Path, installed: Callable[[Path], Any]) -> None:
+def test_job_files_of_the_examples_are_valid(path: Path, installed: Callable[[Path], Any]) -> None:
     assert problems(installed(path.parent), YAML(typ="safe").load(path)) == []
 
 
@@ -258,8 +258,8 @@ def test_plug_ins_are_part_of_the_schema(
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.stem)
-def test_the_job_files_in_the_documents(path: Path) -> None:
-    """A fragment is completed by what it leaves out."""
+def test_job_files_in_the_documents_are_valid(path: Path) -> None:
+    """The missing fields of a fragment are added."""
     for block in blocks(path, "yaml"):
         data = YAML(typ="safe").load(block)
         whole = not isinstance(data, dict) or "jobs" in data
@@ -267,14 +267,14 @@ def test_the_job_files_in_the_documents(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.stem)
-def test_the_configurations_in_the_documents(path: Path) -> None:
+def test_configurations_in_the_documents_are_valid(path: Path) -> None:
     for block in blocks(path, "toml"):
         if not block.startswith("[project"):
             assert problems(validator("config"), tomllib.loads(block)) == []
 
 
 @pytest.mark.parametrize("path", examples("mulligan.toml"))
-def test_the_configurations_of_the_examples(path: Path) -> None:
+def test_configurations_of_the_examples_are_valid(path: Path) -> None:
     assert problems(validator("config"), tomllib.loads(path.read_text("utf-8"))) == []
 
 
@@ -306,14 +306,14 @@ def test_the_configurations_of_the_examples(path: Path) -> None:
         ('[commands.a]\nargs = ["true"]', False),
     ],
 )
-def test_mulligan_toml(text: str, accepted: bool) -> None:
+def test_schema_and_settings_agree_about_mulligan_toml(text: str, accepted: bool) -> None:
     Path("mulligan.toml").write_text(text)
     assert config_is_accepted() is accepted
     assert validator("config").is_valid(tomllib.loads(text)) is accepted
 
 
 def config_is_accepted() -> bool:
-    """What `doctor` would say, and any job that names one of the commands."""
+    """Return whether `doctor`, and any job that names one of the commands, would accept it."""
     try:
         settings = load_settings()
     except BadInput:

@@ -1,4 +1,4 @@
-"""The verbs on an in-memory ledger: what each does when the world misbehaves."""
+"""Attempts on fakeredis: odd answers, faults, errors, budgets and invalid jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Answer = str | Output | Exception
 
 
 class Worker:
-    """One worker over a ledger on fakeredis."""
+    """One worker with a ledger on fakeredis."""
 
     def __init__(self, *answers: Answer, **changes: Any) -> None:
         self.ledger = fake_ledger()
@@ -67,64 +67,64 @@ class Worker:
 
 
 def test_an_answer_over_the_cap_is_cut_and_counts_as_truncated() -> None:
-    services = Worker('{"a": "' + "x" * 100 + '"}', answer_cap=20)
-    _, view = services.run(make_job())
+    worker = Worker('{"a": "' + "x" * 100 + '"}', answer_cap=20)
+    _, view = worker.run(make_job())
     output = view.attempts[0].output
     assert output is not None
     assert len(output.text) == 20
     assert failure_of(view.attempts[0]).cause == "truncated"
 
 
-def test_text_that_is_no_text_is_replaced_not_fatal() -> None:
+def test_a_lone_surrogate_is_replaced() -> None:
     _, view = Worker('{"a": "\ud800"}').run(make_job())
     assert view.state == "succeeded"
 
 
 @pytest.mark.parametrize(
-    ("stay", "reason"),
+    ("hold", "reason"),
     [
         (ProviderHold(seconds=12.0), "the breaker of fake is open"),
         (ProviderHold(seconds=5.0, waiting_for="pause"), "fake is paused"),
     ],
 )
-def test_a_provider_is_left_alone_for_as_long_as_it_takes(stay: ProviderHold, reason: str) -> None:
-    services = Worker("{}")
-    services.breakers.hold = stay
-    outcome, view = services.run(make_job())
+def test_an_attempt_waits_while_its_provider_is_on_hold(hold: ProviderHold, reason: str) -> None:
+    worker = Worker("{}")
+    worker.breakers.hold = hold
+    outcome, view = worker.run(make_job())
     assert isinstance(outcome, Requeued)
-    assert (outcome.delay, outcome.reason) == (stay.seconds, reason)
-    assert (view.state, view.waiting_for) == ("waiting", stay.waiting_for)
-    assert services.runner.requests == []
+    assert (outcome.delay, outcome.reason) == (hold.seconds, reason)
+    assert (view.state, view.waiting_for) == ("waiting", hold.waiting_for)
+    assert worker.runner.requests == []
 
 
-def test_a_transport_fault_is_no_failure_of_the_answer() -> None:
+def test_a_transport_fault_is_not_a_failure_of_the_answer() -> None:
     fault = TransportFault("busy", provider="fake", status=429, retry_after=3.0)
     outcome, view = Worker(fault).run(make_job())
     assert isinstance(outcome, Requeued)
-    assert outcome.delay == 3.5  # what it asked for, and half of the first back-off of 1 s
+    assert outcome.delay == 3.5  # retry_after plus half of the first back-off of 1 s
     assert (view.state, view.waiting_for) == ("waiting", "delay")
     assert view.attempts[0].verdict is None
     assert view.attempts[0].faults == 1
 
 
-def test_an_answer_tells_the_breaker() -> None:
-    services = Worker("{}")
-    services.run(make_job())
-    assert services.breakers.successes == 1
+def test_an_answer_is_reported_to_the_breaker() -> None:
+    worker = Worker("{}")
+    worker.run(make_job())
+    assert worker.breakers.successes == 1
 
 
 @pytest.mark.parametrize(
     ("error", "state", "reason"),
     [
-        # Asking again is pointless, so nobody is asked again.
+        # Asking again is pointless.
         (RunnerError("no such model"), "escalated", "tool_error"),
         # A program that failed may do better with a corrected prompt.
         (RunnerError("exit 1", evidence={"exit_code": 1}, final=False), "queued", None),
-        # A runner's own bug is classified like everything else.
+        # A bug of a runner is classified like any other error.
         (ZeroDivisionError("oops"), "queued", None),
     ],
 )
-def test_a_runner_that_fails(error: Exception, state: str, reason: str | None) -> None:
+def test_an_error_of_a_runner_is_settled(error: Exception, state: str, reason: str | None) -> None:
     outcome, view = Worker(error).run(make_job())
     assert isinstance(outcome, Settled)
     assert (view.state, view.reason) == (state, reason)
@@ -132,27 +132,27 @@ def test_a_runner_that_fails(error: Exception, state: str, reason: str | None) -
     assert view.cycles == ()
 
 
-def test_the_next_call_may_cost_what_is_left_of_the_budget() -> None:
+def test_the_next_call_may_use_the_rest_of_the_budget() -> None:
     costly = Output(text="nonsense", usage=Usage(total_tokens=600))
-    services = Worker(costly, "{}")
-    services.run(make_job(budget={"tokens": 1000}), attempts=2)
-    assert [request.token_allowance for request in services.runner.requests] == [1000, 400]
+    worker = Worker(costly, "{}")
+    worker.run(make_job(budget={"tokens": 1000}), attempts=2)
+    assert [request.token_allowance for request in worker.runner.requests] == [1000, 400]
 
 
-def test_seconds_are_running_time_and_are_enforced() -> None:
+def test_the_budget_of_seconds_limits_the_running_time() -> None:
     slow = Output(text="nonsense", elapsed_seconds=5.0)
     _, view = Worker(slow).run(make_job(budget={"seconds": 4}))
     assert (view.state, view.reason) == ("escalated", "budget_seconds")
 
 
-def test_the_retry_asks_the_corrected_prompt_in_another_way() -> None:
+def test_a_retry_uses_a_corrected_prompt_and_constrained_decoding() -> None:
     schema = {"type": "object", "required": ["a"]}
-    services = Worker("{}", '{"a": 1}')
-    _, view = services.run(
+    worker = Worker("{}", '{"a": 1}')
+    _, view = worker.run(
         make_job(system="You are terse.", verifiers=[{"id": "contract.schema", "schema": schema}]),
         attempts=2,
     )
-    first, second = services.runner.requests
+    first, second = worker.runner.requests
     assert view.state == "succeeded"
     assert [message.role for message in second.messages] == ["system", "user"]
     assert "$.a" in second.messages[-1].content
@@ -162,16 +162,16 @@ def test_the_retry_asks_the_corrected_prompt_in_another_way() -> None:
     assert second.timeout == 7.0
 
 
-def test_what_cured_a_failure_once_is_passed_on_to_other_jobs() -> None:
-    """The fleet's memory carries a technique from one job to the next, never a text."""
+def test_a_technique_that_worked_is_passed_on_to_other_jobs() -> None:
+    """The fleet's memory passes on a technique, never a text."""
     schema = {"type": "object", "required": ["secret"]}
     job = make_job(prompt="Job one's own words", verifiers=[{"id": "contract.schema",
                                                              "schema": schema}])  # fmt: skip
-    services = Worker("{}", '{"secret": 1}', "{}", '{"secret": 2}')
-    services.run(job, attempts=2)
+    worker = Worker("{}", '{"secret": 1}', "{}", '{"secret": 2}')
+    worker.run(job, attempts=2)
     other = job.model_copy(update={"prompt": "Another job"})
-    services.run(other, attempts=2)
-    first, second = services.runner.requests[1], services.runner.requests[3]
+    worker.run(other, attempts=2)
+    first, second = worker.runner.requests[1], worker.runner.requests[3]
     assert WORKED_BEFORE not in first.messages[-1].content
     assert WORKED_BEFORE in second.messages[-1].content
     assert "Job one's own words" not in second.messages[-1].content
@@ -184,9 +184,9 @@ def test_a_verifier_without_a_verdict_is_run_again_on_the_same_answer() -> None:
         def verify(self, candidate: Any) -> Any:
             raise VerifierError("no program")
 
-    services = Worker("{}")
-    services.context = replace(services.context, verifier=lambda _: Broken())
-    outcome, view = services.run(make_job())
+    worker = Worker("{}")
+    worker.context = replace(worker.context, verifier=lambda _: Broken())
+    outcome, view = worker.run(make_job())
     assert isinstance(outcome, Requeued)
     assert view.attempts[0].output is not None
     assert view.attempts[0].verdict is None
@@ -214,7 +214,7 @@ def intake(**changes: Any) -> Intake:
         ({"policy": {"max_attempts": 1}}, "policy.max_attempts: must be 2 or more"),
     ],
 )
-def test_what_a_well_formed_job_may_still_break(fields: dict[str, Any], line: str) -> None:
+def test_a_well_formed_job_may_exceed_a_limit(fields: dict[str, Any], line: str) -> None:
     found = list(map(str, intake().problems(make_job(**fields))))
     assert len(found) == 1
     assert found[0].startswith(line)
@@ -258,7 +258,9 @@ RAW: dict[str, Any] = {
         ({"priority": 10, "labels": 3}, ["labels: must be a mapping", "priority: input should be"]),
     ],
 )
-def test_a_bad_job_names_every_field(changes: dict[str, Any], lines: list[str]) -> None:
+def test_every_invalid_field_of_a_job_is_reported(
+    changes: dict[str, Any], lines: list[str]
+) -> None:
     with pytest.raises(BadInput) as caught:
         read_job({**RAW, **changes})
     assert len(caught.value.problems) == len(lines)
@@ -267,6 +269,6 @@ def test_a_bad_job_names_every_field(changes: dict[str, Any], lines: list[str]) 
 
 
 @pytest.mark.parametrize("raw", [[], "job", None, 3])
-def test_what_is_no_mapping_is_no_job(raw: Any) -> None:
+def test_a_job_must_be_a_mapping(raw: Any) -> None:
     with pytest.raises(BadInput, match="a job is a mapping"):
         read_job(raw)

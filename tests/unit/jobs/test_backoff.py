@@ -1,4 +1,4 @@
-"""Waiting before asking a provider again."""
+"""The delay before a provider is called again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ ALMOST_ONE = 1 - 2**-53
         (10_000, 0.5, 10.0),  # no overflow
     ],
 )
-def test_full_jitter_under_a_doubling_cap(tries: int, randomness: float, expected: float) -> None:
+def test_the_delay_has_full_jitter_below_a_doubling_cap(
+    tries: int, randomness: float, expected: float
+) -> None:
     assert backoff(tries, base=2, cap=20, randomness=randomness) == expected
 
 
@@ -30,7 +32,7 @@ def test_full_jitter_under_a_doubling_cap(tries: int, randomness: float, expecte
     ("retry_after", "expected"),
     [(30.0, 30.5), (0.0, 0.5), (-3.0, 0.5), (None, 0.5)],
 )
-def test_what_the_provider_asked_for_is_a_floor(retry_after: float | None, expected: float) -> None:
+def test_retry_after_is_the_minimum(retry_after: float | None, expected: float) -> None:
     assert backoff(1, base=1, cap=20, randomness=0.5, retry_after=retry_after) == expected
 
 
@@ -39,7 +41,7 @@ def test_what_the_provider_asked_for_is_a_floor(retry_after: float | None, expec
     randomness=st.floats(0, ALMOST_ONE),
     retry_after=st.none() | st.floats(0, 1e6),
 )
-def test_never_below_the_floor_nor_far_above(
+def test_the_delay_is_never_below_retry_after_nor_far_above(
     tries: int, randomness: float, retry_after: float | None
 ) -> None:
     floor = retry_after or 0.0

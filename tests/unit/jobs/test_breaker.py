@@ -30,7 +30,7 @@ def probing(breaker: Breaker, now: float) -> Breaker:
     return decision.breaker
 
 
-def test_a_new_breaker_allows() -> None:
+def test_a_new_breaker_allows_calls() -> None:
     assert Breaker().allow(0, POLICY) == AllowCall()
 
 
@@ -59,7 +59,7 @@ def test_one_probe_goes_through_and_the_others_wait() -> None:
     breaker = after_faults(1, 2, 3)
     # When the first caller takes the probe
     half_open = probing(breaker, 8)
-    # Then I expect everybody else to wait for its result, or until it is given up
+    # Then the others wait for its result, or until it is given up
     assert half_open.state == "half_open"
     assert half_open.allow(9, POLICY) == WaitForProvider(99)  # 8 + 100 - 9
     assert isinstance(half_open.allow(108, POLICY), ProbeCall)
@@ -80,21 +80,26 @@ def test_each_failed_probe_doubles_the_wait_up_to_the_cap() -> None:
     assert waits == [10, 15, 15, 15]  # 5 · 2, then 20 and more are over the cap of 15
 
 
-def test_calls_already_under_way_do_not_prolong_an_open_breaker() -> None:
+def test_faults_of_running_calls_do_not_prolong_an_open_breaker() -> None:
     breaker = after_faults(1, 2, 3)
     assert after_faults(4, 5, breaker=breaker) == breaker
 
 
 @pytest.mark.parametrize(
     ("retry_after", "until"),
-    [(None, 8), (2.0, 8), (60.0, 63), (1e9, 3603)],  # 3 + max(5, asked), asked at most 3600
+    [
+        (None, 8),
+        (2.0, 8),
+        (60.0, 63),
+        (1e9, 3603),
+    ],  # 3 + max(5, retry_after), which is at most 3600
 )
-def test_what_the_provider_asked_for_is_a_floor(retry_after: float | None, until: float) -> None:
+def test_retry_after_is_the_minimum(retry_after: float | None, until: float) -> None:
     breaker = after_faults(1, 2).record_fault(3, POLICY, retry_after=retry_after)
     assert breaker.until == until
 
 
-def test_it_survives_json() -> None:
+def test_a_breaker_survives_json() -> None:
     breaker = after_faults(1, 2, 3)
     assert Breaker.model_validate_json(breaker.model_dump_json()) == breaker
 
@@ -103,7 +108,7 @@ steps = st.lists(st.sampled_from(["fault", "success", "ask"]), max_size=200)
 
 
 @given(steps)
-def test_it_never_waits_for_ever_and_never_lets_two_probes_out(script: list[str]) -> None:
+def test_waits_are_bounded_and_only_one_probe_runs(script: list[str]) -> None:
     breaker, probes = Breaker(), 0
     for now, step in enumerate(script):
         if step == "ask":

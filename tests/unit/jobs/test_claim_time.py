@@ -1,4 +1,4 @@
-"""What cannot be done within one claim is refused before anybody is asked."""
+"""A job that cannot finish within one claim is refused before it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mulligan.workers.services import build_services
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
-#: Nothing is run: what a command may take is looked at.
+#: No command runs; only its timeout is checked.
 pytestmark = pytest.mark.real_models("command")
 RUNNERS = {
     "small": {"kind": "command", "argv": ["agent"], "timeout": "30s"},
@@ -34,11 +34,11 @@ def settings(**changes: Any) -> Settings:
 
 
 def problems(job: Job, **changes: Any) -> list[str]:
-    given = settings(**changes)
+    chosen = settings(**changes)
     found = check_job(
         job,
-        settings=given,
-        runners=RunnerRegistry(profiles=given.runners),
+        settings=chosen,
+        runners=RunnerRegistry(profiles=chosen.runners),
         verifiers=VerifierRegistry(),
         local_paths=True,
     )
@@ -59,13 +59,13 @@ def test_a_runner_that_may_outlive_its_claim_is_refused() -> None:
     assert problems(make_job(runner={**AGENT, "timeout": 3540})) == []
 
 
-def test_a_profile_that_may_is_named() -> None:
+def test_a_profile_that_may_outlive_its_claim_is_named() -> None:
     (problem,) = problems(make_job(runner="endless"))
     assert problem.startswith("runner.profile: [runners.endless] of mulligan.toml: timeout: 7200 s")
 
 
 @pytest.mark.parametrize(
-    ("profile", "timeout", "most"),
+    ("profile", "timeout", "maximum"),
     [
         ("small", "31s", "30 s"),
         ("small", "10h", "30 s"),
@@ -73,21 +73,21 @@ def test_a_profile_that_may_is_named() -> None:
     ],
 )
 def test_a_job_may_not_raise_the_timeout_of_a_profile(
-    profile: str, timeout: str, most: str
+    profile: str, timeout: str, maximum: str
 ) -> None:
     (problem,) = problems(make_job(runner={"profile": profile, "timeout": timeout}))
     assert problem.startswith("runner.timeout: ")
-    assert f"more than the {most} of the profile '{profile}'" in problem
+    assert f"more than the {maximum} of the profile '{profile}'" in problem
 
 
 @pytest.mark.parametrize(
     ("profile", "timeout"), [("small", 30), ("small", 5), ("usual", 300), ("endless", 60)]
 )
-def test_a_job_may_lower_it(profile: str, timeout: float) -> None:
+def test_a_job_may_lower_the_timeout_of_a_profile(profile: str, timeout: float) -> None:
     assert problems(make_job(runner={"profile": profile, "timeout": timeout})) == []
 
 
-def test_tests_are_listed_twice_and_run_once_within_a_claim() -> None:
+def test_a_pytest_verification_counts_three_timeouts() -> None:
     assert problems(job_with_tests("1180s")) == []
     assert problems(job_with_tests("60s", "1h")) == [
         "verifiers[1].timeout: with it a verification may take 10860 s, more than hard_limit"
@@ -96,25 +96,30 @@ def test_tests_are_listed_twice_and_run_once_within_a_claim() -> None:
     assert problems(job_with_tests("1h"), hard_limit="4h") == []
 
 
-def test_a_delayed_verification_does_it_all_within_one_claim() -> None:
+def test_a_delayed_verification_must_fit_into_one_claim() -> None:
     four = ["5m"] * 4  # 960 s each
     (problem,) = problems(job_with_tests(*four))
     assert problem.startswith("delayed_verification: everything it runs may take 3840 s together")
-    assert problems(job_with_tests(*four, task_type="benchmark")) == [], "an exempt type has none"
+    assert problems(job_with_tests(*four, task_type="benchmark")) == [], (
+        "an exempt type has no cycle"
+    )
     assert problems(job_with_tests(*four[1:])) == []
-    asking = {"delayed_verification": {"mode": "reformulate"}, "runner": {**AGENT, "timeout": 1200}}
-    (problem,) = problems(job_with_tests(*four[1:], **asking))
+    reformulating = {
+        "delayed_verification": {"mode": "reformulate"},
+        "runner": {**AGENT, "timeout": 1200},
+    }
+    (problem,) = problems(job_with_tests(*four[1:], **reformulating))
     assert "may take 4140 s together" in problem
 
 
-def bench_of(given: Settings) -> AttemptContext:
-    ledger = fake_ledger(given)
-    leases = LeaseKeeper(ledger, interval=given.lease / 3)
-    return build_services(given, ledger, publish=lambda _: None, leases=leases).context
+def context_of(chosen: Settings) -> AttemptContext:
+    ledger = fake_ledger(chosen)
+    leases = LeaseKeeper(ledger, interval=chosen.lease / 3)
+    return build_services(chosen, ledger, publish=lambda _: None, leases=leases).context
 
 
-def test_workers_refuse_what_a_producer_could_not_check() -> None:
-    context = bench_of(settings())
+def test_workers_check_the_limit_again() -> None:
+    context = context_of(settings())
     with pytest.raises(BadInput, match="more than hard_limit"):
         context.runner(make_job(runner={**AGENT, "timeout": "2h"}).runner)
     with pytest.raises(BadInput, match=r"pytest\.subprocess: timeout: .* more than hard_limit"):
@@ -122,14 +127,14 @@ def test_workers_refuse_what_a_producer_could_not_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hard_limit", "runner_timeout", "given"),
+    ("hard_limit", "runner_timeout", "expected"),
     [(3600, 300, 300), (3600, "2h", 3540), (200, 300, 140), (6, 300, 3)],
 )
-def test_the_default_is_cut_to_what_fits(
-    hard_limit: float, runner_timeout: float, given: float
+def test_the_default_timeout_is_reduced_to_the_limit(
+    hard_limit: float, runner_timeout: float, expected: float
 ) -> None:
-    """A job that says nothing is not refused."""
+    """A job without a timeout is not refused."""
     fleet = {"hard_limit": hard_limit, "runner_timeout": runner_timeout}
     job = make_job(runner=AGENT, delayed_verification={"mode": "reformulate"})
     assert problems(job, **fleet) == []
-    assert bench_of(settings(**fleet)).runner(job.runner).timeout == given
+    assert context_of(settings(**fleet)).runner(job.runner).timeout == expected

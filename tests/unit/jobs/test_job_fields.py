@@ -1,4 +1,4 @@
-"""A job's fields are declared once, by Job; whatever repeats them is compared with it here."""
+"""Job declares a job's fields; everything that repeats them is compared with it here."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 FIELDS = Job.model_fields.keys()
-#: A client is asked with the prompt itself; work done elsewhere has routes of its own.
+#: The prompt is an argument of the client; external work has separate routes.
 NOT_OPTIONS = {"prompt", "messages", "subject"}
-#: What an external attempt says of itself; the rest is about its job.
+#: The fields of an external attempt; the others belong to its job.
 OF_THE_ATTEMPT = {"token", "answer", "score", "feedback", "findings", "task_family", "seconds",
                   "usage", "model"}  # fmt: skip
 
 
 def test_every_field_is_an_option_of_the_client() -> None:
-    # Its annotations name types that only type checkers import.
+    # Not get_type_hints: only type checkers import the types.
     assert JobOptions.__annotations__.keys() == FIELDS - NOT_OPTIONS
 
 
@@ -48,7 +48,7 @@ def test_an_external_attempt_names_fields_of_a_job() -> None:
 
 
 def example() -> JobView:
-    """A job with an attempt that has no verdict yet, and every field of both given."""
+    """Return a job with one attempt, with a value for every field of both."""
     plan = AttemptPlan(
         number=1, prompt="Another prompt.", decoding=Decoding(temperature=0.5), technique="t",
         cures="c", cycle_id="j:1:1", since=0,
@@ -67,14 +67,14 @@ def example() -> JobView:
     )  # fmt: skip
 
 
-def test_a_client_reads_back_every_field_that_the_api_answers_with() -> None:
+def test_a_client_reads_every_field_that_the_api_returns() -> None:
     view = example()
-    told = document(view, texts=True).model_dump(mode="json")
-    assert view_of(told) == view
-    assert told["attempts"][0]["decoding"] == {"temperature": 0.5}
-    assert "job_id" not in told["cycles"][0]
+    body = document(view, texts=True).model_dump(mode="json")
+    assert view_of(body) == view
+    assert body["attempts"][0]["decoding"] == {"temperature": 0.5}
+    assert "job_id" not in body["cycles"][0]
 
 
-def test_the_command_line_and_the_api_summarise_a_job_alike() -> None:
+def test_the_command_line_and_the_api_have_the_same_summary() -> None:
     assert job_summary(example()).keys() | {"tenant"} == JobSummary.model_fields.keys()
     assert JobSummary.model_fields.keys() < JobDocument.model_fields.keys()

@@ -1,4 +1,4 @@
-"""The story of a job: built once, rendered by the page, the terminal and the client."""
+"""A job's story, built once for the page, the terminal and the client."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def view() -> JobView:
     )
 
 
-def test_each_attempt_says_what_was_asked_answered_wrong_changed_and_decided(view: JobView) -> None:
+def test_each_attempt_shows_prompt_answer_errors_changes_and_decision(view: JobView) -> None:
     first, second = tell_story(view).attempts
     assert (first.prompt, first.answer, first.outcome) == (JOB.task_text, SECRET, "score 40")
     assert [error.path for error in first.checks[0].errors] == ["$.age", "$.name"]
@@ -92,13 +92,13 @@ def test_each_attempt_says_what_was_asked_answered_wrong_changed_and_decided(vie
     assert (second.success, second.failure, second.decision) == (True, "", "")
 
 
-def test_an_attempt_that_runs_has_a_state_and_no_score(view: JobView) -> None:
+def test_a_running_attempt_has_a_state_and_no_score(view: JobView) -> None:
     running = replace(view, attempts=(attempt(FIRST, "", None),), best_attempt=None)
     (only,) = tell_story(running).attempts
     assert (only.success, only.outcome) == (None, "running")
 
 
-def test_a_reader_without_texts_gets_no_word_of_prompt_or_answer(view: JobView) -> None:
+def test_a_reader_without_texts_sees_neither_prompt_nor_answer(view: JobView) -> None:
     story = tell_story(view, texts=False)
     assert SECRET not in repr(story)
     assert "Extract" not in repr(story)
@@ -106,7 +106,7 @@ def test_a_reader_without_texts_gets_no_word_of_prompt_or_answer(view: JobView) 
     assert story.attempts[0].checks[0].errors[0].text == "type"
 
 
-def test_every_renderer_tells_the_same_story(
+def test_every_renderer_shows_the_same_story(
     view: JobView, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_story(view, diff=True, attempt=None)
@@ -127,7 +127,7 @@ def test_every_renderer_tells_the_same_story(
             assert expected in text
 
 
-def test_the_few_words_of_a_table(view: JobView) -> None:
+def test_a_table_shows_scores_failure_and_repair(view: JobView) -> None:
     assert score_path(view) == " 40 → 100"
     assert failed_with(view) == tell_story(view).attempts[0].failure
     assert repaired_by(view) == '"integer" + constrained'

@@ -1,4 +1,4 @@
-"""Problems as values, and the error that holds them."""
+"""Problems as values, and the error that contains them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JOB = {
         (Problem.at("id", "is odd").below("verifiers", 0), "verifiers[0].id: is odd"),
     ],
 )
-def test_a_problem_is_readable(problem: Problem, text: str) -> None:
+def test_a_problem_is_shown_with_its_path(problem: Problem, text: str) -> None:
     assert str(problem) == text
     assert str(BadInput(problem)) == text
 
@@ -42,7 +42,7 @@ def test_placing_a_problem_keeps_its_code_and_message() -> None:
     assert spell_path(()) == ""
 
 
-def test_bad_input_is_as_easy_to_raise_as_a_sentence() -> None:
+def test_bad_input_takes_a_message_or_problems() -> None:
     assert BadInput("there is no job x").problems == (Problem("there is no job x"),)
     raised = BadInput.at("score", "is required", "missing")
     assert raised.problems == (Problem("is required", ("score",), "missing"),)
@@ -51,13 +51,13 @@ def test_bad_input_is_as_easy_to_raise_as_a_sentence() -> None:
     assert str(BadInput("one", Problem.at("b", "two"))) == "one\nb: two"
 
 
-def test_nothing_is_refused_without_a_problem() -> None:
+def test_refuse_raises_only_if_there_are_problems() -> None:
     refuse([])
     with pytest.raises(BadInput, match=r"^a: is odd\nb: is odd$"):
         refuse(Problem.at(name, "is odd") for name in ("a", "b"))
 
 
-def test_a_validator_of_the_whole_names_its_field() -> None:
+def test_a_model_validator_names_its_field() -> None:
     assert str(FieldError("task", "is ours")) == "task: is ours"
     _, problems = inspect_job({**JOB, "on_done": {"task": "mulligan.attempt"}}, lambda _: [])
     assert [problem.path for problem in problems] == [("on_done", "task")]
@@ -83,7 +83,7 @@ def test_an_error_of_pydantic_has_a_path_and_a_code(
 
 
 def admission(job: Job) -> list[Problem]:
-    """An installation where only the profile `small` and the verifier json.object exist."""
+    """Check a job as if only the profile `small` existed and verifiers had no options."""
     found = []
     if job.runner.profile not in (None, "small"):
         found.append(Problem.at("runner.profile", "no such profile", "unknown_name"))
@@ -122,7 +122,7 @@ def test_the_well_formed_parts_of_a_malformed_job_are_checked_too() -> None:
     }
 
 
-def test_what_replaces_a_malformed_part_is_never_blamed() -> None:
+def test_a_substitute_for_a_malformed_part_causes_no_problem() -> None:
     def strict(job: Job) -> list[Problem]:
         return [Problem.at("runner.kind", "is not allowed")] if job.runner.kind else []
 
@@ -131,22 +131,22 @@ def test_what_replaces_a_malformed_part_is_never_blamed() -> None:
     assert problem.code == "wrong_type"
 
 
-def test_work_done_elsewhere_is_checked_as_such() -> None:
+def test_external_work_is_checked_with_its_subject() -> None:
     """A runner and a subject are only well-formed together."""
-    seen: list[Job] = []
+    checked: list[Job] = []
 
-    def look(job: Job) -> list[Problem]:
-        seen.append(job)
+    def check(job: Job) -> list[Problem]:
+        checked.append(job)
         return []
 
     external = {**JOB, "runner": {"kind": "external"}, "subject": "ann", "priority": 99}
-    _, problems = inspect_job(external, look)
+    _, problems = inspect_job(external, check)
     assert [each.path for each in problems] == [("priority",)]
-    assert (seen[0].runner.kind, seen[0].subject) == ("external", "ann")
+    assert (checked[0].runner.kind, checked[0].subject) == ("external", "ann")
 
 
-def test_well_formed_jobs_are_left_to_whoever_stores_them() -> None:
-    (job,) = read_jobs([JOB], lambda _: [Problem("never asked")])
+def test_the_checks_of_well_formed_jobs_run_when_they_are_stored() -> None:
+    (job,) = read_jobs([JOB], lambda _: [Problem("never called")])
     assert job.task_type == "t"
 
 

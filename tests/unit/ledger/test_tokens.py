@@ -1,4 +1,4 @@
-"""Reading tokens while the ledger is slow or away: nobody waits in a queue."""
+"""Reading tokens while the ledger is slow or away: callers share one reading."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mulligan.workers.ledger.stores.tokens import Tokens
 
 
 class Calls:
-    """A ledger that answers when it is told to, or is away."""
+    """A ledger that answers when a test lets it, or is away."""
 
     def __init__(self) -> None:
         self.rows: dict[str, str] = {}
@@ -57,23 +57,23 @@ def outcome(tokens: Tokens) -> str:
         return "away"
 
 
-@pytest.mark.parametrize(("away", "told"), [(True, "away"), (False, "False")])
-def test_all_who_ask_at_once_wait_for_one_reading(
-    calls: Calls, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, away: bool, told: str
+@pytest.mark.parametrize(("away", "expected"), [(True, "away"), (False, "False")])
+def test_concurrent_callers_wait_for_one_reading(
+    calls: Calls, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, away: bool, expected: str
 ) -> None:
-    for name in ("_AWAY", "_FRESH"):  # whoever comes late is told the same
+    for name in ("_AWAY", "_FRESH"):  # a late caller gets the same answer
         monkeypatch.setattr(token_store, name, 3600.0)
     calls.away = away
     calls.answers.clear()
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(outcome, tokens) for _ in range(8)]
+        futures = [pool.submit(outcome, tokens) for _ in range(8)]
         wait_for(lambda: calls.readings == 1)
         calls.answers.set()
-        assert [each.result(60) for each in asked] == [told] * 8
+        assert [future.result(60) for future in futures] == [expected] * 8
     assert calls.readings == 1
 
 
-def test_a_ledger_that_was_away_is_not_asked_again_at_once(
+def test_an_unreachable_ledger_is_not_read_again_at_once(
     calls: Calls, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_store, "_AWAY", 3600.0)

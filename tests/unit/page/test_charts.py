@@ -1,4 +1,4 @@
-"""Charts of the page: valid XML, no style attribute, every value said in words."""
+"""Charts of the page: valid XML, no style attribute, every value also as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VALUES = st.lists(st.none() | st.floats(-1e6, 1e6), max_size=40)
 
 
 def parsed(text: str) -> ElementTree.Element:
-    root = ElementTree.fromstring(text)  # noqa: S314 - our own
+    root = ElementTree.fromstring(text)  # noqa: S314 - generated here
     assert not [each for each in root.iter() if "style" in each.attrib]
     return root
 
@@ -39,7 +39,7 @@ def test_a_gap_breaks_the_line() -> None:
     assert len(list(drawn.iter("polyline"))) == 2
 
 
-def test_columns_are_stacked_from_the_bottom_and_tell_their_numbers() -> None:
+def test_columns_are_stacked_from_the_bottom_with_their_numbers() -> None:
     columns = [
         charts.Column(title="14:00", parts=(3, 1, 0)),
         charts.Column(title="14:01", parts=(0, 0, 0), mark="settings changed"),
@@ -60,7 +60,7 @@ def test_columns_are_stacked_from_the_bottom_and_tell_their_numbers() -> None:
     ("share", "width", "name"),
     [(0.5, "44", "share"), (1.7, "88", "share full"), (-1.0, "0", "share")],
 )
-def test_a_limit_is_full_and_looks_so(share: float, width: str, name: str) -> None:
+def test_a_bar_over_its_limit_is_marked_as_full(share: float, width: str, name: str) -> None:
     drawn = parsed(charts.share_bar(share, label="budget", limit=True))
     assert drawn.attrib["class"] == name
     assert [r.attrib["width"] for r in drawn.iter("rect")] == ["88", width]
@@ -69,5 +69,5 @@ def test_a_limit_is_full_and_looks_so(share: float, width: str, name: str) -> No
 @pytest.mark.parametrize(
     ("value", "most", "expected"), [(0, 10, 0), (0, 0, 0), (0.01, 10, 1), (3, 10, 3), (10, 10, 5)]
 )
-def test_shades(value: float, most: float, expected: int) -> None:
+def test_a_shade_grows_with_the_value(value: float, most: float, expected: int) -> None:
     assert charts.shade(value, most) == expected

@@ -32,7 +32,7 @@ REPAIRED: list[dict[str, Any]] = [
     attempt(2, "settled", score=100.0, success=True),
     {"type": "job", "job": "p00-a", "state": "succeeded", "first_try": False, "attempts": 2},
 ]  # fmt: skip
-TOLD = [
+EXPECTED = [
     ("queued", ""),
     ("running", ""),
     ("schema_invalid, retrying", "40"),
@@ -42,15 +42,15 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize("step", range(len(TOLD)))
+@pytest.mark.parametrize("step", range(len(EXPECTED)))
 def test_a_row_follows_its_job(step: int) -> None:
     events = [(f"{place}-0", data) for place, data in enumerate(REPAIRED[: step + 1], 1)]
     (row,) = live.fold(events, tenant=None)
-    assert (row.how, row.path) == TOLD[step]
+    assert (row.how, row.path) == EXPECTED[step]
     assert (row.name, row.job) == ("invoice", "p00-a")
 
 
-def test_the_newest_is_first_and_a_tenant_sees_its_own() -> None:
+def test_the_newest_job_is_first_and_a_tenant_sees_only_its_jobs() -> None:
     other = {"type": "job", "job": "p00-b", "state": "queued", "task_type": "x", "tenant": "globex"}
     events = [("1-0", REPAIRED[0]), ("2-0", other), ("3-0", REPAIRED[1])]
     assert [row.job for row in live.fold(events, tenant=None)] == ["p00-a", "p00-b"]
@@ -60,7 +60,7 @@ def test_the_newest_is_first_and_a_tenant_sees_its_own() -> None:
 # -- tables, files, texts --------------------------------------------------------------------------
 
 
-def test_a_heat_map_ranks_and_sums_what_has_no_room() -> None:
+def test_a_heat_map_is_ranked_and_sums_up_the_rest() -> None:
     counts = {"a": {f"type{n}": n for n in range(1, 11)}, "b": {"type10": 100}}
     heat = heat_map(counts)
     assert heat.types[0] == "type10"
@@ -70,12 +70,12 @@ def test_a_heat_map_ranks_and_sums_what_has_no_room() -> None:
         assert sum(number for number, _ in cells) == total
 
 
-def test_a_job_file_reads_back_as_the_same_job() -> None:
+def test_a_copied_job_file_is_read_as_the_same_job() -> None:
     job = make_job(prompt="Two\nlines: # with signs", labels={"a": "1"}, idempotency_key="k")
     from ruamel.yaml import YAML
 
-    again = read_job(YAML(typ="safe").load(story.job_file(job)))
-    assert again == job.model_copy(update={"idempotency_key": None})
+    copy = read_job(YAML(typ="safe").load(story.job_file(job)))
+    assert copy == job.model_copy(update={"idempotency_key": None})
 
 
 def test_the_runbook_is_rendered_with_anchors() -> None:
@@ -95,7 +95,7 @@ def test_the_runbook_is_rendered_with_anchors() -> None:
 
 
 class Elements(HTMLParser):
-    """Every element and attribute of a text."""
+    """The elements and attributes of an HTML text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -159,15 +159,15 @@ def palettes() -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("ink", "ground"), PAIRS)
-def test_every_text_has_contrast_enough(scheme: str, ink: str, ground: str) -> None:
+def test_every_text_has_enough_contrast(scheme: str, ink: str, ground: str) -> None:
     """WCAG 2 AA: 4.5 to 1."""
     colours = palettes()[scheme]
-    lighter, darker = sorted((_light(colours[ink]), _light(colours[ground])), reverse=True)
+    lighter, darker = sorted((_luminance(colours[ink]), _luminance(colours[ground])), reverse=True)
     assert (lighter + 0.05) / (darker + 0.05) >= 4.5
 
 
-def _light(colour: str) -> float:
-    """Relative luminance."""
+def _luminance(colour: str) -> float:
+    """Return the relative luminance."""
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts

@@ -1,4 +1,4 @@
-"""Free repairs: find the JSON that is there, never make up any that is not."""
+"""Free repairs: find the JSON in an answer, never invent any."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ OBJECTS = st.dictionaries(st.text(), JSON, max_size=4)
 @pytest.mark.parametrize(
     ("text", "value", "coercions"),
     [
-        # as it stands
+        # plain JSON
         ('{"a": 1}', {"a": 1}, ()),
         ('\ufeff\n {"a": 1}\n', {"a": 1}, ()),
         ("[1, 2]", [1, 2], ()),
         ("null", None, ()),
-        # the same key twice with the same value says one thing
+        # a duplicate key with the same value is unambiguous
         ('{"a": 1, "a": 1}', {"a": 1}, ()),
         # a fence
         ('```json\n{"a": 1}\n```', {"a": 1}, ("fence",)),
@@ -57,7 +57,9 @@ OBJECTS = st.dictionaries(st.text(), JSON, max_size=4)
         ("[1, 2,]", [1, 2], ("json_repair",)),
     ],
 )
-def test_what_is_found(text: str, value: Any, coercions: tuple[str, ...]) -> None:
+def test_json_is_found_and_its_repairs_are_recorded(
+    text: str, value: Any, coercions: tuple[str, ...]
+) -> None:
     extraction = extract_json(text, truncated=False)
     assert extraction.parsed
     assert extraction.value == value
@@ -78,7 +80,7 @@ def test_what_is_found(text: str, value: Any, coercions: tuple[str, ...]) -> Non
         ("as shown in [1]", "prose"),
         ("as shown in [1, 2", "prose"),
         ("```\nprint('x')\n```", "fence"),
-        # two answers: choosing one would be inventing it
+        # two answers: choosing one would be a guess
         ('{"a": 1} {"a": 2}', "object"),
         ('{"a": 1,} {"a": 2,}', "object"),
         ('Either {"a": 1} or {"a": 2,}', "prose"),
@@ -113,7 +115,7 @@ def test_nothing_is_invented(text: str, shape: str) -> None:
         "Sure, here is",
     ],
 )
-def test_truncated_text_is_never_mended(text: str) -> None:
+def test_truncated_text_is_never_repaired(text: str) -> None:
     extraction = extract_json(text, truncated=True)
     assert not extraction.parsed
     assert extraction.shape == "truncated"
@@ -122,12 +124,12 @@ def test_truncated_text_is_never_mended(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ['{"a": 1}', '```\n{"a": 1}\n```\nThis is bec', 'So {"a": 1} and t']
 )
-def test_a_whole_value_survives_truncation_behind_it(text: str) -> None:
+def test_a_whole_value_before_the_truncation_is_found(text: str) -> None:
     assert extract_json(text, truncated=True).value == {"a": 1}
 
 
 @given(JSON, st.booleans())
-def test_strict_json_is_taken_as_it_is(value: Any, truncated: bool) -> None:
+def test_strict_json_needs_no_repair(value: Any, truncated: bool) -> None:
     extraction = extract_json(json.dumps(value), truncated=truncated)
     assert extraction.value == value
     assert extraction.coercions == ()
@@ -150,7 +152,7 @@ def test_any_object_is_found_in_prose(value: dict[str, Any], prose: str) -> None
 
 @settings(deadline=None)
 @given(st.text(), st.booleans())
-def test_any_text_is_survived(text: str, truncated: bool) -> None:
+def test_any_text_is_handled(text: str, truncated: bool) -> None:
     extraction = extract_json(text, truncated=truncated)
     if extraction.parsed:
         json.loads(extraction.text)
@@ -161,7 +163,7 @@ def test_any_text_is_survived(text: str, truncated: bool) -> None:
 
 
 @given(OBJECTS, st.integers(min_value=1))
-def test_a_cut_object_is_never_passed_off_as_whole(value: dict[str, Any], cut: int) -> None:
+def test_a_truncated_object_is_never_accepted(value: dict[str, Any], cut: int) -> None:
     whole = json.dumps(value)
     text = whole[: cut % len(whole)]
     assert not extract_json(text, truncated=True).parsed
@@ -191,7 +193,7 @@ SIZE = 200_000
     ],
     ids=lambda text: str(text)[:8],
 )
-def test_hostile_text_is_neither_slow_nor_fatal(text: str) -> None:
+def test_hostile_text_takes_no_quadratic_time(text: str) -> None:
     started = time.process_time()
     extract_json(text, truncated=False)
     strip_code_fence(text)
@@ -218,7 +220,7 @@ def test_a_repaired_text_can_be_stored() -> None:
         ("", "", ()),
         ("```python\nx = 1\n```", "x = 1\n", ("fence",)),
         ("Here:\n```py\nx = 1\n```\nDone", "x = 1\n", ("fence", "prose")),
-        # the largest block is the file, the others are remarks
+        # the largest block is the file
         ("```\npip install x\n```\n```python\ndef f():\n    return 1\n```\n",
          "def f():\n    return 1\n", ("fence", "prose")),
         # never closed, or closed on the last line of code
@@ -231,7 +233,7 @@ def test_a_repaired_text_can_be_stored() -> None:
         ("```\n```", "", ("fence",)),
     ],
 )  # fmt: skip
-def test_code_comes_out_of_its_fence(text: str, code: str, coercions: tuple[str, ...]) -> None:
+def test_code_is_taken_out_of_its_fence(text: str, code: str, coercions: tuple[str, ...]) -> None:
     assert strip_code_fence(text) == (code, coercions)
 
 

@@ -1,4 +1,4 @@
-"""Instructions: one per kind and finer cause, naming the place, without a model."""
+"""Repair instructions: one for each kind and cause, with the place, without a model call."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def other(payload: object) -> RepairInstruction:
 
 
 @pytest.mark.parametrize(
-    ("instruction", "action", "says"),
+    ("instruction", "action", "phrases"),
     [
-        # schema: the place, what is wanted, what is there
+        # schema: the place, the expected and the actual value
         (schema("required"), "add_missing_field", ["$.a.b", "missing"]),
         (schema("type", expected="integer", actual="31"), "fix_type",
          ["$.a.b", "integer", '"31"', "without quotes"]),
@@ -78,7 +78,7 @@ def other(payload: object) -> RepairInstruction:
          "fix_json_syntax", ["Expecting value"]),
         (repair("json.object", evidence={"shape": "truncated", "truncated": True}),
          "raise_token_cap", ["cut off"]),
-        # a contract may want an array: nothing is said of braces
+        # a contract may require an array, so braces are not mentioned
         (repair("contract.schema", evidence={"shape": "prose"}, errors=[
             {"message": "m", "code": "not_json", "path": "$"}]), "drop_prose", ["schema"]),
         # tests
@@ -118,7 +118,7 @@ def other(payload: object) -> RepairInstruction:
         (text("missing", expected="Hello"), "include_text", ['"Hello"']),
         (text("forbidden", actual="sorry"), "remove_text", ['"sorry"']),
         (text("length", message="9 characters, at most 3"), "fix_length", ["at most 3"]),
-        # the rest
+        # other kinds
         (other({"kind": "reasoning_error", "cause": "low_score"}), "improve_quality", ["letter"]),
         (other({"kind": "reasoning_error", "message": "off by one"}), "reconsider", ["off by one"]),
         (other(KeyError("town")), "use_given_context", ["town"]),
@@ -130,43 +130,43 @@ def other(payload: object) -> RepairInstruction:
         (other(RuntimeError("odd")), "fix_reported_problem", ["odd"]),
     ],
 )  # fmt: skip
-def test_one_instruction_per_cause(
-    instruction: RepairInstruction, action: str, says: list[str]
+def test_each_cause_has_its_instruction(
+    instruction: RepairInstruction, action: str, phrases: list[str]
 ) -> None:
     assert instruction.action == action
-    for words in says:
-        assert words in instruction.prompt_suffix
+    for phrase in phrases:
+        assert phrase in instruction.prompt_suffix
     assert instruction.minimal_next_step
 
 
 @pytest.mark.parametrize(
-    ("instruction", "constrained", "cooler", "more_room", "shows_last"),
+    ("instruction", "constrained", "cooler", "larger_cap", "shows_last"),
     [
         (schema("type", expected="integer", actual="1"), True, True, False, True),
         (repair("json.object", evidence={"shape": "prose"}), True, True, False, True),
         (repair("json.object", evidence={"shape": "empty"}), True, True, False, False),
-        # truncation needs room, and half an answer helps nobody
+        # truncation needs a larger cap, and half an answer does not help
         (repair("json.object", evidence={"truncated": True}), True, False, True, False),
-        # code is not JSON, and a cold model repeats itself
+        # code is not JSON, and a lower temperature repeats the answer
         (broken_test("assertion"), False, False, False, True),
         (text("missing", expected="x"), False, True, False, True),
         (other({"kind": "repeated_failure"}), False, False, False, False),
     ],
 )
-def test_what_changes_in_decoding(
+def test_each_cause_changes_the_decoding(
     instruction: RepairInstruction,
     constrained: bool,
     cooler: bool,
-    more_room: bool,
+    larger_cap: bool,
     shows_last: bool,
 ) -> None:
     assert instruction.constrained is constrained
     assert (instruction.temperature_factor < 1) is cooler
-    assert (instruction.token_cap_factor > 1) is more_room
+    assert (instruction.token_cap_factor > 1) is larger_cap
     assert instruction.show_last_answer is shows_last
 
 
-def test_truncated_code_gets_room_but_no_schema() -> None:
+def test_truncated_code_gets_a_larger_cap_but_no_schema() -> None:
     data = {"status": "fail", "verifier_id": "pytest.subprocess"}
     result = VerificationResult.model_validate(data)
     record = classify_failure(result, source="verify", truncated=True)
@@ -193,11 +193,11 @@ def test_every_kind_has_a_recipe_and_every_action_a_name() -> None:
             recipe = recipe_for(kind, cause)
             assert TECHNIQUES[recipe.action] == recipe.technique
             assert re.fullmatch(r"[a-z_]{1,40}", recipe.action)
-            # Names of places to fill in belong to one failure; techniques are told to others.
+            # Techniques are passed on to other jobs, so they have no placeholders.
             assert "{" not in recipe.technique
 
 
-def test_an_instruction_reads_back() -> None:
+def test_an_instruction_survives_its_serialisation() -> None:
     instruction = schema("type", expected="integer", actual="31")
     assert repair_instruction_from_dict(repair_instruction_to_dict(instruction)) == instruction
 
@@ -214,7 +214,7 @@ VALUES = st.none() | st.text(max_size=2000) | st.integers() | st.lists(st.text()
     VALUES,
 )
 def test_any_record_gives_a_short_instruction(
-    kind: FailureKind, cause: str | None, message: str, path: str | None, wanted: Any, found: Any
+    kind: FailureKind, cause: str | None, message: str, path: str | None, expected: Any, actual: Any
 ) -> None:
     record = FailureRecord(
         kind=kind,
@@ -223,11 +223,13 @@ def test_any_record_gives_a_short_instruction(
         coarse_signature="v1:b",
         message=message,
         source="task",
-        findings=(Finding(message=message, path=path, expected=wanted, actual=found, code=cause),),
+        findings=(
+            Finding(message=message, path=path, expected=expected, actual=actual, code=cause),
+        ),
     )
     instruction = reduce_failure_to_repair(record)
     assert len(instruction.prompt_suffix) < 1500
-    # Nothing from outside can start a line of its own in the prompt.
+    # No text from outside can start a new line in the prompt.
     assert "\n" not in instruction.prompt_suffix
 
 
@@ -242,10 +244,10 @@ def test_any_record_gives_a_short_instruction(
         ("ä" * 500, '"' + "ä" * 158 + "…"),
     ],
 )
-def test_values_in_words(value: Any, words: str) -> None:
+def test_a_value_is_shown_in_one_line(value: Any, words: str) -> None:
     assert in_words(value) == words
 
 
-def test_one_line() -> None:
+def test_one_line_joins_and_shortens() -> None:
     assert one_line(" a\n\tb ") == "a b"
     assert one_line("x" * 50, 10) == "x" * 9 + "…"

@@ -1,4 +1,4 @@
-"""The corrected prompt: all that the next attempt needs, nothing of earlier ones, never longer."""
+"""The corrected prompt: everything about the last attempt, nothing about earlier ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def build(
 WRONG_AGE = result("contract.schema", evidence={"contract": "c"}, errors=[AGE])
 
 
-def test_the_whole_prompt() -> None:
+def test_a_complete_prompt() -> None:
     prompt = build(
         WRONG_AGE,
         result("json.object", "pass", summary="a JSON object"),
@@ -115,7 +115,7 @@ def test_all_errors_of_all_verifiers_are_listed_once() -> None:
     assert "Then correct the other errors" in prompt
 
 
-def test_many_errors_are_counted() -> None:
+def test_errors_over_the_maximum_are_only_counted() -> None:
     errors = [{**AGE, "path": f"$.f{i}"} for i in range(MAX_ERRORS + 7)]
     prompt = build(result("contract.schema", errors=errors))
     assert f"{MAX_ERRORS}. $.f{MAX_ERRORS - 1}:" in prompt
@@ -123,7 +123,7 @@ def test_many_errors_are_counted() -> None:
     assert "and 7 more" in prompt
 
 
-def test_tests_that_pass_must_stay() -> None:
+def test_passing_tests_are_to_be_kept() -> None:
     evidence = {"passed": 2, "collected": 3, "failed": [{"nodeid": "t.py::a"}]}
     prompt = build(
         result("pytest.subprocess", summary="1 failed", evidence=evidence), contract=None
@@ -132,7 +132,7 @@ def test_tests_that_pass_must_stay() -> None:
     assert "JSON Schema" not in prompt
 
 
-def test_a_command_speaks_for_itself() -> None:
+def test_the_output_of_a_command_is_shown() -> None:
     evidence = {"argv": ["make"], "exit_code": 2, "stderr_tail": "x" * 9000 + "\nno rule"}
     prompt = build(result("command.subprocess", summary="exit 2", evidence=evidence))
     assert "no rule\n```" in prompt
@@ -149,7 +149,7 @@ def test_a_command_speaks_for_itself() -> None:
         ([AGE, {**AGE, "path": "$"}], None),
     ],
 )
-def test_right_fields_are_named(errors: list[dict[str, Any]], kept: str | None) -> None:
+def test_correct_fields_are_named(errors: list[dict[str, Any]], kept: str | None) -> None:
     prompt = build(
         result("contract.schema", errors=errors),
         last_answer='```json\n{"name": "A", "age": "31", "town": "B"}\n```',
@@ -165,12 +165,12 @@ def test_without_an_answer_nothing_is_shown_or_kept(last_answer: str | None) -> 
     assert "An earlier answer had these errors" in prompt
 
 
-def test_a_cut_answer_is_not_shown() -> None:
+def test_a_truncated_answer_is_not_shown() -> None:
     cut = result("json.object", evidence={"shape": "truncated", "truncated": True})
     assert "ABC" not in build(cut, last_answer='{"a": "ABC')
 
 
-def test_a_long_answer_shows_head_and_tail() -> None:
+def test_of_a_long_answer_head_and_tail_are_shown() -> None:
     prompt = build(WRONG_AGE, last_answer="HEAD" + "x" * 50_000 + "TAIL")
     assert "HEAD" in prompt
     assert "TAIL" in prompt
@@ -181,7 +181,7 @@ def test_a_long_answer_shows_head_and_tail() -> None:
 # -- what worked before ---------------------------------------------------------------------------
 
 
-def test_only_techniques_cross_from_other_jobs() -> None:
+def test_only_techniques_come_from_other_jobs() -> None:
     prompt = build(
         WRONG_AGE,
         worked_before=[
@@ -220,7 +220,7 @@ def test_an_error_stays_on_its_line(message: str) -> None:
     assert prompt.count("\nDo this now:\n") == 1
 
 
-# -- bounded, and about the last attempt only -----------------------------------------------------
+# -- size -----------------------------------------------------------------------------------------
 
 TEXTS = st.text(max_size=400)
 FINDINGS = st.builds(
@@ -233,13 +233,13 @@ FINDINGS = st.builds(
 )
 
 
-@settings(deadline=None)  # the machine may be busy; the size is what is tested
+@settings(deadline=None)
 @given(
     st.lists(FINDINGS, max_size=40),
     st.none() | st.text(max_size=300).map(lambda text: text * 100),
     st.lists(st.text(max_size=50), max_size=50),
 )
-def test_the_size_is_bounded_whatever_went_wrong(
+def test_the_size_of_a_prompt_is_bounded(
     findings: list[Finding], last_answer: str | None, worked: list[str]
 ) -> None:
     prompt = build(
@@ -255,8 +255,8 @@ def test_the_size_is_bounded_whatever_went_wrong(
 @given(
     st.lists(st.from_regex(r"\$\.[a-z]{8}", fullmatch=True), min_size=2, max_size=8, unique=True)
 )
-def test_feedback_replaces_feedback(paths: list[str]) -> None:
-    """Given attempts that fail in different places, each prompt is about the last one only."""
+def test_feedback_replaces_earlier_feedback(paths: list[str]) -> None:
+    """Given attempts that fail in different places, each prompt is only about the last one."""
     prompts = [
         build(result("contract.schema", errors=[{**AGE, "path": path}]), last_answer="{}")
         for path in paths

@@ -44,7 +44,7 @@ def memory_of(count: int, signature: str = "v1:a") -> RetryMemory:
 
 
 @pytest.mark.parametrize(
-    ("attempt", "seen", "stop"),
+    ("attempt", "count", "stop"),
     [
         (1, 0, False),
         (4, 0, False),  # 4 is not greater than max_attempts 4
@@ -54,13 +54,13 @@ def memory_of(count: int, signature: str = "v1:a") -> RetryMemory:
         (1, 3, True),
     ],
 )
-def test_should_stop_retrying(attempt: int, seen: int, stop: bool) -> None:
+def test_retrying_stops_at_either_limit(attempt: int, count: int, stop: bool) -> None:
     policy = RetryPolicy(max_attempts=4, same_failure_limit=2)
-    assert policy.should_stop_retrying(failure(attempt), memory_of(seen)) is stop
-    assert policy.should_retry(failure(attempt), memory_of(seen)) is not stop
+    assert policy.should_stop_retrying(failure(attempt), memory_of(count)) is stop
+    assert policy.should_retry(failure(attempt), memory_of(count)) is not stop
 
 
-def test_a_kind_to_escalate_is_never_retried_but_has_not_passed_a_limit() -> None:
+def test_a_kind_to_escalate_is_not_retried_although_no_limit_is_reached() -> None:
     policy = RetryPolicy(escalate_on=frozenset({FailureKind.UNSAFE_REQUEST}))
     record = failure(kind=FailureKind.UNSAFE_REQUEST)
     assert not policy.should_retry(record, RetryMemory())
@@ -71,21 +71,21 @@ def test_another_signature_does_not_count() -> None:
     assert RetryPolicy().should_retry(failure(signature="v1:b"), memory_of(9, "v1:a"))
 
 
-# Columns: mode, attempt, score, n (this signature in memory before), what else -> decision.
+# Columns: mode, attempt, score, n (times this signature is in memory), other arguments, decision.
 # max_attempts is 4 and same_failure_limit is 2 throughout.
 TABLE: list[tuple[Mode, int, float | None, int, dict[str, Any], object]] = [
-    # A kind to escalate, or an exhausted budget, comes before everything.
+    # A kind to escalate or an exhausted budget comes first.
     ("initial", 1, 10, 0, {"kind": FailureKind.UNSAFE_REQUEST}, "unsafe_request"),
     ("initial", 1, 10, 0, {"exhausted": "budget_tokens"}, "budget_tokens"),
-    # The first low score is always retried at once, whatever the memory of others holds.
+    # The first low score is always retried at once, whatever is in memory.
     ("initial", 1, 69.99, 0, {}, "immediate_retry"),
     ("initial", 1, 0, 5, {}, "immediate_retry"),
-    # 70 is not below 70: no cycle, but a failed required verifier is no success either.
+    # 70 is not below 70: no cycle. But with a failed required verifier it is not a success.
     ("initial", 1, 70, 0, {}, Retry),
     ("initial", 1, 70, 1, {}, ChangeStrategy),
     # An exempt type below 70 has no mandatory retry.
     ("initial", 1, 10, 0, {"exempt": True}, Retry),
-    # After the mandatory retry: new failure, retry; the same, another strategy; again, stop.
+    # After the mandatory retry: retry a new failure, change the strategy for the same one, stop.
     ("immediate_retry", 2, 10, 0, {}, Retry),
     ("immediate_retry", 2, 10, 1, {}, ChangeStrategy),
     ("immediate_retry", 2, 10, 2, {}, "repeated_failure"),
@@ -106,19 +106,19 @@ TABLE: list[tuple[Mode, int, float | None, int, dict[str, Any], object]] = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "attempt", "score", "seen", "more", "expected"), TABLE)
-def test_decision_table(
+@pytest.mark.parametrize(("mode", "attempt", "score", "count", "more", "expected"), TABLE)
+def test_the_decision_table(
     mode: Mode,
     attempt: int,
     score: float | None,
-    seen: int,
+    count: int,
     more: dict[str, Any],
     expected: object,
 ) -> None:
     more = dict(more)
     record = failure(attempt, kind=more.pop("kind", FailureKind.SCHEMA_INVALID))
     policy = RetryPolicy(max_attempts=4, same_failure_limit=2)
-    decision = policy.decide(record, memory_of(seen), mode=mode, score=score, **more)
+    decision = policy.decide(record, memory_of(count), mode=mode, score=score, **more)
     match expected:
         case "immediate_retry":
             assert isinstance(decision, Retry)
@@ -131,8 +131,8 @@ def test_decision_table(
             assert decision.mode == "policy_retry"
 
 
-# Columns: mode, score, exempt -> whether the mandatory retry must follow.
-OWED: list[tuple[Mode, float | None, bool, bool]] = [
+# Columns: mode, score, exempt, whether the mandatory retry must follow.
+MANDATORY: list[tuple[Mode, float | None, bool, bool]] = [
     ("initial", 69.99, False, True),
     ("policy_retry", 0, False, True),
     ("initial", 70, False, False),  # 70 is not below 70
@@ -143,17 +143,17 @@ OWED: list[tuple[Mode, float | None, bool, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "score", "exempt", "expected"), OWED)
-def test_which_attempts_are_owed_the_mandatory_retry(
+@pytest.mark.parametrize(("mode", "score", "exempt", "expected"), MANDATORY)
+def test_which_attempts_need_the_mandatory_retry(
     mode: Mode, score: float | None, exempt: bool, expected: bool
 ) -> None:
     assert owes_immediate_retry(mode, score, exempt=exempt) is expected
-    # A budget that forbids it leaves a cycle all the same.
-    cut_short = opens_cycle(Escalate(reason="budget_tokens"), mode, score, exempt=exempt)
-    assert cut_short == ("escalated" if expected else None)
+    # A budget that forbids the retry still opens a cycle.
+    status = opens_cycle(Escalate(reason="budget_tokens"), mode, score, exempt=exempt)
+    assert status == ("escalated" if expected else None)
 
 
-def test_the_mandatory_retry_opens_a_cycle_and_nothing_else_does() -> None:
+def test_only_the_mandatory_retry_opens_a_cycle() -> None:
     retry = Retry(reason="score 40 is below 70", mode="immediate_retry")
     assert opens_cycle(retry, "initial", 40, exempt=False) == "pending_immediate_retry"
     others = (
@@ -168,20 +168,20 @@ def test_the_mandatory_retry_opens_a_cycle_and_nothing_else_does() -> None:
 
 @given(
     attempt=st.integers(2, 10),
-    seen=st.integers(0, 5),
+    count=st.integers(0, 5),
     score=st.one_of(st.none(), st.floats(0, 100)),
     mode=st.sampled_from(["immediate_retry", "policy_retry"]),
 )
-def test_after_the_first_attempt_a_retry_follows_only_where_the_handbook_allows_it(
-    attempt: int, seen: int, score: float | None, mode: Mode
+def test_later_retries_follow_should_retry(
+    attempt: int, count: int, score: float | None, mode: Mode
 ) -> None:
     policy = RetryPolicy(max_attempts=4, same_failure_limit=2)
-    decision = policy.decide(failure(attempt), memory_of(seen), mode=mode, score=score)
-    allowed = policy.should_retry(failure(attempt + 1), memory_of(seen))
+    decision = policy.decide(failure(attempt), memory_of(count), mode=mode, score=score)
+    allowed = policy.should_retry(failure(attempt + 1), memory_of(count))
     assert isinstance(decision, Retry) == allowed
 
 
-def test_a_memory_is_never_changed_and_counts_a_signature_once_per_attempt() -> None:
+def test_a_memory_is_immutable_and_counts_a_signature_once_per_attempt() -> None:
     empty = RetryMemory()
     once = empty.record_all([failure(), failure(), failure(signature="v1:b")])
     assert (empty.count("v1:a"), once.count("v1:a"), once.count("v1:b")) == (0, 1, 1)

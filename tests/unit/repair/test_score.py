@@ -1,4 +1,4 @@
-"""Scores: weighted over what ran, partial credit, penalties, and what counts as success."""
+"""Scores: weights, partial credit, penalties and success."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Checks = list[tuple[VerifierSpec, VerificationResult]]
         ([check("fail")], 0, False),
         ([check("pass"), check("fail", weight=2)], 33.33, False),  # (100 + 2*0) / 3
         ([check("fail", points=66.67)], 66.67, False),  # 2 of 3 tests
-        ([check("pass", points=69.99)], 69.99, False),  # passed, but below the bar
+        ([check("pass", points=69.99)], 69.99, False),  # passed, but below 70
         ([check("pass", points=70)], 70, True),
         ([check("skipped")], None, False),  # nothing verified is never a success
         ([check("pass"), check("skipped", weight=9)], 100, True),  # skipped is not counted
         ([check("warn")], 100, True),
-        ([check("pass", coercions=("fence",))], 95, True),  # each sort of free repair costs 5
+        ([check("pass", coercions=("fence",))], 95, True),  # each kind of free repair costs 5
         ([check("pass", coercions=("fence", "prose"))], 90, True),
         ([check("pass", coercions=("fence",)), check("pass", coercions=("fence",))], 95, True),
         ([check("pass", weight=9), check("fail")], 90, False),  # a required one failed
@@ -50,7 +50,9 @@ Checks = list[tuple[VerifierSpec, VerificationResult]]
         ([check("fail", points=3, coercions=("fence",))], 0, False),  # never below 0
     ],
 )
-def test_scores(checks: Checks, total: float | None, success: bool) -> None:
+def test_the_score_and_the_success_of_an_attempt(
+    checks: Checks, total: float | None, success: bool
+) -> None:
     specs = [spec for spec, _ in checks]
     results = [result for _, result in checks]
     assert score(specs, results) == total

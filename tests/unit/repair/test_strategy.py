@@ -1,4 +1,4 @@
-"""From a verdict to the next attempt: what is asked, and what changes in how it is asked."""
+"""From a verdict to the next attempt: its prompt and its decoding."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_truncated_answer_gets_a_larger_cap_and_is_not_shown_again() -> None:
     assert '{"age": "31"}' not in plan.prompt
 
 
-def test_a_changed_strategy_starts_afresh_with_the_next_model() -> None:
+def test_a_changed_strategy_has_a_fresh_context_and_the_next_model() -> None:
     first = judge(job(), AttemptPlan(), [WRONG_TYPE], RetryMemory())
     assert first.failure is not None
     memory = RetryMemory().record(first.failure)
@@ -106,14 +106,14 @@ def test_a_changed_strategy_starts_afresh_with_the_next_model() -> None:
     assert "fresh_context" in after.technique
 
 
-def test_nothing_verified_is_escalated_never_a_success() -> None:
+def test_an_unverified_attempt_is_escalated() -> None:
     skipped = VerificationResult(status=VerificationStatus.SKIPPED, verifier_id="contract.schema")
     verdict = judge(job(), AttemptPlan(), [skipped], RetryMemory())
     assert not verdict.success
     assert verdict.decision == Escalate(reason="not_verified")
 
 
-def test_the_failed_required_verifier_listed_first_decides() -> None:
+def test_the_first_failed_required_verifier_decides() -> None:
     of = job(
         verifiers=[
             {"id": "json.object", "required": False},
@@ -126,7 +126,7 @@ def test_the_failed_required_verifier_listed_first_decides() -> None:
     assert len(verdict.signatures) == 2
 
 
-def test_passing_checks_with_a_low_score_are_still_a_failure() -> None:
+def test_a_low_score_is_a_failure_even_if_every_verifier_passes() -> None:
     poor = VerificationResult(
         status=VerificationStatus.PASS, verifier_id="contract.schema", score=40
     )
@@ -142,7 +142,7 @@ def test_an_attempt_without_an_answer_opens_no_cycle() -> None:
     assert verdict.decision.mode == "policy_retry"
 
 
-def test_a_final_error_is_not_asked_again() -> None:
+def test_a_final_error_is_not_retried() -> None:
     error = PermissionError("key refused")
     verdict = judge_error(job(), AttemptPlan(), error, RetryMemory(), final=True)
     assert isinstance(verdict.decision, Escalate)
@@ -175,7 +175,7 @@ def test_a_job_without_a_contract_has_none() -> None:
     assert contract_of(job()) == SCHEMA
 
 
-def test_a_fence_around_a_file_is_told_as_one() -> None:
+def test_a_fence_around_a_file_is_mentioned_in_the_prompt() -> None:
     failed = VerificationResult(
         status=VerificationStatus.FAIL,
         verifier_id="pytest.subprocess",
@@ -200,26 +200,26 @@ PROSE = VerificationResult(
 
 
 @pytest.mark.parametrize(
-    ("verifiers", "format_asked"),
+    ("verifiers", "expected"),
     [
         (["json.object"], "json_object"),
         (["json.object", {"id": "contract.schema", "schema": SCHEMA}], "json_schema"),
-        (["text.match"], None),  # nothing says that the answer is JSON
+        (["text.match"], None),  # the answer need not be JSON
     ],
 )
 def test_an_answer_that_should_be_json_is_constrained(
-    verifiers: list[Any], format_asked: str | None
+    verifiers: list[Any], expected: str | None
 ) -> None:
     of = job(verifiers=verifiers)
     failed = [PROSE.model_copy(update={"verifier_id": spec.id}) for spec in of.verifiers]
     plan = next_plan(judge(of, AttemptPlan(), failed, RetryMemory()), of=of)
-    asked = response_format("json_schema", plan.decoding, contract_of(of))
-    assert (asked and asked["type"]) == format_asked
+    requested = response_format("json_schema", plan.decoding, contract_of(of))
+    assert (requested and requested["type"]) == expected
     assert plan.technique is not None
-    assert plan.technique.endswith("+constrained") is (format_asked is not None)
+    assert plan.technique.endswith("+constrained") is (expected is not None)
 
 
-def test_a_changed_strategy_constrains_without_a_schema_too() -> None:
+def test_a_changed_strategy_constrains_even_without_a_schema() -> None:
     of = job(verifiers=["json.object"])
     first = judge(of, AttemptPlan(), [TRUNCATED], RetryMemory())
     assert first.failure is not None

@@ -1,4 +1,4 @@
-"""Settings that are read again while a process runs."""
+"""Settings that a running process reads again."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ FILE = Path("mulligan.toml")
 
 
 def write(text: str) -> None:
-    """A new state of the file, whatever the file system's sense of time."""
+    """Write the file with a later modification time, whatever the file system's resolution."""
     before = FILE.stat().st_mtime_ns if FILE.exists() else 0
     FILE.write_text(text)
     os.utime(FILE, ns=(before + 10**9, before + 10**9))
 
 
-def started(text: str = "", **given: Any) -> tuple[LiveSettings, ManualClock]:
-    """A process that was started with this file."""
+def started(text: str = "", **arguments: Any) -> tuple[LiveSettings, ManualClock]:
+    """Return the live settings of a process that started with this file, and its clock."""
     if text:
         write(text)
     clock = ManualClock()
-    return LiveSettings(load_settings(**given), clock=clock), clock
+    return LiveSettings(load_settings(**arguments), clock=clock), clock
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def started(text: str = "", **given: Any) -> tuple[LiveSettings, ManualClock]:
         ("webhook_tries", "webhook_tries = 2", 2),
     ],
 )
-def test_a_change_counts_within_ten_seconds(name: str, text: str, value: Any) -> None:
+def test_a_change_applies_within_ten_seconds(name: str, text: str, value: Any) -> None:
     live, clock = started("lease = 20")
     before = live.current()
     write(f"lease = 20\n{text}")
-    assert live.current() is before, "the file is not looked at for every attempt"
+    assert live.current() is before, "the file is not read for every attempt"
     clock.now += 6
     assert getattr(live.current(), name) == value
 
 
-def test_webhooks_come_and_go() -> None:
+def test_webhooks_can_be_removed() -> None:
     live, clock = started('[[webhooks]]\nurl = "http://a.example/"')
     assert len(live.current().webhooks) == 1
     write("webhooks = []")
@@ -60,23 +60,25 @@ def test_webhooks_come_and_go() -> None:
     assert live.current().webhooks == ()
 
 
-def test_what_is_read_again_is_what_is_said() -> None:
+def test_only_live_settings_are_read_again() -> None:
     live, clock = started()
-    every = {name: getattr(live.current(), name) for name in Settings.model_fields}
+    before = {name: getattr(live.current(), name) for name in Settings.model_fields}
     write('lease = 99\nattempt_slots = 3\nalert_window = 1\nkey_prefix = "other"')
     clock.now += 6
-    changed = {n for n in every if getattr(live.current(), n) != every[n]}
+    changed = {n for n in before if getattr(live.current(), n) != before[n]}
     assert changed == {"alert_window"}
     assert changed < set(LIVE)
 
 
-def test_a_change_between_start_and_first_look_is_not_missed() -> None:
+def test_a_change_between_start_and_first_read_is_not_missed() -> None:
     live, _ = started("alert_window = 10")
     write("alert_window = 20")
     assert live.current().alert_window == 20
 
 
-def test_the_environment_and_the_code_still_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_and_arguments_take_precedence_over_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MULLIGAN_ALERT_WINDOW", "7")
     live, clock = started("alert_window = 10", webhook_tries=5)
     write("alert_window = 20\nwebhook_tries = 6")
@@ -85,7 +87,7 @@ def test_the_environment_and_the_code_still_win(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("broken", ["alert_window = [", "alert_window = -1", "alert_windw = 3"])
-def test_a_broken_file_changes_nothing_and_is_complained_of_once(
+def test_a_broken_file_changes_nothing_and_is_reported_once(
     broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     live, clock = started("alert_window = 10\nwebhook_tries = 2")
@@ -102,7 +104,7 @@ def test_a_broken_file_changes_nothing_and_is_complained_of_once(
     assert live.current().alert_window == 30
 
 
-def test_a_file_that_is_gone_for_a_moment_changes_nothing(
+def test_a_missing_file_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     live, clock = started("alert_window = 10")
@@ -117,7 +119,7 @@ def test_a_file_that_is_gone_for_a_moment_changes_nothing(
     assert live.current().alert_window == 30
 
 
-def test_a_file_that_appears_counts() -> None:
+def test_a_new_file_is_read() -> None:
     live, clock = started()
     live.current()
     write("alert_window = 30")
@@ -125,7 +127,7 @@ def test_a_file_that_appears_counts() -> None:
     assert live.current().alert_window == 30
 
 
-def test_exemptions_are_asked_anew() -> None:
+def test_exempt_types_are_live() -> None:
     live, clock = started()
     exempt = LiveExemptTypes(live)
     assert "read_aloud" in exempt

@@ -1,4 +1,4 @@
-"""Names of settings are promises: to mulligan.toml, to the environment and to `Settings(...)`."""
+"""Names of settings are stable in mulligan.toml, the environment and `Settings(...)`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from mulligan.workers.settings.model import Settings
 
-#: Every setting with its default, as JSON writes it. A name here never changes its meaning; a new
+#: Every setting with its default, as in JSON. A name here never changes its meaning; a new
 #: setting is added, an old one needs a note in CHANGELOG.md.
 DEFAULTS: dict[str, Any] = {
     "broker_url": None,
@@ -81,9 +81,9 @@ DEFAULTS: dict[str, Any] = {
     "guard_share": 0.25,
     "guard_jobs": False,
 }
-#: Values that differ from the defaults, as the environment spells them.
+#: Values other than the defaults, as the environment has them.
 OTHERS: dict[str, tuple[str, Any]] = {
-    "broker_url": ("redis://elsewhere/1", "redis://elsewhere/1"),
+    "broker_url": ("redis://other/1", "redis://other/1"),
     "lease": ("45s", 45.0),
     "attempt_slots": ("3", 3),
     "guard_share": ("0.5", 0.5),
@@ -92,20 +92,18 @@ OTHERS: dict[str, tuple[str, Any]] = {
 }
 
 
-def test_every_name_and_default_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("MULLIGAN_")]:
-        monkeypatch.delenv(name)
+def test_every_name_and_default_is_unchanged() -> None:
     found = Settings().model_dump(mode="json")
     assert {name: _plain(value) for name, value in found.items()} == DEFAULTS
 
 
 def _plain(value: Any) -> Any:
-    """Sets have no order."""
+    """Sort lists, because sets have no order."""
     return sorted(value) if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_setting_is_read_by_its_name_from_code_and_from_the_environment(
+def test_a_setting_is_read_from_arguments_and_environment(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, value = OTHERS[name]
@@ -115,7 +113,7 @@ def test_a_setting_is_read_by_its_name_from_code_and_from_the_environment(
     assert getattr(Settings(**{name: value}), name) == value
 
 
-def test_every_setting_is_read_from_the_environment_by_its_own_name() -> None:
+def test_no_setting_has_another_name_in_the_environment() -> None:
     source = Settings.model_config
     assert (source["env_prefix"], source.get("alias_generator")) == ("MULLIGAN_", None)
     assert all(field.validation_alias is None for field in Settings.model_fields.values())
