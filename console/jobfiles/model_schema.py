@@ -1,9 +1,9 @@
 """JSON Schemas of pydantic models, as people write their values in files.
 
-What a validator accepts or refuses in Python is said here once more in JSON Schema. The promise,
-kept by tests: a schema gives no false alarm. It refuses what the loader accepts only where that is
-hardly meant (a number in quotes, a mistake in a default that no job takes), and leaves alone what
-only Python can know (files, profiles, patterns).
+This repeats in JSON Schema what validators check in Python. Tests show that a schema gives no false
+alarm: it refuses what the loader accepts only if that is hardly intended (a number in quotes, a
+mistake in a default that no job uses), and it ignores what only Python can check (files, profiles,
+patterns).
 """
 
 from __future__ import annotations
@@ -17,36 +17,35 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
+from mulligan.workers.runners.openai import RESERVED_FIELDS
+
 Schema = dict[str, Any]
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _DURATION = r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d)?\s*$"
 _NO_ZERO = r"^\s*(?=[\d.]*[1-9])\d+(\.\d+)?\s*(ms|s|m|h|d)?\s*$"
-#: pydantic's ``\w`` knows every alphabet, that of JSON Schema only ASCII.
+#: pydantic's ``\w`` matches every alphabet, that of JSON Schema only ASCII.
 _WORD = r"\p{L}\p{M}\p{Nd}\p{Pc}"
-#: pydantic has no JSON Schema for a bound that comes after a function, and leaves its own word.
+#: For a bound that comes after a function, pydantic writes its own keyword.
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 _TEXT: Schema = {"type": "string"}
-#: Functions that turn a bare text into what the field holds.
-_TAKE_TEXT = frozenset(
-    {"_as_tuple", "OpenAIOptions._one_stop", "ScriptedAnswer._from_text",
+#: Validators that also accept a bare text.
+_ACCEPT_TEXT = frozenset(
+    {"_as_tuple", "OpenAIOptions._stop_as_tuple", "ScriptedAnswer._from_text",
      "VerifierSpec._from_id", "RunnerSpec._from_profile"}
 )  # fmt: skip
-#: Functions that change nothing about what may be written.
-_TAKE_THE_SAME = frozenset(
-    {"OpenAIOptions._usual_key", "OpenAIOptions._models_by_name",
-     "ContractSchema.Options._something"}
-)  # fmt: skip
+#: Validators that do not change what may be written.
+_ACCEPT_THE_SAME = frozenset({"OpenAIOptions._default_key", "OpenAIOptions._fallbacks_by_model"})
 
 
-def _given(name: str) -> Schema:
+def _requires_text(name: str) -> Schema:
     return {"required": [name], "properties": {name: {"type": "string"}}}
 
 
 #: What validators of whole models check.
 _MODEL_RULES: dict[str, Schema] = {
-    "Workspace": {"anyOf": [_given("path"), _given("profile"), _given("snapshot")]},
+    "Workspace": {"anyOf": [_requires_text(name) for name in ("path", "profile", "snapshot")]},
     "ContractSchema.Options": {"anyOf": [{"required": ["schema"]}, {"required": ["model"]}]},
     "TextMatch.Options": {
         "anyOf": [
@@ -56,22 +55,19 @@ _MODEL_RULES: dict[str, Schema] = {
         ]
     },
 }  # fmt: skip
-_OWN_FIELDS = {
-    "propertyNames": {"not": {"enum": ["model", "messages", "stream", "max_tokens",
-                                       "response_format"]}}
-}  # fmt: skip
+_NO_RESERVED_FIELDS = {"propertyNames": {"not": {"enum": sorted(RESERVED_FIELDS)}}}
 #: What validators of single fields check.
 _FIELD_RULES: dict[str, Schema] = {
     "OpenAIOptions.base_url": {"pattern": r"^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\s]+([/?#]|$)"},
     "OpenAIOptions.api_key_env": {"pattern": rf"^[\p{{L}}_][{_WORD}]*$"},
-    "OpenAIOptions.extra": _OWN_FIELDS,
-    "LocalOptions.extra": _OWN_FIELDS,
+    "OpenAIOptions.extra": _NO_RESERVED_FIELDS,
+    "LocalOptions.extra": _NO_RESERVED_FIELDS,
     "Workspace.output_file": {"pattern": r"^(?![/\\])(?!\.?$)(?!(.*[/\\])?\.\.([/\\]|$))"},
 }
 
 
 def schema_of(model: type[BaseModel], *, prefix: str = "") -> tuple[Schema, Schema]:
-    """The schema of a model, and the definitions it refers to, named after the prefix."""
+    """Return a model's schema and the definitions it refers to, named with the prefix."""
     made = model.model_json_schema(
         schema_generator=_AsWritten, ref_template=f"#/$defs/{prefix}{{model}}"
     )
@@ -80,32 +76,32 @@ def schema_of(model: type[BaseModel], *, prefix: str = "") -> tuple[Schema, Sche
 
 
 def inline_schema(model: type[BaseModel]) -> Schema:
-    """The schema of a model for another document: it refers to nothing outside itself.
+    """Return a model's schema without references, for another document.
 
-    Patterns are left out: readers of OpenAPI documents differ in the dialect that they know.
+    Patterns are left out: readers of OpenAPI documents support different dialects.
     """
-    made, defs = schema_of(model)
-    found: Schema = _inlined(made, defs)
-    return found
+    schema, defs = schema_of(model)
+    inlined: Schema = _inline(schema, defs)
+    return inlined
 
 
-def _inlined(schema: Any, defs: Schema) -> Any:
+def _inline(schema: Any, defs: Schema) -> Any:
     if isinstance(schema, list):
-        return [_inlined(item, defs) for item in schema]
+        return [_inline(item, defs) for item in schema]
     if not isinstance(schema, dict):
         return schema
     rest = {
-        key: _inlined(value, defs)
+        key: _inline(value, defs)
         for key, value in schema.items()
         if key != "$ref" and not (key == "pattern" and isinstance(value, str))
     }
     if "$ref" not in schema:
         return rest
-    return {**_inlined(defs[schema["$ref"].removeprefix("#/$defs/")], defs), **rest}
+    return {**_inline(defs[schema["$ref"].removeprefix("#/$defs/")], defs), **rest}
 
 
 def part_of(schema: Schema) -> Schema:
-    """The same mapping as one layer of two: nothing is required, and null takes a value back."""
+    """Return the schema of a part: nothing is required, and null removes a default."""
     kept = {key: value for key, value in schema.items() if key not in ("required", "anyOf")}
     return {**kept, "properties": {k: or_null(v) for k, v in schema.get("properties", {}).items()}}
 
@@ -115,17 +111,17 @@ def or_null(schema: Schema) -> Schema:
 
 
 class _AsWritten(GenerateJsonSchema):
-    """Knows the project's functions that run before a field is validated."""
+    """Handles the project's validators that run before a field's own, and ``#:`` comments."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> Schema:
         inner: Schema = self.generate_inner(schema["schema"])
         name = getattr(schema["function"]["function"], "__qualname__", "")
         if name == "parse_duration":
             return {**inner, "type": ["number", "string"], "pattern": _DURATION}
-        if name in _TAKE_TEXT:
+        if name in _ACCEPT_TEXT:
             return {"anyOf": [dict(_TEXT), inner]}
-        # A plug-in's own function may take anything.
-        return inner if name in _TAKE_THE_SAME else {}
+        # A plug-in's function may accept anything.
+        return inner if name in _ACCEPT_THE_SAME else {}
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         made: Schema = super().model_schema(schema)
@@ -139,31 +135,31 @@ class _AsWritten(GenerateJsonSchema):
 
 
 def _comments(cls: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Each field's ``#:`` comment."""
+    """Yield each field's ``#:`` comment."""
     try:
         lines = inspect.getsource(cls).splitlines()
     except (OSError, TypeError):
         return
-    said: list[str] = []
+    comment: list[str] = []
     for line in map(str.strip, lines):
         if line.startswith("#:"):
-            said.append(line[2:].strip())
+            comment.append(line[2:].strip())
             continue
         field = re.match(r"(\w+): ", line)
-        if said and field:
-            yield field[1], " ".join(said).replace("``", "`")
-        said = []
+        if comment and field:
+            yield field[1], " ".join(comment).replace("``", "`")
+        comment = []
 
 
 def tidy(schema: Any) -> Any:
-    """Bounds, patterns and lists of values as every validator reads them."""
+    """Write bounds, patterns and enums as every validator reads them."""
     if isinstance(schema, list):
         return [tidy(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     made = {_key(key, value): _value(key, value) for key, value in schema.items()}
     if "additionalProperties" in made and made.get("anyOf", [{}])[0] == _TEXT:
-        # Of a model that may also be a text: strangers are refused where its fields are known.
+        # A model that may also be a text: refuse unknown fields where its fields are listed.
         made["anyOf"][1]["additionalProperties"] = made.pop("additionalProperties")
     if made.get("pattern") == _DURATION and made.get("exclusiveMinimum") == 0:
         made["pattern"] = _NO_ZERO

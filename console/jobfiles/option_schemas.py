@@ -1,4 +1,4 @@
-"""The options of each verifier and each kind of runner, as they declare them, in JSON Schema."""
+"""JSON Schemas of the options of each verifier and each kind of runner."""
 
 from __future__ import annotations
 
@@ -13,10 +13,21 @@ from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 _TYPES = ["array", "boolean", "integer", "null", "number", "object", "string"]
 _ANY_OPTIONS: Schema = {"type": "object"}
+#: Options of verifiers that their models do not describe.
+_MORE_OPTIONS: dict[str, Schema] = {
+    ContractSchema.id: {"schema": {"$ref": "#/$defs/contract"}},
+    CommandSubprocess.id: {
+        "command": {
+            "type": "string",
+            "title": "Command",
+            "description": "A name from [commands.NAME] of mulligan.toml, instead of argv.",
+        }
+    },
+}
 
 
 def contract() -> Schema:
-    """A JSON Schema of any draft, as far as its everyday words go; workers check all of it."""
+    """Return a schema of the common JSON Schema keywords; workers check all of them."""
     this = {"$ref": "#/$defs/contract"}
     several = {"type": "array", "items": this}
     named = {"type": "object", "additionalProperties": this}
@@ -48,14 +59,14 @@ def contract() -> Schema:
 
 
 def verifier(defs: Schema) -> Schema:
-    """An item of ``verifiers``: an id, or a mapping with the options of that verifier."""
+    """Return the schema of an item of ``verifiers``: an id, or a mapping with its options."""
     registry = VerifierRegistry()
     models = registry.option_models()
     common, _ = schema_of(VerifierSpec)
     shared = common["anyOf"][1]["properties"]
     defs["contract"] = contract()
     for name, model in models.items():
-        defs[f"verifier.{name}"] = _with(shared, _verifier_options(name, model, defs))
+        defs[f"verifier.{name}"] = _beside(shared, _verifier_options(name, model, defs))
     return {
         "title": "Verifier",
         "description": VerifierSpec.__doc__,
@@ -79,20 +90,14 @@ def _verifier_options(name: str, model: type[BaseModel] | None, defs: Schema) ->
     if model is None:
         return _ANY_OPTIONS
     options = _options(name, model, defs)
-    properties = options.get("properties", {})
-    if model is ContractSchema.Options:
-        properties["schema"] = {"$ref": "#/$defs/contract"}
-    if model is CommandSubprocess.Options:
-        told = "A name from [commands.NAME] of mulligan.toml, instead of argv."
-        properties["command"] = {"type": "string", "title": "Command", "description": told}
-    return options
+    return {**options, "properties": options.get("properties", {}) | _MORE_OPTIONS.get(name, {})}
 
 
 # -- runners ---------------------------------------------------------------------------------------
 
 
 def add_kinds(defs: Schema, *, in_job: bool = False) -> list[str]:
-    """Define ``runner.KIND`` for each kind; the kinds."""
+    """Define ``runner.KIND`` for each kind and return the kinds."""
     shared: Schema = {"kind": {"title": "Kind", "type": ["string", "null"]}}
     if in_job:
         shared["profile"] = {"type": "null"}
@@ -110,12 +115,12 @@ def add_kinds(defs: Schema, *, in_job: bool = False) -> list[str]:
                 "properties": rest,
                 "additionalProperties": False,
             }
-        defs[f"runner.{name}"] = _with(shared, options)
+        defs[f"runner.{name}"] = _beside(shared, options)
     return list(models)
 
 
 def inline_runner(kinds: list[str]) -> Schema:
-    """``[runners.NAME]`` of mulligan.toml: a kind and its options."""
+    """Return the schema of ``[runners.NAME]`` in mulligan.toml: a kind and its options."""
     return {
         "title": "Runner",
         "type": "object",
@@ -126,7 +131,7 @@ def inline_runner(kinds: list[str]) -> Schema:
 
 
 def add_runners(defs: Schema) -> None:
-    """Define ``runner`` as a job has it, and ``runner.part`` as it may stand over a default."""
+    """Define ``runner`` for a job, and ``runner.part`` for a job with defaults."""
     kinds = add_kinds(defs, in_job=True)
     profile = _profile()
     name = {key: value for key, value in profile.items() if key not in ("title", "default")}
@@ -153,7 +158,7 @@ def _profile() -> Schema:
 
 
 def _chosen(kinds: list[str], profile: Schema, suffix: str) -> Schema:
-    """By kind or by profile, exactly one of the two."""
+    """Require exactly one of kind and profile."""
     by_kind = {"required": ["kind"], "properties": {"kind": {"type": "string"}}}
     by_profile = {"required": ["profile"], "properties": {"profile": {"type": "string"}}}
     return {
@@ -176,14 +181,14 @@ def _chosen(kinds: list[str], profile: Schema, suffix: str) -> Schema:
 def _options(name: str, model: type[BaseModel], defs: Schema) -> Schema:
     made, more = schema_of(model, prefix=f"{name}.")
     defs.update(more)
-    # The outside of a model whose options may also be written otherwise.
+    # They describe the model, not the verifier or the runner.
     made.pop("title", None)
     made.pop("description", None)
     return made
 
 
-def _with(shared: Schema, options: Schema) -> Schema:
-    """The options beside the fields that all have."""
+def _beside(shared: Schema, options: Schema) -> Schema:
+    """Return the options together with the fields that all kinds share."""
     return {**options, "properties": {**shared, **options.get("properties", {})}}
 
 

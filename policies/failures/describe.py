@@ -8,9 +8,9 @@ from mulligan.policies.failures.redaction import redacted_place
 
 def describe_failure(failure: FailureRecord, *, texts: bool = True) -> str:
     """Return kind and place: ``schema_invalid $.age``. Without texts, do not quote answers."""
-    if failure.cause == "truncated":
-        return "truncated"
     kind, evidence = failure.kind.value, failure.evidence
+    if failure.cause == "truncated":
+        return f"{kind} truncated"
     passed, collected = evidence.get("passed"), evidence.get("collected")
     if isinstance(passed, int) and isinstance(collected, int) and collected:
         return f"{kind} {passed}/{collected} passed"

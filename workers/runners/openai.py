@@ -33,7 +33,7 @@ OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
 _PROBE_SECONDS = 3.0
 #: Fields that the runner sets itself; ``extra`` may set the rest of a request body.
-_RESERVED_FIELDS = frozenset({"model", "messages", "stream", "max_tokens", "response_format"})
+RESERVED_FIELDS = frozenset({"model", "messages", "stream", "max_tokens", "response_format"})
 
 
 class OpenAIOptions(Value):
@@ -95,7 +95,7 @@ class OpenAIOptions(Value):
     @field_validator("extra")
     @classmethod
     def _no_reserved_fields(cls, value: dict[str, Json]) -> dict[str, Json]:
-        if reserved := sorted(_RESERVED_FIELDS & value.keys()):
+        if reserved := sorted(RESERVED_FIELDS & value.keys()):
             raise ValueError(f"must not set {', '.join(reserved)}: the runner does")
         return value
 
