@@ -1,4 +1,4 @@
-"""One contract of the client: on an embedded stack, and for a fleet by broker and by console."""
+"""The client's contract: on an embedded stack, and on a fleet through its broker or console."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scripted(*answers: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    # Workers find client_models as they would a user's own package.
+    # Workers import client_models like a package of the user's.
     path = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     folder = tmp_path_factory.mktemp("fleet")
     modules = {"MULLIGAN_MODEL_MODULES": '["support.client_models"]'}
@@ -51,9 +51,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def console(fleet: Fleet) -> Iterator[RunningConsole]:
-    own = {"allow_inline": True, "model_modules": ["support.client_models"], "rate_limit": 100_000}
+    fields = {
+        "allow_inline": True,
+        "model_modules": ["support.client_models"],
+        "rate_limit": 100_000,
+    }
     with running_console(
-        Settings(broker_url=fleet.server.url, home=fleet.folder, **own)
+        Settings(broker_url=fleet.server.url, home=fleet.folder, **fields)
     ) as running:
         yield running
 
@@ -62,7 +66,7 @@ def console(fleet: Fleet) -> Iterator[RunningConsole]:
 def settings(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """What to make a client with."""
+    """The arguments of a client."""
     if request.param == "broker":
         fleet: Fleet = request.getfixturevalue("fleet")
         return {"broker_url": fleet.server.url, "model_modules": ["support.client_models"]}
@@ -82,14 +86,14 @@ def client(settings: dict[str, Any]) -> Iterator[Client]:
 
 @pytest.fixture
 def key() -> str:
-    """An idempotency key that nobody has used: broker and console lead to the same ledger."""
+    """An unused idempotency key: broker and console share one ledger."""
     return uuid4().hex
 
 
 # -- one job ---------------------------------------------------------------------------------------
 
 
-def test_a_value_is_the_model_and_its_validators_reach_the_corrected_prompt(
+def test_a_value_is_the_model_and_its_validators_correct_the_prompt(
     client: Client,
 ) -> None:
     result = client.run("Extract: 'Alice is 31.'", returns=Person, runner=scripted(GOOD, LOUD))
@@ -106,7 +110,7 @@ def test_a_value_is_the_model_and_its_validators_reach_the_corrected_prompt(
     assert "attempt 2  immediate retry  score 100" in story
 
 
-def test_the_first_attempt_is_told_what_the_answer_must_look_like(client: Client) -> None:
+def test_the_first_prompt_describes_the_answer_s_form(client: Client) -> None:
     result = client.run("Extract: 'Alice is 31.'", returns=Person, runner=scripted(LOUD))
     assert result.view.job.task_type == "Person"
     assert result.view.job.prompt == (
@@ -125,34 +129,34 @@ def test_json_is_parsed_and_text_is_text(client: Client) -> None:
     assert client.run("x", runner=scripted("hello you"), verifiers=[words]).value == "hello you"
 
 
-def test_a_failed_job_has_no_value_but_a_story(client: Client) -> None:
+def test_a_failed_job_raises_for_its_value_and_has_a_story(client: Client) -> None:
     result = client.run("x", task_type="stubborn", runner=scripted(WRONG_TYPE), **CHECKED)
     assert (result.ok, result.state, result.reason) == (False, "escalated", "repeated_failure")
     assert result.text == WRONG_TYPE
     with pytest.raises(JobFailed) as caught:
         _ = result.value
-    said = str(caught.value)
-    assert "stubborn" in said
-    assert "escalated: repeated_failure" in said
-    assert "attempt 1 of 3 was the best, with a score of 50" in said
+    message = str(caught.value)
+    assert "stubborn" in message
+    assert "escalated: repeated_failure" in message
+    assert "attempt 1 of 3 was the best, with a score of 50" in message
     assert caught.value.result is result
     assert "escalate" in result.story()
 
 
-def test_tokens_are_counted_or_unknown(client: Client) -> None:
-    told = {"text": GOOD, "usage": {"total_tokens": 80}}
-    assert client.run("x", runner=scripted(told), **CHECKED).tokens == 80
+def test_unknown_tokens_are_none(client: Client) -> None:
+    answer = {"text": GOOD, "usage": {"total_tokens": 80}}
+    assert client.run("x", runner=scripted(answer), **CHECKED).tokens == 80
     assert client.run("x", runner=scripted(GOOD), **CHECKED).tokens is None
 
 
-def test_a_job_and_its_fields_are_taken_too(client: Client) -> None:
+def test_a_job_or_its_fields_can_be_submitted(client: Client) -> None:
     fields = {"task_type": "t", "prompt": "x", "runner": scripted(GOOD), **CHECKED}
     job = Job.model_validate(fields)
     assert client.run(job, labels={"suite": "a"}).view.job.labels == {"suite": "a"}
     assert client.run(fields, task_type="u").view.job.task_type == "u"
 
 
-def test_the_result_has_the_job_as_it_was_handed_in(client: Client) -> None:
+def test_the_result_has_the_submitted_job(client: Client) -> None:
     named = [{"id": "json.object", "name": "is JSON", "weight": 2}]
     job = client.run("x", runner=scripted("{}"), verifiers=named, budget={"tokens": 9}).view.job
     assert job.budget.tokens == 9
@@ -177,14 +181,14 @@ class Pet:
         (int, "31", 31),
     ],
 )
-def test_a_value_is_any_type_that_pydantic_reads(
+def test_a_value_has_any_type_that_pydantic_reads(
     client: Client, returns: Any, answer: str, value: Any
 ) -> None:
     result = client.run("x", returns=returns, runner=scripted("what?", answer))
     assert (result.value, len(result.attempts)) == (value, 2)
 
 
-# -- handing in ------------------------------------------------------------------------------------
+# -- submitting ------------------------------------------------------------------------------------
 
 
 def test_an_idempotency_key_finds_the_same_job(client: Client, key: str) -> None:
@@ -196,7 +200,7 @@ def test_an_idempotency_key_finds_the_same_job(client: Client, key: str) -> None
         client.submit("y", runner=scripted(GOOD), idempotency_key=key, **CHECKED)
 
 
-def test_two_hundred_jobs(client: Client, key: str) -> None:
+def test_two_hundred_jobs_are_submitted_and_awaited_in_order(client: Client, key: str) -> None:
     prompts = [f"Extract number {i}." for i in range(200)]
     handles = client.submit_many(
         prompts, returns=Person, runner=scripted(LOUD), idempotency_key=key
@@ -208,7 +212,7 @@ def test_two_hundred_jobs(client: Client, key: str) -> None:
     assert results[7].view.job.idempotency_key == f"{key}-7"
 
 
-def test_nothing_is_stored_if_one_of_many_has_a_problem(client: Client, key: str) -> None:
+def test_one_invalid_job_refuses_the_whole_batch(client: Client, key: str) -> None:
     good = {"prompt": "x", "idempotency_key": key}
     bad = {"prompt": "y", "policy": {"max_attempts": 1}}
     with pytest.raises(BadInput, match=r"\[1\]\.policy.max_attempts"):
@@ -218,7 +222,7 @@ def test_nothing_is_stored_if_one_of_many_has_a_problem(client: Client, key: str
     client.cancel(handle)
 
 
-def test_a_key_of_another_job_refuses_all_of_many(client: Client, key: str) -> None:
+def test_a_used_key_refuses_the_whole_batch(client: Client, key: str) -> None:
     taken = client.submit("other", runner=scripted(GOOD), idempotency_key=f"{key}-1", **CHECKED)
     many = {"runner": scripted(GOOD), "idempotency_key": key, **CHECKED}
     with pytest.raises(
@@ -226,20 +230,20 @@ def test_a_key_of_another_job_refuses_all_of_many(client: Client, key: str) -> N
     ) as refused:
         client.submit_many(["a", "b", "c"], **many)
     assert not isinstance(refused.value, NotAllStored)
-    for place in (0, 2):  # another job under these keys would be refused if they were taken
-        fields = {"runner": scripted(GOOD), "idempotency_key": f"{key}-{place}", **CHECKED}
+    for index in (0, 2):  # a used key would be refused
+        fields = {"runner": scripted(GOOD), "idempotency_key": f"{key}-{index}", **CHECKED}
         client.cancel(client.submit("free", **fields))
     client.cancel(taken)
 
 
-def test_two_different_jobs_of_one_call_share_no_key(client: Client, key: str) -> None:
+def test_two_different_jobs_of_one_call_cannot_share_a_key(client: Client, key: str) -> None:
     same = {"prompt": "a", "idempotency_key": key}
     with pytest.raises(BadInput, match=r"^jobs\[2\]\.idempotency_key"):
         client.submit_many([same, same, {**same, "prompt": "b"}], runner=scripted(GOOD), **CHECKED)
     assert not client.submit(same, runner=scripted(GOOD), **CHECKED).seen
 
 
-def test_every_problem_of_many_is_named_by_its_place(client: Client) -> None:
+def test_every_problem_of_a_batch_has_its_index(client: Client) -> None:
     wrong = {"prompt": "x", "budjet": {}}
     with pytest.raises(BadInput) as refused:
         client.submit_many([wrong, "good", {"prompt": 7}], runner=scripted(GOOD), **CHECKED)
@@ -249,10 +253,10 @@ def test_every_problem_of_many_is_named_by_its_place(client: Client) -> None:
     ]
 
 
-def test_problems_of_every_stage_are_told_at_once(
+def test_problems_of_every_stage_are_reported_at_once(
     client: Client, request: pytest.FixtureRequest
 ) -> None:
-    asks: list[Any] = [
+    jobs: list[Any] = [
         {"prompt": "x", "budjet": {}},
         {"prompt": "x", "policy": {"max_attempts": 1}},
         "good",
@@ -261,21 +265,21 @@ def test_problems_of_every_stage_are_told_at_once(
     ]
     with pytest.raises(BadInput) as refused:
         client.submit_many(
-            [{**CHECKED, **ask} if isinstance(ask, dict) else ask for ask in asks],
+            [{**CHECKED, **job} if isinstance(job, dict) else job for job in jobs],
             runner=scripted(GOOD),
         )
-    told = [str(problem).partition(": ")[0] for problem in refused.value.problems]
+    paths = [str(problem).partition(": ")[0] for problem in refused.value.problems]
     expected = ["jobs[0].budjet", "jobs[1].policy.max_attempts", "jobs[2].verifiers", "jobs[4]"]
     if "broker" not in request.node.name:  # the workers of a fleet check what jobs name
         expected.insert(3, "jobs[3].verifiers[0].id")
-    assert told == expected
+    assert paths == expected
     assert [problem.index for problem in refused.value.problems] == [
-        int(place[5]) for place in expected
+        int(path[5]) for path in expected
     ]
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
         ({"runner": scripted(GOOD)}, "give returns=Model or verifiers"),
         ({"runner": scripted(GOOD), "budjet": {}, **CHECKED}, "did you mean 'budget'"),
@@ -288,22 +292,24 @@ def test_problems_of_every_stage_are_told_at_once(
         ({"returns": threading.Event}, "^returns: .*Event"),
     ],
 )
-def test_a_bad_job_is_refused_by_name(client: Client, fields: Any, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_an_invalid_job_is_refused_with_the_field(
+    client: Client, fields: Any, expected: str
+) -> None:
+    with pytest.raises(BadInput, match=expected):
         client.submit("x", **fields)
 
 
 def test_a_handle_finds_a_job_of_another_client(client: Client, settings: dict[str, Any]) -> None:
-    handed_in = client.submit("x", returns=Person, runner=scripted(LOUD))
+    submitted = client.submit("x", returns=Person, runner=scripted(LOUD))
     with Client(**settings) as other:
-        found = other.wait(other.handle(handed_in.id, returns=Person))
+        found = other.wait(other.handle(submitted.id, returns=Person))
     assert found.value == Person(name="ALICE", age=31)
 
 
 # -- waiting, watching, cancelling -----------------------------------------------------------------
 
 
-def test_waiting_can_end_before_the_job_does(client: Client) -> None:
+def test_waiting_may_time_out_before_the_job_ends(client: Client) -> None:
     slow = client.submit("x", runner=scripted({"text": GOOD, "delay": 1.5}), **CHECKED)
     with pytest.raises(WaitTimeout, match=f"the job {slow.id} has not ended within 0.1 s"):
         client.wait(slow, timeout=0.1)
@@ -312,23 +318,23 @@ def test_waiting_can_end_before_the_job_does(client: Client) -> None:
     assert client.wait(slow.id).ok
 
 
-def test_a_job_that_is_not_there(client: Client) -> None:
-    for ask in (client.wait, client.cancel, lambda job: list(client.watch(job))):
+def test_an_unknown_job_is_refused(client: Client) -> None:
+    for call in (client.wait, client.cancel, lambda job: list(client.watch(job))):
         with pytest.raises(BadInput, match="there is no job p00-nowhere"):
-            ask("p00-nowhere")
+            call("p00-nowhere")
 
 
-def test_watching_tells_the_whole_story_even_afterwards(client: Client) -> None:
+def test_watching_yields_every_event_even_afterwards(client: Client) -> None:
     handle = client.submit("x", runner=scripted(WRONG_TYPE, GOOD), **CHECKED)
-    seen = list(client.watch(handle))
-    assert {event.job_id for event in seen} == {handle.id}
-    assert [e.data["state"] for e in seen if e.type == "job"] == ["queued", "succeeded"]
-    settled = [e.data["score"] for e in seen if e.data.get("state") == "settled"]
+    events = list(client.watch(handle))
+    assert {event.job_id for event in events} == {handle.id}
+    assert [e.data["state"] for e in events if e.type == "job"] == ["queued", "succeeded"]
+    settled = [e.data["score"] for e in events if e.data.get("state") == "settled"]
     assert settled == [50, 100]
-    assert [event.id for event in client.watch(handle.id)] == [event.id for event in seen]
+    assert [event.id for event in client.watch(handle.id)] == [event.id for event in events]
 
 
-def test_cancelling(client: Client) -> None:
+def test_only_an_unfinished_job_is_cancelled(client: Client) -> None:
     slow = scripted({"fault": {"status": 503, "retry_after": 30}})
     handle = client.submit("x", runner=slow, **CHECKED)
     assert client.cancel(handle) == "cancelled"
@@ -343,8 +349,8 @@ def test_cancelling(client: Client) -> None:
 # -- asyncio ---------------------------------------------------------------------------------------
 
 
-def test_async_in_a_running_loop(settings: dict[str, Any]) -> None:
-    """Fifty at once, a watched one and a late one, while the loop goes on ticking."""
+def test_the_async_client_does_not_block_the_loop(settings: dict[str, Any]) -> None:
+    """Given fifty jobs at once, a watched one and a late one, while the loop ticks."""
     gaps: list[float] = []
 
     async def tick() -> None:
@@ -353,7 +359,7 @@ def test_async_in_a_running_loop(settings: dict[str, Any]) -> None:
             await asyncio.sleep(0.005)
             gaps.append(time.perf_counter() - before)
 
-    async def story() -> None:
+    async def run_jobs() -> None:
         async with AsyncClient(**settings) as client:
             opened = await client.run("x", returns=Person, runner=scripted(LOUD))
             assert opened.value.age == 31
@@ -377,16 +383,16 @@ def test_async_in_a_running_loop(settings: dict[str, Any]) -> None:
                 await client.wait("p00-nowhere")
             ticking.cancel()
 
-    asyncio.run(story())
+    asyncio.run(run_jobs())
     assert sorted(gaps)[len(gaps) // 2] < 0.05
     assert len(gaps) > 20
 
 
-# -- what differs ----------------------------------------------------------------------------------
+# -- differences between backends ------------------------------------------------------------------
 
 
-def test_a_model_that_is_defined_again_judges_no_job_of_the_former_one(tmp_path: Path) -> None:
-    """As in a notebook whose cell is run again while jobs are under way."""
+def test_a_redefined_model_does_not_verify_earlier_jobs(tmp_path: Path) -> None:
+    """As in a notebook whose cell is run again while jobs are running."""
 
     def person(limit: int) -> type[BaseModel]:
         class Aged(BaseModel):
@@ -396,7 +402,7 @@ def test_a_model_that_is_defined_again_judges_no_job_of_the_former_one(tmp_path:
             @classmethod
             def _young(cls, age: int) -> int:
                 if age > limit:
-                    raise ValueError(f"nobody is older than {limit}")
+                    raise ValueError(f"must be at most {limit}")
                 return age
 
         return Aged
@@ -411,8 +417,8 @@ def test_a_model_that_is_defined_again_judges_no_job_of_the_former_one(tmp_path:
         ]
 
 
-def test_a_problem_far_down_the_list_is_found_before_anything_is_stored(tmp_path: Path) -> None:
-    """Given a hundred jobs per round trip and number 110 that cannot be told of its end."""
+def test_a_problem_late_in_the_batch_is_found_before_anything_is_stored(tmp_path: Path) -> None:
+    """Given a hundred jobs per round trip, and a problem of number 110 in `on_done`."""
     jobs: list[dict[str, Any]] = [{"prompt": f"{i}"} for i in range(120)]
     jobs[110]["on_done"] = {"task": "shop.done", "queue": "shop"}
     with Client(home=tmp_path, lease=5) as client:
@@ -423,7 +429,7 @@ def test_a_problem_far_down_the_list_is_found_before_anything_is_stored(tmp_path
         assert (first.seen, client.wait(first).ok) == (False, True)
 
 
-def test_a_key_that_is_taken_meanwhile_leaves_the_handles_of_the_others(
+def test_a_key_taken_meanwhile_leaves_the_handles_of_the_other_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RedisLedger, "conflicts", lambda *_: set())
@@ -440,7 +446,7 @@ def test_a_key_that_is_taken_meanwhile_leaves_the_handles_of_the_others(
         assert all(result.ok for result in client.wait(stored.values(), timeout=60))
 
 
-def test_what_earlier_requests_stored_is_told_over_http(
+def test_jobs_stored_by_earlier_requests_are_reported_over_http(
     console: RunningConsole, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_backend, "_JOBS", 2)
@@ -454,8 +460,8 @@ def test_what_earlier_requests_stored_is_told_over_http(
         assert not client.submit("d", idempotency_key=f"{key}-3", **fields).seen
 
 
-def test_workers_refuse_a_model_of_a_module_that_is_not_allowed(fleet: Fleet) -> None:
-    """The client may think it is; the workers decide."""
+def test_workers_refuse_a_model_from_a_module_that_is_not_allowed(fleet: Fleet) -> None:
+    """The client's setting does not matter; the workers decide."""
     with Client(fleet.server.url, model_modules=["json"]) as client:
         spec = {"id": "contract.schema", "model": "json:JSONDecoder"}
         with pytest.raises(BadInput, match="json:JSONDecoder is not a pydantic model"):
@@ -468,10 +474,10 @@ def test_workers_refuse_a_model_of_a_module_that_is_not_allowed(fleet: Fleet) ->
     assert "'cli_process' is not allow-listed" in str(result.view.detail)
 
 
-def test_a_model_that_only_the_client_knows_still_guards_the_value(fleet: Fleet) -> None:
+def test_a_model_that_only_the_client_knows_still_validates_the_value(fleet: Fleet) -> None:
     with Client(fleet.server.url) as client:
         result = client.run("x", returns=Person, runner=scripted(GOOD))
-        assert result.ok  # by its JSON Schema, which is all that the workers have
+        assert result.ok  # by its JSON Schema, which is all the workers have
         with pytest.raises(BadValue, match="write the name in capital letters"):
             _ = result.value
 
@@ -497,7 +503,7 @@ print(bool(loaded("celery")), loaded("mulligan.workers.app", "mulligan.workers.r
     assert done.stdout.splitlines() == ["there is no job p00-nowhere", "[]", "{}", "True []"]
 
 
-_LEAVES = """
+_START_JOBS = """
 from mulligan import Client
 client = Client(workers=1)
 job = dict(verifiers=["json.object"])
@@ -509,7 +515,7 @@ event = next(e for e in client.watch(slow) if e.data.get("state") == "running")
 late = client.submit("c", runner=say('{"c": 1}'), **job)
 print(done.id, slow.id, late.id, flush=True)
 """
-_GOES_ON = """
+_WAIT_FOR_JOBS = """
 import sys
 from mulligan import Client
 client = Client()
@@ -518,19 +524,19 @@ print(*(client.wait(job, timeout=60).state for job in sys.argv[1:]))
 
 
 @pytest.mark.parametrize("end", ["", "import os; os.kill(os.getpid(), 9)"], ids=["exit", "kill"])
-def test_a_process_that_ends_without_closing_leaves_nothing_and_loses_nothing(end: str) -> None:
-    """Given one job done, one that runs and one that waits, the next process finishes them."""
+def test_a_process_that_ends_without_closing_leaves_no_process_and_loses_no_job(end: str) -> None:
+    """Given a finished, a running and a waiting job, then the next process finishes them."""
     with new_shell(MULLIGAN_REPUBLISH_AFTER="1", MULLIGAN_LEASE="1") as shell:
-        ids = python(shell, _LEAVES + end).split()
+        ids = run_python(shell, _START_JOBS + end).split()
         assert len(ids) == 3
         assert shell.all_ended()
-        assert python(shell, _GOES_ON, *ids).split() == ["succeeded"] * 3
+        assert run_python(shell, _WAIT_FOR_JOBS, *ids).split() == ["succeeded"] * 3
         assert shell.all_ended()
         assert ids[1] in shell.invoke("jobs", "show", ids[1]).stdout
 
 
-def python(shell: Shell, code: str, *argv: str) -> str:
-    """What a script prints in the shell's directory."""
+def run_python(shell: Shell, code: str, *argv: str) -> str:
+    """Run a script in the shell's directory and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", code, *argv],
         cwd=shell.folder,

@@ -1,4 +1,4 @@
-"""What only a client of a console has to stand: tokens, broken lines, a console that is away."""
+"""The client of a console: tokens, broken connections, an unreachable console."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,8 @@ JOB: dict[str, Any] = {
 SECRET = "mlg_this-is-a-secret"
 
 
-class Line:
-    """A wire to a server. It can be cut, be down for a while, or lose an answer."""
+class FlakyProxy:
+    """A TCP proxy to a server that can be cut, be down for a while, or lose a reply."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -47,9 +47,9 @@ class Line:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._open: list[socket.socket] = []
         self.is_down = False
-        #: So many answers get lost after their requests have arrived.
-        self.losing = 0
-        self.calls = 0
+        #: The number of replies to lose after their requests have arrived.
+        self.replies_to_lose = 0
+        self.connections = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -65,23 +65,25 @@ class Line:
     def _accept(self) -> None:
         while True:
             try:
-                near, _ = self._listener.accept()
+                incoming, _ = self._listener.accept()
             except OSError:
                 return
-            self.calls += 1
+            self.connections += 1
             if self.is_down:
-                near.close()
+                incoming.close()
                 continue
-            far = socket.create_connection(self._target)
-            self._open += [near, far]
-            threading.Thread(target=self._pump, args=(near, far), daemon=True).start()
-            threading.Thread(target=self._pump, args=(far, near, True), daemon=True).start()
+            outgoing = socket.create_connection(self._target)
+            self._open += [incoming, outgoing]
+            threading.Thread(target=self._pump, args=(incoming, outgoing), daemon=True).start()
+            threading.Thread(
+                target=self._pump, args=(outgoing, incoming, True), daemon=True
+            ).start()
 
-    def _pump(self, source: socket.socket, target: socket.socket, answers: bool = False) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, replies: bool = False) -> None:
         try:
             while data := source.recv(65536):
-                if answers and self.losing:
-                    self.losing -= 1
+                if replies and self.replies_to_lose:
+                    self.replies_to_lose -= 1
                     break
                 target.sendall(data)
         except OSError:
@@ -91,22 +93,22 @@ class Line:
 
 
 def _hang_up(end: socket.socket) -> None:
-    with suppress(OSError):  # it is gone already
+    with suppress(OSError):  # already closed
         end.shutdown(socket.SHUT_RDWR)
 
 
 class Stub:
-    """A server that says what it is told to, in this order; the last repeats."""
+    """A server that sends these responses in order and repeats the last one."""
 
     def __init__(self, *answers: tuple[int, dict[str, str], Any]) -> None:
-        self.seen: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
             def answer(self) -> None:
                 self.rfile.read(int(self.headers.get("content-length", 0)))
-                status, headers, body = answers[min(len(stub.seen), len(answers) - 1)]
-                stub.seen.append((self.command, self.path))
+                status, headers, body = answers[min(len(stub.requests), len(answers) - 1)]
+                stub.requests.append((self.command, self.path))
                 data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(data)), **headers}.items():
@@ -117,7 +119,7 @@ class Stub:
             do_GET = do_POST = answer
 
             def log_message(self, *_: Any) -> None:
-                """Be quiet."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -128,115 +130,114 @@ class Stub:
         self._server.server_close()
 
 
-def said(code: str, message: str = "no", *details: str) -> dict[str, Any]:
+def error_body(code: str, message: str = "no", *details: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "details": list(details)}}
 
 
 @pytest.fixture
 def stub() -> Iterator[Callable[..., Stub]]:
-    made: list[Stub] = []
+    with ExitStack() as stubs:
 
-    def make(*answers: tuple[int, dict[str, str], Any]) -> Stub:
-        made.append(Stub(*answers))
-        return made[-1]
+        def make(*answers: tuple[int, dict[str, str], Any]) -> Stub:
+            return stubs.enter_context(closing(Stub(*answers)))
 
-    yield make
-    for each in made:
-        each.close()
+        yield make
 
 
 @pytest.fixture
 def console(settings: Callable[..., Settings]) -> Iterator[RunningConsole]:
-    """A console without workers: what happens to jobs, tests do by its ledger."""
+    """A console without workers: tests change jobs through its ledger."""
     with running_console(settings(allow_inline=True, rate_limit=100_000)) as running:
         yield running
 
 
 @pytest.fixture
-def line(console: RunningConsole) -> Iterator[Line]:
-    line = Line(console.url)
-    yield line
-    line.close()
+def flaky_proxy(console: RunningConsole) -> Iterator[FlakyProxy]:
+    with closing(FlakyProxy(console.url)) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def client(line: Line) -> Iterator[Client]:
-    with Client(line.url, submit_patience=30) as client:
+def client(flaky_proxy: FlakyProxy) -> Iterator[Client]:
+    with Client(flaky_proxy.url, submit_patience=30) as client:
         yield client
 
 
 @pytest.fixture
-def never_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not told is not found out by asking either."""
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn polling off: the client learns only from the event stream."""
     monkeypatch.setattr("mulligan.workers.backends.follow.SILENCE", 1e9)
 
 
-# -- broken lines ----------------------------------------------------------------------------------
+# -- broken connections ----------------------------------------------------------------------------
 
 
-def test_a_submission_whose_answer_got_lost_is_repeated_and_makes_no_second_job(
-    client: Client, line: Line, console: RunningConsole
+def test_a_submission_repeated_after_a_lost_reply_creates_no_second_job(
+    client: Client, flaky_proxy: FlakyProxy, console: RunningConsole
 ) -> None:
-    line.losing = 1
+    flaky_proxy.replies_to_lose = 1
     handle = client.submit("x", **JOB)
-    assert line.calls == 2
+    assert flaky_proxy.connections == 2
     assert not handle.seen
     assert [view.id for view in console.context.ledger.jobs()] == [handle.id]
-    line.losing = 1
-    line.cut()
+    flaky_proxy.replies_to_lose = 1
+    flaky_proxy.cut()
     handles = client.submit_many(["a", "b"], **JOB)
     assert len({each.id for each in handles}) == 2
     assert len(console.context.ledger.jobs()) == 3
 
 
-@pytest.mark.usefixtures("never_silent")
-def test_a_job_that_ends_while_the_line_is_down_is_not_waited_for_in_vain(
-    client: Client, line: Line, console: RunningConsole
+@pytest.mark.usefixtures("no_polling")
+def test_a_job_that_ends_while_the_connection_is_down_is_noticed(
+    client: Client, flaky_proxy: FlakyProxy, console: RunningConsole
 ) -> None:
-    """Given a listener that has heard nothing yet: the stream's first words are its place."""
+    """Given a listener without events: the stream starts with its position."""
     handle = client.submit("x", **JOB)
     (ended,) = client.completion_futures([handle])
     wait_for(lambda: console.context.broadcast.count == 1, "the client to listen")
-    line.is_down = True
-    line.cut()
+    flaky_proxy.is_down = True
+    flaky_proxy.cut()
     console.context.ledger.cancel(handle.id)
-    line.is_down = False
+    flaky_proxy.is_down = False
     ended.result(timeout=30)
     assert client.results_of([handle], [ended])[0].state == "cancelled"
 
 
-@pytest.mark.usefixtures("never_silent")
-def test_a_listener_resumes_where_it_was(
-    client: Client, line: Line, console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("no_polling")
+def test_a_listener_resumes_where_it_stopped(
+    client: Client,
+    flaky_proxy: FlakyProxy,
+    console: RunningConsole,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Given one that has heard something, when the line breaks, then it asks about no job."""
+    """Given a listener with an event, when its connection breaks, then it polls no job."""
     first, second = client.submit_many(["a", "b"], **JOB)
     one, two = client.completion_futures([first, second])
     console.context.ledger.cancel(first.id)
     one.result(timeout=30)
-    asked: list[Sequence[str]] = []
-    monkeypatch.setattr(client._backend, "states", asked.append)
-    line.is_down = True
-    line.cut()
+    polled: list[Sequence[str]] = []
+    monkeypatch.setattr(client._backend, "states", polled.append)
+    flaky_proxy.is_down = True
+    flaky_proxy.cut()
     console.context.ledger.cancel(second.id)
-    line.is_down = False
+    flaky_proxy.is_down = False
     two.result(timeout=30)
-    assert asked == []
+    assert polled == []
 
 
-def test_watching_goes_on_after_a_cut_and_tells_nothing_twice(
-    client: Client, line: Line, console: RunningConsole
+def test_watching_continues_after_a_cut_and_repeats_no_event(
+    client: Client, flaky_proxy: FlakyProxy, console: RunningConsole
 ) -> None:
     handle = client.submit("x", **JOB)
     events = client.watch(handle)
-    seen = [next(events)]
-    line.cut()
+    received = [next(events)]
+    flaky_proxy.cut()
     console.context.ledger.cancel(handle.id)
-    seen += list(events)
-    assert [event.data["state"] for event in seen] == ["queued", "cancelled"]
+    received += list(events)
+    assert [event.data["state"] for event in received] == ["queued", "cancelled"]
 
 
-def test_watching_ends_if_the_events_are_gone(
+def test_watching_ends_if_the_events_have_expired(
     client: Client, console: RunningConsole, redis_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mulligan.workers.backends.follow.LAST_EVENTS", 0.0)
@@ -250,7 +251,7 @@ def test_watching_ends_if_the_events_are_gone(
 def test_a_closed_client_leaves_no_listener_and_no_thread(
     client: Client, console: RunningConsole
 ) -> None:
-    others = set(threading.enumerate())  # of tests that ran before in this process
+    others = set(threading.enumerate())  # left by earlier tests in this process
     handle = client.submit("x", **JOB)
     (ended,) = client.completion_futures([handle])
     events = client.watch(handle)
@@ -271,36 +272,37 @@ def test_a_closed_client_leaves_no_listener_and_no_thread(
     )
 
 
-def test_many_are_asked_about_at_once(client: Client, line: Line, console: RunningConsole) -> None:
-    """Two hundred and fifty unfinished jobs take three questions, and not one for each."""
+def test_the_states_of_many_jobs_are_read_in_batches(
+    client: Client, flaky_proxy: FlakyProxy, console: RunningConsole
+) -> None:
+    """Two hundred and fifty unfinished jobs take three requests, not one each."""
     handles = client.submit_many(["x"] * 250, **JOB)
     console.context.ledger.cancel(handles[7].id)
     backend = client._backend
-    seen: list[str] = []
-    plain = backend._console.ask  # type: ignore[attr-defined] # an HttpDesk's
+    paths: list[str] = []
+    original = backend._console.ask  # type: ignore[attr-defined] # an HttpBackend's
 
-    def noting(method: str, path: str, *rest: Any, **also: Any) -> Any:
-        seen.append(path.partition("?")[0])
-        return plain(method, path, *rest, **also)
+    def record(method: str, path: str, *rest: Any, **options: Any) -> Any:
+        paths.append(path.partition("?")[0])
+        return original(method, path, *rest, **options)
 
-    backend._console.ask = noting  # type: ignore[attr-defined] # an HttpDesk's
+    backend._console.ask = record  # type: ignore[attr-defined] # an HttpBackend's
     ended = client.completion_futures([*handles, handles[7]])
-    assert seen == ["/api/jobs"] * 3
+    assert paths == ["/api/jobs"] * 3
     assert [future.done() for future in ended].count(True) == 2
     for future in ended:
         future.cancel()
     assert backend.states([handles[0].id, "p00-nowhere", "a,b", ""]) == {handles[0].id: "queued"}
 
 
-# -- what is told of a job -------------------------------------------------------------------------
+# -- the view of a job -----------------------------------------------------------------------------
 
 
-def test_a_job_is_told_whole(console: RunningConsole) -> None:
-    """What the console tells is what the ledger has, attempt by attempt."""
+def test_the_client_s_view_of_a_job_equals_the_ledger_s(console: RunningConsole) -> None:
     wrong, more = '{"name": 7}', {"text": GOOD, "usage": {"total_tokens": 9}}
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
     fields: dict[str, Any] = {
-        "name": "told",
+        "name": "complete",
         "labels": {"suite": "a"},
         "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "x"}],
         "runner": {"kind": "scripted", "answers": [wrong, more]},
@@ -324,15 +326,15 @@ def test_a_job_is_told_whole(console: RunningConsole) -> None:
     assert (hidden.job.budget, hidden.seconds) == (result.view.job.budget, result.view.seconds)
 
 
-# -- a console that is away, or wants us to slow down ----------------------------------------------
+# -- an unreachable or busy console ----------------------------------------------------------------
 
 
-def a_console(
+def connection_to(
     url: str, *, patience: float, token: str | None = None
 ) -> tuple[ConsoleConnection, ManualClock]:
     clock = ManualClock()
-    made = ConsoleConnection(url, token, patience=patience, wait=clock.wait, clock=clock)
-    return made, clock
+    connection = ConsoleConnection(url, token, patience=patience, wait=clock.wait, clock=clock)
+    return connection, clock
 
 
 CANCELLED: tuple[int, dict[str, str], Any] = (200, {}, {"id": "p00-x", "state": "cancelled"})
@@ -342,44 +344,44 @@ CANCELLED: tuple[int, dict[str, str], Any] = (200, {}, {"id": "p00-x", "state": 
     ("first", "patience", "waits"),
     [
         ([503, {"Retry-After": "3"}], 5.0, [3.0]),
-        # Slowing down is not being away: it is waited for beyond the patience.
+        # A rate limit is waited for beyond the patience.
         ([429, {"Retry-After": "30"}], 5.0, [30.0]),
         ([503, {}], 5.0, [0.1]),
         ([502, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}], 5.0, [0.1]),
     ],
 )
-def test_it_comes_back_when_it_is_told_to(
+def test_a_refused_request_is_repeated_after_the_requested_delay(
     stub: Callable[..., Stub], first: list[Any], patience: float, waits: list[float]
 ) -> None:
-    server = stub((*first, said("unavailable")), CANCELLED)
-    console, clock = a_console(server.url, patience=patience)
+    server = stub((*first, error_body("unavailable")), CANCELLED)
+    console, clock = connection_to(server.url, patience=patience)
     assert console.ask("POST", "/api/jobs/p00-x/cancel").body["state"] == "cancelled"
     assert clock.waits == waits
-    assert len(server.seen) == 2
+    assert len(server.requests) == 2
 
 
-def test_patience_ends(stub: Callable[..., Stub]) -> None:
-    server = stub((503, {}, said("unavailable")))
-    console, clock = a_console(server.url, patience=5.0)
+def test_retries_end_with_the_patience(stub: Callable[..., Stub]) -> None:
+    server = stub((503, {}, error_body("unavailable")))
+    console, clock = connection_to(server.url, patience=5.0)
     with pytest.raises(LedgerUnavailable, match=r"answers 503 \(service unavailable\)"):
         console.ask("GET", "/api/jobs/p00-x")
     # 0.1 + 0.2 + 0.4 + 0.8 + 1 + 1 + 1 = 4.5; another second would be too long.
     assert clock.waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
-    server = stub((503, {"Retry-After": "10"}, said("unavailable")))
-    console, clock = a_console(server.url, patience=5.0)
+    server = stub((503, {"Retry-After": "10"}, error_body("unavailable")))
+    console, clock = connection_to(server.url, patience=5.0)
     with pytest.raises(LedgerUnavailable, match="try again in 10 s"):
         console.ask("GET", "/api/jobs/p00-x")
     assert clock.waits == []
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_console_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with Client(f"http://127.0.0.1:{port}", submit_patience=0) as client:
         expected = f"no console at http://127.0.0.1:{port}; is `mulligan up` running"
-        for ask in (client.cancel, client.wait, lambda job: list(client.watch(job))):
+        for call in (client.cancel, client.wait, lambda job: list(client.watch(job))):
             with pytest.raises(LedgerUnavailable, match=expected):
-                ask("p00-x")
+                call("p00-x")
         with pytest.raises(LedgerUnavailable, match=expected):
             client.submit("x", **JOB)
 
@@ -387,31 +389,37 @@ def test_nobody_there() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "expected"),
     [
-        ((422, {}, said("invalid", "no", "a: 1", "b: 2")), BadInput, "^a: 1\nb: 2$"),
-        ((413, {}, said("too_large", "the body is over 9 bytes")), BadInput, "over 9 bytes"),
-        ((403, {}, said("forbidden", "this needs the role ops")), MulliganError, r"\(403\): this"),
-        ((500, {}, said("internal", "its log has it as 12")), MulliganError, "has it as 12"),
+        ((422, {}, error_body("invalid", "no", "a: 1", "b: 2")), BadInput, "^a: 1\nb: 2$"),
+        ((413, {}, error_body("too_large", "the body is over 9 bytes")), BadInput, "over 9 bytes"),
+        (
+            (403, {}, error_body("forbidden", "this needs the role ops")),
+            MulliganError,
+            r"\(403\): this",
+        ),
+        ((500, {}, error_body("internal", "its log has it as 12")), MulliganError, "has it as 12"),
         ((404, {}, "<html>nginx</html>"), MulliganError, "does not answer as a mulligan console"),
         ((200, {}, "<html>hello</html>"), MulliganError, "does not answer as a mulligan console"),
         ((307, {"Location": "/x"}, ""), MulliganError, "does not answer as a mulligan console"),
     ],
 )
-def test_what_an_answer_means(
+def test_an_error_response_raises_the_matching_exception(
     stub: Callable[..., Stub], answer: Any, kind: type[Exception], expected: str
 ) -> None:
     server = stub(answer)
-    console, clock = a_console(server.url, patience=5.0, token=SECRET)
+    console, clock = connection_to(server.url, patience=5.0, token=SECRET)
     with pytest.raises(kind, match=expected) as caught:
         console.ask("POST", "/api/jobs", "{}")
     assert type(caught.value) is kind
     assert SECRET not in f"{caught.value!r} {caught.value}"
-    assert (clock.waits, len(server.seen)) == ([], 1)
+    assert (clock.waits, len(server.requests)) == ([], 1)
 
 
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-def test_tokens(console: RunningConsole, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_needs_to_be_known_and_allowed(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
     producer = new_token(console.context, role="producer", tenant="acme")
     ops = new_token(console.context, role="ops")
     with pytest.raises(MulliganError, match=r"wants a token: give Client\(token=…\) or set MULL"):
@@ -453,7 +461,9 @@ def test_a_token_without_a_console_is_a_mistake(kind: Any) -> None:
         ("http://host", f"{SECRET}\r\nX-Other: 1", "has characters that no token has"),
     ],
 )
-def test_a_url_or_a_token_that_will_not_do(url: str, token: str | None, expected: str) -> None:
+def test_an_invalid_url_or_token_is_refused_without_showing_it(
+    url: str, token: str | None, expected: str
+) -> None:
     with Client(url, token=token) as client, pytest.raises(BadInput, match=expected) as caught:
         client.cancel("p00-x")
     assert SECRET not in str(caught.value)
@@ -466,8 +476,8 @@ def test_the_readme_s_curl_works(settings: Callable[..., Settings]) -> None:
     page = (Path(__file__).resolve().parents[3] / "README.md").read_text("utf-8")
     block = page.partition("```bash\ncurl ")[2].partition("```")[0]
     submit, show = (shlex.split(f"curl {each}") for each in block.split("\ncurl "))
-    own = settings(runners={"small": {"kind": "scripted", "answers": ["{}"]}})
-    with running_console(own) as console, console.client() as http:
+    configured = settings(runners={"small": {"kind": "scripted", "answers": ["{}"]}})
+    with running_console(configured) as console, console.client() as http:
         body, as_json = submit[submit.index("--json") + 1], {"Content-Type": "application/json"}
         answer = http.post(urlsplit(submit[1]).path, content=body, headers=as_json)
         assert answer.status_code == 202, answer.text
@@ -479,29 +489,29 @@ def test_the_readme_s_curl_works(settings: Callable[..., Settings]) -> None:
 # -- proxies ---------------------------------------------------------------------------------------
 
 
-def test_a_proxy_is_for_what_is_elsewhere(
+def test_a_proxy_is_used_only_for_other_hosts(
     stub: Callable[..., Stub], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proxy, here = stub(CANCELLED), stub(CANCELLED)
+    proxy, local = stub(CANCELLED), stub(CANCELLED)
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, proxy.url)
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    near = here.url.replace("127.0.0.1", "localhost")
-    for url in (here.url, near, f"{here.url}/behind/a/prefix/"):
+    by_name = local.url.replace("127.0.0.1", "localhost")
+    for url in (local.url, by_name, f"{local.url}/behind/a/prefix/"):
         with Client(url) as client:
             assert client.cancel("p00-x") == "cancelled"
-    assert proxy.seen == []
-    assert here.seen[-1] == ("POST", "/behind/a/prefix/api/jobs/p00-x/cancel")
+    assert proxy.requests == []
+    assert local.requests[-1] == ("POST", "/behind/a/prefix/api/jobs/p00-x/cancel")
     with Client("http://console.example:8700") as client:
         assert client.cancel("p00-x") == "cancelled"
-    assert proxy.seen == [("POST", "http://console.example:8700/api/jobs/p00-x/cancel")]
+    assert proxy.requests == [("POST", "http://console.example:8700/api/jobs/p00-x/cancel")]
 
 
-# -- what is handed in -----------------------------------------------------------------------------
+# -- submissions -----------------------------------------------------------------------------------
 
 
-def test_files_stay_where_they_are(console: RunningConsole) -> None:
+def test_workspace_paths_are_refused_over_http(console: RunningConsole) -> None:
     with Client(console.url) as client:
         with pytest.raises(BadInput, match=r"^workspace\.path: files are not sent over HTTP"):
             client.submit("x", workspace=".", **JOB)
@@ -510,19 +520,19 @@ def test_files_stay_where_they_are(console: RunningConsole) -> None:
     assert console.context.ledger.jobs() == []
 
 
-def test_a_problem_is_told_by_its_place_among_all(
+def test_a_problem_has_its_index_in_the_whole_batch(
     console: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many requests they take: here one for each job or two."""
+    """Given several requests: here one for every job or two."""
     monkeypatch.setattr(http_backend, "_BYTES", 500)
-    asks: list[Any] = [{"prompt": f"{i}"} for i in range(10)]
-    asks[7]["policy"] = {"max_attempts": 1}
+    jobs: list[Any] = [{"prompt": f"{i}"} for i in range(10)]
+    jobs[7]["policy"] = {"max_attempts": 1}
     with Client(console.url) as client:
         with pytest.raises(BadInput, match=r"^jobs\[7\]\.policy\.max_attempts: must be 2 or more"):
-            client.submit_many(asks, **JOB)
-        del asks[7]["policy"]
-        handles = client.submit_many(asks, idempotency_key="again", **JOB)
-        again = client.submit_many(asks, idempotency_key="again", **JOB)
+            client.submit_many(jobs, **JOB)
+        del jobs[7]["policy"]
+        handles = client.submit_many(jobs, idempotency_key="again", **JOB)
+        again = client.submit_many(jobs, idempotency_key="again", **JOB)
     assert [handle.id for handle in handles] == [handle.id for handle in again]
     assert {handle.seen for handle in again} == {True}
 
@@ -531,16 +541,16 @@ def test_a_problem_is_told_by_its_place_among_all(
     ("lengths", "parts"),
     [([], []), ([1], [1]), ([40, 40, 40], [2, 1]), ([200, 1], [1, 1]), ([1] * 7, [3, 3, 1])],
 )
-def test_as_few_requests_as_the_caps_allow(
+def test_a_batch_takes_as_few_requests_as_the_caps_allow(
     lengths: Sequence[int], parts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_backend, "_BYTES", 100)
     monkeypatch.setattr(http_backend, "_JOBS", 3)
-    made = list(http_backend._parts(["x" * length for length in lengths]))
-    assert [len(part) for part in made] == parts
+    split = list(http_backend._parts(["x" * length for length in lengths]))
+    assert [len(part) for part in split] == parts
 
 
-def test_a_model_is_named_only_if_both_sides_may_know_it() -> None:
+def test_a_model_is_named_only_if_its_module_is_allowed() -> None:
     from support.client_models import Person
 
     plain = open_console("http://localhost", None, {})

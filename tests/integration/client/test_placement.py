@@ -1,4 +1,4 @@
-"""Where jobs run: the command line, the clients and the edits choose alike."""
+"""Where jobs run: the command line, the client and the edits make the same choice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mulligan.workers.local.supervisor import Stack
 from mulligan.workers.settings.model import Settings
 
 FLEET = "redis://broker.example:6379/0"
-#: broker, whether `mulligan up` runs, whether the jobs are private; whose workers, which directory.
+#: Broker, whether `mulligan up` runs, whether the jobs are private; the workers, the directory.
 CASES = [
     (FLEET, False, False, "fleet", None),
     (FLEET, True, True, "fleet", None),
@@ -45,18 +45,18 @@ def up_running(home: Path, *, running: bool) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which workers are started is shown elsewhere."""
+    """Start no workers; other tests cover which ones start."""
     monkeypatch.setattr(Stack, "add", lambda *_: None)
 
 
-def found(*, private: bool) -> list[FoundJob]:
+def jobs(*, private: bool) -> list[FoundJob]:
     runner: Any = {"kind": "scripted", "answers": ["{}"]} if private else "small"
-    source: Any = None  # only a problem is placed in its file
+    source: Any = None  # used only to locate problems
     return [FoundJob(make_job(runner=runner), source)]
 
 
 @pytest.mark.parametrize(("broker", "up", "private", "workers", "folder"), CASES)
-def test_the_choice(
+def test_jobs_are_placed_by_broker_running_stack_and_privacy(
     tmp_path: Path, broker: str | None, up: bool, private: bool, workers: Any, folder: str | None
 ) -> None:
     settings = Settings(broker_url=broker, home=tmp_path)
@@ -66,16 +66,16 @@ def test_the_choice(
 
 
 @pytest.mark.parametrize(("broker", "up", "private", "workers", "folder"), CASES)
-def test_the_command_line_the_client_and_the_edits_choose_alike(
+def test_the_command_line_the_client_and_the_edits_place_jobs_the_same_way(
     tmp_path: Path, broker: str | None, up: bool, private: bool, workers: Any, folder: str | None
 ) -> None:
     runners = {"small": {"kind": "scripted", "answers": ["{}"]}}
     settings = Settings(broker_url=broker, home=tmp_path, runners=runners)
     url = broker if folder is None else EmbeddedRedis(tmp_path / folder).url
     with up_running(tmp_path, running=up):
-        with open_backend_for(settings, found(private=private)) as cli:
+        with open_backend_for(settings, jobs(private=private)) as cli:
             assert (cli.settings.broker_url, cli.stack is not None) == (url, workers == "own")
-        if private:  # as every job of a client may be
+        if private:  # a client's jobs may always be private
             client = open_backend({"broker_url": broker, "home": tmp_path}, slots=1)
             try:
                 assert isinstance(client, LocalBackend) is (workers == "own")
@@ -89,18 +89,18 @@ def test_the_command_line_the_client_and_the_edits_choose_alike(
                 assert edits.settings.allow_inline is (workers == "own")
 
 
-def test_a_ledger_without_a_broker_is_refused_by_all(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"ledger_url": FLEET, "home": tmp_path}
+def test_a_ledger_without_a_broker_is_refused_everywhere(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"ledger_url": FLEET, "home": tmp_path}
     suite = Suite.model_validate({"tasks": [{"id": "t", "cluster": "c", "job": {"prompt": "x"}}]})
-    settings = Settings(**given)
-    for opened in (
-        lambda: open_backend_for(settings, found(private=False)).__enter__(),
+    settings = Settings(**fields)
+    for open_one in (
+        lambda: open_backend_for(settings, jobs(private=False)).__enter__(),
         lambda: open_running_backend(settings).__enter__(),
         lambda: open_edit_backend(settings, suite).__enter__(),
-        lambda: open_backend(given, slots=1),
+        lambda: open_backend(fields, slots=1),
     ):
         with pytest.raises(BadInput, match="broker_url: a ledger without a broker"):
-            opened()
+            open_one()
 
 
 def test_submitting_starts_no_workers(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The README's code is run as it is printed. Its curl commands are run by test_http_client.py."""
+"""The README's Python blocks, run as printed. test_http_client.py runs its curl commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRONG, RIGHT = '{"name": "Alice", "age": "thirty"}', '{"name": "Alice", "age": 3
 
 
 def run(block: str, scope: dict[str, Any]) -> dict[str, Any]:
-    exec(compile(block, str(README), "exec"), scope)  # noqa: S102 - our own page
+    exec(compile(block, str(README), "exec"), scope)  # noqa: S102 - the project's README
     return scope
 
 
@@ -26,18 +26,18 @@ def _model_with_a_wrong_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULLIGAN_DEFAULT_RUNNER", "scripted")
 
 
-def test_every_block_is_short_and_run_here() -> None:
+def test_every_block_is_short_and_tested() -> None:
     assert len(BLOCKS) == 2
     assert all(len(block.splitlines()) <= 10 for block in BLOCKS)
 
 
-def test_the_python_block(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_block_works(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(BLOCKS[0], {"__name__": "readme"})["result"]
     assert capsys.readouterr().out == "name='Alice' age=31\n"
     assert len(result.attempts) == 2
 
 
-def test_the_celery_block(redis_url: str) -> None:
+def test_the_celery_block_works(redis_url: str) -> None:
     prompts: list[str] = []
 
     def ask_my_model(prompt: str) -> str:

@@ -1,5 +1,5 @@
-"""docs/celery.md: every block is run with a fake model: each `tasks.py` on a ledger, and each
-`before` as it stands, among fakes of the libraries that it comes from."""
+"""docs/celery.md: every block runs with a fake model. Each `tasks.py` runs on a ledger, and each
+`before` with fakes of its libraries."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from celery import Celery
 from pydantic import BaseModel, ValidationError, create_model
+from support.user_tasks import job_of
 
-from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "celery.md"
@@ -26,7 +25,7 @@ Guide = Callable[[str], dict[str, Any]]
 
 
 class Model:
-    """Answers in turn, the last answer for ever; remembers what it was asked."""
+    """A model that returns its answers in turn, repeats the last and records the prompts."""
 
     def __init__(self) -> None:
         self.answers: list[str] = []
@@ -48,14 +47,14 @@ class Model:
 def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     model = Model()
     module = ModuleType("my_models")
-    module.ask = model.ask  # type: ignore[attr-defined] # made up here
+    module.ask = model.ask  # type: ignore[attr-defined] # a fake module
     monkeypatch.setitem(sys.modules, "my_models", module)
     monkeypatch.setattr("openai.OpenAI", model.openai)
     return model
 
 
 class Tenacity:
-    """As much of tenacity as the guide shows: so many calls while it raises that."""
+    """The part of tenacity that the guide shows."""
 
     @staticmethod
     def retry(*, stop: int, retry: type[Exception]) -> Callable[[Any], Any]:
@@ -72,7 +71,7 @@ class Tenacity:
 
 
 class Instructor:
-    """As much of Instructor as the guide shows: what pydantic found is told in the same call."""
+    """The part of Instructor that the guide shows: it sends pydantic's errors back to the model."""
 
     @staticmethod
     def from_openai(client: Any) -> Any:
@@ -80,34 +79,34 @@ class Instructor:
             *, response_model: type[BaseModel], max_retries: int, messages: Any, **options: Any
         ) -> BaseModel:
             for _ in range(max_retries):
-                told = client.chat.completions.create(messages=messages, **options)
+                response = client.chat.completions.create(messages=messages, **options)
                 try:
-                    return response_model.model_validate_json(told.choices[0].message.content)
+                    return response_model.model_validate_json(response.choices[0].message.content)
                 except ValidationError as error:
                     messages = [*messages, {"role": "user", "content": str(error)}]
-            raise AssertionError("never an answer")
+            raise AssertionError("no valid answer")
 
         return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
 
 
-def shown_in(title: str, first: str) -> str:
-    """The first block of a section that begins so."""
+def block_in(title: str, first: str) -> str:
+    """Return the first block of a section that starts with this line."""
     after = f"\n{GUIDE.read_text('utf-8')}".partition(f"\n{title}\n")[2] or pytest.fail(title)
     pattern = rf"^```python\n({first}\n.*?)^```$"
     return str(re.findall(pattern, after, re.MULTILINE | re.DOTALL)[0])
 
 
 def run(code: str, title: str, scope: dict[str, Any]) -> dict[str, Any]:
-    exec(compile(code, f"{GUIDE}: {title}", "exec"), scope)  # noqa: S102 - our own example
+    exec(compile(code, f"{GUIDE}: {title}", "exec"), scope)  # noqa: S102 - the project's example
     return scope
 
 
 @pytest.fixture
 def guide(redis_url: str) -> Guide:
-    """The module that a section of the guide shows, on the tests' Redis."""
+    """Load the module that a section of the guide shows, on the tests' Redis."""
 
     def load(title: str) -> dict[str, Any]:
-        code = shown_in(title, r"# tasks\.py").replace("redis://localhost:6379/0", redis_url)
+        code = block_in(title, r"# tasks\.py").replace("redis://localhost:6379/0", redis_url)
         return run(code, title, {"__name__": "guide"})
 
     return load
@@ -115,7 +114,7 @@ def guide(redis_url: str) -> Guide:
 
 @pytest.fixture
 def before(model: Model) -> Guide:
-    """What a section shows as `before`, in the module that it is a piece of."""
+    """Load a section's `before` with the names that it uses."""
 
     def load(title: str) -> dict[str, Any]:
         scope = {
@@ -132,18 +131,12 @@ def before(model: Model) -> Guide:
             "Invoice": create_model("Invoice", number=(str, ...), total=(float, ...)),
             "Person": create_model("Person", name=(str, ...), age=(int, ...)),
         }
-        return run(shown_in(title, "# before"), title, scope)
+        return run(block_in(title, "# before"), title, scope)
 
     return load
 
 
-def view_of(ledger: RedisLedger, message_id: str) -> JobView:
-    view = ledger.job(job_ids.own_job_id(message_id, partitions=1))
-    assert view is not None
-    return view
-
-
-def test_every_block_is_run_here() -> None:
+def test_every_block_is_tested() -> None:
     firsts = [block.splitlines()[0] for block in BLOCKS]
     assert firsts.count("# before") == 3
     assert firsts.count("# tasks.py") == len(firsts) - 3 == 6
@@ -153,12 +146,14 @@ def test_every_block_is_run_here() -> None:
     assert all("\n# before\n" in each and "\n# tasks.py\n" in each for each in moving)
 
 
-def test_the_first_screen(guide: Guide, model: Model, ledger: RedisLedger) -> None:
+def test_the_first_example_repairs_an_answer(
+    guide: Guide, model: Model, ledger: RedisLedger
+) -> None:
     model.answers = ['{"name": "Alice", "age": 310}', '{"name": "Alice", "age": 31}']
     result = guide("# Your own Celery tasks")["extract"].apply(args=("Alice is 31.",))
     assert result.get() == '{"name": "Alice", "age": 31}'
     assert "must be at most 130" in model.prompts[1]
-    assert view_of(ledger, result.id).job.task_type == "extract"
+    assert job_of(ledger, result.id).job.task_type == "extract"
 
 
 def test_functions_and_dicts_are_verifiers(guide: Guide, model: Model) -> None:
@@ -169,7 +164,7 @@ def test_functions_and_dicts_are_verifiers(guide: Guide, model: Model) -> None:
     assert "Alice" in model.prompts[1]
 
 
-def test_by_hand_and_scored(guide: Guide, model: Model, ledger: RedisLedger) -> None:
+def test_repairs_by_hand_and_scores_work(guide: Guide, model: Model, ledger: RedisLedger) -> None:
     tasks = guide("## Options of the task")
     model.answers = [" ", "Guten Tag", "fast", "fast, quick, swift"]
     assert tasks["by_hand"].apply(args=("Hello",)).get() == "Guten Tag"
@@ -177,7 +172,7 @@ def test_by_hand_and_scored(guide: Guide, model: Model, ledger: RedisLedger) -> 
     result = tasks["scored"].apply(args=("rapid",))
     assert result.get() == "fast, quick, swift"
     assert "and not 3" in model.prompts[3]
-    scores = [attempt.score for attempt in view_of(ledger, result.id).attempts]
+    scores = [attempt.score for attempt in job_of(ledger, result.id).attempts]
     assert scores == [33.4, 100]
 
 
@@ -186,18 +181,18 @@ def test_observing_changes_nothing(guide: Guide, model: Model, ledger: RedisLedg
     result = guide('## A first week with `mode="observe"`')["extract"].apply(args=("…",))
     assert result.get() == "Alice, 31"
     assert len(model.prompts) == 1
-    assert view_of(ledger, result.id).reason == "observed"
+    assert job_of(ledger, result.id).reason == "observed"
 
 
 @pytest.mark.usefixtures("model")
-def test_observing_leaves_autoretry_as_it_was(
+def test_observing_keeps_autoretry(
     guide: Guide, ledger: RedisLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried = []
+    calls = []
 
     def away(prompt: str) -> str:
-        tried.append(prompt)
-        if len(tried) < 3:
+        calls.append(prompt)
+        if len(calls) < 3:
             raise OSError("away")
         return "{}"
 
@@ -205,20 +200,22 @@ def test_observing_leaves_autoretry_as_it_was(
     task = guide('## A first week with `mode="observe"`')["extract"]
     result = task.apply(args=("…",))
     assert result.get() == "{}"
-    assert len(tried) == 3
-    # Each of Celery's own retries is a job of its own; only the last one has a verdict.
-    seen = [view.state for view in ledger.jobs()]
-    assert seen == ["succeeded", "cancelled", "cancelled"]
+    assert len(calls) == 3
+    # Each of Celery's retries is a separate job; only the last one has a verdict.
+    states = [view.state for view in ledger.jobs()]
+    assert states == ["succeeded", "cancelled", "cancelled"]
 
 
-# -- moving: each section's before and after, with the same answers of the model ------------------
+# -- moving: before and after, with the same answers -----------------------------------------------
 
 
-def test_from_autoretry(before: Guide, guide: Guide, model: Model) -> None:
+def test_moving_from_autoretry_corrects_the_prompt(
+    before: Guide, guide: Guide, model: Model
+) -> None:
     title = "## Moving from `autoretry_for`"
     model.answers = ["Alice is 31", '{"age": "31"}', '{"age": 31}']
     assert before(title)["extract"].apply(args=("Alice is 31.",)).get() == {"age": 31}
-    # The same prompt again, for a model that never hears what was wrong.
+    # The same prompt again, without what was wrong.
     assert len(model.prompts) == 3
     assert len(set(model.prompts)) == 1
     model.prompts.clear()
@@ -228,7 +225,7 @@ def test_from_autoretry(before: Guide, guide: Guide, model: Model) -> None:
 
 
 def test_autoretry_counts_as_the_guide_says(before: Guide, guide: Guide, model: Model) -> None:
-    """`max_retries=3` was three more runs; `max_attempts: 4` counts all of them."""
+    """`max_retries=3` allowed three more runs; `max_attempts: 4` counts all runs."""
     title = "## Moving from `autoretry_for`"
     model.answers = [f"no JSON, {number}" for number in range(9)]
     assert before(title)["extract"].apply(args=("…",)).state == "FAILURE"
@@ -237,11 +234,13 @@ def test_autoretry_counts_as_the_guide_says(before: Guide, guide: Guide, model: 
     assert task.policy["max_attempts"] == 4
 
 
-def test_from_tenacity(before: Guide, guide: Guide, model: Model) -> None:
+def test_moving_from_tenacity_corrects_the_prompt(
+    before: Guide, guide: Guide, model: Model
+) -> None:
     title = "## Moving from tenacity around an SDK call"
     model.answers = ['{"number": "7"}', '{"number": "7", "total": 12.5}']
-    told = before(title)["read_invoice"].apply(args=("…",)).get()
-    assert told == {"number": "7", "total": 12.5}
+    invoice = before(title)["read_invoice"].apply(args=("…",)).get()
+    assert invoice == {"number": "7", "total": 12.5}
     assert len(model.prompts) == 2
     assert len(set(model.prompts)) == 1
     model.prompts.clear()
@@ -249,11 +248,13 @@ def test_from_tenacity(before: Guide, guide: Guide, model: Model) -> None:
     assert "total" in model.prompts[1]
 
 
-def test_from_instructor(before: Guide, guide: Guide, model: Model) -> None:
+def test_moving_from_instructor_corrects_the_prompt(
+    before: Guide, guide: Guide, model: Model
+) -> None:
     title = "## Moving from Instructor"
     model.answers = ['{"name": "Alice", "age": "thirty"}', '{"name": "Alice", "age": 31}']
-    told = before(title)["extract"].apply(args=("Alice is 31.",)).get()
-    assert told == {"name": "Alice", "age": 31}
+    person = before(title)["extract"].apply(args=("Alice is 31.",)).get()
+    assert person == {"name": "Alice", "age": 31}
     assert "valid integer" in model.prompts[1]
     model.prompts.clear()
     module = guide(title)

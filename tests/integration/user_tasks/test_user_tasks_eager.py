@@ -1,37 +1,26 @@
-"""A user's own tasks inline, by hand, killed with -9, and in the lanes of their worker."""
+"""A user's tasks: inline, called directly, killed, and in a worker's repair lane."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
 from celery import Celery
 from celery.exceptions import Ignore
-from support.redis_server import RedisServer
-from support.waiting import wait_for
-from typer.testing import CliRunner
+from support.cli_process import invoke
+from support.user_tasks import job_of, user_project
 
 from mulligan import Repair, RepairingTask, install
-from mulligan.console.cli.main import create_cli
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import Entry, JobView
+from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.celery.publisher import OWN_HEADER
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.state_task import Escalated
 from mulligan.workers.ledger import job_ids
-from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.local.supervisor import Stack
-from mulligan.workers.settings.model import Settings
-from mulligan.workers.user_tasks import installed_app as own_app
+from mulligan.workers.user_tasks import installed_app
 
 
 @pytest.fixture
@@ -39,12 +28,6 @@ def app(redis_url: str) -> Celery:
     app = Celery("mine", broker=redis_url, backend="cache+memory://", set_as_current=False)
     install(app)
     return app
-
-
-def view_of(ledger: RedisLedger, message_id: str) -> JobView:
-    view = ledger.job(job_ids.own_job_id(message_id, partitions=1))
-    assert view is not None
-    return view
 
 
 # -- inline ----------------------------------------------------------------------------------------
@@ -61,18 +44,18 @@ def hopeless(self: Any) -> str:
     return prompt
 
 
-def test_apply_runs_the_whole_loop_inline(app: Celery, ledger: RedisLedger) -> None:
+def test_apply_runs_all_attempts_inline(app: Celery, ledger: RedisLedger) -> None:
     task = app.task(base=RepairingTask, shared=False)(please)
     result = task.apply(args=("tea",))
     assert (result.state, result.get()) == ("SUCCESS", "please, tea")
-    view = view_of(ledger, result.id)
+    view = job_of(ledger, result.id)
     assert [a.plan.mode for a in view.attempts] == ["initial", "immediate_retry"]
     assert view.state == "succeeded"
-    # Run inline, the retry is nobody else's business.
+    # The retry runs inline and is not published.
     assert depths(app, ["celery.repair"]) == {"celery.repair": 0}
 
 
-def test_always_eager_runs_the_whole_loop_inline(app: Celery, ledger: RedisLedger) -> None:
+def test_always_eager_runs_all_attempts_inline(app: Celery, ledger: RedisLedger) -> None:
     app.conf.update(task_always_eager=True)
     prompts = []
 
@@ -84,7 +67,7 @@ def test_always_eager_runs_the_whole_loop_inline(app: Celery, ledger: RedisLedge
     result = task.delay()
     with pytest.raises(Escalated, match="repeated_failure"):
         result.get()
-    view = view_of(ledger, result.id)
+    view = job_of(ledger, result.id)
     assert (view.state, len(view.attempts)) == ("escalated", 3)
     assert prompts[0] == "Ask."
     assert all(prompt.startswith("Ask.\n\n") for prompt in prompts[1:])
@@ -102,14 +85,14 @@ def test_a_direct_call_needs_no_install() -> None:
     assert task() == "Ask."
 
 
-def test_without_install_the_error_names_it() -> None:
+def test_a_task_without_install_says_what_to_call() -> None:
     bare = Celery("bare", broker="memory://", set_as_current=False)
     task = bare.task(base=RepairingTask, shared=False)(hopeless)
     with pytest.raises(BadInput, match=r"call mulligan.install\(app\)"):
         task.apply(throw=True)
 
 
-def test_a_message_that_comes_again_after_the_end_tells_the_result_again(app: Celery) -> None:
+def test_a_message_repeated_after_the_end_returns_the_same_result(app: Celery) -> None:
     """Its first worker may have died between the ledger and the result backend."""
     calls = []
 
@@ -129,13 +112,13 @@ def test_an_ignored_task_is_not_run_again(app: Celery, ledger: RedisLedger) -> N
     task = app.task(base=RepairingTask, shared=False)(ignoring)
     result = task.apply()
     assert result.state == "IGNORED"
-    assert view_of(ledger, result.id).state == "cancelled"
+    assert job_of(ledger, result.id).state == "cancelled"
 
 
-def test_the_delayed_verification_asks_the_task_s_own_verifiers(
+def test_the_delayed_verification_uses_the_task_s_verifiers(
     app: Celery, ledger: RedisLedger
 ) -> None:
-    """A plain function is in no registry: it must come from the task."""
+    """A plain function is not in the registry: it comes from the task."""
 
     def polite(text: str) -> bool:
         return text.startswith("please")
@@ -145,7 +128,7 @@ def test_the_delayed_verification_asks_the_task_s_own_verifiers(
 
     task = app.task(base=RepairingTask, shared=False, verifiers=[polite])(ask)
     result = task.apply()
-    view = view_of(ledger, result.id)
+    view = job_of(ledger, result.id)
     entry = Entry("cycle", view.id, 1, 1)
     key = f"mulligan:{{p00}}:cycle:{entry.cycle_id}"
     ledger.calls.run("HSET", key, "due_at", f"{ledger.now() * 1000:.3f}")
@@ -154,46 +137,43 @@ def test_the_delayed_verification_asks_the_task_s_own_verifiers(
         assert task() == "delayed verification scored 100"
     finally:
         task.pop_request()
-    assert view_of(ledger, result.id).cycles[0].status == "completed"
+    assert job_of(ledger, result.id).cycles[0].status == "completed"
 
 
-def test_the_sweep_works_where_a_queue_does_not_exist(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """RabbitMQ answers with an error, where Redis counts 0."""
+def test_the_sweep_works_without_its_queues(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RabbitMQ reports an error where Redis counts 0."""
 
     def missing(_app: Celery, _queues: Any) -> list[str]:
         raise NotFound
 
-    monkeypatch.setattr(own_app, "empty_queues", missing)
+    monkeypatch.setattr(installed_app, "empty_queues", missing)
     assert app.tasks["mulligan.sweep"].apply(throw=True).get() == 0
 
 
-def test_the_report_says_what_enforcing_would_have_changed(
+def test_the_observe_report_shows_what_enforcing_would_have_changed(
     app: Celery, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MULLIGAN_BROKER_URL", redis_url)
     options: dict[str, Any] = {"base": RepairingTask, "shared": False, "mode": "observe"}
     bad = app.task(**options, name="bad", verifiers=["json.object"])(hopeless)
     good = app.task(**options, name="good")(hopeless)
-    seen = bad.apply()
-    assert seen.get() == "Ask."
+    observed = bad.apply()
+    assert observed.get() == "Ask."
     good.apply()
     good.apply()
-    shown = CliRunner().invoke(create_cli(), ["report", "observe"])
-    assert shown.exit_code == 0, shown.output
-    assert "Observed tasks of the last 7 days: 3" in shown.output
-    assert "would have passed at once: 2 (67%)" in shown.output
-    (bad_row,) = [line.split() for line in shown.output.splitlines() if line.startswith("  bad ")]
+    output = invoke("report", "observe").output
+    assert "Observed tasks of the last 7 days: 3" in output
+    assert "would have passed at once: 2 (67%)" in output
+    (bad_row,) = [line.split() for line in output.splitlines() if line.startswith("  bad ")]
     assert bad_row == ["bad", "0", "1", "0", "0"]
-    assert job_ids.own_job_id(seen.id, partitions=1) in shown.output
-    assert "Enforcing would have rerun 1 of 3" in shown.output
-    assert "Not known: whether a retry would have worked" in shown.output
+    assert job_ids.own_job_id(observed.id, partitions=1) in output
+    assert "Enforcing would have rerun 1 of 3" in output
+    assert "Not known: whether a retry would have worked" in output
 
 
 # -- with a worker ---------------------------------------------------------------------------------
 
-PROJECT = '''
+CODE = '''
 import os
 import signal
 import time
@@ -232,64 +212,6 @@ def noted(self, name):
 '''
 
 
-class Mine:
-    """A user's project with a worker of one kind of pool."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "tasks.py").write_text(PROJECT)
-        self.server = RedisServer(folder / "r")
-        self.app = Celery("client", broker=self.server.url, backend=self.server.url,
-                          set_as_current=False)  # fmt: skip
-        environment = {**os.environ, "BROKER": self.server.url, "PYTHONPATH": str(folder)}
-        self.stack = Stack(folder, environment, backoff=0.1, backoff_cap=0.2)
-        argv = [sys.executable, "-P", "-m", "celery", "--workdir", str(folder), "-A", "tasks"]
-        argv += ["worker", "-B", "--scheduler", "celery.beat.Scheduler", "-l", "info"]
-        self.argv = [*argv, "--without-gossip", "--without-mingle", *options]
-        settings = Settings(broker_url=self.server.url)
-        self.ledger = RedisLedger(connect(settings.ledger or ""), settings, patience=10)
-
-    def start(self) -> None:
-        self.stack.add("mine", self.argv)
-
-    def send(self, name: str, *args: Any) -> str:
-        return str(self.app.send_task(f"tasks.{name}", args=args, queue="mine").id)
-
-    def ended(self, message_id: str) -> JobView:
-        def state() -> JobView | None:
-            self.stack.watch()
-            view = self.ledger.job(job_ids.own_job_id(message_id, partitions=1))
-            return view if view and view.state in ("succeeded", "escalated", "cancelled") else None
-
-        view: JobView = wait_for(state, "the task to end")
-        return view
-
-
-@contextmanager
-def project(folder: Path, *options: str) -> Iterator[Mine]:
-    mine = Mine(folder, *options)
-    mine.server.start()
-    try:
-        yield mine
-    except BaseException:
-        log = folder / "logs" / "mine.log"
-        sys.stderr.write(log.read_text()[-5000:] if log.exists() else "no log")
-        raise
-    finally:
-        mine.stack.stop()
-        mine.server.kill(signal.SIGTERM)
-        marked = [p for p in psutil.process_iter() if str(mine.server.socket) in _environ(p)]
-        assert not marked
-
-
-def _environ(process: psutil.Process) -> str:
-    try:
-        return process.environ().get("BROKER", "")
-    except psutil.Error:
-        return ""
-
-
 @pytest.fixture
 def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Not tmp_path: the kernel allows 108 bytes for the path of a socket."""
@@ -298,31 +220,31 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("pool", [("-P", "prefork", "-c", "2"), ("-P", "threads", "-c", "2")])
-def test_a_worker_killed_in_the_middle_of_an_attempt_loses_nothing(
+def test_a_worker_killed_during_an_attempt_loses_nothing(
     short: Path, pool: tuple[str, ...]
 ) -> None:
-    with project(short, "-Q", "mine", *pool) as mine:
-        mine.start()
-        # One after the other: a message that dies in the hands of the broker's client, before its
-        # task has claimed anything, comes back with the visibility timeout, not with the ledger.
+    with user_project(short, CODE, "-Q", "mine", *pool) as project:
+        project.start_worker()
+        # One after the other: a message lost in the broker's client before its task has claimed
+        # anything comes back after the visibility timeout, not through the ledger.
         for number in (1, 2):
-            message = mine.send("fragile", number)
-            view = mine.ended(message)
+            message = project.send("fragile", number, queue="mine").id
+            view = project.wait_until_ended(message)
             assert view.state == "succeeded"
             assert [a.plan.mode for a in view.attempts] == ["initial", "immediate_retry"]
             assert view.attempts[0].claims == 2
             assert len(view.cycles) == 1
-            assert mine.app.AsyncResult(message).get(timeout=30) == number * 2
+            assert project.app.AsyncResult(message).get(timeout=30) == number * 2
 
 
 def test_a_worker_of_a_queue_serves_its_repair_lane_first(short: Path) -> None:
-    with project(short, "-Q", "mine", "-P", "threads", "-c", "1") as mine:
+    with user_project(short, CODE, "-Q", "mine", "-P", "threads", "-c", "1") as project:
         names = ["first", *(f"later {number}" for number in range(8))]
-        sent = [mine.send("noted", name) for name in names]
-        mine.start()
+        sent = [project.send("noted", name, queue="mine").id for name in names]
+        project.start_worker()
         for message in sent:
-            mine.ended(message)
+            project.wait_until_ended(message)
         order = (short / "order").read_text().splitlines()
-    # The retry was sent when eight were waiting; at most those the worker had in hand come before.
+    # The retry was sent while eight were waiting; only messages already fetched come before it.
     assert set(order) == {*names, "first again"}
     assert order.index("first again") <= 3

@@ -1,9 +1,8 @@
-"""The options of a user's own task: one retry authority, and what is refused at registration."""
+"""The options of a user's task: one retry authority, observing, and invalid options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,17 +12,16 @@ from celery import Celery
 from celery.exceptions import MaxRetriesExceededError, Retry
 from pydantic import BaseModel
 from support.jobs import failure_of
+from support.user_tasks import delivered, job_of
 
 from mulligan import RepairingTask, Scored, install
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.state_task import Corrected, Escalated
-from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
-AGAIN = {"max_attempts": 3, "same_failure_limit": 9}
+THREE_ATTEMPTS = {"max_attempts": 3, "same_failure_limit": 9}
 
 
 @pytest.fixture
@@ -33,24 +31,7 @@ def app(redis_url: str) -> Celery:
     return app
 
 
-def view_of(ledger: RedisLedger, message_id: str) -> JobView:
-    view = ledger.job(job_ids.own_job_id(message_id, partitions=1))
-    assert view is not None
-    return view
-
-
-@contextmanager
-def delivered(task: Any, message_id: str = "a-message") -> Iterator[None]:
-    """As a worker would run it: not inline, so that what is published can be seen."""
-    info = {"exchange": "", "routing_key": "celery"}
-    task.push_request(called_directly=False, id=message_id, delivery_info=info, args=(), kwargs={})
-    try:
-        yield
-    finally:
-        task.pop_request()
-
-
-def first(text: str) -> str:
+def first_letter(text: str) -> str:
     return text[:1]
 
 
@@ -58,39 +39,41 @@ def first(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"autoretry_for": (ValueError,)}, 'autoretry_for: .* policy={"max_attempts": 4}'),
         ({"max_retries": 2}, 'max_retries: .* policy={"max_attempts": 3}, .* mode="observe"'),
         ({"max_retries": None}, "max_retries: mulligan alone"),
         ({"retry_on_worker_lost": True}, "retry_on_worker_lost: the sweep does that"),
     ],
-    ids=["autoretry", "max_retries", "for ever", "worker lost"],
+    ids=["autoretry", "max_retries", "unlimited", "worker lost"],
 )
-def test_a_second_retry_authority_is_refused_each_time_it_is_asked(
-    app: Celery, options: dict[str, Any], told: str
+def test_a_second_retry_authority_is_refused_every_time(
+    app: Celery, options: dict[str, Any], expected: str
 ) -> None:
-    task = app.task(base=RepairingTask, shared=False, name="mine.extract", **options)(first)
+    task = app.task(base=RepairingTask, shared=False, name="mine.extract", **options)(first_letter)
     for _ in range(2):
-        with pytest.raises(BadInput, match=f"^task mine.extract: {told}"):
+        with pytest.raises(BadInput, match=f"^task mine.extract: {expected}"):
             task.delay("text")
     assert depths(app, ["celery"]) == {"celery": 0}
 
 
-def test_a_class_of_the_users_own_may_not_bring_one_either(app: Celery) -> None:
+def test_a_second_retry_authority_of_a_base_class_is_refused(app: Celery) -> None:
     class Stubborn(RepairingTask):
         abstract = True
         autoretry_for = (OSError,)
 
-    registered = type("Registered", (Stubborn,), {"run": staticmethod(first), "name": "mine.other"})
+    registered = type(
+        "Registered", (Stubborn,), {"run": staticmethod(first_letter), "name": "mine.other"}
+    )
     with pytest.raises(BadInput, match=r"^task mine.other: autoretry_for"):
         app.register_task(registered())
     with pytest.raises(BadInput, match=r"^task mine.first: autoretry_for"):
-        app.task(base=Stubborn, shared=False, name="mine.first")(first).delay("text")
+        app.task(base=Stubborn, shared=False, name="mine.first")(first_letter).delay("text")
 
 
 @pytest.mark.parametrize("exc", [None, ValueError("the age is missing")], ids=["bare", "exc"])
-def test_a_retry_of_the_tasks_own_is_the_failure_of_the_attempt(
+def test_self_retry_is_a_failed_attempt(
     app: Celery, ledger: RedisLedger, exc: Exception | None
 ) -> None:
     ran = []
@@ -99,18 +82,18 @@ def test_a_retry_of_the_tasks_own_is_the_failure_of_the_attempt(
         ran.append(self.request.retries)
         raise self.retry(exc=exc, countdown=0, max_retries=2)
 
-    task = app.task(base=RepairingTask, shared=False, policy=AGAIN)(asking)
+    task = app.task(base=RepairingTask, shared=False, policy=THREE_ATTEMPTS)(asking)
     result = task.apply()
     with pytest.raises(Escalated, match="max_attempts"):
         result.get()
     assert ran == [0, 0, 0]
-    view = view_of(ledger, result.id)
+    view = job_of(ledger, result.id)
     assert (view.state, len(view.attempts), len(ledger.jobs())) == ("escalated", 3, 1)
     message = failure_of(view.attempts[0]).message
     assert message == (str(exc) if exc else "the task asked to be run again")
 
 
-def test_a_retry_without_exc_is_classified_by_what_is_being_handled(
+def test_self_retry_without_exc_is_classified_by_the_handled_exception(
     app: Celery, ledger: RedisLedger
 ) -> None:
     def asking(self: Any) -> str:
@@ -120,14 +103,14 @@ def test_a_retry_without_exc_is_classified_by_what_is_being_handled(
             raise self.retry(countdown=0) from None
 
     result = app.task(base=RepairingTask, shared=False)(asking).apply()
-    failure = failure_of(view_of(ledger, result.id).attempts[0])
+    failure = failure_of(job_of(ledger, result.id).attempts[0])
     assert failure.kind == "missing_context"
 
 
-def test_a_retry_of_the_tasks_own_passes_the_tasks_own_handlers(
+def test_self_retry_is_not_caught_by_handlers_of_its_cause(
     app: Celery, ledger: RedisLedger
 ) -> None:
-    """Only Retry and what is above it caught Celery's: the cause must not be caught instead."""
+    """Handlers of the cause do not catch it, as they do not catch Celery's Retry."""
 
     def asking(self: Any) -> str:
         try:
@@ -137,10 +120,10 @@ def test_a_retry_of_the_tasks_own_passes_the_tasks_own_handlers(
         return "went on"
 
     result = app.task(base=RepairingTask, shared=False)(asking).apply()
-    assert failure_of(view_of(ledger, result.id).attempts[0]).message == "wrong"
+    assert failure_of(job_of(ledger, result.id).attempts[0]).message == "wrong"
 
 
-def test_a_retry_of_the_tasks_own_publishes_nothing_but_the_repair(app: Celery) -> None:
+def test_self_retry_publishes_only_the_next_attempt(app: Celery) -> None:
     def asking(self: Any) -> str:
         raise self.retry(exc=KeyError("age"), countdown=0)
 
@@ -148,12 +131,12 @@ def test_a_retry_of_the_tasks_own_publishes_nothing_but_the_repair(app: Celery) 
     with delivered(task), pytest.raises(Retry) as raised:
         task()
     assert isinstance(raised.value.exc, Corrected)
-    # By the policy, not the mandatory one: an exception has no score.
+    # A policy retry, not a mandatory one: an exception has no score.
     assert depths(app, ["celery", "celery.repair"]) == {"celery": 1, "celery.repair": 0}
 
 
 def test_autoretry_from_annotations_does_not_loop(app: Celery, ledger: RedisLedger) -> None:
-    """They are applied after the class is made, and so cannot be refused there."""
+    """Annotations are applied after the class is created, so they cannot be refused there."""
     app.conf.task_annotations = {"*": {"autoretry_for": (ValueError,), "max_retries": 5}}
     ran = []
 
@@ -161,17 +144,15 @@ def test_autoretry_from_annotations_does_not_loop(app: Celery, ledger: RedisLedg
         ran.append(1)
         raise ValueError("wrong")
 
-    task = app.task(base=RepairingTask, shared=False, policy=AGAIN)(wrong)
-    assert view_of(ledger, task.apply().id).reason == "max_attempts"
+    task = app.task(base=RepairingTask, shared=False, policy=THREE_ATTEMPTS)(wrong)
+    assert job_of(ledger, task.apply().id).reason == "max_attempts"
     assert len(ran) == 3
 
 
 # -- observing changes nothing ---------------------------------------------------------------------
 
 
-def test_observing_leaves_the_apps_own_retries_as_they_are(
-    app: Celery, ledger: RedisLedger
-) -> None:
+def test_observing_keeps_autoretry(app: Celery, ledger: RedisLedger) -> None:
     ran = []
 
     def away() -> str:
@@ -182,12 +163,12 @@ def test_observing_leaves_the_apps_own_retries_as_they_are(
     task = app.task(base=RepairingTask, shared=False, mode="observe", **options)(away)
     with pytest.raises(OSError, match="away"):
         task.apply().get()
-    # Celery's default: 3 retries. Each run is one record; the last one has the verdict.
+    # Celery's default is 3 retries. Each run is one record; the last one has the verdict.
     assert len(ran) == 4
     assert [view.reason for view in ledger.jobs()] == ["observed", *["cancelled"] * 3]
 
 
-def test_observing_leaves_the_limit_of_self_retry_as_it_is(app: Celery) -> None:
+def test_observing_keeps_the_limit_of_self_retry(app: Celery) -> None:
     ran = []
 
     def asking(self: Any) -> str:
@@ -201,23 +182,23 @@ def test_observing_leaves_the_limit_of_self_retry_as_it_is(app: Celery) -> None:
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_an_observed_task_is_acknowledged_as_the_app_says(app: Celery, late: bool) -> None:
+def test_an_observed_task_keeps_the_app_s_acknowledgement(app: Celery, late: bool) -> None:
     app.conf.update(task_acks_late=late, task_ignore_result=late)
-    observed = app.task(base=RepairingTask, shared=False, mode="observe", name="seen")(first)
-    enforced = app.task(base=RepairingTask, shared=False, name="enforced")(first)
-    said = app.task(
-        base=RepairingTask, shared=False, name="said", mode="observe", acks_late=not late
-    )(first)
+    observed = app.task(base=RepairingTask, shared=False, mode="observe", name="seen")(first_letter)
+    enforced = app.task(base=RepairingTask, shared=False, name="enforced")(first_letter)
+    explicit = app.task(
+        base=RepairingTask, shared=False, name="explicit", mode="observe", acks_late=not late
+    )(first_letter)
     app.finalize()
     assert (observed.acks_late, observed.ignore_result) == (late, late)
     assert observed.reject_on_worker_lost is app.conf.task_reject_on_worker_lost
-    assert said.acks_late is not late
+    assert explicit.acks_late is not late
     assert (enforced.acks_late, enforced.ignore_result) == (True, False)
     assert enforced.reject_on_worker_lost
 
 
 class Killed(BaseException):
-    """Stands for a worker that is gone in the middle of a task."""
+    """The loss of a worker during a task."""
 
 
 def expire_leases(ledger: RedisLedger) -> None:
@@ -226,7 +207,7 @@ def expire_leases(ledger: RedisLedger) -> None:
         ledger.calls.run("ZADD", leases, 1, entry)
 
 
-def test_a_lost_observed_task_is_not_run_again_and_nobody_is_called(
+def test_a_lost_observed_task_is_neither_repeated_nor_escalated(
     app: Celery, ledger: RedisLedger
 ) -> None:
     def fragile() -> str:
@@ -235,21 +216,19 @@ def test_a_lost_observed_task_is_not_run_again_and_nobody_is_called(
     task = app.task(base=RepairingTask, shared=False, mode="observe")(fragile)
     with delivered(task), pytest.raises(Killed):
         task()
-    assert view_of(ledger, "a-message").state == "running"
+    assert job_of(ledger, "a-message").state == "running"
     expire_leases(ledger)
     for _ in range(3):
         app.tasks["mulligan.sweep"].apply(throw=True)
-    view = view_of(ledger, "a-message")
+    view = job_of(ledger, "a-message")
     assert (view.state, view.attempts[0].claims) == ("cancelled", 1)
     assert "worker was lost" in str(view.detail)
     assert ledger.escalations() == []
     assert depths(app, ["celery", "celery.repair"]) == {"celery": 0, "celery.repair": 0}
 
 
-def test_an_observed_task_runs_as_often_as_the_app_sends_it(
-    app: Celery, ledger: RedisLedger
-) -> None:
-    """A message that comes again, or one whose task type is paused, is the app's own business."""
+def test_an_observed_task_runs_for_every_message(app: Celery, ledger: RedisLedger) -> None:
+    """Repeated messages and paused task types do not stop it."""
     ran = []
 
     def count() -> Scored:
@@ -269,10 +248,10 @@ def test_an_observed_task_runs_as_often_as_the_app_sends_it(
     assert [view.state for view in ledger.jobs()] == ["cancelled", "succeeded"]
 
 
-def test_a_message_that_comes_again_while_it_runs_is_not_swallowed(
+def test_a_repeated_message_of_a_running_observed_task_runs(
     app: Celery, ledger: RedisLedger
 ) -> None:
-    """The worker was killed, and the app has its messages sent again at once."""
+    """Given a killed worker whose message is delivered again at once."""
     ran = []
 
     def fragile() -> str:
@@ -288,7 +267,7 @@ def test_a_message_that_comes_again_while_it_runs_is_not_swallowed(
         assert task() == "done"
 
 
-# -- options that cannot be meant ------------------------------------------------------------------
+# -- invalid options -------------------------------------------------------------------------------
 
 
 @dataclass
@@ -301,7 +280,7 @@ class NoSchema(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"mode": "observ"}, 'mode: is "enforce" or "observe", not .*; did you mean \'observe\'?'),
         ({"mdoe": "observe"}, "mdoe: there is no such option; did you mean 'mode'?"),
@@ -312,54 +291,55 @@ class NoSchema(BaseModel):
         ({"policy": 4}, 'policy: is a mapping such as {"max_attempts": 4}, not 4'),
         ({"task_type": "<mine>"}, "task_type: .* \\(got '<mine>'\\)"),
         ({"verifiers": "json.object"}, "verifiers: is a list, such as"),
-        ({"verifiers": [first, Plain]}, "verifiers\\[1\\]: is a pydantic model, an id, a mapping"),
+        (
+            {"verifiers": [first_letter, Plain]},
+            "verifiers\\[1\\]: is a pydantic model, an id, a mapping",
+        ),
         ({"verifiers": [NoSchema]}, "verifiers\\[0\\]\\.model: NoSchema has no JSON Schema"),
         ({"verifiers": ["json.objet"]}, "verifiers\\[0\\].id: .*; did you mean 'json.object'?"),
         ({"verifiers": [{"weight": 2}]}, "verifiers\\[0\\].id: is required"),
         ({"verifiers": ["pytest.subprocess"]}, "verifiers\\[0\\]: .* needs a workspace"),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_refused(
-    app: Celery, options: dict[str, Any], told: str
-) -> None:
-    task = app.task(base=RepairingTask, shared=False, name="mine.extract", **options)(first)
-    with pytest.raises(BadInput, match=f"^task mine.extract: {told.replace('?', '[?]')}"):
+def test_an_invalid_option_is_refused(app: Celery, options: dict[str, Any], expected: str) -> None:
+    task = app.task(base=RepairingTask, shared=False, name="mine.extract", **options)(first_letter)
+    with pytest.raises(BadInput, match=f"^task mine.extract: {expected.replace('?', '[?]')}"):
         task.delay("text")
 
 
-def test_every_mistake_is_told_at_once(app: Celery) -> None:
+def test_every_invalid_option_is_reported_at_once(app: Celery) -> None:
     options: dict[str, Any] = {"mode": "of", "task_type": "", "policy": {"a": 1, "b": 2}}
     with pytest.raises(BadInput) as raised:
-        app.task(base=RepairingTask, shared=False, **options)(first).delay("text")
+        app.task(base=RepairingTask, shared=False, **options)(first_letter).delay("text")
     assert len(raised.value.problems) == 4
 
 
-def test_options_of_the_users_own_are_left_alone(app: Celery, ledger: RedisLedger) -> None:
+def test_unrelated_options_are_accepted(app: Celery, ledger: RedisLedger) -> None:
     options: dict[str, Any] = {"model": "small", "node": 3, "queue_name": "x", "verify": True}
-    task = app.task(base=RepairingTask, shared=False, **options)(first)
+    task = app.task(base=RepairingTask, shared=False, **options)(first_letter)
     result = task.apply(args=("text",))
     assert (task.model, result.get()) == ("small", "t")
-    assert view_of(ledger, result.id).state == "succeeded"
+    assert job_of(ledger, result.id).state == "succeeded"
 
 
 def test_an_exempt_type_may_have_one_attempt(redis_url: str) -> None:
     app = Celery("mine", broker=redis_url, backend="cache+memory://", set_as_current=False)
     install(app, exempt_task_types=["once"])
     options: dict[str, Any] = {"task_type": "once", "policy": {"max_attempts": 1}}
-    task = app.task(base=RepairingTask, shared=False, **options)(first)
+    task = app.task(base=RepairingTask, shared=False, **options)(first_letter)
     assert task.apply(["text"]).get() == "t"
 
 
 # -- arguments -------------------------------------------------------------------------------------
 
 
-def of_self(self: Any, text: str, *, loud: bool = False) -> str:
+def with_self(self: Any, text: str, *, loud: bool = False) -> str:
     return text.upper() if loud else text
 
 
 @pytest.mark.parametrize("bind", [True, False], ids=["bound", "self alone"])
-def test_arguments_are_checked_where_they_are_sent(app: Celery, bind: bool) -> None:
-    task = app.task(base=RepairingTask, shared=False, bind=bind)(of_self)
+def test_arguments_are_checked_when_a_task_is_sent(app: Celery, bind: bool) -> None:
+    task = app.task(base=RepairingTask, shared=False, bind=bind)(with_self)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'text'"):
         task.delay()
     with pytest.raises(TypeError, match="quiet"):
@@ -369,17 +349,15 @@ def test_arguments_are_checked_where_they_are_sent(app: Celery, bind: bool) -> N
     assert depths(app, ["celery"]) == {"celery": 1}
 
 
-def test_a_task_may_leave_its_arguments_unchecked(app: Celery) -> None:
-    app.task(base=RepairingTask, shared=False, typing=False)(of_self).delay()
+def test_a_task_may_turn_argument_checks_off(app: Celery) -> None:
+    app.task(base=RepairingTask, shared=False, typing=False)(with_self).delay()
     assert depths(app, ["celery"]) == {"celery": 1}
 
 
 # -- functions as verifiers ------------------------------------------------------------------------
 
 
-def test_lambdas_are_verifiers_each_with_a_name_of_its_own(
-    app: Celery, ledger: RedisLedger
-) -> None:
+def test_each_lambda_is_a_verifier_with_its_own_id(app: Celery, ledger: RedisLedger) -> None:
     checks = [lambda text: "a" in text, lambda text: "b" in text, partial(str.startswith, "ab")]
     prompts = []
 
@@ -390,7 +368,7 @@ def test_lambdas_are_verifiers_each_with_a_name_of_its_own(
     task = app.task(base=RepairingTask, shared=False, verifiers=checks)(ask)
     result = task.apply()
     assert result.get() == "ab"
-    view = view_of(ledger, result.id)
+    view = job_of(ledger, result.id)
     assert [spec.id for spec in view.job.verifiers] == [
         "own.lambda",
         "own.lambda-2",
