@@ -1,4 +1,4 @@
-"""Stories with real worker processes: repaired, escalated, handed to the verify queue."""
+"""Jobs on real worker processes: repaired, escalated, verified in separate tasks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_low_score_is_repaired_by_the_mandatory_retry(fleet: Fleet) -> None:
     assert view.best_attempt == 2
 
 
-def test_the_same_failure_again_changes_the_strategy_and_then_stops(fleet: Fleet) -> None:
+def test_a_repeated_failure_changes_the_strategy_and_then_stops(fleet: Fleet) -> None:
     view = fleet.run(scripted(WRONG_TYPE))
     assert view.state == "escalated"
     assert view.reason == "repeated_failure"
@@ -55,7 +55,7 @@ def test_the_same_failure_again_changes_the_strategy_and_then_stops(fleet: Fleet
     assert {cycle.status.value for cycle in view.cycles} == {"escalated"}
 
 
-def test_different_failures_go_on_to_the_last_attempt(fleet: Fleet) -> None:
+def test_different_failures_use_every_attempt(fleet: Fleet) -> None:
     view = fleet.run(scripted(WRONG_TYPE, MISSING, "nonsense", "{", policy={"max_attempts": 4}))
     assert (view.state, view.reason, len(view.attempts)) == ("escalated", "max_attempts", 4)
     assert [a.plan.mode for a in view.attempts] == [
@@ -67,7 +67,7 @@ def test_different_failures_go_on_to_the_last_attempt(fleet: Fleet) -> None:
     assert len(view.cycles) == 2
 
 
-def test_slow_verifiers_run_as_tasks_of_their_own_and_fan_in(fleet: Fleet) -> None:
+def test_slow_verifiers_run_as_separate_tasks(fleet: Fleet) -> None:
     slow = {"id": "command.subprocess", "argv": ["true"]}
     broken = {"id": "command.subprocess", "argv": ["false"], "required": False}
     job = scripted(GOOD, verifiers=["json.object", slow, broken, slow])
@@ -78,7 +78,7 @@ def test_slow_verifiers_run_as_tasks_of_their_own_and_fan_in(fleet: Fleet) -> No
     assert view.attempts[0].score == 75
 
 
-def test_a_missing_program_never_blames_the_answer(fleet: Fleet) -> None:
+def test_a_missing_program_is_a_tool_error(fleet: Fleet) -> None:
     gone = {"id": "command.subprocess", "argv": ["no-such-program-anywhere"]}
     view = fleet.run(scripted(GOOD, verifiers=["json.object", gone]))
     assert (view.state, view.reason) == ("escalated", "tool_error")
@@ -86,7 +86,7 @@ def test_a_missing_program_never_blames_the_answer(fleet: Fleet) -> None:
     assert len(view.attempts) == 1
 
 
-def test_a_transport_fault_is_tried_again_without_costing_an_attempt(fleet: Fleet) -> None:
+def test_a_transport_fault_is_retried_within_the_same_attempt(fleet: Fleet) -> None:
     fault = {"fault": {"status": 503}}
     fleet.server.client().delete("mulligan:{fleet}:breakers")
     view = fleet.run(scripted(fault, deadline="2s"))
@@ -95,11 +95,11 @@ def test_a_transport_fault_is_tried_again_without_costing_an_attempt(fleet: Flee
     fleet.server.client().delete("mulligan:{fleet}:breakers")
 
 
-def test_a_budget_that_is_used_up_escalates(fleet: Fleet) -> None:
+def test_an_exhausted_budget_escalates(fleet: Fleet) -> None:
     costly = {"text": WRONG_TYPE, "usage": {"total_tokens": 900}}
     view = fleet.run(scripted(costly, GOOD, budget={"tokens": 500}))
     assert (view.state, view.reason, view.tokens) == ("escalated", "budget_tokens", 900)
-    # An eligible low score leaves its cycle behind, born escalated.
+    # An eligible low score leaves a cycle that was created escalated.
     assert [cycle.status for cycle in view.cycles] == ["escalated"]
 
 
@@ -117,7 +117,7 @@ def test_an_unsafe_request_is_never_retried(fleet: Fleet) -> None:
 
 
 def test_any_celery_client_can_submit_by_name(fleet: Fleet) -> None:
-    """A bare Celery app, without our code, sends a job; a redelivery makes no second one."""
+    """Given a plain Celery app that sends a job twice, then there is one job."""
     client = Celery(broker=fleet.server.url)
     for _ in range(2):
         client.send_task(
@@ -155,7 +155,7 @@ def test_a_paused_queue_keeps_its_work_until_it_is_resumed(fleet: Fleet) -> None
     assert fleet.wait_until_finished([job_id])[0].state == "succeeded"
 
 
-def test_a_cancelled_job_goes_nowhere(fleet: Fleet) -> None:
+def test_a_cancelled_job_does_not_run(fleet: Fleet) -> None:
     fleet.ledger.pause("task_type:cancel_me")
     (job_id,) = fleet.submit(scripted(GOOD, task_type="cancel_me"))
     assert fleet.ledger.cancel(job_id) == "cancelled"
@@ -164,7 +164,7 @@ def test_a_cancelled_job_goes_nowhere(fleet: Fleet) -> None:
     assert (view.state, view.attempts[0].output) == ("cancelled", None)
 
 
-def test_an_accepted_job_whose_message_was_never_sent_is_found(fleet: Fleet) -> None:
+def test_an_accepted_but_unpublished_job_is_found(fleet: Fleet) -> None:
     """Given a producer that died between accepting and publishing, then the sweep publishes."""
     from mulligan.tasks.jobs.read_job import read_job
     from mulligan.tasks.ports.ledger import Submission
@@ -175,7 +175,7 @@ def test_an_accepted_job_whose_message_was_never_sent_is_found(fleet: Fleet) -> 
     assert fleet.wait_until_finished([submission.id])[0].state == "succeeded"
 
 
-def test_workspaces_travel_with_the_job(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_workspace_travels_with_its_job(fleet: Fleet, tmp_path: Path) -> None:
     exercise = tmp_path / "exercise"
     exercise.mkdir()
     (exercise / "test_double.py").write_text(
@@ -195,7 +195,7 @@ def test_workspaces_travel_with_the_job(fleet: Fleet, tmp_path: Path) -> None:
     assert "test_double" in (view.attempts[1].plan.prompt or "")
 
 
-def test_an_outcome_is_told_to_the_producers_own_app(fleet: Fleet) -> None:
+def test_an_outcome_is_sent_to_the_producer_s_app(fleet: Fleet) -> None:
     client = Celery(broker=fleet.server.url)
     (job_id,) = fleet.submit(
         scripted(WRONG_TYPE, GOOD, labels={"order": "7"},

@@ -1,4 +1,4 @@
-"""A real Flower tells the truth about jobs, to those who may log in, and shows nobody's prompt."""
+"""A real Flower shows the true state of jobs after a login, and no prompts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.waiting import wait_for
 from mulligan.console.cli.local_services import Service, flower_service
 from mulligan.workers.settings.model import Settings
 
-PROJECT = '''
+CODE = '''
 import os
 import pathlib
 import time
@@ -38,7 +38,7 @@ install(app)
 
 @app.task(base=RepairingTask, verifiers=["json.object"])
 def ask(self, prompt, *, folder, context=""):
-    """Answers once it may; not with JSON unless it is corrected."""
+    """Wait for a file; answer with JSON only after a correction."""
     while not (pathlib.Path(folder) / "go").exists():
         time.sleep(0.02)
     return '{"answer": "the secret answer"}' if self.repair else f"{prompt}: the secret answer"
@@ -58,7 +58,7 @@ PROMPT = "The secret prompt: who is Alice?"
 
 @dataclass
 class Flower:
-    """A Flower as `mulligan up` starts it, beside a fleet and a user's own worker."""
+    """A Flower as `mulligan up` starts it, with a fleet and a user's worker."""
 
     fleet: Fleet
     base: str
@@ -66,7 +66,7 @@ class Flower:
     folder: Path
 
     def get(self, path: str) -> Any:
-        """A page or an answer of the API; None while it is not there."""
+        """Return a page or a response of the API, or None while Flower is unreachable."""
         try:
             text = self.open(path, login=self.login)
         except OSError:
@@ -86,27 +86,27 @@ class Flower:
         return found
 
     def states(self, *names: str, among: Sequence[str]) -> list[str] | None:
-        """The states of these tasks, once each is one of those looked for."""
+        """Return the states of these tasks if all are among the expected ones."""
         tasks = self.tasks()
         found = [str(tasks.get(name, {}).get("state")) for name in names]
         return found if set(found) <= set(among) else None
 
-    def ended(self, *names: str) -> dict[str, Any]:
-        """Every task, once Flower knows how these ended."""
+    def wait_until_ended(self, *names: str) -> dict[str, Any]:
+        """Wait until Flower shows the end of these tasks and return all tasks."""
 
-        def seen() -> dict[str, Any] | None:
+        def ended() -> dict[str, Any] | None:
             tasks = self.tasks()
             states = {tasks.get(name, {}).get("state") for name in names}
             return tasks if states <= {"SUCCESS", "FAILURE"} else None
 
-        found: dict[str, Any] = wait_for(seen, f"Flower to show the ends of {names}")
+        found: dict[str, Any] = wait_for(ended, f"Flower to show the ends of {names}")
         return found
 
 
 @pytest.fixture(scope="module")
 def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
     folder = tmp_path_factory.mktemp("flower")
-    (folder / "mine.py").write_text(PROJECT)
+    (folder / "mine.py").write_text(CODE)
     with running_fleet(folder, environment={"PYTHONPATH": str(folder)}) as fleet:
         mine = [sys.executable, "-P", "-m", "celery", "-A", "mine", "worker", "-n", "mine@%h"]
         fleet.stack.add("mine", [*mine, "-Q", "mine", "-P", "threads", "-c", "4"])
@@ -116,7 +116,7 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         login = json.loads((folder / "flower.json").read_text())
         pair = f"{login['user']}:{login['password']}"
         found = Flower(fleet, f"http://127.0.0.1:{port}", pair, folder)
-        # Events are not replayed: what happens before Flower sees the workers is not shown.
+        # Events are not replayed: Flower must see the workers first.
         wait_for(
             lambda: len(found.get("/api/workers?refresh=1") or {}) == 3, "Flower to see the workers"
         )
@@ -134,11 +134,11 @@ def test_flower_shows_the_lineage_of_a_repaired_job(flower: Flower) -> None:
     )
     *_, last = flower.fleet.wait_until_finished([repaired, escalated, handed, refused])
     end = f"{refused}-{len(last.attempts)}"
-    tasks = flower.ended(f"{repaired}-2", f"{escalated}-3", f"{handed}-2", end)
+    tasks = flower.wait_until_ended(f"{repaired}-2", f"{escalated}-3", f"{handed}-2", end)
     shown = {name: task["state"] for name, task in tasks.items()}
     assert [shown[f"{repaired}-{n}"] for n in (1, 2)] == ["RETRY", "SUCCESS"]
     assert [shown[f"{escalated}-{n}"] for n in (1, 2, 3)] == ["RETRY", "RETRY", "FAILURE"]
-    # An attempt whose verifiers ran as tasks of their own is reported by the last of them.
+    # An attempt whose verifiers ran as separate tasks is reported by the last of them.
     assert [shown[f"{handed}-{n}"] for n in (1, 2)] == ["RETRY", "SUCCESS"]
     failures = {n for n, s in shown.items() if s == "FAILURE" and "-c" not in n}
     assert failures == {f"{escalated}-3", end}, "FAILURE is the list of escalations"
@@ -146,31 +146,29 @@ def test_flower_shows_the_lineage_of_a_repaired_job(flower: Flower) -> None:
         lambda: flower.states(f"{end}-v1", f"{end}-v2", among=("SUCCESS", "RETRY")),
         "Flower to show both verifications",
     )
-    assert slow_ones == ["SUCCESS", "RETRY"], "each says whether it passed"
-    told = flower.get(f"/api/task/info/{escalated}-3")["exception"]
-    assert "repeated_failure: schema_invalid (type) $.age, seen 3 times" in told
+    assert slow_ones == ["SUCCESS", "RETRY"], "each shows whether it passed"
+    exception = flower.get(f"/api/task/info/{escalated}-3")["exception"]
+    assert "repeated_failure: schema_invalid (type) $.age, seen 3 times" in exception
     for number in (2, 3):
         task = flower.get(f"/api/task/info/{escalated}-{number}")
         assert task["root_id"] == f"{escalated}-1"
         assert task["parent_id"] == f"{escalated}-{number - 1}"
 
 
-def test_what_beat_sends_all_day_is_not_listed(flower: Flower) -> None:
+def test_periodic_tasks_are_not_listed(flower: Flower) -> None:
     (job_id,) = flower.fleet.submit(scripted(GOOD))
-    flower.fleet.wait_until_finished(
-        [job_id]
-    )  # by a delayed verification too: sweeps have run meanwhile
-    names = {task["name"] for task in flower.ended(f"{job_id}-1").values()}
+    flower.fleet.wait_until_finished([job_id])  # with its delayed verification, after sweeps
+    names = {task["name"] for task in flower.wait_until_ended(f"{job_id}-1").values()}
     assert "mulligan.attempt" in names
     assert not names & {
         f"mulligan.{each}" for each in ("sweep", "fold", "bulk", "edits", "webhooks")
     }
 
 
-def test_arguments_and_results_can_be_read(flower: Flower) -> None:
+def test_arguments_and_results_are_readable(flower: Flower) -> None:
     (job_id,) = flower.fleet.submit(scripted(WRONG_TYPE, GOOD))
     flower.fleet.wait_until_finished([job_id])
-    flower.ended(f"{job_id}-2")
+    flower.wait_until_ended(f"{job_id}-2")
     first, second = (flower.get(f"/api/task/info/{job_id}-{n}") for n in (1, 2))
     assert first["args"] == f"('attempt 1 of {job_id}',)"
     assert second["args"] == f"('attempt 2 of {job_id}, immediate_retry',)"
@@ -182,8 +180,8 @@ def test_arguments_and_results_can_be_read(flower: Flower) -> None:
     assert "schema_invalid" in page
 
 
-def test_a_prompt_of_ones_own_task_is_shown_nowhere(flower: Flower) -> None:
-    """Given a producer that knows nothing of us, its prompt is in no event and on no page."""
+def test_the_prompt_of_a_user_s_task_is_never_shown(flower: Flower) -> None:
+    """Given a producer without mulligan, then its prompt is in no event and on no page."""
     producer = Celery("producer", broker=flower.fleet.server.url)
     kwargs = {"folder": str(flower.folder), "context": PROMPT}
     message = producer.send_task("mine.ask", args=(PROMPT,), kwargs=kwargs, queue="mine")
@@ -202,7 +200,7 @@ def test_a_prompt_of_ones_own_task_is_shown_nowhere(flower: Flower) -> None:
     submit = producer.send_task(
         "mulligan.submit", kwargs=scripted(GOOD, prompt=PROMPT), queue="mulligan.submit"
     )
-    tasks = flower.ended(f"{message.id}-2", crash.id, submit.id)
+    tasks = flower.wait_until_ended(f"{message.id}-2", crash.id, submit.id)
     first, second = tasks[message.id], tasks[f"{message.id}-2"]
     assert (first["state"], second["state"]) == ("RETRY", "SUCCESS")
     assert (second["root_id"], second["parent_id"]) == (message.id, message.id)
@@ -217,11 +215,11 @@ def test_a_prompt_of_ones_own_task_is_shown_nowhere(flower: Flower) -> None:
     assert "secret" not in everything
 
 
-def test_anything_long_of_any_other_task_is_not_on_a_page(flower: Flower) -> None:
+def test_long_arguments_of_other_tasks_are_not_shown(flower: Flower) -> None:
     producer = Celery("producer", broker=flower.fleet.server.url)
     short = producer.send_task("mine.plain", args=("short",), queue="mine")
     long = producer.send_task("mine.plain", args=(PROMPT * 20,), queue="mine")
-    flower.ended(short.id, long.id)
+    flower.wait_until_ended(short.id, long.id)
     assert "short" in flower.get(f"/task/{short.id}")
     page = flower.get(f"/task/{long.id}")
     assert "characters, not shown" in page
@@ -230,12 +228,12 @@ def test_anything_long_of_any_other_task_is_not_on_a_page(flower: Flower) -> Non
 
 @pytest.mark.parametrize("path", ["/", "/tasks", "/api/tasks", "/api/workers"])
 @pytest.mark.parametrize("login", [None, "mulligan:wrong"])
-def test_nobody_looks_without_the_login(flower: Flower, path: str, login: str | None) -> None:
+def test_flower_needs_its_login(flower: Flower, path: str, login: str | None) -> None:
     with pytest.raises(urllib.error.HTTPError, match="401"):
         flower.open(path, login=login)
 
 
-def test_nobody_interferes(flower: Flower) -> None:
+def test_flower_cannot_control_workers_or_tasks(flower: Flower) -> None:
     for path in ("/api/worker/shutdown/work@anywhere", "/api/task/revoke/any"):
         with pytest.raises(urllib.error.HTTPError, match=r"40[35]"):
             flower.open(path, login=flower.login, body=b"")

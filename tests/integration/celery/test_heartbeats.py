@@ -1,4 +1,4 @@
-"""Who is there and what waits: beats, the age of messages, and what autoscalers are told."""
+"""Heartbeats of workers, waiting messages and the load that autoscalers read."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def beat(name: str = "attempt@here", **changes: object) -> Beat:
     return Beat.model_validate({"name": name, **fields, **changes})
 
 
-def say(ledger: RedisLedger, said: Beat, *, child: bool = False) -> Heartbeat:
-    presence = Heartbeat(ledger.beats, lambda: said, child=child)
-    presence.beat()
-    return presence
+def send_beat(ledger: RedisLedger, sent: Beat, *, child: bool = False) -> Heartbeat:
+    heartbeat = Heartbeat(ledger.beats, lambda: sent, child=child)
+    heartbeat.beat()
+    return heartbeat
 
 
 def test_a_beat_is_read_back_and_a_process_adds_its_round_trips(ledger: RedisLedger) -> None:
-    say(ledger, beat(round_trips=10))
-    say(ledger, beat(round_trips=5, slots=0, active=0), child=True)
-    say(ledger, beat("verify@here"))
+    send_beat(ledger, beat(round_trips=10))
+    send_beat(ledger, beat(round_trips=5, slots=0, active=0), child=True)
+    send_beat(ledger, beat("verify@here"))
     found = ledger.beats.live(now=ledger.now())
     assert [(one.name, one.slots, one.round_trips) for one in found] == [
         ("attempt@here", 4, 15),
@@ -52,10 +52,10 @@ def test_a_beat_is_read_back_and_a_process_adds_its_round_trips(ledger: RedisLed
     assert ledger.now() - found[0].at < 5
 
 
-def test_who_fell_silent_is_not_counted_and_not_kept(
+def test_a_silent_worker_is_neither_counted_nor_kept(
     ledger: RedisLedger, redis_client: redis.Redis
 ) -> None:
-    say(ledger, beat())
+    send_beat(ledger, beat())
     redis_client.hset(KEY, "old@there", beat("old@there", at=ledger.now() - 31).model_dump_json())
     redis_client.hset(KEY, "odd@there", json.dumps({"of": "another version"}))
     found = ledger.beats.live(now=ledger.now())
@@ -63,16 +63,18 @@ def test_who_fell_silent_is_not_counted_and_not_kept(
     assert redis_client.hkeys(KEY) == ["attempt@here"]
 
 
-def test_who_leaves_says_so(ledger: RedisLedger, redis_client: redis.Redis) -> None:
-    presence = say(ledger, beat())
-    presence.leave()
+def test_a_worker_that_stops_removes_its_beat(
+    ledger: RedisLedger, redis_client: redis.Redis
+) -> None:
+    heartbeat = send_beat(ledger, beat())
+    heartbeat.leave()
     assert redis_client.hkeys(KEY) == []
 
 
-# -- what waits ------------------------------------------------------------------------------------
+# -- waiting messages ------------------------------------------------------------------------------
 
 
-def test_what_waits_by_priority_and_how_long_the_oldest_has(
+def test_waiting_messages_are_counted_by_priority_and_age(
     ledger: RedisLedger, settings: SettingsMaker, redis_client: redis.Redis
 ) -> None:
     app = create_app(settings())
@@ -87,13 +89,13 @@ def test_what_waits_by_priority_and_how_long_the_oldest_has(
     assert found.by_priority == {0: 2, 3: 2, 6: 0, 9: 0}
     assert found.oldest_seconds is not None
     assert 0 <= found.oldest_seconds < 60
-    # The next to be taken is the one that was put in first.
+    # The next message is the first that was published.
     raw = json.loads(str(redis_client.lindex("attempt\x06\x163", -1)))
     assert raw["headers"]["id"] == "p00-x2-1"
     assert time.time() - raw["headers"]["mulligan_at"] < 60
 
 
-# -- what autoscalers are told ---------------------------------------------------------------------
+# -- autoscaling -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -103,13 +105,13 @@ def context(settings: SettingsMaker) -> Iterator[ConsoleContext]:
     opened.close()
 
 
-def test_without_a_worker_the_load_counts_the_slots_one_would_have(context: ConsoleContext) -> None:
+def test_without_a_worker_the_load_uses_the_configured_slots(context: ConsoleContext) -> None:
     publish = context.services.publish
     publish([Publication(Entry("attempt", f"p00-x{n}", 1), "attempt", 5) for n in range(20)])
     publish([Publication(Entry("attempt", "p00-y", 2), "repair", 0)])
-    told = client_of(context).get("/api/scale/attempt").json()
-    assert told.pop("oldest_seconds") >= 0
-    assert told == {
+    load = client_of(context).get("/api/scale/attempt").json()
+    assert load.pop("oldest_seconds") >= 0
+    assert load == {
         "pool": "attempt",
         "active": 0,
         "queued": 21,
@@ -121,11 +123,11 @@ def test_without_a_worker_the_load_counts_the_slots_one_would_have(context: Cons
     assert (repair["queued"], repair["slots"]) == (1, 3)
 
 
-def test_the_load_of_a_pool_is_that_of_all_its_workers(context: ConsoleContext) -> None:
+def test_the_load_of_a_pool_covers_all_its_workers(context: ConsoleContext) -> None:
     for name, slots, active in (("attempt@a", 8, 8), ("attempt@b", 8, 4), ("verify@a", 2, 2)):
-        say(context.ledger, beat(name, slots=slots, active=active))
-    told = client_of(context).get("/api/scale/attempt").json()
-    assert told == {
+        send_beat(context.ledger, beat(name, slots=slots, active=active))
+    load = client_of(context).get("/api/scale/attempt").json()
+    assert load == {
         "pool": "attempt",
         "active": 12,
         "queued": 0,
@@ -136,16 +138,16 @@ def test_the_load_of_a_pool_is_that_of_all_its_workers(context: ConsoleContext) 
     }
 
 
-def test_an_unknown_pool_is_answered_with_those_there_are(context: ConsoleContext) -> None:
-    say(context.ledger, beat("own@here", queues=("own",)))
-    refused = client_of(context).get("/api/scale/nobody")
+def test_an_unknown_pool_is_refused_with_the_known_ones(context: ConsoleContext) -> None:
+    send_beat(context.ledger, beat("own@here", queues=("own",)))
+    refused = client_of(context).get("/api/scale/unknown")
     assert refused.status_code == 404
     message = refused.json()["error"]["message"]
     assert message.endswith("the pools are attempt, control, edit, own, repair, verify")
     assert client_of(context).get("/api/scale/own").json()["workers"] == 1
 
 
-def test_only_ops_may_ask(context: ConsoleContext) -> None:
+def test_only_ops_may_read_the_load(context: ConsoleContext) -> None:
     ops, producer = new_token(context, role="ops"), new_token(context, role="producer")
     assert client_of(context, ops).get("/api/scale/attempt").status_code == 200
     assert client_of(context, producer).get("/api/scale/attempt").status_code == 403
@@ -156,48 +158,50 @@ def test_only_ops_may_ask(context: ConsoleContext) -> None:
 
 
 @pytest.fixture(scope="module")
-def alive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     forked = replace(WORK, name="forked", kind="prefork", slots=2)
     folder = tmp_path_factory.mktemp("alive")
     with running_fleet(folder, pools=(CONTROL, WORK, forked)) as found:
         yield found
 
 
-def present(running: Fleet) -> dict[str, Beat]:
+def live_beats(running: Fleet) -> dict[str, Beat]:
     beats = running.ledger.beats.live(now=running.ledger.now())
     return {one.pool: one for one in beats}
 
 
-def test_every_sort_of_worker_is_there(alive: Fleet) -> None:
-    wait_for(lambda: present(alive).keys() == {"control", "work", "forked"}, "three workers")
-    found = present(alive)
+def test_every_kind_of_worker_sends_beats(fleet: Fleet) -> None:
+    wait_for(lambda: live_beats(fleet).keys() == {"control", "work", "forked"}, "three workers")
+    found = live_beats(fleet)
     assert {name: one.slots for name, one in found.items()} == {
         "control": 1,
         "work": 4,
         "forked": 2,
     }
     assert found["work"].queues == WORK.queues
-    pids = {c.name: c.process.pid for c in alive.stack.children if c.process}
+    pids = {c.name: c.process.pid for c in fleet.stack.children if c.process}
     assert {name: one.pid for name, one in found.items()} == pids
     for one in found.values():
-        # Right after the beat.
-        wait_for(liveness_file(alive.services.settings, one.name).exists, f"the sign of {one.name}")
+        wait_for(
+            liveness_file(fleet.services.settings, one.name).exists,
+            f"the liveness file of {one.name}",
+        )
 
 
-def test_what_a_worker_runs_is_seen(alive: Fleet) -> None:
-    wait_for(lambda: len(present(alive)) == 3, "three workers")
-    ids = alive.submit(*[scripted({"text": GOOD, "delay": 7}) for _ in range(2)])
-    wait_for(lambda: sum(p.active for p in present(alive).values()) >= 2, "both to be seen")
-    alive.wait_until_finished(ids)
-    wait_for(lambda: sum(p.active for p in present(alive).values()) <= 1, "both to be gone")
+def test_running_attempts_are_counted(fleet: Fleet) -> None:
+    wait_for(lambda: len(live_beats(fleet)) == 3, "three workers")
+    ids = fleet.submit(*[scripted({"text": GOOD, "delay": 7}) for _ in range(2)])
+    wait_for(lambda: sum(p.active for p in live_beats(fleet).values()) >= 2, "both to be seen")
+    fleet.wait_until_finished(ids)
+    wait_for(lambda: sum(p.active for p in live_beats(fleet).values()) <= 1, "both to be done")
 
 
-def test_a_worker_that_stops_is_gone_at_once(alive: Fleet) -> None:
-    wait_for(lambda: "work" in present(alive), "the worker")
-    name = present(alive)["work"].name
-    leaving = next(c for c in alive.stack.children if c.name == "work")
+def test_a_real_worker_that_stops_is_gone_at_once(fleet: Fleet) -> None:
+    wait_for(lambda: "work" in live_beats(fleet), "the worker")
+    name = live_beats(fleet)["work"].name
+    leaving = next(c for c in fleet.stack.children if c.name == "work")
     assert leaving.process is not None
     leaving.process.terminate()
     assert wait_for_exit(leaving) == 0
-    assert "work" not in present(alive)
-    assert not Path(liveness_file(alive.services.settings, name)).exists()
+    assert "work" not in live_beats(fleet)
+    assert not Path(liveness_file(fleet.services.settings, name)).exists()

@@ -1,4 +1,4 @@
-"""The thread that keeps a process's leases, on a ledger whose clock the test moves."""
+"""The thread that renews a process's leases, on a ledger whose clock the test moves."""
 
 from __future__ import annotations
 
@@ -26,61 +26,61 @@ def scenario(new_fake_scenario: ScenarioMaker) -> Scenario:
 
 
 def quiet_keeper(scenario: Scenario, **options: float) -> LeaseKeeper:
-    """A keeper whose thread sleeps: the test renews."""
+    """Return a keeper whose thread sleeps, so that the test renews."""
     return LeaseKeeper(scenario.ledger, interval=NEVER, **options)  # type: ignore[arg-type]
 
 
-class Slowly:
-    """A ledger on which most of a lease passes after every renewal."""
+class SlowLedger:
+    """A ledger whose clock moves by most of a lease after every renewal."""
 
-    def __init__(self, scenario: Scenario, *, away: int = 0) -> None:
-        self._play = scenario
-        self._away = away
+    def __init__(self, scenario: Scenario, *, failures: int = 0) -> None:
+        self._scenario = scenario
+        self._failures = failures
         self.renewals = 0
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._play.ledger, name)
+        return getattr(self._scenario.ledger, name)
 
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
-        if self._away > 0:
-            self._away -= 1
+        if self._failures > 0:
+            self._failures -= 1
             raise LedgerUnavailable("the ledger is away")
-        lost = self._play.ledger.renew(leases)
-        self._play.advance(self._play.settings.lease * 0.8)
+        lost = self._scenario.ledger.renew(leases)
+        self._scenario.advance(self._scenario.settings.lease * 0.8)
         self.renewals += 1
         return lost
 
 
-@pytest.mark.parametrize("away", [0, 3])
-def test_a_slow_answer_keeps_its_lease(scenario: Scenario, away: int) -> None:
-    """Given an answer that takes many lease times, and a ledger that was away for a moment, then
-    the attempt is still its worker's."""
+@pytest.mark.parametrize("failures", [0, 3])
+def test_a_slow_answer_keeps_its_lease(scenario: Scenario, failures: int) -> None:
+    """Given an answer that takes many leases and a ledger that fails for a moment, then the worker
+    keeps its attempt."""
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
-    slowly = Slowly(scenario, away=away)
-    keeper = LeaseKeeper(slowly, interval=0.001)  # type: ignore[arg-type]
+    slow_ledger = SlowLedger(scenario, failures=failures)
+    keeper = LeaseKeeper(slow_ledger, interval=0.001)  # type: ignore[arg-type]
     with keeper.holding(claim.lease, NEVER):
-        wait_for(lambda: slowly.renewals >= 6)
+        wait_for(lambda: slow_ledger.renewals >= 6)
         assert scenario.refusal(job_id) == ClaimRefused("held")
         scenario.settle(claim, succeeds(claim))
-    renewals = slowly.renewals
+    renewals = slow_ledger.renewals
     keeper.renew()
-    assert slowly.renewals in (renewals, renewals + 1)  # one may have been under way
+    assert slow_ledger.renewals in (renewals, renewals + 1)  # one may have been running
 
 
 def test_all_leases_of_a_process_are_renewed_in_one_round_trip(scenario: Scenario) -> None:
     claims = [scenario.claim(scenario.submit()) for _ in range(5)]
-    asked: list[Sequence[Lease]] = []
+    renewed: list[Sequence[Lease]] = []
 
-    class Counting(Slowly):
+    class Counting(SlowLedger):
         def renew(self, leases: Sequence[Lease]) -> set[Entry]:
-            asked.append(leases)
+            renewed.append(leases)
             return super().renew(leases)
 
     keeper = LeaseKeeper(Counting(scenario), interval=NEVER)  # type: ignore[arg-type]
     with keeper.holding(claims[0].lease, NEVER), keeper.holding(claims[1].lease, NEVER):
         keeper.renew()
-    assert asked == [[claims[0].lease, claims[1].lease]]
+    assert renewed == [[claims[0].lease, claims[1].lease]]
 
 
 def test_a_lease_is_not_renewed_past_its_hard_deadline(scenario: Scenario) -> None:
@@ -94,7 +94,7 @@ def test_a_lease_is_not_renewed_past_its_hard_deadline(scenario: Scenario) -> No
         assert scenario.swept_entries() == {f"a:{job_id}/1"}
 
 
-def test_a_slot_that_stays_stuck_is_reported(scenario: Scenario) -> None:
+def test_a_stuck_slot_is_reported(scenario: Scenario) -> None:
     stuck: list[Entry] = []
     job_id = scenario.submit()
     claim, other = scenario.claim(job_id), scenario.claim(scenario.submit())
@@ -105,7 +105,7 @@ def test_a_slot_that_stays_stuck_is_reported(scenario: Scenario) -> None:
 
 
 def test_a_stuck_process_is_replaced() -> None:
-    """Given nobody who handles it otherwise, then the process ends, and its supervisor sees 70."""
+    """Given no other handler, then the process exits with code 70 for its supervisor."""
     script = (
         "from mulligan.workers.celery.leases import LeaseKeeper\n"
         "from mulligan.tasks.ports.ledger import Entry, Lease\n"
@@ -118,23 +118,23 @@ def test_a_stuck_process_is_replaced() -> None:
     assert b"a:p00-x/1 is stuck" in ended.stderr
 
 
-def test_a_lost_lease_is_forgotten(scenario: Scenario) -> None:
+def test_a_lost_lease_is_not_renewed_again(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
-    slowly = Slowly(scenario)
-    keeper = LeaseKeeper(slowly, interval=NEVER)  # type: ignore[arg-type]
+    slow_ledger = SlowLedger(scenario)
+    keeper = LeaseKeeper(slow_ledger, interval=NEVER)  # type: ignore[arg-type]
     with keeper.holding(claim.lease, NEVER):
         scenario.expire_leases()
-        heir = scenario.claim(job_id)
+        successor = scenario.claim(job_id)
         keeper.renew()
         keeper.renew()
-        assert slowly.renewals == 1  # the second time there was nothing left to renew
-        assert scenario.ledger.renew([heir.lease]) == set()
+        assert slow_ledger.renewals == 1  # the second renewal had no lease left
+        assert scenario.ledger.renew([successor.lease]) == set()
 
 
-def test_a_shutdown_gives_everything_back_at_once(scenario: Scenario) -> None:
-    """Given two attempts in hand, when their process is shut down, then the next sweep publishes
-    both, without waiting for a lease, and no claim is held against them."""
+def test_a_shutdown_releases_all_leases_at_once(scenario: Scenario) -> None:
+    """Given two claimed attempts, when their process shuts down, then the next sweep publishes both
+    without waiting for a lease, and the claims are not counted."""
     jobs = [scenario.submit(), scenario.submit()]
     claims = [scenario.claim(job_id) for job_id in jobs]
     keeper = quiet_keeper(scenario)
@@ -143,11 +143,11 @@ def test_a_shutdown_gives_everything_back_at_once(scenario: Scenario) -> None:
         assert scenario.swept_entries() == {f"a:{job_id}/1" for job_id in jobs}
         assert [scenario.attempt(job_id).claims for job_id in jobs] == [0, 0]
         assert isinstance(scenario.claim(jobs[0]), Claim)
-        keeper.release_all()  # nothing is held any more
+        keeper.release_all()  # no lease is left
         assert scenario.refusal(jobs[0]) == ClaimRefused("held")
 
 
-def test_what_is_claimed_during_a_shutdown_is_given_back_too(scenario: Scenario) -> None:
+def test_a_claim_during_a_shutdown_is_released_too(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
     keeper = quiet_keeper(scenario)
@@ -157,6 +157,6 @@ def test_what_is_claimed_during_a_shutdown_is_given_back_too(scenario: Scenario)
         assert scenario.attempt(job_id).claims == 0
 
 
-def test_a_ledger_in_memory_runs_on_the_computer_s_clock(scenario: Scenario) -> None:
+def test_a_ledger_on_fakeredis_uses_the_computer_s_clock(scenario: Scenario) -> None:
     before = time.time()
     assert before <= fake_ledger(scenario.settings).now() <= time.time()

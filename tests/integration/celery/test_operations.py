@@ -1,4 +1,4 @@
-"""What ops rely on: Redis may go away, workers may be stopped, and a retry never queues."""
+"""Operations: Redis restarts, workers stop, retries overtake, jobs carry no authority."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from support.waiting import wait_for
 from mulligan.tasks.ports.errors import BadInput
 
 
-def test_redis_is_killed_while_jobs_run_and_two_beats_sweep(tmp_path: Path) -> None:
-    """Given an AOF that is always synced, when Redis dies and comes back, then nothing is lost."""
+def test_nothing_is_lost_when_redis_is_killed_while_two_beats_sweep(tmp_path: Path) -> None:
+    """Given an AOF that is always synced, when Redis is killed and restarted, then nothing is
+    lost."""
     second = replace(CONTROL, name="control2")
     with running_fleet(tmp_path, pools=[CONTROL, second, WORK], persistent=True) as fleet:
         jobs = [scripted(WRONG_TYPE, GOOD, name=f"job-{i}") for i in range(60)]
@@ -31,9 +32,9 @@ def test_redis_is_killed_while_jobs_run_and_two_beats_sweep(tmp_path: Path) -> N
         assert {len(view.cycles) for view in views} == {1}
 
 
-def test_a_retry_overtakes_every_job_that_waits(tmp_path: Path) -> None:
+def test_a_retry_overtakes_every_waiting_job(tmp_path: Path) -> None:
     with running_fleet(tmp_path, pools=[CONTROL, replace(WORK, slots=2)]) as fleet:
-        fleet.ledger.pause("queue:attempt")  # so that the backlog stands before anything runs
+        fleet.ledger.pause("queue:attempt")  # the backlog is complete before anything runs
         backlog = fleet.submit(*[scripted(GOOD) for _ in range(400)])
         probes = fleet.submit(*[scripted(WRONG_TYPE, GOOD, priority=0) for _ in range(5)])
         wait_for(
@@ -47,14 +48,14 @@ def test_a_retry_overtakes_every_job_that_waits(tmp_path: Path) -> None:
             assert failed is not None
             assert retried is not None
             overtaken = [start for start in starts if failed < start < retried]
-            # Only what the slots had already taken may start before it.
+            # Only jobs that the slots had already fetched may start before it.
             assert len(overtaken) <= 8, f"{len(overtaken)} jobs went first"
 
 
 @pytest.mark.real_models("command")
-def test_a_worker_told_to_quit_gives_its_attempt_back_at_once(tmp_path: Path) -> None:
-    """Given a lease of ten minutes and an answer that does not come, when its worker is told to
-    quit, then another one has the attempt, and none is held against it."""
+def test_a_quitting_worker_releases_its_attempt_at_once(tmp_path: Path) -> None:
+    """Given a lease of ten minutes and a slow answer, when its worker receives SIGQUIT, then
+    another worker gets the attempt, and the first claim is not counted."""
     gate = tmp_path / "gate"
     answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
     pools = [CONTROL, *(replace(WORK, name=name, slots=1) for name in ("one", "two"))]
@@ -64,7 +65,7 @@ def test_a_worker_told_to_quit_gives_its_attempt_back_at_once(tmp_path: Path) ->
         quitting = wait_for(lambda: fleet.holder(job_id), "the attempt to be claimed")
         quitting.process.send_signal(signal.SIGQUIT)
         wait_for(lambda: fleet.holder(job_id) not in (None, quitting), "another worker to have it")
-        assert quitting.alive, "it was not the end of the process that gave it back"
+        assert quitting.alive, "the attempt was released before the process ended"
         gate.touch()
         view = fleet.wait_until_finished([job_id])[0]
         assert view.state == "succeeded"
@@ -72,8 +73,8 @@ def test_a_worker_told_to_quit_gives_its_attempt_back_at_once(tmp_path: Path) ->
 
 
 def test_a_submission_that_the_ledger_refuses_stays_in_the_broker(tmp_path: Path) -> None:
-    """Given a ledger without memory, then a message that is the only copy of a job goes back,
-    and is accepted once there is room."""
+    """Given a ledger without memory, then a message that is the only copy of a job is returned to
+    the broker and accepted later."""
     ledger = RedisServer(tmp_path / "ledger")
     ledger.start()
     try:
@@ -85,7 +86,7 @@ def test_a_submission_that_the_ledger_refuses_stays_in_the_broker(tmp_path: Path
             Celery(broker=fleet.server.url).send_task(
                 "mulligan.submit", queue="mulligan.submit", kwargs=job
             )
-            wait_for(lambda: "stays on mulligan.submit" in fleet.logs(), "the refusal to be told")
+            wait_for(lambda: "stays on mulligan.submit" in fleet.logs(), "the refusal in the log")
             ledger.client().config_set("maxmemory", "0")
             wait_for(lambda: fleet.ledger.jobs(), "the job to be accepted")
     finally:
@@ -136,8 +137,8 @@ def test_a_job_from_the_broker_carries_no_authority(strict: Fleet, job: dict[str
     }, "the refused job left something behind"
 
 
-def test_a_worker_refuses_what_its_own_configuration_does_not_allow(strict: Fleet) -> None:
-    """Given a producer whose own settings allow inline runners, the worker still decides."""
+def test_a_worker_refuses_what_its_configuration_does_not_allow(strict: Fleet) -> None:
+    """Given a producer whose settings allow inline runners, then the worker still decides."""
     from mulligan.tasks.jobs.read_job import read_job
     from mulligan.tasks.ports.ledger import Submission
     from mulligan.workers.ledger.job_ids import job_id as new_id
@@ -150,7 +151,7 @@ def test_a_worker_refuses_what_its_own_configuration_does_not_allow(strict: Flee
     assert "profile" in (view.detail or "")
 
 
-def test_nothing_is_stored_while_any_job_of_a_submission_is_bad(strict: Fleet) -> None:
+def test_one_invalid_job_refuses_the_whole_submission(strict: Fleet) -> None:
     before = len(strict.ledger.jobs(limit=1000))
     with pytest.raises(BadInput, match=r"jobs\[1\]\.runner"):
         strict.submit(scripted(GOOD, runner="good"), scripted(GOOD, runner="unknown"))

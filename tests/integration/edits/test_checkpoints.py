@@ -1,4 +1,4 @@
-"""Edits on real trees: a commit each, rollback byte for byte, and the user's git untouched."""
+"""Edits on real trees: one commit each, exact rollbacks, and the user's git untouched."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def edit(tree: EditedTree, edit_id: str, *changes: FileChange, session: str = "s
     tree.apply(edit_id, session, "auto", changes)
 
 
-def line(
+def edit_line(
     tree: EditedTree, edit_id: str, number: int, *, session: str = "s", path: str = "f"
 ) -> None:
-    """An edit of one line of a file."""
+    """Apply an edit of one line of a file."""
     lines = (tree.root / path).read_bytes().splitlines(keepends=True)
     lines[number - 1] = f"{edit_id}\n".encode()
     edit(tree, edit_id, change(tree.root, path, b"".join(lines)), session=session)
 
 
-# -- byte for byte ---------------------------------------------------------------------------------
+# -- exact rollbacks -------------------------------------------------------------------------------
 
 FILES: dict[str, bytes | tuple[bytes, int]] = {
     "crlf.txt": b"one\r\ntwo\r\n",
@@ -69,8 +69,8 @@ FILES: dict[str, bytes | tuple[bytes, int]] = {
 }
 
 
-def everything(root: Path) -> list[FileChange]:
-    """Each way of changing a file, at once."""
+def every_kind_of_change(root: Path) -> list[FileChange]:
+    """Return every kind of change of a file."""
     return [
         change(root, "crlf.txt", b"one\r\n2\r\n"),
         change(root, "no-newline.txt", b"one\ntwo\n"),
@@ -94,33 +94,33 @@ def everything(root: Path) -> list[FileChange]:
 def test_a_rollback_restores_every_byte_and_mode(tree: EditedTree, root: Path, how: str) -> None:
     write_files(root, FILES)
     before = snapshot(root)
-    edit(tree, "e1", *everything(root))
+    edit(tree, "e1", *every_kind_of_change(root))
     assert (root / "new/folder/in/file.txt").stat().st_mode & 0o7777 == 0o750
     assert (root / "odd").stat().st_mode & 0o7777 == 0o400
     after = snapshot(root)
-    backs: dict[str, Callable[[], Rollback]] = {
+    rollbacks: dict[str, Callable[[], Rollback]] = {
         "edit": lambda: tree.rollback_edit("e1"),
         "session": lambda: tree.rollback_session("s"),
         "checkpoint": lambda: tree.rollback_to(0),
     }
-    back = backs[how]
-    told = back()
-    assert told.checkpoint is not None
+    roll_back = rollbacks[how]
+    done = roll_back()
+    assert done.checkpoint is not None
     assert snapshot(root) == before
-    # Doing it twice is harmless and said.
-    again = back()
+    # Repeating it is harmless and reported.
+    again = roll_back()
     assert again.checkpoint is None
     assert again.paths == ()
     assert "nothing to roll back" in again.text
     assert snapshot(root) == before
-    # And the rollback itself can be taken back.
+    # The rollback itself can be undone.
     tree.rollback_to(1)
     assert snapshot(root) == after
     assert [c.state for c in tree.history()] == ["applied", "rolled_back", "applied"]
     assert shadow(tree, "fsck", "--strict", "--full") == ""
 
 
-def test_a_commit_holds_its_files_and_its_parent_holds_them_as_they_were(
+def test_a_commit_has_the_new_files_and_its_parent_the_old_ones(
     tree: EditedTree, root: Path
 ) -> None:
     write_files(root, {"a.txt": b"one\n", "b.txt": (b"b\n", 0o755), "other.txt": b"other\n"})
@@ -141,27 +141,27 @@ def test_a_commit_holds_its_files_and_its_parent_holds_them_as_they_were(
     assert shadow(tree, "show", f"{first.commit}^:a.txt") == "one\n"
     assert shadow(tree, "show", f"{second.commit}^:a.txt") == "three, by hand\n"
     assert shadow(tree, "ls-tree", f"{second.commit}^", "b.txt").startswith("100755")
-    # Only what edits touched is ever stored.
+    # Only files that edits touched are stored.
     assert shadow(tree, "ls-tree", "-r", "--name-only", second.commit) == "a.txt\n"
     assert b"-three, by hand\n+four\n" in tree.diff(second)
 
 
 @pytest.mark.parametrize("name", ["a..b", "a.lock", "Ünï", "x.", "_-"])
-def test_every_id_is_a_ref(tree: EditedTree, root: Path, name: str) -> None:
-    made = tree.apply(name, name, "auto", [change(root, "f", b"x\n")])
-    assert shadow(tree, "rev-parse", edit_ref(name, name)).strip() == made.commit
+def test_every_valid_id_is_a_ref(tree: EditedTree, root: Path, name: str) -> None:
+    point = tree.apply(name, name, "auto", [change(root, "f", b"x\n")])
+    assert shadow(tree, "rev-parse", edit_ref(name, name)).strip() == point.commit
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nTier: auto", "../x", "a/b"])
-def test_other_ids_are_refused(tree: EditedTree, root: Path, name: str) -> None:
+def test_invalid_ids_are_refused(tree: EditedTree, root: Path, name: str) -> None:
     with pytest.raises(BadInput, match="letters, digits"):
         tree.apply(name, "s", "auto", [change(root, "f", b"x\n")])
 
 
-# -- what is refused changes nothing ---------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
-def test_nothing_is_written_if_a_file_is_not_what_the_edit_was_computed_from(
+def test_nothing_is_written_if_a_file_has_changed_since_the_edit_was_computed(
     tree: EditedTree, root: Path
 ) -> None:
     write_files(root, {"a": b"a\n", "b": b"b\n"})
@@ -181,7 +181,7 @@ def test_links_are_refused(tree: EditedTree, root: Path, tmp_path: Path) -> None
     for path in ("link", "folder/f"):
         with pytest.raises(EditRefused, match="link"):
             edit(tree, "e1", FileChange(path=path, before=b"outside\n", after=b"in\n"))
-    # A file that became a link after its edit is not followed by the rollback, either.
+    # A rollback does not follow a link that replaced the edited file, either.
     write_files(root, {"f": b"one\n"})
     edit(tree, "e2", change(root, "f", b"two\n"))
     (root / "f").unlink()
@@ -195,17 +195,17 @@ def test_a_lost_lease_stops_an_edit_before_its_first_file(tree: EditedTree, root
     write_files(root, {"f": b"one\n"})
     before = snapshot(root)
 
-    def lost() -> None:
-        raise LookupError("the lease is somebody else's")
+    def fail() -> None:
+        raise LookupError("the lease was taken over")
 
     with pytest.raises(LookupError):
-        tree.apply("e1", "s", "auto", [change(root, "new/f", b"x\n")], check=lost)
+        tree.apply("e1", "s", "auto", [change(root, "new/f", b"x\n")], check=fail)
     assert snapshot(root) == before
     assert tree.history() == []
     assert tree.recover() is None
     edit(tree, "e1", change(root, "f", b"two\n"))
     with pytest.raises(LookupError):
-        tree.rollback_edit("e1", check=lost)
+        tree.rollback_edit("e1", check=fail)
     assert (root / "f").read_bytes() == b"two\n"
 
 
@@ -215,20 +215,22 @@ def test_an_edit_that_changes_nothing_is_refused(tree: EditedTree, root: Path) -
         edit(tree, "e1", change(root, "f", b"one\n", 0o644))
 
 
-def test_the_same_edit_twice_is_one(tree: EditedTree, root: Path) -> None:
+def test_the_same_edit_twice_is_applied_once(tree: EditedTree, root: Path) -> None:
     write_files(root, {"f": b"one\n"})
-    asked = change(root, "f", b"two\n")
-    edit(tree, "e1", asked)
-    edit(tree, "e1", asked)
+    new_content = change(root, "f", b"two\n")
+    edit(tree, "e1", new_content)
+    edit(tree, "e1", new_content)
     assert len(tree.history()) == 1
     with pytest.raises(EditRefused, match="applied already"):
         edit(tree, "e1", change(root, "f", b"three\n"))
     tree.rollback_edit("e1")
-    edit(tree, "e1", asked)
+    edit(tree, "e1", new_content)
     assert [c.state for c in tree.history()] == ["rolled_back", "applied", "applied"]
 
 
-def test_what_is_not_known_is_said(tree: EditedTree, root: Path, tmp_path: Path) -> None:
+def test_an_unknown_edit_session_or_checkpoint_is_refused(
+    tree: EditedTree, root: Path, tmp_path: Path
+) -> None:
     with pytest.raises(BadInput, match="no edit e9"):
         tree.rollback_edit("e9")
     with pytest.raises(BadInput, match="session nope"):
@@ -242,10 +244,10 @@ def test_what_is_not_known_is_said(tree: EditedTree, root: Path, tmp_path: Path)
 # -- later changes ---------------------------------------------------------------------------------
 
 
-def test_changes_on_other_lines_stay(tree: EditedTree, root: Path) -> None:
+def test_a_rollback_keeps_changes_on_other_lines(tree: EditedTree, root: Path) -> None:
     write_files(root, {"f": TEN})
-    line(tree, "e1", 2)
-    line(tree, "e2", 5, session="other")
+    edit_line(tree, "e1", 2)
+    edit_line(tree, "e2", 5, session="other")
     text = (root / "f").read_bytes()
     (root / "f").write_bytes(text.replace(b"line 9\n", b"by hand\n"))
     tree.rollback_edit("e1")
@@ -259,7 +261,7 @@ def test_a_later_edit_on_the_same_lines_is_a_conflict(tree: EditedTree, root: Pa
     write_files(root, {"f": TEN, "g": TEN})
     lines = TEN.replace(b"line 3\n", b"x\nline 3\n").replace(b"line 6\n", b"six\n")
     edit(tree, "e1", change(root, "f", lines), change(root, "g", b"g\n"))
-    line(tree, "e2", 7, session="other")
+    edit_line(tree, "e2", 7, session="other")
     before = snapshot(root)
     with pytest.raises(RollbackConflict) as refused:
         tree.rollback_edit("e1")
@@ -269,14 +271,14 @@ def test_a_later_edit_on_the_same_lines_is_a_conflict(tree: EditedTree, root: Pa
         "f, line 7: the same lines were changed (since then: edit e2 of session other)",
     )
     assert snapshot(root) == before
-    # In order it works.
+    # In reverse order it works.
     tree.rollback_edit("e2")
     tree.rollback_edit("e1")
     assert (root / "f").read_bytes() == TEN
 
 
 @pytest.mark.parametrize(
-    ("made", "later", "said"),
+    ("states", "later", "expected"),
     [
         ((b"one\n", b"two\n"), None, "f: was deleted"),
         ((None, b"new\n"), b"new\nand more\n", "f: was changed"),
@@ -284,14 +286,14 @@ def test_a_later_edit_on_the_same_lines_is_a_conflict(tree: EditedTree, root: Pa
         ((b"\0one", b"\0two"), b"\0three", "f: was changed"),
     ],
 )
-def test_what_cannot_be_merged_is_a_conflict(
+def test_a_change_that_cannot_be_merged_is_a_conflict(
     tree: EditedTree,
     root: Path,
-    made: tuple[bytes | None, bytes | None],
+    states: tuple[bytes | None, bytes | None],
     later: bytes | None,
-    said: str,
+    expected: str,
 ) -> None:
-    before, after = made
+    before, after = states
     if before is not None:
         write_files(root, {"f": before})
     edit(tree, "e1", change(root, "f", after))
@@ -302,7 +304,7 @@ def test_what_cannot_be_merged_is_a_conflict(
     now = snapshot(root)
     with pytest.raises(RollbackConflict) as refused:
         tree.rollback_session("s")
-    assert tuple(map(str, refused.value.problems)) == (said,)
+    assert tuple(map(str, refused.value.problems)) == (expected,)
     assert snapshot(root) == now
 
 
@@ -319,7 +321,7 @@ def test_modes_are_merged_too(tree: EditedTree, root: Path) -> None:
         tree.rollback_edit("e2")
 
 
-def test_what_somebody_restored_by_hand_counts_as_rolled_back(tree: EditedTree, root: Path) -> None:
+def test_a_file_restored_by_hand_counts_as_rolled_back(tree: EditedTree, root: Path) -> None:
     write_files(root, {"f": b"one\n"})
     edit(tree, "e1", change(root, "f", b"two\n"))
     (root / "f").write_bytes(b"one\n")
@@ -328,17 +330,17 @@ def test_what_somebody_restored_by_hand_counts_as_rolled_back(tree: EditedTree, 
     assert tree.rollback_edit("e1").checkpoint is None
 
 
-def test_folders_that_an_edit_made_go_only_if_they_are_empty(tree: EditedTree, root: Path) -> None:
+def test_a_rollback_removes_only_empty_folders(tree: EditedTree, root: Path) -> None:
     edit(tree, "e1", change(root, "a/b/f", b"f\n"), change(root, "a/c/f", b"f\n"))
     write_files(root, {"a/c/mine": b"mine\n"})
     tree.rollback_edit("e1")
     assert sorted(snapshot(root)) == ["a", "a/c", "a/c/mine"]
 
 
-def test_a_session_is_taken_back_as_a_whole_or_not_at_all(tree: EditedTree, root: Path) -> None:
+def test_a_session_is_rolled_back_completely_or_not_at_all(tree: EditedTree, root: Path) -> None:
     write_files(root, {"f": TEN, "g": TEN})
     for number, path in ((1, "f"), (2, "g"), (3, "f"), (4, "g")):
-        line(tree, f"e{number}", number, path=path)
+        edit_line(tree, f"e{number}", number, path=path)
     write_files(root, {"g": (root / "g").read_bytes().replace(b"e4\n", b"by hand\n")})
     before = snapshot(root)
     with pytest.raises(RollbackConflict, match="g, line 4"):
@@ -347,12 +349,10 @@ def test_a_session_is_taken_back_as_a_whole_or_not_at_all(tree: EditedTree, root
     assert {c.state for c in tree.history()} == {"applied"}
 
 
-def test_an_edit_of_two_sessions_has_to_be_named_with_its_session(
-    tree: EditedTree, root: Path
-) -> None:
+def test_an_edit_id_of_two_sessions_needs_its_session(tree: EditedTree, root: Path) -> None:
     write_files(root, {"f": TEN})
-    line(tree, "e1", 2, session="one")
-    line(tree, "e1", 8, session="two")
+    edit_line(tree, "e1", 2, session="one")
+    edit_line(tree, "e1", 8, session="two")
     with pytest.raises(BadInput, match="sessions one, two"):
         tree.rollback_edit("e1")
     tree.rollback_edit("e1", "one")
@@ -360,78 +360,76 @@ def test_an_edit_of_two_sessions_has_to_be_named_with_its_session(
     assert (root / "f").read_bytes() == TEN
 
 
-def test_any_walk_through_the_checkpoints_gives_what_was_there(
-    tree: EditedTree, root: Path
-) -> None:
-    """Random edits, rollbacks and jumps; each jump restores the whole tree of that moment."""
+def test_any_sequence_of_rollbacks_restores_the_checkpoints(tree: EditedTree, root: Path) -> None:
+    """Given random edits and rollbacks, then each rollback restores that checkpoint's tree."""
     dice = random.Random(5)
     names = ["a", "b", "d/a", "d/e/b"]
-    seen: dict[int, Snapshot] = {0: {}}
+    snapshots: dict[int, Snapshot] = {0: {}}
 
-    def take(number: int) -> None:
+    def record(number: int) -> None:
         found = snapshot(root)
-        seen[number] = {k: v for k, v in found.items() if isinstance(v, tuple)}
+        snapshots[number] = {k: v for k, v in found.items() if isinstance(v, tuple)}
 
     with tree.held("s"):
         for number in range(40):
             if dice.random() < 0.3:
-                target = dice.choice(sorted(seen))
-                told = tree.rollback_to(target)
+                target = dice.choice(sorted(snapshots))
+                done = tree.rollback_to(target)
                 files = {k: v for k, v in snapshot(root).items() if isinstance(v, tuple)}
-                assert files == seen[target]
-                if told.checkpoint:
-                    take(told.checkpoint.number)
+                assert files == snapshots[target]
+                if done.checkpoint:
+                    record(done.checkpoint.number)
                 continue
             changes = [
                 change(root, name, None if (root / name).exists() and dice.random() < 0.3 else data)
                 for name in dice.sample(names, dice.randint(1, 3))
                 for data in [dice.randbytes(8).hex().encode()]
             ]
-            take(tree.apply(f"e{number}", "s", "auto", changes).number)
+            record(tree.apply(f"e{number}", "s", "auto", changes).number)
     assert shadow(tree, "fsck", "--strict", "--full") == ""
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
 def test_merging_keeps_every_other_byte(tree: EditedTree, root: Path, end: bytes) -> None:
-    """Edits on random lines, taken back in random order: each leaves the others as they are."""
+    """Given edits of random lines, rolled back in random order, then the others stay."""
     dice = random.Random(3)
     newline = end or b"\n"
     lines = [b"line %d" % n for n in range(30)]
 
-    def text(wanted: set[int]) -> bytes:
-        shown = [b"changed " + part if n in wanted else part for n, part in enumerate(lines)]
-        return newline.join(shown) + end
+    def text(changed: set[int]) -> bytes:
+        written = [b"changed " + part if n in changed else part for n, part in enumerate(lines)]
+        return newline.join(written) + end
 
     write_files(root, {"f": text(set())})
-    places = [*dice.sample(range(1, 30, 2), 6), 29]
-    there: set[int] = set()
+    numbers = [*dice.sample(range(1, 30, 2), 6), 29]
+    applied: set[int] = set()
     with tree.held("s"):
-        for place in dict.fromkeys(places):
-            there.add(place)
-            edit(tree, f"e{place}", change(root, "f", text(there)))
-        for place in dice.sample(sorted(there), len(there)):
-            there.discard(place)
-            tree.rollback_edit(f"e{place}")
-            assert (root / "f").read_bytes() == text(there)
+        for number in dict.fromkeys(numbers):
+            applied.add(number)
+            edit(tree, f"e{number}", change(root, "f", text(applied)))
+        for number in dice.sample(sorted(applied), len(applied)):
+            applied.discard(number)
+            tree.rollback_edit(f"e{number}")
+            assert (root / "f").read_bytes() == text(applied)
 
 
-# -- the user's own git --------------------------------------------------------------------------
+# -- the user's git --------------------------------------------------------------------------------
 
 
-def repository(place: Path) -> None:
-    """A repository that would tell: its hooks write a file, its index holds work in progress."""
-    place.mkdir(parents=True, exist_ok=True)
-    git("init", "-q", "-b", "main", cwd=place)
+def repository(folder: Path) -> None:
+    """Create a repository whose hooks write a file and whose index has work in progress."""
+    folder.mkdir(parents=True, exist_ok=True)
+    git("init", "-q", "-b", "main", cwd=folder)
     for hook in ("pre-commit", "post-commit", "post-checkout", "reference-transaction"):
-        told = (f"#!/bin/sh\necho {hook} >> {place}/told\n".encode(), 0o755)
-        write_files(place, {f".git/hooks/{hook}": told})
-    write_files(place, {"tracked.txt": b"one\n", ".gitignore": b"*.log\nbuild/\n"})
-    write_files(place, {".gitattributes": b"* text=auto eol=crlf\n"})
-    git("-c", f"core.hooksPath={os.devnull}", "add", ".", cwd=place)
-    git("-c", f"core.hooksPath={os.devnull}", "commit", "-qm", "first", cwd=place)
-    write_files(place, {"staged.txt": b"staged\n", "x.log": b"log\n", "build/out": b"out\n"})
-    git("add", "staged.txt", cwd=place)
-    write_files(place, {"staged.txt": b"and dirty\n", "untracked.txt": b"untracked\n"})
+        script = (f"#!/bin/sh\necho {hook} >> {folder}/called\n".encode(), 0o755)
+        write_files(folder, {f".git/hooks/{hook}": script})
+    write_files(folder, {"tracked.txt": b"one\n", ".gitignore": b"*.log\nbuild/\n"})
+    write_files(folder, {".gitattributes": b"* text=auto eol=crlf\n"})
+    git("-c", f"core.hooksPath={os.devnull}", "add", ".", cwd=folder)
+    git("-c", f"core.hooksPath={os.devnull}", "commit", "-qm", "first", cwd=folder)
+    write_files(folder, {"staged.txt": b"staged\n", "x.log": b"log\n", "build/out": b"out\n"})
+    git("add", "staged.txt", cwd=folder)
+    write_files(folder, {"staged.txt": b"and dirty\n", "untracked.txt": b"untracked\n"})
 
 
 def shape_plain(place: Path) -> Path:
@@ -468,7 +466,7 @@ SHAPES = [shape_plain, shape_repository, shape_inside, shape_nested, shape_workt
 
 @pytest.mark.parametrize("inside", [False, True], ids=["home beside", "home inside"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_users_repositories_are_never_touched(
+def test_the_user_s_repositories_are_never_touched(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     shape: Callable[[Path], Path],
@@ -476,7 +474,7 @@ def test_the_users_repositories_are_never_touched(
 ) -> None:
     root = shape(tmp_path / "user")
     home = root / ".mulligan" if inside else tmp_path / "home"
-    # As in a hook, or under a user's configuration: nothing of it reaches the shadow repository.
+    # As in a hook, or with a user's configuration: the shadow repository ignores both.
     write_files(
         tmp_path, {"gitconfig": f"[core]\nhooksPath={tmp_path}/hooks\nautocrlf=true\n".encode()}
     )
@@ -490,10 +488,10 @@ def test_the_users_repositories_are_never_touched(
     names += ["build/cache/x.log", "f.txt"]
     edit(tree, "e1", *(change(root, name, b"edited\n") for name in names))
     assert {(root / name).read_bytes() for name in names} == {b"edited\n"}
-    made = tree.history()[0].commit
-    assert made is not None
+    commit = tree.history()[0].commit
+    assert commit is not None
     monkeypatch.undo()
-    listed = shadow(tree, "ls-tree", "-r", "--name-only", made).split()
+    listed = shadow(tree, "ls-tree", "-r", "--name-only", commit).split()
     assert sorted(listed) == sorted(names)
     tree.rollback_session("s")
     assert snapshot(tmp_path, without=home) == before
@@ -506,7 +504,7 @@ def test_a_home_inside_the_root_cannot_be_edited(tmp_path: Path, name: str) -> N
         edit(tree, "e1", change(tmp_path, f"{name}/edits/f", b"x\n"))
 
 
-def test_a_root_inside_the_home_can(tmp_path: Path) -> None:
+def test_a_root_inside_the_home_can_be_edited(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     tree = EditedTree(tmp_path / "work", tmp_path)
     edit(tree, "e1", change(tree.root, "f", b"x\n"))
@@ -514,22 +512,20 @@ def test_a_root_inside_the_home_can(tmp_path: Path) -> None:
     assert snapshot(tree.root) == {}
 
 
-# -- several at once -----------------------------------------------------------------------------
+# -- concurrency -----------------------------------------------------------------------------------
 
 
-def test_two_processes_lose_nothing_to_each_other(
-    tree: EditedTree, root: Path, tmp_path: Path
-) -> None:
+def test_concurrent_processes_lose_no_edit(tree: EditedTree, root: Path, tmp_path: Path) -> None:
     write_files(root, {"f": b""})
 
-    def many(session: str) -> Callable[[], None]:
+    def apply_many(session: str) -> Callable[[], None]:
         def run() -> None:
-            mine = EditedTree(root, tmp_path / "home", timeout=60)
+            own_tree = EditedTree(root, tmp_path / "home", timeout=60)
             for number in range(8):
-                with mine.held(session):
+                with own_tree.held(session):
                     now = (root / "f").read_bytes()
                     added = f"{session} {number}\n".encode()
-                    edit(mine, f"e{number}", change(root, "f", now + added), session=session)
+                    edit(own_tree, f"e{number}", change(root, "f", now + added), session=session)
 
         return run
 
@@ -537,7 +533,7 @@ def test_two_processes_lose_nothing_to_each_other(
     for session in ("one", "two", "three"):
         child = os.fork()
         if not child:
-            os._exit(in_child(many(session)))
+            os._exit(in_child(apply_many(session)))
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
     assert len((root / "f").read_bytes().splitlines()) == 24
@@ -547,7 +543,7 @@ def test_two_processes_lose_nothing_to_each_other(
     assert (root / "f").read_bytes() == b""
 
 
-def test_the_loser_is_told_who_holds_the_tree_until_it_is_dead(
+def test_a_busy_tree_names_its_holder_until_it_dies(
     tree: EditedTree, root: Path, tmp_path: Path
 ) -> None:
     holding, release = tmp_path / "holding", tmp_path / "release"
@@ -566,41 +562,39 @@ def test_the_loser_is_told_who_holds_the_tree_until_it_is_dead(
         edit(tree, "e1", change(root, "f", b"x\n"))
     assert refused.value.holder is not None
     assert refused.value.holder.session == "long-one"
-    # The same root under another home is the same tree.
+    # The same root with another home is the same tree.
     with pytest.raises(TreeBusy, match="another process"):
-        edit(EditedTree(root, tmp_path / "elsewhere", timeout=0), "e1", change(root, "f", b"x\n"))
+        edit(EditedTree(root, tmp_path / "other home", timeout=0), "e1", change(root, "f", b"x\n"))
     assert tree.history() == []
     release.touch()
     os.waitpid(child, 0)
     edit(tree, "e1", change(root, "f", b"x\n"))
-    # One that waits gets it.
+    # With a timeout it waits and succeeds.
     assert EditedTree(root, tmp_path / "home", timeout=5).rollback_edit("e1").checkpoint is not None
 
 
 @pytest.mark.parametrize("loss", ["fence", "file"])
-def test_a_lock_that_was_taken_over_is_noticed_right_before_writing(
-    root: Path, tmp_path: Path, loss: str
-) -> None:
+def test_a_lost_lock_is_noticed_before_writing(root: Path, tmp_path: Path, loss: str) -> None:
     write_files(root, {"f": b"one\n"})
 
     def take_over(step: str) -> None:
         if step != "edit_intended":
             return
         if loss == "fence":
-            (mine.state / "holder.json").write_text('{"fence": 99}')
+            (edited.state / "holder.json").write_text('{"fence": 99}')
         else:
-            (mine.state / "lock").unlink()
+            (edited.state / "lock").unlink()
 
-    mine = EditedTree(root, tmp_path / "home", step=take_over)
+    edited = EditedTree(root, tmp_path / "home", step=take_over)
     with pytest.raises(LockLost):
-        edit(mine, "e1", change(root, "f", b"two\n"))
+        edit(edited, "e1", change(root, "f", b"two\n"))
     assert (root / "f").read_bytes() == b"one\n"
     settled = EditedTree(root, tmp_path / "home").recover()
     assert settled is not None
     assert settled.outcome == "undone"
 
 
-def test_numbers_of_the_lock_only_grow(tree: EditedTree, root: Path) -> None:
+def test_fences_of_the_lock_only_grow(tree: EditedTree, root: Path) -> None:
     for number in range(3):
         edit(tree, f"e{number}", change(root, "f", b"%d\n" % number))
     with tree.held("s"), pytest.raises(TreeBusy):
@@ -613,10 +607,10 @@ BROKEN = [b"", b'{"fence": 3, "pi', b"\xff\xfe", b"[]", b'{"fence": "three"}', b
 
 
 @pytest.mark.parametrize("left", BROKEN)
-def test_a_note_of_the_holder_that_cannot_be_read_is_nobody_s(
+def test_an_unreadable_holder_file_is_ignored(
     tree: EditedTree, root: Path, tmp_path: Path, left: bytes
 ) -> None:
-    """As a power failure may leave it."""
+    """Given a file that a power failure damaged."""
     for number in range(3):
         edit(tree, f"e{number}", change(root, "f", b"%d\n" % number))
     (tree.state / "holder.json").write_bytes(left)
@@ -631,19 +625,19 @@ def test_a_note_of_the_holder_that_cannot_be_read_is_nobody_s(
             edit(EditedTree(root, tmp_path / "home", timeout=0), "x", change(root, "f", b"x\n"))
 
 
-def test_commits_of_a_held_tree_are_made_at_its_end(tree: EditedTree, root: Path) -> None:
+def test_commits_of_a_held_tree_are_made_on_release(tree: EditedTree, root: Path) -> None:
     with tree.held("s"):
         for number in range(150):
-            made = tree.apply(f"e{number}", "s", "auto", [change(root, "f", b"%d\n" % number)])
-            assert made.commit is None
+            point = tree.apply(f"e{number}", "s", "auto", [change(root, "f", b"%d\n" % number)])
+            assert point.commit is None
     history = tree.history()
     assert all(c.commit for c in history)
     count = shadow(tree, "rev-list", "--count", "HEAD").strip()
-    assert int(count) == 151  # the state before the first, and one for each
+    assert int(count) == 151  # the initial state and one per edit
     assert shadow(tree, "fsck", "--strict", "--full") == ""
 
 
-def test_what_a_killed_git_left_is_no_hindrance(tree: EditedTree, root: Path) -> None:
+def test_lock_files_of_a_killed_git_do_no_harm(tree: EditedTree, root: Path) -> None:
     edit(tree, "e1", change(root, "f", b"1\n"))
     write_files(
         tree.state / "git", {"refs/heads/tree.lock": b"", "refs/mulligan/sessions/s.lock": b""}
@@ -652,7 +646,7 @@ def test_what_a_killed_git_left_is_no_hindrance(tree: EditedTree, root: Path) ->
     assert all(c.commit for c in tree.history())
 
 
-def test_a_commit_that_cannot_be_made_is_made_later(
+def test_a_failed_commit_is_made_later(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_git(step: str) -> None:

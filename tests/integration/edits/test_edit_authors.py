@@ -1,4 +1,4 @@
-"""A model wrote the plan, and some of its edits failed: it is asked again, once, and told why."""
+"""A plan written by a model whose edits failed: the model gets one correction with the reasons."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def author(stack: LocalStack, **changes: Any) -> str:
-    """A job that wrote a plan."""
-    asked = {"task_type": "tune", "prompt": "Write a plan.", "runner": "writer", **changes}
-    job = Job.model_validate({**asked, "verifiers": ["json.object"], "labels": {"team": "x"}})
+    """Run a job that writes a plan and return its id."""
+    fields = {"task_type": "tune", "prompt": "Write a plan.", "runner": "writer", **changes}
+    job = Job.model_validate({**fields, "verifiers": ["json.object"], "labels": {"team": "x"}})
     (accepted,) = submit_jobs(stack.intake, [job])
 
     def ended() -> bool:
@@ -71,7 +71,7 @@ def author(stack: LocalStack, **changes: Any) -> str:
     return accepted.id
 
 
-def begun(
+def begin(
     engine: EditEngine, root: Path, written_by: str, *texts: str, mode: str = "auto"
 ) -> EditSession:
     edits = [
@@ -85,27 +85,27 @@ def begun(
     return engine.begin(plan, root, AutonomyMode(mode), suite=SUITE, inline=False)
 
 
-def worked(engine: EditEngine) -> EditSession:
+def work_until_done(engine: EditEngine) -> EditSession:
     while take_steps(engine, "s1") != "done":
         pass
     return engine.sessions.get("s1").session
 
 
-def asked(stack: LocalStack, job_id: str | None) -> Job:
+def job_of(stack: LocalStack, job_id: str | None) -> Job:
     assert job_id is not None
     view = stack.ledger.job(job_id)
     assert view is not None
     return view.job
 
 
-def test_the_author_of_a_plan_is_told_what_failed(
+def test_the_author_of_a_plan_gets_a_correction_with_the_failures(
     stack: LocalStack, engine: EditEngine, root: Path
 ) -> None:
     first = author(stack)
-    begun(engine, root, first, "good", "bad")
-    done = worked(engine)
+    begin(engine, root, first, "good", "bad")
+    done = work_until_done(engine)
     assert [outcome.reason for outcome in done.outcomes] == ["kept", "regression", "apply_error"]
-    job = asked(stack, done.correction)
+    job = job_of(stack, done.correction)
     assert (job.task_type, job.labels["corrects"], job.labels["team"]) == ("tune", first, "x")
     prompt = str(job.prompt)
     assert prompt.startswith("Write a plan.")
@@ -116,37 +116,39 @@ def test_the_author_of_a_plan_is_told_what_failed(
     failure = failure_of(done)
     assert failure is not None
     assert failure.kind is FailureKind.REASONING_ERROR
-    # Again is the same job.
+    # Repeating it gives the same job.
     assert engine.correct(done.moved(correction=None)).correction == done.correction
     assert len(stack.ledger.jobs()) == 2
 
 
-def test_the_author_is_told_what_a_person_said_once_nothing_waits(
+def test_the_correction_has_the_reviewers_notes_after_the_last_review(
     stack: LocalStack, engine: EditEngine, root: Path
 ) -> None:
     first = author(stack)
-    begun(engine, root, first, "good", "bad", mode="manual")
-    assert worked(engine).correction is None
+    begin(engine, root, first, "good", "bad", mode="manual")
+    assert work_until_done(engine).correction is None
     assert engine.reject("s1", "e1", by="ada", note="keep the old tone").correction is None
     done = engine.reject("s1", "e2", by="ada", note="too broad")
-    prompt = str(asked(stack, done.correction).prompt)
+    prompt = str(job_of(stack, done.correction).prompt)
     assert "rejected_by_user (rejected): keep the old tone" in prompt
     assert "rejected_by_user (rejected): too broad" in prompt
 
 
-def test_an_author_is_not_asked_about_what_is_no_fault_of_theirs(
+def test_a_rollback_by_a_person_asks_for_no_correction(
     stack: LocalStack, engine: EditEngine, root: Path
 ) -> None:
-    begun(engine, root, author(stack), "good", mode="manual")
-    worked(engine)
+    begin(engine, root, author(stack), "good", mode="manual")
+    work_until_done(engine)
     done, _ = engine.roll_back("s1", None, by="ada")
     assert done.finished
     assert engine.correct(done).correction is None
     assert len(stack.ledger.jobs()) == 1
 
 
-def test_a_plan_whose_author_is_gone_ends_all_the_same(engine: EditEngine, root: Path) -> None:
-    begun(engine, root, "p00-nobody", "bad")
-    done = worked(engine)
+def test_a_plan_of_an_unknown_author_ends_without_a_correction(
+    engine: EditEngine, root: Path
+) -> None:
+    begin(engine, root, "p00-unknown", "bad")
+    done = work_until_done(engine)
     assert [outcome.reason for outcome in done.outcomes] == ["regression", "apply_error"]
     assert done.correction is None

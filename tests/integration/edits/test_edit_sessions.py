@@ -1,4 +1,4 @@
-"""Sessions on a real tree and a real Redis: who may work, what a kill leaves, the edit queue."""
+"""Edit sessions on a real tree and a real Redis: leases, kills and the edit queue."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def engine(redis_client: redis.Redis, settings: SettingsMaker) -> Maker:
-    """``engine()``: what one process would have."""
+    """``engine()`` builds the engine of one process."""
 
     def make(**changes: Any) -> EditEngine:
-        chosen = settings()
-        ledger = RedisLedger(redis_client, chosen, patience=5.0)
-        made = build_edit_engine(chosen, ledger, None, commands=True)
+        config = settings()
+        ledger = RedisLedger(redis_client, config, patience=5.0)
+        built = build_edit_engine(config, ledger, None, commands=True)
         lease = changes.pop("lease", 30.0)
         sessions = SessionStore(ledger.calls, prefix="mulligan", retention=60, lease=lease)
         return EditEngine(
-            **{"sessions": sessions, "home": made.home, "measurer": made.measurer, **changes}
+            **{"sessions": sessions, "home": built.home, "measurer": built.measurer, **changes}
         )
 
     return make
 
 
 def plan(*texts: str, session: str = "s1", **changes: Any) -> EditPlan:
-    """Edits e1, e2… that write these texts into a.txt."""
+    """Return a plan with edits e1, e2… that write these texts to a.txt."""
     edits = [
         {"id": f"e{n}", "op": "write_file", "target": "a.txt", "payload": {"content": f"{text}\n"}}
         for n, text in enumerate(texts, 1)
@@ -79,13 +79,13 @@ def plan(*texts: str, session: str = "s1", **changes: Any) -> EditPlan:
     return EditPlan.model_validate({"session": session, "edits": edits, **changes})
 
 
-def begin(engine: EditEngine, root: Path, wanted: EditPlan, **changes: Any) -> EditSession:
-    more: dict[str, Any] = {"suite": SUITE, **changes}
-    mode = AutonomyMode(more.pop("mode", "auto"))
-    return engine.begin(wanted, root, mode, **more)
+def begin(engine: EditEngine, root: Path, edit_plan: EditPlan, **changes: Any) -> EditSession:
+    options: dict[str, Any] = {"suite": SUITE, **changes}
+    mode = AutonomyMode(options.pop("mode", "auto"))
+    return engine.begin(edit_plan, root, mode, **options)
 
 
-def said(session: EditSession) -> list[tuple[str, str]]:
+def outcomes_of(session: EditSession) -> list[tuple[str, str]]:
     return [(outcome.status, outcome.reason) for outcome in session.outcomes]
 
 
@@ -100,7 +100,7 @@ def test_kept_rejected_and_skipped_on_a_real_tree(engine: Maker, root: Path) -> 
     backend = engine()
     session = begin(backend, root, plan("good", "unfair", "good"))
     done = drive(backend, session)
-    assert said(done) == [
+    assert outcomes_of(done) == [
         ("applied", "kept"),
         ("rejected_by_gate", "regression"),
         ("skipped", "no_op"),
@@ -108,7 +108,7 @@ def test_kept_rejected_and_skipped_on_a_real_tree(engine: Maker, root: Path) -> 
     assert (root / "a.txt").read_bytes() == b"good\n"
     assert done.outcomes[0].cluster_deltas == {"main": 0.2, "rest": 0.0}
     assert sorted(path.name for path in root.iterdir()) == ["a.txt", "score.py"]
-    # The history has both effects, the newest first.
+    # The history lists both effects, newest first.
     effects = [(delta.edit_id, delta.reason) for delta in backend.sessions.deltas()]
     assert effects == [("e2", "regression"), ("e1", "kept")]
     _, text = backend.roll_back("s1", None, by="ada")
@@ -118,7 +118,7 @@ def test_kept_rejected_and_skipped_on_a_real_tree(engine: Maker, root: Path) -> 
     assert effects == [("e2", "regression"), ("e1", "rolled_back")]
 
 
-def test_the_history_has_what_people_decided(engine: Maker, root: Path) -> None:
+def test_the_history_has_the_decisions_of_people(engine: Maker, root: Path) -> None:
     backend = engine()
     drive(backend, begin(backend, root, plan("good", "unfair"), mode="manual"))
     backend.reject("s1", "e2", by="ada", note="no")
@@ -129,21 +129,17 @@ def test_the_history_has_what_people_decided(engine: Maker, root: Path) -> None:
     assert effects == {"e1": ("rejected_by_user", 0.1), "e2": ("rejected_by_user", 0.05)}
 
 
-def test_approving_much_later_measures_against_the_tree_as_it_is_then(
-    engine: Maker, root: Path
-) -> None:
+def test_a_late_approval_is_measured_against_the_current_tree(engine: Maker, root: Path) -> None:
     backend = engine()
     drive(backend, begin(backend, root, plan("good"), mode="manual"))
     (root / "score.py").write_text(SCORE.replace('"start": 0.5', '"start": 0.8'))
     backend.approve("s1", "e1", by="ada", note=None)
     done = drive(backend, backend.sessions.get("s1").session)
-    assert said(done) == [("rejected_by_gate", "regression")], "0.8 before, 0.7 after"
+    assert outcomes_of(done) == [("rejected_by_gate", "regression")], "0.8 before, 0.7 after"
     assert (root / "a.txt").read_text() == "start\n"
 
 
-def test_a_suite_that_cannot_be_run_is_refused_before_anything_is_done(
-    engine: Maker, root: Path
-) -> None:
+def test_a_suite_that_cannot_run_is_refused_first(engine: Maker, root: Path) -> None:
     suite = Suite.model_validate({"tasks": [{"id": "x", "command": ["no-such-program-here"]}]})
     with pytest.raises(BadInput, match=r"suite\.tasks\[0\]\.command"):
         begin(engine(), root, plan("good"), suite=suite)
@@ -156,55 +152,57 @@ def test_the_same_plan_again_is_the_same_session_and_another_is_refused(
     backend = engine()
     drive(backend, begin(backend, root, plan("good")))
     again = begin(backend, root, plan("good"))
-    assert said(again) == [("applied", "kept")]
+    assert outcomes_of(again) == [("applied", "kept")]
     with pytest.raises(BadInput, match="the name of an earlier session"):
         begin(backend, root, plan("unfair"))
 
 
-def test_the_name_of_a_session_that_the_ledger_forgot_is_no_pass(
+def test_the_name_of_an_expired_session_cannot_be_reused(
     engine: Maker, root: Path, redis_client: redis.Redis
 ) -> None:
     backend = engine()
     drive(backend, begin(backend, root, plan("good")))
     redis_client.delete("mulligan:{fleet}:edits:session:s1")
     done = drive(backend, begin(backend, root, plan("unfair")))
-    assert said(done) == [("rejected_by_gate", "conflict")]
+    assert outcomes_of(done) == [("rejected_by_gate", "conflict")]
     assert "this name was used before" in str(done.outcomes[0].error)
     assert (root / "a.txt").read_text() == "good\n"
 
 
-# -- processes that die ----------------------------------------------------------------------------
+# -- killed processes ------------------------------------------------------------------------------
 
 
 class Died(BaseException):
-    """As if the process had been killed."""
+    """The death of the process."""
 
 
-def test_an_edit_that_nothing_measures_is_known_again_after_a_kill(
+def test_an_ungated_edit_is_recognised_after_a_kill(
     engine: Maker, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in the tree, and that was not saved: its beginning was."""
+    """Given an applied edit of which only the start was saved."""
     backend = engine()
     session = begin(backend, root, plan("good", benchmark={"policy": "allow"}), suite=None)
     real = SessionStore.save
 
-    def dying(self: SessionStore, found: StoredSession, moved: EditSession) -> StoredSession | None:
+    def dying_save(
+        self: SessionStore, found: StoredSession, moved: EditSession
+    ) -> StoredSession | None:
         if moved.outcomes:
             raise Died
         return real(self, found, moved)
 
-    monkeypatch.setattr(SessionStore, "save", dying)
+    monkeypatch.setattr(SessionStore, "save", dying_save)
     with pytest.raises(Died):
         drive(backend, session)
     monkeypatch.undo()
     assert (root / "a.txt").read_text() == "good\n"
-    assert said(drive(engine(), session)) == [("applied", "ungated")]
+    assert outcomes_of(drive(engine(), session)) == [("applied", "ungated")]
     assert len(EditedTree(root, backend.home).history()) == 1
 
 
 @pytest.mark.parametrize("step", range(1, 6))
 @pytest.mark.parametrize("text", ["good", "unfair"])
-def test_a_step_that_was_taken_but_not_saved_does_nothing_twice(
+def test_a_step_that_was_not_saved_is_not_applied_twice(
     engine: Maker, root: Path, step: int, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = engine()
@@ -212,26 +210,28 @@ def test_a_step_that_was_taken_but_not_saved_does_nothing_twice(
     saves = iter(range(1, 100))
     real = SessionStore.save
 
-    def dying(self: SessionStore, found: StoredSession, moved: EditSession) -> StoredSession | None:
+    def dying_save(
+        self: SessionStore, found: StoredSession, moved: EditSession
+    ) -> StoredSession | None:
         if next(saves) == step:
             raise Died
         return real(self, found, moved)
 
-    monkeypatch.setattr(SessionStore, "save", dying)
+    monkeypatch.setattr(SessionStore, "save", dying_save)
     with pytest.raises(Died):
         drive(backend, session)
     monkeypatch.undo()
     done = drive(engine(), session)
     kept = text == "good"
-    wanted = ("applied", "kept") if kept else ("rejected_by_gate", "regression")
-    assert said(done) == [wanted]
+    expected = ("applied", "kept") if kept else ("rejected_by_gate", "regression")
+    assert outcomes_of(done) == [expected]
     assert (root / "a.txt").read_text() == ("good\n" if kept else "start\n")
     points = EditedTree(root, backend.home).history()
     assert [point.kind for point in points] == (["edit"] if kept else ["edit", "rollback"])
     assert len(backend.sessions.deltas()) == 1
 
 
-def test_who_lost_the_lease_writes_nothing(
+def test_a_process_without_the_lease_writes_nothing(
     engine: Maker, root: Path, redis_client: redis.Redis
 ) -> None:
     backend = engine()
@@ -239,23 +239,23 @@ def test_who_lost_the_lease_writes_nothing(
     with backend.sessions.leased(session.id) as lease:
         redis_client.hset("mulligan:{fleet}:edits:session:s1", "lease", "other 99999999999999")
         context = backend._bench(session, lease, None)
-        begun = advance(context, session)
+        started = advance(context, session)
         with pytest.raises(RetryLater, match="taken over by another process"):
-            advance(context, begun)
+            advance(context, started)
     assert (root / "a.txt").read_text() == "start\n"
     assert EditedTree(root, backend.home).history() == []
 
 
-def test_a_lease_is_one_process_s_until_it_expires(engine: Maker, root: Path) -> None:
+def test_a_lease_belongs_to_one_process_until_it_expires(engine: Maker, root: Path) -> None:
     backend = engine()
     begin(backend, root, plan("good"))
     first = SessionLease(backend.sessions, "s1", "one", 0.05)
     second = SessionLease(backend.sessions, "s1", "two", 30)
     assert first.step("take")
-    assert first.step("take"), "asking twice is one"
+    assert first.step("take"), "a repeated call is the same lease"
     wait_for(lambda: second.step("take"), "the lease to expire")
     assert not first.step("renew")
-    assert not first.step("release"), "it is another's"
+    assert not first.step("release"), "another process has it"
     assert backend.sessions.is_leased("s1")
     with pytest.raises(RetryLater, match="another process"):
         backend.work("s1")
@@ -266,7 +266,7 @@ def test_a_lease_is_one_process_s_until_it_expires(engine: Maker, root: Path) ->
 
 @pytest.mark.parametrize("phase", ["ready", "baseline", "measuring"])
 @pytest.mark.parametrize("edit_id", [None, "e1"])
-def test_a_session_that_was_killed_can_be_given_up_in_every_phase(
+def test_a_killed_session_can_be_rolled_back_in_every_phase(
     engine: Maker, root: Path, phase: str, edit_id: str | None
 ) -> None:
     backend = engine()
@@ -283,10 +283,10 @@ def test_a_session_that_was_killed_can_be_given_up_in_every_phase(
     assert drive(engine(), done).phase == "done"
 
 
-# -- two at once -----------------------------------------------------------------------------------
+# -- concurrency -----------------------------------------------------------------------------------
 
 
-def test_the_second_session_on_a_tree_is_told_who_has_it(engine: Maker, root: Path) -> None:
+def test_a_second_session_on_a_tree_waits_for_the_first(engine: Maker, root: Path) -> None:
     backend = engine()
     first = begin(backend, root, plan("good"))
     begin(backend, root, plan("unfair", session="s2"))
@@ -295,44 +295,42 @@ def test_the_second_session_on_a_tree_is_told_who_has_it(engine: Maker, root: Pa
         backend.work("s2")
     drive(backend, first)
     done = drive(backend, backend.sessions.get("s2").session)
-    assert said(done) == [("rejected_by_gate", "regression")], "measured against s1's result"
+    assert outcomes_of(done) == [("rejected_by_gate", "regression")], "measured against s1's result"
 
 
-def test_a_tree_that_another_process_holds_is_refused_with_its_holder(
-    engine: Maker, root: Path
-) -> None:
+def test_a_tree_held_by_another_process_names_its_holder(engine: Maker, root: Path) -> None:
     backend = engine(patience=0.1)
     session = begin(backend, root, plan("good"))
     with (
-        EditedTree(root, backend.home).held("somebody"),
-        pytest.raises(RetryLater, match="session somebody"),
+        EditedTree(root, backend.home).held("other"),
+        pytest.raises(RetryLater, match="session other"),
     ):
         drive(backend, session)
 
 
 def test_a_decision_during_a_step_is_not_lost(engine: Maker, root: Path) -> None:
-    """e1 waits for review while e2 is measured; who rejects it meanwhile is heard."""
+    """Given e1 waiting for review, when it is rejected while e2 is measured."""
     backend = engine()
-    wanted = plan("good", "good")
-    held = wanted.edits[0].model_copy(update={"risk_tier": EditRiskTier.REVIEW})
+    edits = plan("good", "good")
+    reviewed = edits.edits[0].model_copy(update={"risk_tier": EditRiskTier.REVIEW})
     session = begin(
-        backend, root, wanted.model_copy(update={"edits": (held, wanted.edits[1])}), mode="tiered"
+        backend, root, edits.model_copy(update={"edits": (reviewed, edits.edits[1])}), mode="tiered"
     )
-    told: list[str] = []
+    phases: list[str] = []
 
-    def meanwhile(moved: EditSession) -> None:
-        if moved.phase == "measuring" and moved.at == 1 and not told:
-            told.append(backend.reject("s1", "e1", by="ada", note="no").phase)
+    def reject_once(moved: EditSession) -> None:
+        if moved.phase == "measuring" and moved.at == 1 and not phases:
+            phases.append(backend.reject("s1", "e1", by="ada", note="no").phase)
 
-    done = backend.drive(session.id, on_progress=meanwhile)
-    assert told == ["measuring"]
-    assert said(done) == [("rejected_by_user", "rejected"), ("applied", "kept")]
-
-
-# -- the record ------------------------------------------------------------------------------------
+    done = backend.drive(session.id, on_progress=reject_once)
+    assert phases == ["measuring"]
+    assert outcomes_of(done) == [("rejected_by_user", "rejected"), ("applied", "kept")]
 
 
-def test_what_is_finished_goes_and_what_waits_stays(
+# -- stored sessions -------------------------------------------------------------------------------
+
+
+def test_finished_sessions_expire_and_waiting_ones_stay(
     engine: Maker, root: Path, redis_client: redis.Redis
 ) -> None:
     backend = engine()
@@ -340,16 +338,14 @@ def test_what_is_finished_goes_and_what_waits_stays(
     drive(backend, begin(backend, root, plan("unfair", session="s2"), mode="manual"))
     name = "mulligan:{fleet}:edits:session:"
     assert 0 < int(str(redis_client.ttl(f"{name}s1"))) <= 60
-    assert redis_client.ttl(f"{name}s2") == -1, "somebody has to look at it"
+    assert redis_client.ttl(f"{name}s2") == -1, "it waits for a review"
     assert [session.id for session in backend.sessions.recent()] == ["s2", "s1"]
     assert backend.sessions.at_work() == []
     backend.reject("s2", "e1", by="ada", note="no")
     assert int(str(redis_client.ttl(f"{name}s2"))) > 0
 
 
-def test_hints_are_for_sessions_of_the_queue_that_nobody_works_on(
-    engine: Maker, root: Path
-) -> None:
+def test_hints_are_sent_for_idle_sessions_of_the_queue(engine: Maker, root: Path) -> None:
     backend = engine()
     begin(backend, root, plan("good"), inline=False)
     begin(backend, root, plan("good", session="s2"), inline=True)
@@ -363,8 +359,8 @@ def test_hints_are_for_sessions_of_the_queue_that_nobody_works_on(
     assert take_steps(backend, "s1") in ("measuring", "done")
 
 
-def test_a_root_that_is_away_is_waited_for(engine: Maker, root: Path) -> None:
-    """e1 is in the tree and being measured: nobody can take it back, so nobody gives up."""
+def test_a_missing_root_is_waited_for(engine: Maker, root: Path) -> None:
+    """Given e1 applied and being measured: it cannot be rolled back now, so the worker waits."""
     backend = engine()
     begin(backend, root, plan("good", "unfair"), inline=False)
     first = advance_until(backend, "s1", "measuring")
@@ -376,27 +372,27 @@ def test_a_root_that_is_away_is_waited_for(engine: Maker, root: Path) -> None:
     (root.parent / "away").rename(root)
     while take_steps(backend, "s1") != "done":
         pass
-    assert said(backend.sessions.get("s1").session) == [
+    assert outcomes_of(backend.sessions.get("s1").session) == [
         ("applied", "kept"),
         ("rejected_by_gate", "regression"),
     ]
     assert (root / "a.txt").read_text() == "good\n"
 
 
-def test_a_session_without_a_tree_can_be_ended_if_it_wrote_nothing(
+def test_a_session_of_another_host_can_be_ended_if_it_wrote_nothing(
     engine: Maker, root: Path
 ) -> None:
-    backend, elsewhere = engine(), engine(host="elsewhere")
+    backend, other_host = engine(), engine(host="other-host")
     begin(backend, root, plan("good"), inline=False)
-    assert take_steps(elsewhere, "s1") == "not now"
+    assert take_steps(other_host, "s1") == "not now"
     assert backend.sessions.get("s1").session.outcomes == []
-    done, text = elsewhere.roll_back("s1", None, by="ada", note="the host is gone")
+    done, text = other_host.roll_back("s1", None, by="ada", note="the host is gone")
     assert "nothing was applied" in text
-    assert said(done) == [("rejected_by_user", "rejected")]
+    assert outcomes_of(done) == [("rejected_by_user", "rejected")]
 
 
 def advance_until(backend: EditEngine, session_id: str, phase: str) -> EditSession:
-    """Steps of a worker until the session is in a phase, which is saved."""
+    """Take a worker's steps until the session is saved in this phase."""
     with backend.sessions.leased(session_id) as lease:
         found = backend.sessions.get(session_id)
         while found.session.phase != phase:
@@ -406,10 +402,10 @@ def advance_until(backend: EditEngine, session_id: str, phase: str) -> EditSessi
 
 
 @pytest.mark.parametrize("phase", ["ready", "baseline", "measuring"])
-def test_a_worker_runs_no_commands_of_a_suite_unless_it_is_allowed_to(
+def test_a_worker_runs_a_suite_s_commands_only_if_allowed(
     engine: Maker, root: Path, ledger: RedisLedger, settings: SettingsMaker, phase: str
 ) -> None:
-    """What was begun elsewhere is taken back, and what was not touched waits for a person."""
+    """Edits that another process started are rolled back, and the others wait for a review."""
     backend = engine()
     begin(backend, root, plan("good", "unfair"), inline=False)
     advance_until(backend, "s1", phase)
@@ -417,17 +413,17 @@ def test_a_worker_runs_no_commands_of_a_suite_unless_it_is_allowed_to(
     while take_steps(worker, "s1") != "done":
         pass
     session = worker.sessions.get("s1").session
-    begun, untouched = session.outcomes
-    held = ("pending_review", "no_scorer")
-    wanted = held if phase == "ready" else ("rejected_by_gate", "no_scorer")
-    assert (begun.status, begun.reason) == wanted
-    assert (untouched.status, untouched.reason) == held
-    for outcome in (begun, untouched):
+    started, untouched = session.outcomes
+    waiting = ("pending_review", "no_scorer")
+    expected = waiting if phase == "ready" else ("rejected_by_gate", "no_scorer")
+    assert (started.status, started.reason) == expected
+    assert (untouched.status, untouched.reason) == waiting
+    for outcome in (started, untouched):
         assert "a suite may bring no commands here" in str(outcome.error)
     assert (root / "a.txt").read_text() == "start\n"
 
 
-def test_what_was_measured_for_a_review_outlives_a_worker_that_gives_up(
+def test_measurements_for_a_review_survive_a_worker_that_may_not_measure(
     engine: Maker, root: Path, ledger: RedisLedger, settings: SettingsMaker
 ) -> None:
     backend = engine()
@@ -446,7 +442,9 @@ def test_what_was_measured_for_a_review_outlives_a_worker_that_gives_up(
 EDIT = Pool(name="edit", queues=("edit",))
 
 
-def test_a_session_on_the_queue_with_real_workers(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_session_runs_on_the_queue_with_real_workers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     folder = tmp_path_factory.mktemp("f")
     root = folder / "tree"
     root.mkdir()
@@ -468,14 +466,13 @@ def test_a_session_on_the_queue_with_real_workers(tmp_path_factory: pytest.TempP
         backend = build_edit_engine(
             services.settings, services.ledger, services.intake, commands=True
         )
-        wanted = plan("good", "unfair")
-        begin(backend, root, wanted, suite=suite, inline=False)
+        begin(backend, root, plan("good", "unfair"), suite=suite, inline=False)
 
         def session() -> EditSession:
             fleet.stack.watch()
             return backend.sessions.get("s1").session
 
         done = wait_for(lambda: (s := session()).phase == "done" and s, "the session to be done")
-    assert said(done) == [("applied", "kept"), ("rejected_by_gate", "regression")]
+    assert outcomes_of(done) == [("applied", "kept"), ("rejected_by_gate", "regression")]
     assert done.outcomes[0].cluster_deltas == {"asked": 0.0, "main": 0.2, "rest": 0.0}
     assert (root / "a.txt").read_text() == "good\n"
