@@ -1,4 +1,4 @@
-"""Alerts as their receivers get them: once per signature and window, signed, and never lost."""
+"""Alerts as receivers get them: once per signature and window, signed, never lost."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ WINDOW = 900.0
 
 @dataclass
 class Receiver:
-    """A real HTTP server: what it got, and what it answers with."""
+    """A real HTTP server that records requests and sends the given statuses."""
 
     server: ThreadingHTTPServer
-    got: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
     #: While set, requests to /slow are not answered.
     hold: threading.Event = field(default_factory=threading.Event)
@@ -51,12 +51,12 @@ class Receiver:
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        return [request["body"] for request in self.got]
+        return [request["body"] for request in self.requests]
 
-    def take(self, handler: BaseHTTPRequestHandler) -> None:
+    def handle(self, handler: BaseHTTPRequestHandler) -> None:
         body = handler.rfile.read(int(handler.headers["Content-Length"]))
         headers = dict(handler.headers)
-        self.got.append(
+        self.requests.append(
             {"path": handler.path, "headers": headers, "raw": body, "body": json.loads(body)}
         )
         if "slow" in handler.path:
@@ -64,15 +64,15 @@ class Receiver:
         status = self.statuses.pop(0) if self.statuses else 204
         handler.send_response(status)
         if 300 <= status < 400:
-            handler.send_header("Location", self.url + "/elsewhere")
+            handler.send_header("Location", self.url + "/other")
         handler.end_headers()
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
+def running_receiver() -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            found.take(self)
+            found.handle(self)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -93,31 +93,31 @@ def receiving() -> Iterator[Receiver]:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with receiving() as found:
+    with running_receiver() as found:
         yield found
 
 
 @dataclass
-class Post:
-    """A scenario with webhooks: what happens on it is told by ticks."""
+class WebhookScenario:
+    """A scenario whose alerts are sent by ticks."""
 
     scenario: Scenario
     ledger: RedisLedger
 
     def webhooks(self) -> Webhooks:
-        """A control worker of its own."""
+        """Return the webhooks of another control worker."""
         live = LiveSettings(self.scenario.settings)
         return Webhooks(self.ledger, live, randomness=lambda: 0.5)
 
     def tick(self) -> int:
-        """Look once, and wait until all is sent."""
+        """Look once, send everything and return the number of new deliveries."""
         webhooks = self.webhooks()
-        made = webhooks.tick()
+        created = webhooks.tick()
         webhooks.drain()
-        return made
+        return created
 
     def escalate(self, times: int = 1, *, reason: str = "max_attempts", **job: Any) -> str:
-        """So many jobs that fail alike; the last one's id."""
+        """Escalate jobs with the same reason and return the last one's id."""
         job_id = ""
         for _ in range(times):
             job_id = self.scenario.submit(prompt="The secret prompt.", **job)
@@ -133,23 +133,23 @@ class Post:
         return job_id
 
 
-PostMaker = Callable[..., Post]
+WebhookScenarioMaker = Callable[..., WebhookScenario]
 
 
 @pytest.fixture
-def post(
+def new_webhooks(
     new_redis_scenario: ScenarioMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> PostMaker:
-    """``post(events=…)``: a scenario whose alerts go to the receiver."""
+) -> WebhookScenarioMaker:
+    """``new_webhooks({"events": …})`` creates a scenario whose alerts go to the receiver."""
     monkeypatch.setenv("HOOK_SECRET", SECRET)
 
-    def make(*hooks: dict[str, Any], **settings: Any) -> Post:
-        told = [{"url": receiver.url, "secret_env": "HOOK_SECRET", **hook} for hook in hooks]
+    def make(*hooks: dict[str, Any], **settings: Any) -> WebhookScenario:
+        webhooks = [{"url": receiver.url, "secret_env": "HOOK_SECRET", **hook} for hook in hooks]
         scenario = new_redis_scenario(
-            webhooks=told, alert_window=WINDOW, webhook_tries=3, **settings
+            webhooks=webhooks, alert_window=WINDOW, webhook_tries=3, **settings
         )
         assert isinstance(scenario.ledger, RedisLedger)
-        return Post(scenario, scenario.ledger)
+        return WebhookScenario(scenario, scenario.ledger)
 
     return make
 
@@ -157,13 +157,13 @@ def post(
 # -- escalations -----------------------------------------------------------------------------------
 
 
-def test_an_escalation_is_told_signed_and_without_prompt_or_detail(
-    post: PostMaker, receiver: Receiver
+def test_an_escalation_is_sent_signed_and_without_prompt_or_detail(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
 ) -> None:
-    backend = post({}, runbook_url="https://wiki.example/ops")
+    backend = new_webhooks({}, runbook_url="https://wiki.example/ops")
     job_id = backend.escalate()
     assert backend.tick() == 1
-    (request,) = receiver.got
+    (request,) = receiver.requests
     body, headers = request["body"], request["headers"]
     assert verify_signature(SECRET, headers["X-Mulligan-Signature"], request["raw"], time.time())
     assert not verify_signature("other", headers["X-Mulligan-Signature"], request["raw"], 0)
@@ -176,12 +176,14 @@ def test_an_escalation_is_told_signed_and_without_prompt_or_detail(
     assert body["console_url"].startswith("http://127.0.0.1:8700/escalations?signature=")
     assert b"secret prompt" not in request["raw"]
     assert b"it went wrong" not in request["raw"]
-    assert backend.webhooks().deliveries.all() == [], "a delivery that arrived is forgotten"
+    assert backend.webhooks().deliveries.all() == [], "a completed delivery is deleted"
 
 
-def test_four_thousand_alike_are_told_twice(post: PostMaker, receiver: Receiver) -> None:
-    """Once at once, and once at the end of the window with the count of the rest."""
-    backend = post({})
+def test_four_thousand_similar_escalations_are_two_alerts(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+) -> None:
+    """One alert at once, and one at the end of the window with the count of the rest."""
+    backend = new_webhooks({})
     backend.escalate()
     assert backend.tick() == 1
     backend.escalate(3999)
@@ -194,18 +196,20 @@ def test_four_thousand_alike_are_told_twice(post: PostMaker, receiver: Receiver)
     assert receiver.bodies[1]["total"] == 4000
 
 
-def test_what_is_not_alike_is_told_apart(post: PostMaker, receiver: Receiver) -> None:
-    backend = post({})
+def test_different_escalations_are_separate_alerts(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+) -> None:
+    backend = new_webhooks({})
     backend.escalate(2, reason="deadline")
     backend.escalate(3, reason="worker_lost")
     assert backend.tick() == len({body["signature"] for body in receiver.bodies}) == 2
     assert sorted(body["count"] for body in receiver.bodies) == [2, 3]
 
 
-def test_a_muted_group_is_told_of_when_the_mute_is_over_or_lifted(
-    post: PostMaker, receiver: Receiver
+def test_a_muted_group_is_alerted_after_the_mute_is_lifted(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
 ) -> None:
-    backend = post({})
+    backend = new_webhooks({})
     backend.escalate()
     backend.tick()
     signature = receiver.bodies[0]["signature"]
@@ -222,7 +226,7 @@ def test_a_muted_group_is_told_of_when_the_mute_is_over_or_lifted(
 
 @pytest.mark.parametrize("reason", ["budget_tokens", "per_skill_loop_cap"])
 @pytest.mark.parametrize(
-    ("events", "told"),
+    ("events", "expected"),
     [
         (["escalated"], ["escalated"]),
         (["budget_exhausted"], ["budget_exhausted"]),
@@ -230,20 +234,24 @@ def test_a_muted_group_is_told_of_when_the_mute_is_over_or_lifted(
         (["breaker_opened"], []),
     ],
 )
-def test_a_budget_is_told_to_whoever_wants_either(
-    post: PostMaker, receiver: Receiver, reason: str, events: list[str], told: list[str]
+def test_an_exhausted_budget_is_one_alert_of_either_event(
+    new_webhooks: WebhookScenarioMaker,
+    receiver: Receiver,
+    reason: str,
+    events: list[str],
+    expected: list[str],
 ) -> None:
-    backend = post({"events": events})
+    backend = new_webhooks({"events": events})
     backend.escalate(reason=reason)
     backend.tick()
-    assert [body["event"] for body in receiver.bodies] == told
+    assert [body["event"] for body in receiver.bodies] == expected
 
 
-def test_nobody_is_told_later_of_what_nobody_wanted_to_know(
-    post: PostMaker, receiver: Receiver
+def test_a_new_webhook_gets_no_earlier_alerts(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
 ) -> None:
-    """Given no webhook, when one is added afterwards, then it hears of new ones only."""
-    silent, backend = post(), post({})
+    """Given no webhook, when one is added later, then it gets only new alerts."""
+    silent, backend = new_webhooks(), new_webhooks({})
     silent.escalate(7)
     assert silent.tick() == 0
     backend.escalate()
@@ -254,8 +262,10 @@ def test_nobody_is_told_later_of_what_nobody_wanted_to_know(
 # -- breakers and jobs -----------------------------------------------------------------------------
 
 
-def test_a_breaker_is_told_of_once_per_window(post: PostMaker, receiver: Receiver) -> None:
-    backend = post({})
+def test_a_breaker_is_alerted_once_per_window(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+) -> None:
+    backend = new_webhooks({})
     clock = [1000.0]
     breakers = RedisBreakers(
         backend.ledger.calls,
@@ -274,14 +284,14 @@ def test_a_breaker_is_told_of_once_per_window(post: PostMaker, receiver: Receive
     breakers.success("openai-eu")
     backend.scenario.advance(WINDOW + 1)
     assert backend.tick() == 1
-    told = [(b["event"], b["provider"], b["count"]) for b in receiver.bodies]
-    assert told == [("breaker_opened", "openai-eu", 1), ("breaker_opened", "openai-eu", 3)]
+    alerts = [(b["event"], b["provider"], b["count"]) for b in receiver.bodies]
+    assert alerts == [("breaker_opened", "openai-eu", 1), ("breaker_opened", "openai-eu", 3)]
 
 
-def test_every_finished_job_is_told_once_without_its_answer(
-    post: PostMaker, receiver: Receiver
+def test_every_finished_job_is_sent_once_without_its_answer(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
 ) -> None:
-    backend = post({"events": ["job_finished"]})
+    backend = new_webhooks({"events": ["job_finished"]})
     ids = [backend.succeed() for _ in range(3)]
     assert backend.tick() == 3
     assert backend.tick() == 0
@@ -289,20 +299,22 @@ def test_every_finished_job_is_told_once_without_its_answer(
     body = receiver.bodies[0]
     assert (body["state"], body["score"], body["labels"]) == ("succeeded", 100, {"team": "red"})
     assert body["console_url"] == f"http://127.0.0.1:8700/jobs/{body['job_id']}"
-    assert all(b"secret answer" not in request["raw"] for request in receiver.got)
+    assert all(b"secret answer" not in request["raw"] for request in receiver.requests)
 
 
-def test_a_usage_that_nobody_told_is_null_in_what_is_told(
-    post: PostMaker, receiver: Receiver
+def test_unknown_usage_is_sent_as_null(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
 ) -> None:
-    backend = post({"events": ["job_finished"]})
+    backend = new_webhooks({"events": ["job_finished"]})
     used = {backend.succeed(tokens=tokens): tokens for tokens in (None, 0, 7)}
     backend.tick()
     assert {body["job_id"]: body["tokens"] for body in receiver.bodies} == used
 
 
-def test_jobs_of_every_partition_are_told(post: PostMaker, receiver: Receiver) -> None:
-    backend = post({"events": ["job_finished"]}, partitions=3)
+def test_jobs_of_every_partition_are_sent(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+) -> None:
+    backend = new_webhooks({"events": ["job_finished"]}, partitions=3)
     ids = [backend.succeed() for _ in range(9)]
     assert backend.tick() == 9
     assert {body["job_id"] for body in receiver.bodies} == set(ids)
@@ -312,30 +324,32 @@ def test_jobs_of_every_partition_are_told(post: PostMaker, receiver: Receiver) -
 # -- receivers that fail ---------------------------------------------------------------------------
 
 
-def test_a_receiver_that_fails_is_asked_again_later(post: PostMaker, receiver: Receiver) -> None:
+def test_a_failed_delivery_is_repeated_later(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+) -> None:
     receiver.statuses = [500, 302]
-    backend = post({})
+    backend = new_webhooks({})
     backend.escalate()
     for _ in range(3):
         backend.tick()
         backend.tick()  # too early: nothing is sent
         backend.scenario.advance(60)
-    assert len(receiver.got) == 3
-    assert {request["path"] for request in receiver.got} == {"/hook/token-in-the-path"}
-    assert len({request["raw"] for request in receiver.got}) == 1, "the same, to the byte"
+    assert len(receiver.requests) == 3
+    assert {request["path"] for request in receiver.requests} == {"/hook/token-in-the-path"}
+    assert len({request["raw"] for request in receiver.requests}) == 1, "identical bodies"
     assert backend.webhooks().deliveries.counts() == {"pending": 0, "dead": 0}
 
 
-def test_after_the_last_try_it_is_a_dead_letter_until_somebody_retries_it(
-    post: PostMaker, receiver: Receiver
+def test_after_the_last_try_a_delivery_is_dead_until_it_is_retried(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
 ) -> None:
     receiver.statuses = [503] * 3  # webhook_tries
-    backend = post({})
+    backend = new_webhooks({})
     backend.escalate()
     for _ in range(5):
         backend.tick()
         backend.scenario.advance(3600)
-    assert len(receiver.got) == 3
+    assert len(receiver.requests) == 3
     store = backend.webhooks().deliveries
     (dead,) = store.all()
     assert (dead.state, dead.tries, dead.error) == ("dead", 3, "the receiver answered with 503")
@@ -343,15 +357,15 @@ def test_after_the_last_try_it_is_a_dead_letter_until_somebody_retries_it(
     assert store.counts() == {"pending": 0, "dead": 1}
     assert store.retry() == [dead.id]
     backend.tick()
-    assert len(receiver.got) == 4
+    assert len(receiver.requests) == 4
     assert store.all() == []
 
 
-def test_a_dead_letter_can_be_dropped_and_is_not_kept_for_ever(
-    post: PostMaker, receiver: Receiver
+def test_a_dead_delivery_can_be_dropped_and_expires(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
 ) -> None:
     receiver.statuses = [500] * 100
-    backend = post({}, retention=10**7)
+    backend = new_webhooks({}, retention=10**7)
     store = backend.webhooks().deliveries
     for reason in ("deadline", "worker_lost"):
         backend.escalate(reason=reason)
@@ -370,13 +384,13 @@ def test_a_dead_letter_can_be_dropped_and_is_not_kept_for_ever(
     assert store.counts() == {"pending": 0, "dead": 0}
 
 
-def test_a_receiver_that_is_away_for_long_does_not_fill_the_ledger(
-    post: PostMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+def test_an_unreachable_receiver_does_not_fill_the_ledger(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given room for two that wait and one that is dead, then the rest is forgotten."""
+    """Given caps of two waiting and one dead delivery, then the rest is deleted."""
     monkeypatch.setattr(deliveries, "CAP", 2)
     monkeypatch.setattr(deliveries, "DEAD_CAP", 1)
-    backend = post({"events": ["job_finished"]})
+    backend = new_webhooks({"events": ["job_finished"]})
     for _ in range(5):
         backend.succeed()
     store = backend.webhooks().deliveries
@@ -384,7 +398,7 @@ def test_a_receiver_that_is_away_for_long_does_not_fill_the_ledger(
     assert store.counts() == {"pending": 2, "dead": 3}
     assert {d.error for d in store.all() if d.state == "dead"} == {"too many deliveries wait"}
     backend.tick()
-    assert len(receiver.got) == 2
+    assert len(receiver.requests) == 2
     assert store.counts() == {"pending": 0, "dead": 1}
 
 
@@ -395,36 +409,40 @@ def test_a_receiver_that_is_away_for_long_does_not_fill_the_ledger(
         ({"url": "http://127.0.0.1:1/token-in-the-path"}, "127.0.0.1 could not be reached"),
     ],
 )
-def test_the_last_error_says_what_to_mend(
-    post: PostMaker, receiver: Receiver, change: dict[str, str], error: str
+def test_the_last_error_says_what_to_fix(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver, change: dict[str, str], error: str
 ) -> None:
-    backend = post(change)
+    backend = new_webhooks(change)
     backend.escalate()
     backend.tick()
     (waiting,) = backend.webhooks().deliveries.all()
     assert error in waiting.error
     assert "token-in-the-path" not in waiting.error
     assert (waiting.state, waiting.tries) == ("pending", 1)
-    assert receiver.got == []
+    assert receiver.requests == []
 
 
-def test_a_webhook_without_a_secret_is_not_signed(post: PostMaker, receiver: Receiver) -> None:
-    backend = post({"secret_env": None})
+def test_a_webhook_without_a_secret_is_not_signed(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+) -> None:
+    backend = new_webhooks({"secret_env": None})
     backend.escalate()
     backend.tick()
-    assert "X-Mulligan-Signature" not in receiver.got[0]["headers"]
+    assert "X-Mulligan-Signature" not in receiver.requests[0]["headers"]
 
 
-def test_a_receiver_that_hangs_holds_up_nobody_else(post: PostMaker, receiver: Receiver) -> None:
-    """Given one that does not answer, the other one hears all and the control slot is free."""
+def test_a_receiver_that_hangs_does_not_delay_others(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+) -> None:
+    """Given a receiver that does not answer, then the other gets every alert."""
     slow = receiver.url.replace("/hook", "/slow")
-    backend = post({"url": slow}, {})
+    backend = new_webhooks({"url": slow}, {})
     for reason in ("deadline", "worker_lost", "tool_error", "repeated_failure", "not_verified"):
         backend.escalate(reason=reason)
     webhooks = backend.webhooks()
     assert webhooks.tick() == 10
-    wait_for(lambda: sum("hook" in request["path"] for request in receiver.got) == 5)
-    assert sum("slow" in request["path"] for request in receiver.got) <= 2
+    wait_for(lambda: sum("hook" in request["path"] for request in receiver.requests) == 5)
+    assert sum("slow" in request["path"] for request in receiver.requests) <= 2
     receiver.hold.set()
     webhooks.drain()
 
@@ -433,27 +451,27 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(post: PostMaker, receiver: R
 
 
 def test_a_kill_between_writing_and_sending_loses_nothing(
-    post: PostMaker, receiver: Receiver
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
 ) -> None:
-    backend = post({})
+    backend = new_webhooks({})
     backend.escalate()
     settings = backend.scenario.settings
     assert backend.webhooks().deliveries.notice(settings.webhooks, window=WINDOW).made == 1
-    assert backend.tick() == 0  # another control worker: nothing new, and sends what is there
+    assert backend.tick() == 0  # another control worker sends what is stored
     assert [body["count"] for body in receiver.bodies] == [1]
 
 
-def test_a_kill_while_sending_sends_it_again_when_the_lease_is_over(
-    post: PostMaker, receiver: Receiver
+def test_a_delivery_is_repeated_after_its_sender_was_killed(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
 ) -> None:
-    backend = post({})
+    backend = new_webhooks({})
     backend.escalate()
     store = backend.webhooks().deliveries
     found = store.notice(backend.scenario.settings.webhooks, window=WINDOW)
     lost = store.take(found.due[0], tries=3, spare=())
     assert lost is not None
     backend.tick()
-    assert receiver.got == [], "it is leased"
+    assert receiver.requests == [], "it is leased"
     backend.scenario.advance(61)
     backend.tick()
     assert [body["id"] for body in receiver.bodies] == [lost.id]
@@ -461,10 +479,10 @@ def test_a_kill_while_sending_sends_it_again_when_the_lease_is_over(
     assert late == "lost", "a sender whose lease is gone cannot write"
 
 
-def test_one_that_kills_every_sender_ends_as_a_dead_letter(
-    post: PostMaker, receiver: Receiver
+def test_a_delivery_that_kills_every_sender_is_dead(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
 ) -> None:
-    backend = post({})
+    backend = new_webhooks({})
     backend.escalate()
     store = backend.webhooks().deliveries
     due = store.notice(backend.scenario.settings.webhooks, window=WINDOW).due[0]
@@ -477,21 +495,23 @@ def test_one_that_kills_every_sender_ends_as_a_dead_letter(
     ]
 
 
-def test_two_control_workers_send_once(post: PostMaker, receiver: Receiver) -> None:
-    backend = post({"events": ["escalated", "job_finished"]})
+def test_two_control_workers_send_once(
+    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+) -> None:
+    backend = new_webhooks({"events": ["escalated", "job_finished"]})
     for _ in range(20):
         backend.succeed()
     backend.escalate()
-    offices = [backend.webhooks() for _ in range(4)]
-    threads = [threading.Thread(target=webhooks.tick) for webhooks in offices]
+    workers = [backend.webhooks() for _ in range(4)]
+    threads = [threading.Thread(target=webhooks.tick) for webhooks in workers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for webhooks in offices:
+    for webhooks in workers:
         webhooks.drain()
     ids = [body["id"] for body in receiver.bodies]
-    assert len(ids) == len(set(ids)) == 22  # 21 jobs that ended, one group
+    assert len(ids) == len(set(ids)) == 22  # 21 finished jobs and one group
 
 
 # -- the command line ------------------------------------------------------------------------------
@@ -506,9 +526,9 @@ def test_the_command_line_lists_tests_retries_and_drops(
     )
     shell = Shell(tmp_path, {"MULLIGAN_BROKER_URL": redis_url, "HOOK_SECRET": SECRET})
     assert "no deliveries are waiting" in shell.invoke("webhooks", "list").output
-    told = shell.invoke("webhooks", "test").output
-    assert "127.0.0.1#" in told
-    assert "token-in-the-path" not in told
+    output = shell.invoke("webhooks", "test").output
+    assert "127.0.0.1#" in output
+    assert "token-in-the-path" not in output
     assert receiver.bodies[0]["event"] == "test"
     receiver.statuses = [500]
     failed = shell.invoke_json("webhooks", "test", code=1)
@@ -528,7 +548,7 @@ def test_the_command_line_lists_tests_retries_and_drops(
 
 
 @dataclass
-class Told:
+class AlertedFleet:
     """Real workers whose configuration names a receiver."""
 
     fleet: Fleet
@@ -537,54 +557,54 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    folder = tmp_path_factory.mktemp("told")
+def alerted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AlertedFleet]:
+    folder = tmp_path_factory.mktemp("alerts")
     config = folder / "mulligan.toml"
-    with receiving() as receiver:
+    with running_receiver() as receiver:
         config.write_text(f'[[webhooks]]\nurl = "{receiver.url}"\nsecret_env = "HOOK_SECRET"\n')
         environment = {"MULLIGAN_CONFIG": str(config), "HOOK_SECRET": SECRET}
         with running_fleet(folder, environment=environment) as fleet:
-            yield Told(fleet, receiver, config)
+            yield AlertedFleet(fleet, receiver, config)
 
 
-def test_the_control_worker_tells_of_an_escalated_job(told: Told) -> None:
-    view = told.fleet.run(scripted(WRONG_TYPE))
+def test_the_control_worker_sends_an_alert_for_an_escalated_job(alerted: AlertedFleet) -> None:
+    view = alerted.fleet.run(scripted(WRONG_TYPE))
     assert view.state == "escalated"
-    (request,) = wait_for(lambda: told.receiver.got, "the webhook")
+    (request,) = wait_for(lambda: alerted.receiver.requests, "the webhook")
     body, signature = request["body"], request["headers"]["X-Mulligan-Signature"]
     assert (body["event"], body["example_job"]) == ("escalated", view.id)
     assert verify_signature(SECRET, signature, request["raw"], time.time())
 
 
-def test_an_exemption_counts_without_a_restart(told: Told) -> None:
+def test_an_exemption_takes_effect_without_a_restart(alerted: AlertedFleet) -> None:
     """Given running workers, when a task type becomes exempt, then it gets no mandatory retry."""
-    (before,) = told.fleet.run(scripted(WRONG_TYPE, GOOD)).cycles
+    (before,) = alerted.fleet.run(scripted(WRONG_TYPE, GOOD)).cycles
     assert before.status == "completed"
-    told.config.write_text('exempt_task_types = ["extract_person"]\n')
+    alerted.config.write_text('exempt_task_types = ["extract_person"]\n')
 
     def exempt() -> bool:
-        return not told.fleet.run(scripted(WRONG_TYPE, GOOD)).cycles
+        return not alerted.fleet.run(scripted(WRONG_TYPE, GOOD)).cycles
 
     wait_for(exempt, "the exemption to count", seconds=30)
 
 
-def test_a_paused_provider_is_asked_nothing_until_it_is_resumed(told: Told) -> None:
-    shell = Shell(told.fleet.folder, {"MULLIGAN_BROKER_URL": told.fleet.server.url})
-    said = shell.invoke("queue", "pause", "provider:scripted").output
-    assert "mulligan queue resume provider:scripted" in said
+def test_a_paused_provider_is_not_called_until_it_is_resumed(alerted: AlertedFleet) -> None:
+    shell = Shell(alerted.fleet.folder, {"MULLIGAN_BROKER_URL": alerted.fleet.server.url})
+    output = shell.invoke("queue", "pause", "provider:scripted").output
+    assert "mulligan queue resume provider:scripted" in output
 
-    def held() -> str | None:
-        """A job that met the pause: a worker's picture of it may be a second old."""
-        (job_id,) = told.fleet.submit(scripted(GOOD))
+    def submit_paused() -> str | None:
+        """Submit a job and return its id if it was paused: a worker notices within a second."""
+        (job_id,) = alerted.fleet.submit(scripted(GOOD))
 
-        def met() -> JobView | None:
-            view = told.fleet.ledger.job(job_id)
+        def paused_or_done() -> JobView | None:
+            view = alerted.fleet.ledger.job(job_id)
             return view if view and (view.waiting_for == "pause" or view.finished_at) else None
 
-        view = wait_for(met, "the attempt to be made or to wait")
+        view = wait_for(paused_or_done, "the attempt to be made or to wait")
         return job_id if view.waiting_for == "pause" else None
 
-    job_id = wait_for(held, "an attempt to wait for the pause")
+    job_id = wait_for(submit_paused, "an attempt to wait for the pause")
     shell.invoke("queue", "resume", "provider:scripted")
-    view = told.fleet.wait_until_finished([job_id])[0]
+    view = alerted.fleet.wait_until_finished([job_id])[0]
     assert (view.state, len(view.attempts), view.attempts[0].faults) == ("succeeded", 1, 0)

@@ -1,4 +1,4 @@
-"""`mulligan edits` as people and programs use it, on a tree and an embedded stack of its own."""
+"""`mulligan edits` for people and programs, on a tree and an embedded stack."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(json.dumps({{"scores": {{"main": main}}}}))
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Shell]:
-    """A directory whose Redis stays up, so that each command need not start one."""
+    """A directory whose Redis keeps running, so that commands do not start one."""
     from mulligan.workers.local.embedded_redis import EmbeddedRedis
 
     with new_shell() as shell:
@@ -40,7 +40,7 @@ def server() -> Iterator[Shell]:
 
 @pytest.fixture
 def shell(server: Shell) -> Shell:
-    """A tree with ``a.txt: start``, and a suite that scores it; sessions of earlier tests stay."""
+    """A tree with ``a.txt: start`` and a suite that scores it. Earlier tests' sessions stay."""
     root = server.folder / "root"
     root.mkdir(exist_ok=True)
     (root / "a.txt").write_text("start\n")
@@ -71,7 +71,7 @@ def run(shell: Shell, name: str, *options: str, code: int = 0) -> Any:
     return shell.invoke(*argv, code=code)
 
 
-# -- the story -------------------------------------------------------------------------------------
+# -- a whole session -------------------------------------------------------------------------------
 
 
 def test_kept_rejected_reviewed_and_rolled_back(shell: Shell) -> None:
@@ -101,7 +101,7 @@ def test_kept_rejected_reviewed_and_rolled_back(shell: Shell) -> None:
     shown = shell.invoke("edits", "review", "show", "k3").output
     assert "-good" in shown
     assert "mulligan edits review approve story/k3" in shown
-    # Without a.txt nothing scores: the gate says no, also to what a person approved.
+    # Without a.txt nothing scores: the gate rejects even an approved edit.
     approved = shell.invoke("edits", "review", "approve", "k3", "--by", "ada", code=1)
     assert "rejected_by_gate (regression)" in approved.output
     assert text(shell) == "good"
@@ -120,18 +120,18 @@ def test_kept_rejected_reviewed_and_rolled_back(shell: Shell) -> None:
     assert "nothing to roll back" in again
 
 
-def test_on_a_terminal_s_pipe_each_edit_has_a_line(shell: Shell) -> None:
+def test_the_output_has_one_line_per_edit(shell: Shell) -> None:
     name = plan(shell, "lines", edit("l1", "good"), edit("l2", "good"))
-    told = run(shell, name).output
-    assert "l1  write_file a.txt: applied (kept)  overall +0.200, main +0.200" in told
-    assert "l2  write_file a.txt: skipped (no_op)" in told
-    assert "session lines: 1 applied, 1 skipped" in told
-    assert "`mulligan edits rollback lines`" in told
+    output = run(shell, name).output
+    assert "l1  write_file a.txt: applied (kept)  overall +0.200, main +0.200" in output
+    assert "l2  write_file a.txt: skipped (no_op)" in output
+    assert "session lines: 1 applied, 1 skipped" in output
+    assert "`mulligan edits rollback lines`" in output
     again = run(shell, name)
     assert "session lines is already done" in again.output
 
 
-def test_without_a_suite_nothing_is_applied_unless_the_plan_or_a_person_allows_it(
+def test_without_a_suite_an_edit_needs_the_plan_s_or_a_person_s_permission(
     shell: Shell,
 ) -> None:
     name = plan(shell, "bare", edit("b1", "good"), benchmark={})
@@ -144,12 +144,12 @@ def test_without_a_suite_nothing_is_applied_unless_the_plan_or_a_person_allows_i
     assert text(shell) == "bad"
 
 
-def test_rejecting_needs_a_reason_that_stays_on_record(shell: Shell) -> None:
+def test_rejecting_needs_a_reason_which_is_recorded(shell: Shell) -> None:
     name = plan(shell, "no", edit("n1", "good"))
     run(shell, name, "--mode", "manual")
     shell.invoke("edits", "review", "reject", "n1", code=2)
-    told = shell.invoke("edits", "review", "reject", "n1", "--note", " ", code=2).output
-    assert "note: say why it is rejected" in told
+    output = shell.invoke("edits", "review", "reject", "n1", "--note", " ", code=2).output
+    assert "note: say why it is rejected" in output
     argv = ("edits", "review", "reject", "n1", "--note", "too broad", "--by", "ada", "--json")
     (outcome,) = json.loads(shell.invoke(*argv).stdout)["outcomes"]
     assert (outcome["status"], outcome["error"]) == ("rejected_by_user", "too broad")
@@ -158,17 +158,17 @@ def test_rejecting_needs_a_reason_that_stays_on_record(shell: Shell) -> None:
     assert "edit n1 of session no is rejected_by_user (rejected)" in refused
 
 
-def test_an_id_in_two_sessions_has_to_be_said_with_its_session(shell: Shell) -> None:
+def test_an_edit_id_of_two_sessions_needs_its_session(shell: Shell) -> None:
     for session in ("left", "right"):
         run(shell, plan(shell, session, edit("both", "good")), "--mode", "manual")
-    told = shell.invoke("edits", "review", "approve", "both", code=2).output
-    assert "choose one, such as right/both" in told
+    output = shell.invoke("edits", "review", "approve", "both", code=2).output
+    assert "choose one, such as right/both" in output
     shell.invoke("edits", "review", "reject", "left/both", "--note", "no")
     assert "applied (kept)" in shell.invoke("edits", "review", "approve", "right/both").output
 
 
-def test_how_a_place_was_found_is_told_everywhere(shell: Shell) -> None:
-    """A diff with the wrong counts, and a search text that has other white space at line ends."""
+def test_tolerant_matches_are_noted_everywhere(shell: Shell) -> None:
+    """Given a diff with wrong counts, and a search text with other white space at line ends."""
     root = shell.folder / "root"
     (root / "b.txt").write_text("one  \ntwo\nthree\n")
     diff = "--- a/a.txt\n+++ b/a.txt\n@@ -1,7 +1,9 @@\n-start\n+good\n"
@@ -182,8 +182,8 @@ def test_how_a_place_was_found_is_told_everywhere(shell: Shell) -> None:
         },
     ]
     name = plan(shell, "tolerant", edits[0])
-    told = run(shell, name).output
-    assert "note: a.txt: " in told
+    output = run(shell, name).output
+    assert "note: a.txt: " in output
     name = plan(shell, "loose", edits[1], benchmark={"policy": "allow"})
     (outcome,) = json.loads(run(shell, name, "--json").stdout)["outcomes"]
     assert outcome["status"] == "applied"
@@ -203,7 +203,7 @@ edits:
     op: search_replce
     targt: a.txt
 """
-#: The file's text, and what the person is told.
+#: The file's text and the messages.
 MISTAKES: list[tuple[str, list[str]]] = [
     ("", ["bad.yaml: is empty"]),
     ("[1, 2]", ["bad.yaml:1: put the list under `edits:`"]),
@@ -228,31 +228,31 @@ MISTAKES: list[tuple[str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("content", "told"), MISTAKES)
-def test_a_bad_plan_is_told_with_its_line_and_nothing_is_done(
-    shell: Shell, content: str, told: list[str]
+@pytest.mark.parametrize(("content", "expected"), MISTAKES)
+def test_an_invalid_plan_is_refused_with_its_lines(
+    shell: Shell, content: str, expected: list[str]
 ) -> None:
     shell.write("bad.yaml", content)
     output = run(shell, "bad.yaml", code=2).output
-    assert [line for line in told if line not in output] == [], output
+    assert [line for line in expected if line not in output] == [], output
     assert text(shell) == "start"
 
 
-def test_an_operation_that_nobody_knows_is_skipped_with_a_hint(shell: Shell) -> None:
+def test_an_unknown_operation_is_skipped_with_a_hint(shell: Shell) -> None:
     wrong = {**edit("t1", "good"), "op": "wirte_file"}
-    told = run(shell, plan(shell, "typo", wrong), "--mode", "auto").output
-    assert "there is no operation 'wirte_file'; did you mean 'write_file'?" in told
-    assert "skipped (unsupported)" in told
-    assert "op wirte_file not implemented in v1" in told
-    # By the order of the rules its tier comes first: it waits, and the reviewer is told.
-    told = run(shell, plan(shell, "typo2", wrong), "--mode", "tiered").output
-    assert "pending_review (review_tier)" in told
-    assert "note: op wirte_file not implemented in v1" in told
+    output = run(shell, plan(shell, "typo", wrong), "--mode", "auto").output
+    assert "there is no operation 'wirte_file'; did you mean 'write_file'?" in output
+    assert "skipped (unsupported)" in output
+    assert "op wirte_file not implemented in v1" in output
+    # The rule for its tier comes first: it waits, with a note for the reviewer.
+    output = run(shell, plan(shell, "typo2", wrong), "--mode", "tiered").output
+    assert "pending_review (review_tier)" in output
+    assert "note: op wirte_file not implemented in v1" in output
     assert "skipped (unsupported)" in shell.invoke("edits", "review", "approve", "typo2/t1").output
 
 
-def test_problems_of_a_plan_and_of_its_suite_are_told_at_once(shell: Shell) -> None:
-    """Whichever check finds them: the form of either file, or what a job of the suite names."""
+def test_problems_of_a_plan_and_of_its_suite_are_reported_at_once(shell: Shell) -> None:
+    """Given problems in the form of either file and in the names that the suite's jobs use."""
     job = {"prompt": "p", "verifiers": ["json.object"]}
     tasks = [
         {"id": "a", "cluster": "c", "comand": ["x"], "command": ["true"]},
@@ -262,7 +262,9 @@ def test_problems_of_a_plan_and_of_its_suite_are_told_at_once(shell: Shell) -> N
     listed = "".join(f"- {json.dumps(each)}\n" for each in tasks)
     shell.write("suite3.yaml", f"tasks:\n{listed}")
     wrong = {**edit("e1", "good"), "targt": "a"}
-    told = run(shell, plan(shell, "both", wrong, benchmark={"suite": "suite3.yaml"}), code=2).output
+    output = run(
+        shell, plan(shell, "both", wrong, benchmark={"suite": "suite3.yaml"}), code=2
+    ).output
     for line in (
         "edits[0].targt: there is no such field; did you mean 'target'?",
         "suite3.yaml:2: tasks[0].comand: there is no such field; did you mean 'command'?",
@@ -270,49 +272,51 @@ def test_problems_of_a_plan_and_of_its_suite_are_told_at_once(shell: Shell) -> N
         "suite3.yaml:4: tasks[2].job.runner.profile: no profile 'smal'",
         "suite3.yaml:4: tasks[2].job.verifiers[0].id: unknown verifier 'json.objet'",
     ):
-        assert line in told
+        assert line in output
     assert text(shell) == "start"
 
 
-def test_a_suite_is_told_with_its_own_line(shell: Shell) -> None:
+def test_a_problem_of_a_suite_has_its_file_and_line(shell: Shell) -> None:
     shell.write("suite2.yaml", "tasks:\n  - {id: t,\n     command: [no-such-program]}\n")
     name = plan(shell, "badsuite", edit("e1", "good"), benchmark={"suite": "suite2.yaml"})
     assert "suite2.yaml:3: tasks[0].command: " in run(shell, name, code=2).output
     shell.write("suite2.yaml", "tasks:\n  - {id: t, comand: [x]}\n")
-    told = run(shell, name, code=2).output
-    assert "suite2.yaml:2: tasks[0].comand: there is no such field; did you mean 'command'" in told
+    output = run(shell, name, code=2).output
+    assert (
+        "suite2.yaml:2: tasks[0].comand: there is no such field; did you mean 'command'" in output
+    )
 
 
-def test_names_that_do_not_exist_are_refused_with_where_to_look(shell: Shell) -> None:
+def test_unknown_names_are_refused_with_where_to_look(shell: Shell) -> None:
     run(shell, plan(shell, "any", edit("e1", "good")))
     for argv in (
-        ("rollback", "nobody"),
-        ("review", "approve", "nobody"),
-        ("review", "show", "nobody"),
-        ("resume", "nobody"),
-        ("review", "list", "--session", "nobody"),
+        ("rollback", "unknown"),
+        ("review", "approve", "unknown"),
+        ("review", "show", "unknown"),
+        ("resume", "unknown"),
+        ("review", "list", "--session", "unknown"),
     ):
-        told = shell.invoke("edits", *argv, code=2).output
-        assert "'nobody'" in told, argv
-        assert "mulligan edits review list --all" in told, argv
+        output = shell.invoke("edits", *argv, code=2).output
+        assert "'unknown'" in output, argv
+        assert "mulligan edits review list --all" in output, argv
     missing = shell.invoke("edits", "run", "any.json", "--root", "nowhere", code=2).output
     assert "nowhere: is not a folder" in missing
 
 
-def test_leaving_a_plan_to_a_worker_needs_one(shell: Shell) -> None:
-    told = run(shell, plan(shell, "queued", edit("q1", "good")), "--queue", code=3).output
-    assert "start it with `mulligan up`" in told
+def test_queueing_a_plan_needs_a_worker(shell: Shell) -> None:
+    output = run(shell, plan(shell, "queued", edit("q1", "good")), "--queue", code=3).output
+    assert "start it with `mulligan up`" in output
 
 
-def test_a_plan_that_is_left_to_a_worker_is_not_worked_on_here(shell: Shell) -> None:
+def test_a_queued_plan_is_not_run_by_the_command(shell: Shell) -> None:
     from mulligan.workers.local.embedded_redis import EmbeddedRedis
 
     url = EmbeddedRedis(shell.folder / ".mulligan").url
     shell.environment = {"MULLIGAN_BROKER_URL": url}
     try:
         name = plan(shell, "queued", edit("q1", "good"))
-        told = run(shell, name, "--queue", code=2).output
-        assert "suite.json:1: tasks[0].command: a suite may bring no commands here" in told
+        output = run(shell, name, "--queue", code=2).output
+        assert "suite.json:1: tasks[0].command: a suite may bring no commands here" in output
         shell.environment["MULLIGAN_ALLOW_INLINE"] = "true"
         assert "session queued: queued for the edit worker on" in run(shell, name, "--queue").output
         assert text(shell) == "start"
@@ -324,8 +328,8 @@ def test_a_plan_that_is_left_to_a_worker_is_not_worked_on_here(shell: Shell) -> 
 # -- without a ledger ------------------------------------------------------------------------------
 
 
-def test_a_tree_is_rolled_back_by_its_own_journal() -> None:
-    """What a program applied, in a directory where no command was ever run."""
+def test_a_tree_is_rolled_back_by_its_journal() -> None:
+    """Given edits that a program applied in a directory where no command ever ran."""
     from mulligan import execute_edits
     from mulligan.policies.edits.edit import Edit
     from mulligan.workers.edits.execute_edits import EditContext
@@ -336,36 +340,38 @@ def test_a_tree_is_rolled_back_by_its_own_journal() -> None:
         (root / "a.txt").write_text("0\n")
         home = shell.folder / ".mulligan"
         for n in (1, 2, 3):
-            made = Edit.model_validate(edit(f"e{n}", str(n)))
+            parsed = Edit.model_validate(edit(f"e{n}", str(n)))
             ctx = EditContext(root=root, home=home, session=f"s{n}")
-            assert execute_edits(edits=[made], ctx=ctx, autonomy_mode="auto")[0].status == "applied"
+            assert (
+                execute_edits(edits=[parsed], ctx=ctx, autonomy_mode="auto")[0].status == "applied"
+            )
 
-        def rolled(*argv: str, code: int = 0) -> str:
-            told = shell.invoke("edits", "rollback", "--root", "tree", *argv, code=code).output
-            return f"{(root / 'a.txt').read_text().strip()} {told}"
+        def roll_back(*argv: str, code: int = 0) -> str:
+            output = shell.invoke("edits", "rollback", "--root", "tree", *argv, code=code).output
+            return f"{(root / 'a.txt').read_text().strip()} {output}"
 
-        listed = rolled()
+        listed = roll_back()
         assert "1  " in listed
         assert "edit s3/e3: applied  a.txt" in listed
-        assert rolled("e3").startswith("2 edit e3 of session s3: rolled back, 1 file")
-        assert "nothing to roll back" in rolled("s3/e3")
-        assert rolled("--to", "1").startswith("1 everything after checkpoint 1: rolled back")
-        assert rolled("s1", "--json").startswith("0 ")
-        checkpoints = json.loads(rolled("--json")[1:])["checkpoints"]
+        assert roll_back("e3").startswith("2 edit e3 of session s3: rolled back, 1 file")
+        assert "nothing to roll back" in roll_back("s3/e3")
+        assert roll_back("--to", "1").startswith("1 everything after checkpoint 1: rolled back")
+        assert roll_back("s1", "--json").startswith("0 ")
+        checkpoints = json.loads(roll_back("--json")[1:])["checkpoints"]
         assert [point["kind"] for point in checkpoints] == ["edit"] * 3 + ["rollback"] * 3
-        assert "no edit nobody was applied" in rolled("nobody", code=2)
-        assert "there is no checkpoint 99" in rolled("--to", "99", code=2)
-        assert "cannot be combined with a name" in rolled("s1", "--to", "1", code=2)
-        assert "cannot be used with --root" in rolled("s1", "--note", "x", code=2)
+        assert "no edit unknown was applied" in roll_back("unknown", code=2)
+        assert "there is no checkpoint 99" in roll_back("--to", "99", code=2)
+        assert "cannot be combined with a name" in roll_back("s1", "--to", "1", code=2)
+        assert "cannot be used with --root" in roll_back("s1", "--note", "x", code=2)
     with new_shell() as shell:
         assert "needs --root" in shell.invoke("edits", "rollback", "--to", "1", code=2).output
         assert "name an edit or a session" in shell.invoke("edits", "rollback", code=2).output
 
 
-# -- a process that is killed ----------------------------------------------------------------------
+# -- a killed process ------------------------------------------------------------------------------
 
 
-def test_a_killed_run_is_resumed_or_rolled_back_and_holds_up_others_until_then(
+def test_a_killed_run_blocks_others_until_it_is_rolled_back(
     shell: Shell,
 ) -> None:
     name = plan(shell, "killed", edit("s1", "good"), edit("s2", "slow"), edit("s3", "bad"))
@@ -377,11 +383,11 @@ def test_a_killed_run_is_resumed_or_rolled_back_and_holds_up_others_until_then(
     assert "is held by session killed (process" in busy.stderr
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert text(shell) == "slow", "applied, and not measured yet"
+    assert text(shell) == "slow", "applied but not measured yet"
 
-    told = run(shell, "next.json", code=1).output
-    assert "session killed is at work on it" in told
-    assert "mulligan edits rollback killed" in told
+    output = run(shell, "next.json", code=1).output
+    assert "session killed is at work on it" in output
+    assert "mulligan edits rollback killed" in output
     rolled = shell.invoke("edits", "rollback", "killed", "--json").stdout
     assert [o["status"] for o in json.loads(rolled)["outcomes"]] == [
         "rolled_back", "rolled_back", "rejected_by_user",
@@ -394,8 +400,8 @@ def test_a_killed_run_is_resumed_or_rolled_back_and_holds_up_others_until_then(
 
 
 @pytest.mark.real_models("command")
-def test_a_suite_of_jobs_is_run_by_the_command_s_own_workers(shell: Shell) -> None:
-    """The prompt is in the tree, and the echoing runner shows what became of it."""
+def test_a_suite_of_jobs_runs_on_the_command_s_workers(shell: Shell) -> None:
+    """The prompt is in the tree, and the runner echoes it."""
     echo = [sys.executable, "-c", "import sys; print(sys.stdin.read())"]
     job = {
         "prompt_file": "a.txt",
@@ -411,13 +417,13 @@ def test_a_suite_of_jobs_is_run_by_the_command_s_own_workers(shell: Shell) -> No
         edit("j2", "bad"),
         benchmark={"suite": "jobs.json"},
     )
-    told = run(shell, name, code=1).output
-    assert "j1  write_file a.txt: applied (kept)  overall +1.000, asked +1.000" in told
-    assert "j2  write_file a.txt: rejected_by_gate (regression)  overall −1.000" in told
+    output = run(shell, name, code=1).output
+    assert "j1  write_file a.txt: applied (kept)  overall +1.000, asked +1.000" in output
+    assert "j2  write_file a.txt: rejected_by_gate (regression)  overall −1.000" in output
     assert text(shell) == "good"
 
 
-def test_the_job_that_wrote_a_plan_is_asked_again(shell: Shell) -> None:
+def test_the_job_that_wrote_a_plan_gets_a_correction(shell: Shell) -> None:
     from mulligan.workers.local.embedded_redis import EmbeddedRedis
 
     runner = {"kind": "scripted", "answers": ['{"edits": []}']}
@@ -433,11 +439,12 @@ def test_the_job_that_wrote_a_plan_is_asked_again(shell: Shell) -> None:
     try:
         (sent,) = shell.invoke_json("submit", "author.json")["jobs"]
         name = plan(shell, "written", edit("w1", "bad"), author=sent["id"])
-        told = run(shell, name, code=1).output
-        assert f"job {sent['id']} wrote the plan: job " in told
-        asked = told.partition("wrote the plan: job ")[2].split()[0]
+        output = run(shell, name, code=1).output
+        assert f"job {sent['id']} wrote the plan: job " in output
+        correction = output.partition("wrote the plan: job ")[2].split()[0]
         assert (
-            "rejected_by_gate (regression)" in shell.invoke("jobs", "show", asked, "--json").output
+            "rejected_by_gate (regression)"
+            in shell.invoke("jobs", "show", correction, "--json").output
         )
     finally:
         shell.environment = {}

@@ -1,4 +1,4 @@
-"""The plans of examples/edits, run by the command as their reader would, on a copy of each tree."""
+"""The plans of examples/edits, run by the command on a copy of each tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "edits"
 
 
 class Copy:
-    """The examples in a folder of their own, with a home of their own."""
+    """A copy of the examples with a separate home."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(shutil.copytree(EXAMPLES, folder / "edits"))
@@ -67,7 +67,7 @@ def effect(found: dict[str, Any], edit: str) -> dict[str, float]:
     return {name: delta for name, delta in deltas.items() if delta}
 
 
-def test_configuration_edits(copy: Copy) -> None:
+def test_the_configuration_example_works(copy: Copy) -> None:
     untouched = snapshot(copy.tree("config"))
     found = copy.run("config", "tiered", code=1)
     assert states(found) == {
@@ -80,16 +80,16 @@ def test_configuration_edits(copy: Copy) -> None:
     }
     assert effect(found, "m1") == {"extraction": 0.35}
     assert effect(found, "m2") == {"cost": 0.4, "reasoning": -0.4}
-    # What was rejected left no trace; comments and order survived what was kept.
+    # Rejected edits left no trace; kept ones preserved comments and order.
     before = (EXAMPLES / "config" / "tree" / "agents.toml").read_text()
-    wanted = before.replace("temperature = 0.9 ", "temperature = 0.2 ", 1)
-    wanted = wanted.replace('["search"]', '["search", "calculator"]')
-    assert (copy.tree("config") / "agents.toml").read_text() == wanted
+    expected = before.replace("temperature = 0.9 ", "temperature = 0.2 ", 1)
+    expected = expected.replace('["search"]', '["search", "calculator"]')
+    assert (copy.tree("config") / "agents.toml").read_text() == expected
     assert states(copy.mulligan("rollback", found["session"]))["m1"] == "rolled_back rolled_back"
     assert snapshot(copy.tree("config")) == untouched
 
 
-def test_a_code_fix_with_pytest_as_the_suite(copy: Copy) -> None:
+def test_the_code_example_works_with_pytest_as_its_suite(copy: Copy) -> None:
     untouched = snapshot(copy.tree("code"))
     found = copy.run("code", "tiered", code=1)
     assert states(found) == {
@@ -101,13 +101,13 @@ def test_a_code_fix_with_pytest_as_the_suite(copy: Copy) -> None:
     assert effect(found, "c1") == {"slugs": 1.0}
     (missed,) = [each["error"] for each in found["outcomes"] if each["edit_id"] == "c3"]
     assert "Nearest lines: 9" in missed
-    # All but the fixed file is byte for byte as it was.
+    # Only the fixed file has changed.
     now = snapshot(copy.tree("code"))
     assert {name for name in untouched if now.get(name) != untouched[name]} == {"slug.py"}
     assert now.keys() == untouched.keys()
 
 
-def test_a_prompt_patch_measured_by_jobs(copy: Copy) -> None:
+def test_the_prompt_example_is_measured_by_jobs(copy: Copy) -> None:
     untouched = snapshot(copy.tree("prompt"))
     waiting = copy.run("prompt", "tiered", code=0)
     assert set(states(waiting).values()) == {"pending_review review_tier"}

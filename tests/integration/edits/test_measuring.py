@@ -1,4 +1,4 @@
-"""Measuring a tree: real commands in private copies, real jobs, and nothing done twice."""
+"""Measuring a tree: real commands in private copies, real jobs, nothing measured twice."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def suite_of(*tasks: dict[str, Any], **fields: Any) -> Suite:
     return Suite.model_validate({"tasks": tasks, **fields})
 
 
-def here(store: ScoreStore | None = None, **fields: Any) -> SuiteMeasurer:
+def local_measurer(store: ScoreStore | None = None, **fields: Any) -> SuiteMeasurer:
     return SuiteMeasurer(blobs=fake_blobs(), store=store or MemoryScores(), **fields)
 
 
-def measured(
+def measure(
     measurer: Measurer, suite: Suite, state: str, *, session: str = "s", repeat: int = 0
 ) -> SuiteScores:
-    """One repeat, from start to end."""
+    """Measure one repeat and return its scores."""
     runs = measurer.start(suite, state, session=session, repeat=repeat)
     found: list[SuiteScores] = []
 
@@ -69,16 +69,16 @@ def only(scores: SuiteScores) -> TaskScore:
     return score
 
 
-# -- commands -------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 COMMANDS: list[tuple[str, dict[str, float], str]] = [
-    ("print(open('value.txt').read())", {WHOLE: 1}, ""),  # no score in it: by its exit code
+    ("print(open('value.txt').read())", {WHOLE: 1}, ""),  # no score printed: the exit code counts
     ("raise SystemExit(3)", {WHOLE: 0}, "exit code 3"),
     ("import sys; sys.exit('no tests here')", {WHOLE: 0}, "exit code 1: no tests here"),
     ("""print('{"score": 0.5}')""", {WHOLE: 0.5}, ""),
     ("""print('working'); print('{"score": 0.5}')""", {WHOLE: 0.5}, ""),
     ("""print('{\\n "score": 1\\n}')""", {WHOLE: 1}, ""),
-    # It says what it is worth: the exit code says that a test failed.
+    # A printed score counts more than the exit code.
     ("""print('{"score": 0.5}'); raise SystemExit(1)""", {WHOLE: 0.5}, ""),
     ("""print('{"scores": {"a": 0, "b": 0.5}}')""", {"a": 0, "b": 0.5}, ""),
     ("""print('{"score": NaN}')""", {WHOLE: 0}, "printed nan, which is no number from 0 to 1"),
@@ -92,96 +92,98 @@ COMMANDS: list[tuple[str, dict[str, float], str]] = [
 
 
 @pytest.mark.parametrize(("code", "values", "note"), COMMANDS, ids=[row[0] for row in COMMANDS])
-def test_what_a_command_scores(root: Path, code: str, values: dict[str, float], note: str) -> None:
-    measurer = here()
-    score = only(measured(measurer, suite_of(python(code)), measurer.snapshot(root)))
+def test_a_command_is_scored_by_its_output_or_exit_code(
+    root: Path, code: str, values: dict[str, float], note: str
+) -> None:
+    measurer = local_measurer()
+    score = only(measure(measurer, suite_of(python(code)), measurer.snapshot(root)))
     assert score.values == values
     assert score.note.startswith(note)
     assert bool(score.note) == bool(note)
 
 
 def test_a_command_that_takes_too_long_gives_no_verdict(root: Path) -> None:
-    measurer = here()
+    measurer = local_measurer()
     suite = suite_of(python("import time; time.sleep(60)", timeout=0.3))
-    score = only(measured(measurer, suite, measurer.snapshot(root)))
+    score = only(measure(measurer, suite, measurer.snapshot(root)))
     assert (score.values, score.note) == ({WHOLE: 0}, "stopped after 0.3 s")
     assert not score.verdict
 
 
-@pytest.mark.parametrize(("times", "verdict"), [(1, True), (2, False), (3, False)])
-def test_what_gives_no_verdict_is_run_once_more(
-    root: Path, tmp_path: Path, times: int, verdict: bool
+@pytest.mark.parametrize(("kills", "verdict"), [(1, True), (2, False), (3, False)])
+def test_a_command_without_a_verdict_is_run_once_more(
+    root: Path, tmp_path: Path, kills: int, verdict: bool
 ) -> None:
-    """It is killed so many times before it scores."""
+    """Given a command that is killed this many times before it scores."""
     log = tmp_path / "log"
     code = (
         f"import os; open({str(log)!r}, 'a').write('x')\n"
-        f"if len(open({str(log)!r}).read()) <= {times}: os.kill(os.getpid(), 9)"
+        f"if len(open({str(log)!r}).read()) <= {kills}: os.kill(os.getpid(), 9)"
     )
-    measurer = here()
+    measurer = local_measurer()
     suite, state = suite_of(python(code)), measurer.snapshot(root)
-    score = only(measured(measurer, suite, state))
+    score = only(measure(measurer, suite, state))
     assert (score.verdict, score.mean) == (verdict, 1.0 if verdict else 0.0)
-    assert only(measured(measurer, suite, state)) == score
+    assert only(measure(measurer, suite, state)) == score
     assert log.read_text() == "xx"
 
 
-def test_a_command_without_a_cluster_must_name_some(root: Path) -> None:
-    measurer = here()
-    told = python("""print('{"scores": {"a": 0.5}}')""", cluster=None)
+def test_a_command_without_a_cluster_must_print_cluster_scores(root: Path) -> None:
+    measurer = local_measurer()
+    named = python("""print('{"scores": {"a": 0.5}}')""", cluster=None)
     silent = python("pass", cluster=None, id="u")
-    scores = measured(measurer, suite_of(told, silent), measurer.snapshot(root))
+    scores = measure(measurer, suite_of(named, silent), measurer.snapshot(root))
     assert [score.values for score in scores.runs[0]] == [{"a": 0.5}, {}]
     assert "u: its score counts for no cluster" in scores.notes[0]
 
 
 def test_commands_work_on_a_copy(root: Path) -> None:
-    """Whatever a command writes or deletes, the tree keeps its files, and so does the next one."""
+    """A command's changes reach neither the tree nor the next command."""
     code = (
         "import pathlib, os; here = pathlib.Path.cwd()\n"
         f"assert here != pathlib.Path({str(root)!r})\n"
         "assert (here / 'value.txt').read_text() == '0.25'\n"
         "(here / 'value.txt').unlink(); (here / 'new').write_text('x')"
     )
-    measurer = here()
+    measurer = local_measurer()
     suite = suite_of(python(code), python(code, id="u"))
-    scores = measured(measurer, suite, measurer.snapshot(root))
+    scores = measure(measurer, suite, measurer.snapshot(root))
     assert [score.values for score in scores.runs[0]] == [{WHOLE: 1}, {WHOLE: 1}], scores.notes
     assert list(root.iterdir()) == [root / "value.txt"]
 
 
 def test_seeds_are_fixed(root: Path) -> None:
-    """The same before and after an edit, another one for each repeat."""
+    """The same before and after an edit, and different for each repeat."""
     suite = suite_of(
         python("import os; print({'score': 0} and '{\"scores\": {\"%s\": 1}}' "
                "% os.environ['MULLIGAN_SEED'])")
     )  # fmt: skip
-    measurer = here()
+    measurer = local_measurer()
     before = measurer.snapshot(root)
     (root / "value.txt").write_text("other")
     after = measurer.snapshot(root)
-    seen = {
-        (state, repeat): next(iter(only(measured(measurer, suite, state, repeat=repeat)).values))
+    seeds = {
+        (state, repeat): next(iter(only(measure(measurer, suite, state, repeat=repeat)).values))
         for state in (before, after)
         for repeat in (0, 1)
     }
-    assert seen[before, 0] == seen[after, 0] == str(suite.seed_of("t", 0))
-    assert seen[before, 1] == seen[after, 1] == str(suite.seed_of("t", 1))
+    assert seeds[before, 0] == seeds[after, 0] == str(suite.seed_of("t", 0))
+    assert seeds[before, 1] == seeds[after, 1] == str(suite.seed_of("t", 1))
 
 
-# -- states ---------------------------------------------------------------------------------------
+# -- states ----------------------------------------------------------------------------------------
 
 
-def test_a_state_can_be_measured_when_the_tree_is_long_another(root: Path) -> None:
+def test_an_earlier_state_of_a_tree_can_be_measured(root: Path) -> None:
     suite = suite_of(
         python("print('{\"score\": %s}' % open('value.txt').read())"), deterministic=True
     )
-    measurer = here()
+    measurer = local_measurer()
     before = measurer.snapshot(root)
     (root / "value.txt").write_text("0.75")
     after = measurer.snapshot(root)
     (root / "value.txt").unlink()
-    scores = {state: measured(measurer, suite, state) for state in (after, before)}
+    scores = {state: measure(measurer, suite, state) for state in (after, before)}
     assert only(scores[before]).mean == 0.25
     found = compare(scores[before], scores[after], suite=suite, target="c", max_regression=0.05)
     assert (found.decision, found.delta, found.cluster_deltas) == (KeepEdit(), 0.5, {"c": 0.5})
@@ -189,10 +191,10 @@ def test_a_state_can_be_measured_when_the_tree_is_long_another(root: Path) -> No
     assert back.decision == RejectEdit("regression")
 
 
-def test_a_state_is_its_content(root: Path) -> None:
-    measurer = here(home=root / "state")
+def test_a_state_is_identified_by_its_content(root: Path) -> None:
+    measurer = local_measurer(home=root / "state")
     first = measurer.snapshot(root)
-    # Our own folder, version control, caches, and links that leave the tree are no part of it.
+    # It excludes mulligan's folder, version control, caches and links out of the tree.
     for folder in ("state", ".git", "__pycache__"):
         (root / folder).mkdir()
         (root / folder / "file").write_text("x")
@@ -202,27 +204,27 @@ def test_a_state_is_its_content(root: Path) -> None:
     assert measurer.snapshot(root) != first
 
 
-def test_a_tree_that_is_too_large(root: Path) -> None:
+def test_a_tree_over_the_cap_is_refused(root: Path) -> None:
     (root / "large").write_bytes(b"x" * 2000)
     with pytest.raises(BadInput, match="1000 bytes of files"):
-        here(cap=100).snapshot(root)
+        local_measurer(cap=100).snapshot(root)
 
 
-def test_a_state_that_is_gone(root: Path) -> None:
-    measurer, suite = here(), suite_of(python("pass"))
+def test_a_missing_state_is_reported(root: Path) -> None:
+    measurer, suite = local_measurer(), suite_of(python("pass"))
     with pytest.raises(MissingBlob):
         measurer.poll(suite, SuiteRuns(session="s", state="sha256:00", repeat=0))
 
 
-# -- nothing twice --------------------------------------------------------------------------------
+# -- stored scores ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["memory", "redis"])
 def new_store(request: pytest.FixtureRequest) -> Callable[[], ScoreStore]:
-    """Another process's view of the scores that were stored."""
+    """Open the stored scores as another process does."""
     if request.param == "memory":
-        kept = MemoryScores()
-        return lambda: kept
+        scores = MemoryScores()
+        return lambda: scores
     calls = request.getfixturevalue("ledger").calls
     return lambda: RedisScores(calls, prefix="mulligan", retention=100)
 
@@ -233,26 +235,26 @@ def test_unchanged_tasks_are_not_run_again(
     log = tmp_path / "log"
     suite = suite_of(python(f"open({str(log)!r}, 'a').write('x')"))
 
-    def times(**run: Any) -> int:
-        measurer = here(new_store())
-        scores = measured(measurer, suite, measurer.snapshot(root), **run)
+    def runs_after(**run: Any) -> int:
+        measurer = local_measurer(new_store())
+        scores = measure(measurer, suite, measurer.snapshot(root), **run)
         assert only(scores).values == {WHOLE: 1}
         return len(log.read_text())
 
-    assert times() == 1
-    assert times() == 1  # a step that died is done again
-    assert times(repeat=1) == 2
-    assert times(session="another") == 3
+    assert runs_after() == 1
+    assert runs_after() == 1  # a repeated step
+    assert runs_after(repeat=1) == 2
+    assert runs_after(session="another") == 3
     (root / "value.txt").write_text("other")
-    assert times() == 4
+    assert runs_after() == 4
     (root / "value.txt").write_text("0.25")
-    assert times() == 4  # rolled back: the state is known
+    assert runs_after() == 4  # rolled back: this state was measured
 
 
-def test_a_step_is_short(root: Path) -> None:
-    """After its time slice, a poll begins no further command; what was measured stays."""
+def test_a_step_ends_after_its_time_slice(root: Path) -> None:
+    """A poll starts no command after its time slice and keeps what was measured."""
     suite = suite_of(*(python("pass", id=name) for name in ("t", "u", "v")))
-    measurer = here(threads=1, time_slice=0)
+    measurer = local_measurer(threads=1, time_slice=0)
     runs = measurer.start(suite, measurer.snapshot(root), session="s", repeat=0)
     assert measurer.poll(suite, runs) is None
     assert measurer.poll(suite, runs) is None
@@ -261,7 +263,7 @@ def test_a_step_is_short(root: Path) -> None:
     assert [score.task for score in scores.runs[0]] == ["t", "u", "v"]
 
 
-# -- jobs -----------------------------------------------------------------------------------------
+# -- jobs ------------------------------------------------------------------------------------------
 
 SMALL = {"kind": "scripted", "answers": ["nothing", '{"a": 1}']}
 GOOD = {"kind": "scripted", "answers": ['{"a": 1}']}
@@ -269,7 +271,7 @@ GOOD = {"kind": "scripted", "answers": ['{"a": 1}']}
 
 @pytest.fixture
 def stack(ledger: RedisLedger, settings: SettingsMaker) -> Iterator[LocalStack]:
-    """A real ledger, and threads that do its work once they are let."""
+    """A real ledger with worker threads."""
     profiles = {"small": SMALL, "good": GOOD}
     accept = [sys.executable, "-c", "print(open('value.txt').read()); open('sub/x')"]
     commands = {"has_sub": {"argv": accept}}
@@ -283,14 +285,14 @@ def measurer_of(stack: LocalStack) -> SuiteMeasurer:
 
 
 def job(name: str = "j", **fields: Any) -> dict[str, Any]:
-    asked = {"prompt": "p", "runner": "good", "verifiers": ["json.object"], **fields}
+    described = {"prompt": "p", "runner": "good", "verifiers": ["json.object"], **fields}
     if "prompt_file" in fields:
-        del asked["prompt"]
-    return {"id": name, "cluster": "asking", "job": asked}
+        del described["prompt"]
+    return {"id": name, "cluster": "asking", "job": described}
 
 
 def test_jobs_score_by_their_first_attempt(root: Path, stack: LocalStack) -> None:
-    """The second answer would be right; what counts is what the tree gives at once."""
+    """Given a second answer that would be right, then only the first counts."""
     (root / "sub").mkdir()
     (root / "sub/x").write_text("x")
     (root / "ask.md").write_text("Who is {{name}}?")
@@ -306,43 +308,43 @@ def test_jobs_score_by_their_first_attempt(root: Path, stack: LocalStack) -> Non
     measurer = measurer_of(stack)
     state = measurer.snapshot(root)
     runs = measurer.start(suite, state, session="s", repeat=0)
-    scores = measured(measurer, suite, state)
+    scores = measure(measurer, suite, state)
     values = {score.task: score.values[WHOLE] for score in scores.runs[0]}
     assert values == {"right": 1, "wrong": 0, "file": 1, "tree": 1, "part": 0}
     views = {name: stack.ledger.job(job_id) for name, job_id in runs.jobs.items()}
-    asked = views["file"]
-    assert asked is not None
-    assert (asked.job.prompt, asked.job.task_type) == ("Who is Ada?", "benchmark")
+    from_file = views["file"]
+    assert from_file is not None
+    assert (from_file.job.prompt, from_file.job.task_type) == ("Who is Ada?", "benchmark")
     wrong = views["wrong"]
     assert wrong is not None
-    assert wrong.job.policy.max_attempts == 1  # a second attempt would be paid for nothing
-    # A low score is a measurement: nobody has to look at it.
+    assert wrong.job.policy.max_attempts == 1  # a second attempt would not count
+    # A low score is a measurement and needs no attention.
     assert stack.ledger.escalations() == []
-    assert len(stack.ledger.jobs()) == 5  # starting twice submitted nothing twice
+    assert len(stack.ledger.jobs()) == 5  # starting twice submits the jobs once
 
 
-def test_only_what_changed_is_asked_again(root: Path, stack: LocalStack) -> None:
+def test_only_jobs_that_changed_are_submitted_again(root: Path, stack: LocalStack) -> None:
     (root / "ask.md").write_text("Who is this?")
     suite = suite_of(job("file", prompt_file="ask.md"), job("fixed"))
     measurer = measurer_of(stack)
 
-    def started(**run: Any) -> dict[str, str]:
+    def start(**run: Any) -> dict[str, str]:
         state = measurer.snapshot(root)
         return measurer.start(suite, state, **{"session": "s", "repeat": 0, **run}).jobs
 
-    before = started()
+    before = start()
     (root / "ask.md").write_text("Who is that?")
-    after = started()
+    after = start()
     assert after["fixed"] == before["fixed"]
     assert after["file"] != before["file"]
-    assert not set(started(repeat=1).values()) & set(after.values())
-    assert not set(started(session="another").values()) & set(after.values())
+    assert not set(start(repeat=1).values()) & set(after.values())
+    assert not set(start(session="another").values()) & set(after.values())
 
 
-def test_a_job_that_the_tree_no_longer_makes_scores_0(root: Path, stack: LocalStack) -> None:
+def test_a_job_whose_files_are_missing_scores_0(root: Path, stack: LocalStack) -> None:
     suite = suite_of(job("file", prompt_file="gone.md"), job("part", workspace={"path": "gone"}))
     measurer = measurer_of(stack)
-    scores = measured(measurer, suite, measurer.snapshot(root))
+    scores = measure(measurer, suite, measurer.snapshot(root))
     assert [score.mean for score in scores.runs[0]] == [0, 0]
     assert scores.notes == (
         "file: prompt_file: there is no file gone.md in the tree",
@@ -351,7 +353,7 @@ def test_a_job_that_the_tree_no_longer_makes_scores_0(root: Path, stack: LocalSt
     assert stack.ledger.jobs() == []
 
 
-def test_a_job_that_was_cancelled_is_asked_once_more(root: Path, stack: LocalStack) -> None:
+def test_a_cancelled_job_is_submitted_once_more(root: Path, stack: LocalStack) -> None:
     suite = suite_of(job(), python("pass"))
     measurer = SuiteMeasurer(blobs=fake_blobs(), store=MemoryScores(), intake=stack.intake)
     stack.ledger.pause("task_type:benchmark")
@@ -368,7 +370,7 @@ def test_a_job_that_was_cancelled_is_asked_once_more(root: Path, stack: LocalSta
     assert "was cancelled" in scores.notes[0]
 
 
-def test_a_runner_that_takes_a_seed_gets_the_repeats(
+def test_a_runner_that_takes_a_seed_gets_the_repeat_s_seed(
     root: Path, ledger: RedisLedger, settings: SettingsMaker
 ) -> None:
     model = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
@@ -384,10 +386,10 @@ def test_a_runner_that_takes_a_seed_gets_the_repeats(
         assert seeds == {"a": suite.seed_of("a", 1), "b": None, "c": 3}
 
 
-# -- what cannot be measured ----------------------------------------------------------------------
+# -- problems --------------------------------------------------------------------------------------
 
 
-def test_problems_are_told_before_anything_runs(root: Path, stack: LocalStack) -> None:
+def test_problems_are_reported_before_anything_runs(root: Path, stack: LocalStack) -> None:
     suite = suite_of(
         {"id": "a", "cluster": "c", "command": ["no-such-program"]},
         {"id": "b", "cluster": "c", "command": ["./value.txt"]},
@@ -395,18 +397,18 @@ def test_problems_are_told_before_anything_runs(root: Path, stack: LocalStack) -
         job("e", prompt_file="gone.md"),
         python("pass"),
     )
-    own = SuiteMeasurer(blobs=fake_blobs(), store=MemoryScores(), intake=stack.intake)
-    assert list(map(str, own.problems(suite, root))) == [
+    measurer = SuiteMeasurer(blobs=fake_blobs(), store=MemoryScores(), intake=stack.intake)
+    assert list(map(str, measurer.problems(suite, root))) == [
         "tasks[0].command: there is no program 'no-such-program' on this host",
         "tasks[1].command: ./value.txt is not there, or may not be executed",
         "tasks[2].job.runner.profile: no profile 'smal'; did you mean 'small'?",
         "tasks[3].job.prompt_file: there is no file gone.md in the tree",
     ]
-    assert own.problems(suite_of(job(), python("pass")), root) == []
+    assert measurer.problems(suite_of(job(), python("pass")), root) == []
 
 
-def test_programs_from_the_queue_need_leave(root: Path, stack: LocalStack) -> None:
-    """A plan carries no authority: what it may run is named in the workers' configuration."""
+def test_queued_plans_may_not_bring_commands(root: Path, stack: LocalStack) -> None:
+    """A plan carries no authority: the workers' configuration names what it may run."""
     (problem,) = measurer_of(stack).problems(suite_of(python("pass")), root)
     assert problem.path == ("tasks", 0, "command")
     assert problem.code == "not_allowed"
@@ -414,13 +416,13 @@ def test_programs_from_the_queue_need_leave(root: Path, stack: LocalStack) -> No
 
 
 def test_jobs_need_workers(root: Path) -> None:
-    (problem,) = here().problems(suite_of(job()), root)
+    (problem,) = local_measurer().problems(suite_of(job()), root)
     assert "jobs need workers" in problem.message
 
 
 def test_runs_are_kept_as_json(root: Path) -> None:
-    """A step in another process goes on with what this one began."""
-    measurer, suite = here(), suite_of(python("pass"))
+    """Another process continues what this one started."""
+    measurer, suite = local_measurer(), suite_of(python("pass"))
     runs = measurer.start(suite, measurer.snapshot(root), session="s", repeat=0)
     again = SuiteRuns.model_validate(json.loads(runs.model_dump_json()))
     assert only(measurer.poll(suite, again) or SuiteScores()).mean == 1

@@ -1,4 +1,4 @@
-"""Diffs of real git histories: our result is ``git apply``'s, byte for byte, or both refuse."""
+"""Diffs of real git histories: the result equals ``git apply``'s, or both refuse."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mulligan.tasks.ports.appliers import MAX_BYTES, EditRefused
 from mulligan.workers.edits.operations.git_patch import patched
 from mulligan.workers.edits.tree.write_changes import perform
 
-OWN = Path(__file__).parents[3]
-#: How many of this project's own commits are tried, and how large a diff of them.
-OWN_COMMITS = 6
-OWN_BYTES = 150_000
+PROJECT = Path(__file__).parents[3]
+#: The number of this project's commits to test, and the maximum size of their diffs.
+PROJECT_COMMITS = 6
+PROJECT_BYTES = 150_000
 _ENV = {
     "PATH": os.environ["PATH"],
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -33,59 +33,59 @@ _ENV = {
 Files = dict[str, tuple[bytes, bool]]
 
 
-def git(where: Path, *args: str, stdin: bytes | None = None) -> bytes:
-    ran = subprocess.run(
-        ["git", *args], cwd=where, env=_ENV, input=stdin, capture_output=True, check=True
+def git(folder: Path, *args: str, stdin: bytes | None = None) -> bytes:
+    done = subprocess.run(
+        ["git", *args], cwd=folder, env=_ENV, input=stdin, capture_output=True, check=True
     )
-    return ran.stdout
+    return done.stdout
 
 
-def applied_by_git(where: Path, diff: bytes) -> bool:
-    env = _ENV | {"GIT_CEILING_DIRECTORIES": str(where.parent)}
+def applied_by_git(folder: Path, diff: bytes) -> bool:
+    env = _ENV | {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
     argv = ["git", "apply", "--whitespace=nowarn", "-"]
-    ran = subprocess.run(argv, cwd=where, env=env, input=diff, capture_output=True, check=False)
-    return ran.returncode == 0
+    done = subprocess.run(argv, cwd=folder, env=env, input=diff, capture_output=True, check=False)
+    return done.returncode == 0
 
 
-def applied_by_us(where: Path, diff: bytes) -> bool:
+def applied_by_mulligan(folder: Path, diff: bytes) -> bool:
     text = diff.decode("utf-8", "surrogateescape")
     try:
-        perform(where, patched(where, ".", text, max_bytes=MAX_BYTES))
+        perform(folder, patched(folder, ".", text, max_bytes=MAX_BYTES))
     except EditRefused:
         return False
     return True
 
 
-def files_of(where: Path) -> Files:
-    """Every file with its content and whether it is executable."""
+def files_of(folder: Path) -> Files:
+    """Return every file's content and whether it is executable."""
     return {
-        str(path.relative_to(where)): (path.read_bytes(), os.access(path, os.X_OK))
-        for path in where.rglob("*")
-        if path.is_file() and ".git" not in path.relative_to(where).parts
+        str(path.relative_to(folder)): (path.read_bytes(), os.access(path, os.X_OK))
+        for path in folder.rglob("*")
+        if path.is_file() and ".git" not in path.relative_to(folder).parts
     }
 
 
-def tree_at(repository: Path, commit: str, where: Path) -> Path:
-    """The files of a commit, outside of any repository."""
-    where.mkdir()
+def tree_at(repository: Path, commit: str, folder: Path) -> Path:
+    """Write the files of a commit to a folder outside any repository."""
+    folder.mkdir()
     listing = git(repository, "archive", "--format=tar", commit)
-    subprocess.run(["tar", "-x"], cwd=where, input=listing, check=True)
-    return where
+    subprocess.run(["tar", "-x"], cwd=folder, input=listing, check=True)
+    return folder
 
 
 def compare(repository: Path, commit: str, tmp_path: Path, *options: str) -> None:
-    """One commit's diff, by git and by us, on its parent's files."""
+    """Apply one commit's diff to its parent's files, by git and by mulligan."""
     diff = git(repository, "diff", "--binary", *options, f"{commit}^", commit)
     before = tree_at(repository, f"{commit}^", tmp_path / "git")
-    ours = tmp_path / "ours"
-    shutil.copytree(before, ours, symlinks=True)
+    mulligan_tree = tmp_path / "mulligan"
+    shutil.copytree(before, mulligan_tree, symlinks=True)
     accepted = applied_by_git(before, diff)
-    assert applied_by_us(ours, diff) == accepted
-    assert files_of(ours) == files_of(before)
+    assert applied_by_mulligan(mulligan_tree, diff) == accepted
+    assert files_of(mulligan_tree) == files_of(before)
     if accepted:
-        # And that is the commit itself.
-        assert files_of(ours) == files_of(tree_at(repository, commit, tmp_path / "commit"))
-    for folder in ("git", "ours", "commit"):
+        # The result equals the commit.
+        assert files_of(mulligan_tree) == files_of(tree_at(repository, commit, tmp_path / "commit"))
+    for folder in ("git", "mulligan", "commit"):
         shutil.rmtree(tmp_path / folder, ignore_errors=True)
 
 
@@ -93,8 +93,8 @@ def edits_of_text(root: Path) -> list[Callable[[], object]]:
     text = root / "notes.txt"
     lines = [f"line {number}\n" for number in range(60)]
 
-    def write(kept: list[str]) -> Callable[[], object]:
-        return lambda: text.write_text("".join(kept))
+    def write(content: list[str]) -> Callable[[], object]:
+        return lambda: text.write_text("".join(content))
 
     changed = [*lines[:5], "five\n", *lines[6:40], "new\n", *lines[40:]]
     return [
@@ -124,7 +124,7 @@ def edits_of_endings(root: Path) -> list[Callable[[], object]]:
 
 
 def edits_of_names(root: Path) -> list[Callable[[], object]]:
-    def made(name: str, text: str) -> Callable[[], object]:
+    def write(name: str, text: str) -> Callable[[], object]:
         def make() -> None:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
@@ -133,16 +133,16 @@ def edits_of_names(root: Path) -> list[Callable[[], object]]:
 
     body = "".join(f"row {number}\n" for number in range(30))
     return [
-        made("ünï/çödé fil€.txt", body),
-        made('quo"ted\\name\twith tab.txt', body.upper()),
-        made("a/b/a b c.txt", body + "x\n"),
+        write("ünï/çödé fil€.txt", body),
+        write('quo"ted\\name\twith tab.txt', body.upper()),
+        write("a/b/a b c.txt", body + "x\n"),
         lambda: (root / "a/b/a b c.txt").rename(root / "a/moved and gone.txt"),
-        made("ünï/çödé fil€.txt", body.replace("row 7", "Zeile sieben")),
+        write("ünï/çödé fil€.txt", body.replace("row 7", "Zeile sieben")),
         lambda: (root / "ünï").rename(root / "日本"),
         lambda: (root / 'quo"ted\\name\twith tab.txt').unlink(),
-        made("empty", ""),
+        write("empty", ""),
         lambda: (root / "empty").unlink(),
-        made("b/a/trap.txt", "trap\n"),
+        write("b/a/trap.txt", "trap\n"),
     ]
 
 
@@ -189,12 +189,12 @@ def edits_of_bytes(root: Path) -> list[Callable[[], object]]:
     ]
 
 
-#: Lines that a reader of diffs may take for something else once a mark stands before them.
+#: Lines that look like parts of a diff after a `+`, `-` or space.
 TRAPS = ["", "-- ", "-- a/x", "++ b/x", "@@ -1 +1 @@", "```", " ", "commit 0123456", "2.39.5", "x"]
 
 
 def edits_of_traps(root: Path) -> list[Callable[[], object]]:
-    """Files whose lines look like those of diffs, changed at random."""
+    """Change files with such lines at random."""
     dice = random.Random(11)
     texts = {name: dice.choices(TRAPS, k=20) for name in ("x", "y")}
 
@@ -222,31 +222,31 @@ HISTORIES = [
 ]
 
 
-def recorded(where: Path, steps: list[Callable[[], object]]) -> list[str]:
-    """A repository with one commit for each step; all but the first."""
-    git(where, "init", "-q")
+def record(folder: Path, steps: list[Callable[[], object]]) -> list[str]:
+    """Create a repository with one commit per step and return all but the first commit."""
+    git(folder, "init", "-q")
     for number, step in enumerate(steps):
         step()
-        git(where, "add", "-A")
-        git(where, "commit", "-qm", f"step {number}")
-    return git(where, "rev-list", "--reverse", "HEAD").decode().split()[1:]
+        git(folder, "add", "-A")
+        git(folder, "commit", "-qm", f"step {number}")
+    return git(folder, "rev-list", "--reverse", "HEAD").decode().split()[1:]
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
 @pytest.mark.parametrize("options", [("-M",), ("--no-renames",), ("-C", "-C", "-M20%")])
-def test_every_commit_of_a_history_gives_what_git_gives(
+def test_every_commit_of_a_history_is_applied_as_by_git(
     tmp_path: Path, history: Callable[[Path], list[Callable[[], object]]], options: tuple[str, ...]
 ) -> None:
     repository = tmp_path / "repository"
     repository.mkdir()
-    commits = recorded(repository, history(repository))
+    commits = record(repository, history(repository))
     assert len(commits) >= 4
     for commit in commits:
         compare(repository, commit, tmp_path, *options)
 
 
 def commits_with_a_parent(repository: Path) -> list[str]:
-    """The commits of a repository whose diffs can be had, newest first; none in a shallow clone."""
+    """Return the commits with a parent, newest first, or none in a shallow clone."""
     try:
         if git(repository, "rev-parse", "--is-shallow-repository").strip() == b"true":
             return []
@@ -257,27 +257,27 @@ def commits_with_a_parent(repository: Path) -> list[str]:
         return []
 
 
-def test_this_projects_own_history_gives_what_git_gives(tmp_path: Path) -> None:
-    commits = commits_with_a_parent(OWN)
+def test_this_project_s_history_is_applied_as_by_git(tmp_path: Path) -> None:
+    commits = commits_with_a_parent(PROJECT)
     if len(commits) < 5:
         pytest.skip("no history here, or a shallow one")
     tried = 0
     for commit in commits:
-        diff = git(OWN, "diff", "--binary", f"{commit}^", commit)
+        diff = git(PROJECT, "diff", "--binary", f"{commit}^", commit)
         plain = special_mode(diff.decode("utf-8", "surrogateescape")) is None
-        if plain and len(diff) < OWN_BYTES and tried < OWN_COMMITS:
+        if plain and len(diff) < PROJECT_BYTES and tried < PROJECT_COMMITS:
             tried += 1
-            compare(OWN, commit, tmp_path)
+            compare(PROJECT, commit, tmp_path)
     assert tried
 
 
 def text_history(tmp_path: Path) -> tuple[Path, list[str]]:
     repository = tmp_path / "repository"
     repository.mkdir()
-    return repository, recorded(repository, edits_of_text(repository))
+    return repository, record(repository, edits_of_text(repository))
 
 
-def test_a_diff_whose_context_is_not_there_is_refused_by_both_and_changes_nothing(
+def test_a_diff_without_its_context_is_refused_by_both_and_changes_nothing(
     tmp_path: Path,
 ) -> None:
     repository, commits = text_history(tmp_path)
@@ -288,23 +288,23 @@ def test_a_diff_whose_context_is_not_there_is_refused_by_both_and_changes_nothin
         tree = tree_at(repository, f"{commit}^", tmp_path / f"{number}")
         before = files_of(tree)
         assert not applied_by_git(tree, spoiled)
-        assert not applied_by_us(tree, spoiled)
+        assert not applied_by_mulligan(tree, spoiled)
         assert files_of(tree) == before
 
 
-def test_wrong_line_counts_and_numbers_give_what_the_right_diff_gives(tmp_path: Path) -> None:
+def test_wrong_line_counts_and_numbers_are_tolerated(tmp_path: Path) -> None:
     repository, commits = text_history(tmp_path)
     for number, commit in enumerate(commits[:3]):
         diff = git(repository, "diff", f"{commit}^", commit)
         wrong = re.sub(rb"(?m)^@@ .*? @@", b"@@ -1,2 +1,9 @@", diff)
         tree = tree_at(repository, f"{commit}^", tmp_path / f"{number}")
         assert not applied_by_git(tree, wrong)
-        assert applied_by_us(tree, wrong)
+        assert applied_by_mulligan(tree, wrong)
         assert files_of(tree) == files_of(tree_at(repository, commit, tmp_path / f"{number}-after"))
 
 
 def test_counts_that_are_too_small_lose_no_line(tmp_path: Path) -> None:
-    """git reads as many lines as the header states, leaves out the rest, and exits 0."""
+    """git reads as many lines as the header states, drops the rest and exits 0."""
     repository, commits = text_history(tmp_path)
     diff = git(repository, "diff", "-U20", f"{commits[0]}^", commits[0])
     [header] = re.findall(rb"(?m)^@@ .*? @@", diff)
@@ -313,42 +313,42 @@ def test_counts_that_are_too_small_lose_no_line(tmp_path: Path) -> None:
     assert applied_by_git(tree, short)
     whole = files_of(tree_at(repository, commits[0], tmp_path / "whole"))
     assert files_of(tree) != whole
-    ours = tree_at(repository, f"{commits[0]}^", tmp_path / "ours")
-    assert applied_by_us(ours, short)
-    assert files_of(ours) == whole
+    mulligan_tree = tree_at(repository, f"{commits[0]}^", tmp_path / "mulligan")
+    assert applied_by_mulligan(mulligan_tree, short)
+    assert files_of(mulligan_tree) == whole
 
 
 @pytest.mark.parametrize("options", [("format-patch", "--stdout"), ("log", "-p", "--reverse")])
-def test_messages_between_diffs_are_no_lines_of_a_hunk(
+def test_messages_between_diffs_are_not_part_of_a_hunk(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     repository, commits = text_history(tmp_path)
-    words = "Say why\n\n- one thing\n+ another\n\n```\n-- \n```\n"
+    message = "Say why\n\n- one thing\n+ another\n\n```\n-- \n```\n"
     git(repository, "commit", "-q", "--allow-empty", "-m", "empty")
     for number in range(3):
         (repository / "more.txt").write_text(f"{number}\n" * 5)
         git(repository, "add", "-A")
-        git(repository, "commit", "-qm", words)
+        git(repository, "commit", "-qm", message)
     mail = git(repository, *options, f"{commits[-1]}..HEAD")
-    trees = [tree_at(repository, commits[-1], tmp_path / side) for side in ("git", "ours")]
+    trees = [tree_at(repository, commits[-1], tmp_path / side) for side in ("git", "mulligan")]
     assert applied_by_git(trees[0], mail)
-    assert applied_by_us(trees[1], mail)
+    assert applied_by_mulligan(trees[1], mail)
     assert files_of(trees[1]) == files_of(trees[0])
     assert (trees[1] / "more.txt").read_text() == "2\n" * 5
 
 
 @pytest.mark.parametrize("zone", ["+0000", "-05:00", "+0200"])
-def test_a_file_that_diff_says_was_never_there_is_deleted(tmp_path: Path, zone: str) -> None:
+def test_a_file_dated_1970_by_diff_is_deleted(tmp_path: Path, zone: str) -> None:
     time = {"+0000": "1970-01-01 00:00", "-05:00": "1969-12-31 19:00", "+0200": "1970-01-01 02:00"}
     gone = f"{time[zone]}:00.000000000 {zone}"
     diff = f"--- a/f.txt\t2020-05-05 05:05:05 {zone}\n+++ b/f.txt\t{gone}\n@@ -1 +0,0 @@\n-one\n"
-    for side in (applied_by_git, applied_by_us):
+    for side in (applied_by_git, applied_by_mulligan):
         (tmp_path / "f.txt").write_text("one\n")
         assert side(tmp_path, diff.encode())
         assert not (tmp_path / "f.txt").exists()
 
 
-def test_applying_twice_says_that_it_is_applied(tmp_path: Path) -> None:
+def test_applying_twice_is_noted_as_already_applied(tmp_path: Path) -> None:
     repository, commits = text_history(tmp_path)
     for number, commit in enumerate(commits[:4]):
         diff = git(repository, "diff", f"{commit}^", commit).decode()
@@ -359,18 +359,18 @@ def test_applying_twice_says_that_it_is_applied(tmp_path: Path) -> None:
         ]
 
 
-def test_the_subdirectory_trap_does_not_catch_us(tmp_path: Path) -> None:
+def test_a_patch_is_applied_in_a_subdirectory_of_a_repository(tmp_path: Path) -> None:
     """Inside a subdirectory of a repository plain ``git apply`` exits 0 and changes nothing."""
     git(tmp_path, "init", "-q")
     inner = tmp_path / "inner"
     inner.mkdir()
     (inner / "f.txt").write_text("one\n")
     diff = b"diff --git a/f.txt b/f.txt\n--- a/f.txt\n+++ b/f.txt\n@@ -1 +1 @@\n-one\n+two\n"
-    assert applied_by_us(inner, diff)
+    assert applied_by_mulligan(inner, diff)
     assert (inner / "f.txt").read_text() == "two\n"
 
 
-def test_what_the_user_configured_has_no_say(
+def test_the_user_s_git_configuration_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config").write_text("[apply]\n\twhitespace = fix\n[core]\n\tautocrlf = true\n")
@@ -380,5 +380,5 @@ def test_what_the_user_configured_has_no_say(
     tree.mkdir()
     (tree / ".gitattributes").write_text("* text eol=crlf\n")
     (tree / "f.txt").write_bytes(b"one\n")
-    assert applied_by_us(tree, b"--- a/f.txt\n+++ b/f.txt\n@@ -1 +1,2 @@\n one\n+two  \n")
+    assert applied_by_mulligan(tree, b"--- a/f.txt\n+++ b/f.txt\n@@ -1 +1,2 @@\n one\n+two  \n")
     assert (tree / "f.txt").read_bytes() == b"one\ntwo  \n"

@@ -1,4 +1,4 @@
-"""Folding events into figures, on a real Redis: each event counts once, whoever folds."""
+"""Folding events into figures, on a real Redis: each event counts exactly once."""
 
 from __future__ import annotations
 
@@ -33,80 +33,79 @@ SETTLED: dict[str, Any] = {
 ATTEMPTS = Figure("attempt", ("initial", "retried", "json_invalid"), "n")
 
 
-def tell(client: redis.Redis, *, at: int | None = None, seq: int = 1, **changes: Any) -> str:
-    """An event, now or at a millisecond."""
+def add_event(client: redis.Redis, *, at: int | None = None, seq: int = 1, **changes: Any) -> str:
+    """Add an event, now or at this millisecond."""
     event_id = "*" if at is None else f"{at}-{seq}"
     return str(client.xadd(P + "events", {"data": json.dumps({**SETTLED, **changes})}, id=event_id))
 
 
-def counted(ledger: RedisLedger, settings: SettingsMaker) -> int:
+def attempts_counted(ledger: RedisLedger) -> int:
     return FigureReader(ledger).totals()[ATTEMPTS]
 
 
-def test_every_event_counts_once_however_often_it_is_folded(
+def test_every_event_counts_once(
     ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
     for _ in range(25):
-        tell(redis_client)
+        add_event(redis_client)
     fold = Fold(ledger, batch=10)
     assert fold.run() == 25
     assert fold.run() == 0
     assert Fold(ledger).run() == 0
-    tell(redis_client)
+    add_event(redis_client)
     assert fold.run() == 1
-    assert counted(ledger, settings) == 26
+    assert attempts_counted(ledger) == 26
 
 
-def test_a_run_takes_so_many_batches_and_no_more(
+def test_a_run_takes_at_most_the_given_batches(
     ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
     for _ in range(25):
-        tell(redis_client)
+        add_event(redis_client)
     fold = Fold(ledger, batch=10)
     assert [fold.run(batches=1) for _ in range(4)] == [10, 10, 5, 0]
 
 
-def test_two_who_fold_at_once_count_nothing_twice(
+def test_concurrent_folds_count_nothing_twice(
     ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
-    """Given two folders that both read from where nobody had folded yet."""
+    """Given several folds that start from the same position."""
     for _ in range(300):
-        tell(redis_client)
+        add_event(redis_client)
     folds = [Fold(ledger, batch=7) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         done = 0
         while done < 300:
             done += sum(pool.map(lambda fold: fold.run(batches=3), folds))
     assert done == 300
-    assert counted(ledger, settings) == 300
+    assert attempts_counted(ledger) == 300
 
 
-def test_a_batch_that_was_written_but_not_answered_is_not_written_again(
+def test_a_batch_written_without_a_reply_is_not_written_again(
     ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
-    """Given a folder that died, or lost its connection, right after the script ran."""
-    tell(redis_client)
+    """Given a fold that died or lost its connection right after the script ran."""
+    add_event(redis_client)
     survivor = Fold(ledger)
-    cursor = "0-0"
     assert Fold(ledger).run() == 1
-    survivor._cursors[P] = cursor  # what it believed when the connection broke
+    survivor._cursors[P] = "0-0"  # its position when the connection broke
     assert survivor.run() == 0
-    tell(redis_client)
+    add_event(redis_client)
     assert survivor.run() == 1
-    assert counted(ledger, settings) == 2
+    assert attempts_counted(ledger) == 2
 
 
-def test_events_that_were_trimmed_uncounted_are_missed_and_noted(
+def test_trimmed_events_are_counted_as_missed_and_logged(
     ledger: RedisLedger,
     redis_client: redis.Redis,
     settings: SettingsMaker,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    tell(redis_client)
+    add_event(redis_client)
     fold = Fold(ledger)
     fold.run()
     for _ in range(5):
-        tell(redis_client)
+        add_event(redis_client)
     redis_client.xtrim(P + "events", maxlen=2, approximate=False)
     assert fold.run() == 2
     totals = FigureReader(ledger).totals()
@@ -115,26 +114,26 @@ def test_events_that_were_trimmed_uncounted_are_missed_and_noted(
     assert "trimmed before they were counted" in caplog.text
 
 
-def test_an_event_that_cannot_be_read_stops_nobody(
+def test_an_unreadable_event_does_not_stop_the_fold(
     ledger: RedisLedger,
     redis_client: redis.Redis,
     settings: SettingsMaker,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     redis_client.xadd(P + "events", {"data": "{no json"})
-    tell(redis_client)
+    add_event(redis_client)
     assert Fold(ledger).run() == 2
-    assert counted(ledger, settings) == 1
+    assert attempts_counted(ledger) == 1
     assert "cannot be read" in caplog.text
 
 
-def test_events_count_in_the_minute_and_the_hour_of_their_own_time(
+def test_events_count_in_the_minute_and_the_hour_of_their_time(
     ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
     now = int(ledger.now() * 1000)
     hour = now // HOUR_MS
-    tell(redis_client, at=(hour - 5) * HOUR_MS, job="p00-old")  # minutes are kept for 3 hours
-    tell(redis_client, at=now, job="p00-new")
+    add_event(redis_client, at=(hour - 5) * HOUR_MS, job="p00-old")  # minutes are kept for 3 hours
+    add_event(redis_client, at=now, job="p00-new")
     Fold(ledger).run()
     minute = f"{P}figures:m:{now // 60_000}"
     names = set(redis_client.scan_iter(f"{P}figures:*"))
@@ -149,7 +148,7 @@ def test_events_count_in_the_minute_and_the_hour_of_their_own_time(
     day = FigureReader(ledger).window(86400, now=now / 1000)
     assert (day.step, len(day.buckets), len(day.before)) == (3600, 24, 24)
     places = [n for n, bucket in enumerate(day.buckets) if bucket.rows]
-    assert places == [18, 23]  # five hours before the last, and the last
+    assert places == [18, 23]  # the last hour, and five hours before it
     assert day.examples == {("v1:s", ""): "p00-new/1"}
     last = FigureReader(ledger).window(3600, now=now / 1000)
     assert (last.step, len(last.buckets)) == (60, 60)
@@ -159,10 +158,12 @@ def test_events_count_in_the_minute_and_the_hour_of_their_own_time(
 def test_a_full_bucket_counts_the_rest_together(
     ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
-    """Given a cap of 20 fields and 50 signatures: no failure is lost, only its name."""
+    """Given a cap of 20 fields and 50 signatures, then every failure counts, without its name."""
     now = ledger.now()
     for n in range(50):
-        tell(redis_client, at=int(now * 1000), seq=n, signature=f"v1:{n}", labels={"n": str(n)})
+        add_event(
+            redis_client, at=int(now * 1000), seq=n, signature=f"v1:{n}", labels={"n": str(n)}
+        )
     Fold(ledger, fields_cap=20).run()
     rows: Counter[Figure] = Counter()
     for bucket in FigureReader(ledger).window(7200, now=now).buckets:
@@ -170,24 +171,24 @@ def test_a_full_bucket_counts_the_rest_together(
     failures = {f.dims[0]: n for f, n in rows.items() if f.family == "failure"}
     assert sum(failures.values()) == 50
     assert failures[OTHER] > 25
-    assert len(rows) <= 30  # the cap, and what a few families have for the rest
+    assert len(rows) <= 30  # the cap, and one field for the rest in a few families
     (hour,) = redis_client.scan_iter(f"{P}figures:e:*")
     assert redis_client.hlen(hour) <= 20
 
 
-def test_the_lag_is_the_age_of_what_is_not_counted(
+def test_the_lag_is_the_age_of_the_oldest_uncounted_event(
     ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
     figures = FigureReader(ledger)
     assert figures.lag(now=ledger.now()) == 0
     now = ledger.now()
-    tell(redis_client, at=int(now * 1000) - 90_000)
+    add_event(redis_client, at=int(now * 1000) - 90_000)
     assert 89 < figures.lag(now=now) < 91
     Fold(ledger).run()
     assert figures.lag(now=ledger.now()) == 0
 
 
-def test_partitions_are_folded_each_for_itself_and_read_together(
+def test_partitions_are_folded_separately_and_read_together(
     new_redis_scenario: ScenarioMaker, settings: SettingsMaker
 ) -> None:
     scenario = new_redis_scenario(partitions=3)
@@ -199,7 +200,7 @@ def test_partitions_are_folded_each_for_itself_and_read_together(
     assert totals[Figure("job", ("accepted",), "n")] == 12
 
 
-def test_what_the_ledger_tells_is_counted(new_redis_scenario: ScenarioMaker) -> None:
+def test_the_ledger_s_events_are_counted(new_redis_scenario: ScenarioMaker) -> None:
     """Given a job that its mandatory retry repaired, and one that was cancelled."""
     scenario = new_redis_scenario()
     scenario.repaired_job(task_type="extract")
@@ -222,7 +223,7 @@ def test_the_control_worker_folds_every_second(settings: SettingsMaker) -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "1s", "366d", "-1h", ""])
-def test_windows_unheard_of_are_refused(text: str) -> None:
+def test_an_invalid_window_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="window"):
         parse_window(text)
 
@@ -236,9 +237,7 @@ def rows_of(scenario: Scenario) -> CycleRows:
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_cycles_are_read_as_the_ledger_has_them_newest_first(
-    new_redis_scenario: ScenarioMaker, partitions: int
-) -> None:
+def test_cycles_are_read_newest_first(new_redis_scenario: ScenarioMaker, partitions: int) -> None:
     scenario = new_redis_scenario(partitions=partitions)
     made = []
     for n in range(9):
@@ -255,7 +254,7 @@ def test_cycles_are_read_as_the_ledger_has_them_newest_first(
     assert rows_of(scenario).since(time.time() + 1000, limit=50) == []
 
 
-def test_a_cycle_is_read_again_until_it_has_ended(new_redis_scenario: ScenarioMaker) -> None:
+def test_only_unfinished_cycles_are_read_again(new_redis_scenario: ScenarioMaker) -> None:
     scenario = new_redis_scenario()
     _, entry = scenario.repaired_job()
     cycles = rows_of(scenario)
@@ -268,13 +267,13 @@ def test_a_cycle_is_read_again_until_it_has_ended(new_redis_scenario: ScenarioMa
     assert row.status == CycleStatus.COMPLETED
     trips = cycles._calls.round_trips
     assert cycles.since(0, limit=50) == [row]
-    assert cycles._calls.round_trips == trips + 1  # its name; the rest is known
+    assert cycles._calls.round_trips == trips + 1  # the list of names only
 
 
-def test_folding_keeps_a_line_of_every_cycle_that_has_ended(
+def test_folding_stores_one_row_of_every_finished_cycle(
     new_redis_scenario: ScenarioMaker, redis_client: redis.Redis
 ) -> None:
-    """Whatever is written in it: a separator in a reason separates nothing."""
+    """Given a reason with separators in it."""
     scenario = new_redis_scenario()
     scenario.repaired_job()
     claim = scenario.claim(scenario.submit())
