@@ -98,7 +98,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @dataclass
-class WebhookScenario:
+class Alerts:
     """A scenario whose alerts are sent by ticks."""
 
     scenario: Scenario
@@ -133,23 +133,23 @@ class WebhookScenario:
         return job_id
 
 
-WebhookScenarioMaker = Callable[..., WebhookScenario]
+AlertsMaker = Callable[..., Alerts]
 
 
 @pytest.fixture
-def new_webhooks(
+def new_alerts(
     new_redis_scenario: ScenarioMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> WebhookScenarioMaker:
-    """``new_webhooks({"events": …})`` creates a scenario whose alerts go to the receiver."""
+) -> AlertsMaker:
+    """``new_alerts({"events": …})`` creates a scenario whose alerts go to the receiver."""
     monkeypatch.setenv("HOOK_SECRET", SECRET)
 
-    def make(*hooks: dict[str, Any], **settings: Any) -> WebhookScenario:
+    def make(*hooks: dict[str, Any], **settings: Any) -> Alerts:
         webhooks = [{"url": receiver.url, "secret_env": "HOOK_SECRET", **hook} for hook in hooks]
         scenario = new_redis_scenario(
             webhooks=webhooks, alert_window=WINDOW, webhook_tries=3, **settings
         )
         assert isinstance(scenario.ledger, RedisLedger)
-        return WebhookScenario(scenario, scenario.ledger)
+        return Alerts(scenario, scenario.ledger)
 
     return make
 
@@ -158,11 +158,11 @@ def new_webhooks(
 
 
 def test_an_escalation_is_sent_signed_and_without_prompt_or_detail(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
-    backend = new_webhooks({}, runbook_url="https://wiki.example/ops")
-    job_id = backend.escalate()
-    assert backend.tick() == 1
+    alerts = new_alerts({}, runbook_url="https://wiki.example/ops")
+    job_id = alerts.escalate()
+    assert alerts.tick() == 1
     (request,) = receiver.requests
     body, headers = request["body"], request["headers"]
     assert verify_signature(SECRET, headers["X-Mulligan-Signature"], request["raw"], time.time())
@@ -176,51 +176,51 @@ def test_an_escalation_is_sent_signed_and_without_prompt_or_detail(
     assert body["console_url"].startswith("http://127.0.0.1:8700/escalations?signature=")
     assert b"secret prompt" not in request["raw"]
     assert b"it went wrong" not in request["raw"]
-    assert backend.webhooks().deliveries.all() == [], "a completed delivery is deleted"
+    assert alerts.webhooks().deliveries.all() == [], "a completed delivery is deleted"
 
 
 def test_four_thousand_similar_escalations_are_two_alerts(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
     """One alert at once, and one at the end of the window with the count of the rest."""
-    backend = new_webhooks({})
-    backend.escalate()
-    assert backend.tick() == 1
-    backend.escalate(3999)
-    assert backend.tick() == 0
-    backend.scenario.advance(WINDOW + 1)
-    assert backend.tick() == 1
-    backend.scenario.advance(WINDOW + 1)
-    assert backend.tick() == 0
+    alerts = new_alerts({})
+    alerts.escalate()
+    assert alerts.tick() == 1
+    alerts.escalate(3999)
+    assert alerts.tick() == 0
+    alerts.scenario.advance(WINDOW + 1)
+    assert alerts.tick() == 1
+    alerts.scenario.advance(WINDOW + 1)
+    assert alerts.tick() == 0
     assert [body["count"] for body in receiver.bodies] == [1, 3999]
     assert receiver.bodies[1]["total"] == 4000
 
 
 def test_different_escalations_are_separate_alerts(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
-    backend = new_webhooks({})
-    backend.escalate(2, reason="deadline")
-    backend.escalate(3, reason="worker_lost")
-    assert backend.tick() == len({body["signature"] for body in receiver.bodies}) == 2
+    alerts = new_alerts({})
+    alerts.escalate(2, reason="deadline")
+    alerts.escalate(3, reason="worker_lost")
+    assert alerts.tick() == len({body["signature"] for body in receiver.bodies}) == 2
     assert sorted(body["count"] for body in receiver.bodies) == [2, 3]
 
 
 def test_a_muted_group_is_alerted_after_the_mute_is_lifted(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
-    backend = new_webhooks({})
-    backend.escalate()
-    backend.tick()
+    alerts = new_alerts({})
+    alerts.escalate()
+    alerts.tick()
     signature = receiver.bodies[0]["signature"]
-    now = backend.ledger.now()
-    backend.ledger.mute(signature, until=now + 10 * WINDOW)
-    backend.escalate(5)
-    backend.scenario.advance(2 * WINDOW)
-    assert backend.tick() == 0
-    backend.ledger.mute(signature, until=None)
-    backend.scenario.advance(61)
-    assert backend.tick() == 1
+    now = alerts.ledger.now()
+    alerts.ledger.mute(signature, until=now + 10 * WINDOW)
+    alerts.escalate(5)
+    alerts.scenario.advance(2 * WINDOW)
+    assert alerts.tick() == 0
+    alerts.ledger.mute(signature, until=None)
+    alerts.scenario.advance(61)
+    assert alerts.tick() == 1
     assert receiver.bodies[-1]["count"] == 5
 
 
@@ -235,66 +235,62 @@ def test_a_muted_group_is_alerted_after_the_mute_is_lifted(
     ],
 )
 def test_an_exhausted_budget_is_one_alert_of_either_event(
-    new_webhooks: WebhookScenarioMaker,
+    new_alerts: AlertsMaker,
     receiver: Receiver,
     reason: str,
     events: list[str],
     expected: list[str],
 ) -> None:
-    backend = new_webhooks({"events": events})
-    backend.escalate(reason=reason)
-    backend.tick()
+    alerts = new_alerts({"events": events})
+    alerts.escalate(reason=reason)
+    alerts.tick()
     assert [body["event"] for body in receiver.bodies] == expected
 
 
-def test_a_new_webhook_gets_no_earlier_alerts(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
-) -> None:
+def test_a_new_webhook_gets_no_earlier_alerts(new_alerts: AlertsMaker, receiver: Receiver) -> None:
     """Given no webhook, when one is added later, then it gets only new alerts."""
-    silent, backend = new_webhooks(), new_webhooks({})
+    silent, alerts = new_alerts(), new_alerts({})
     silent.escalate(7)
     assert silent.tick() == 0
-    backend.escalate()
-    assert backend.tick() == 1
+    alerts.escalate()
+    assert alerts.tick() == 1
     assert receiver.bodies[0]["count"] == 1
 
 
 # -- breakers and jobs -----------------------------------------------------------------------------
 
 
-def test_a_breaker_is_alerted_once_per_window(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
-) -> None:
-    backend = new_webhooks({})
+def test_a_breaker_is_alerted_once_per_window(new_alerts: AlertsMaker, receiver: Receiver) -> None:
+    alerts = new_alerts({})
     clock = [1000.0]
     breakers = RedisBreakers(
-        backend.ledger.calls,
+        alerts.ledger.calls,
         prefix="mulligan",
         now=lambda: clock[0],
         policy=BreakerPolicy(threshold=2, open_seconds=10),
     )
     for _ in range(2):
         breakers.fault(TransportFault("503", "openai-eu"))
-    assert backend.tick() == 1
+    assert alerts.tick() == 1
     for _ in range(3):  # probes that fail
         clock[0] += 1000
         assert breakers.wait("openai-eu") is None
         breakers.fault(TransportFault("503", "openai-eu"))
-    assert backend.tick() == 0
+    assert alerts.tick() == 0
     breakers.success("openai-eu")
-    backend.scenario.advance(WINDOW + 1)
-    assert backend.tick() == 1
-    alerts = [(b["event"], b["provider"], b["count"]) for b in receiver.bodies]
-    assert alerts == [("breaker_opened", "openai-eu", 1), ("breaker_opened", "openai-eu", 3)]
+    alerts.scenario.advance(WINDOW + 1)
+    assert alerts.tick() == 1
+    sent = [(b["event"], b["provider"], b["count"]) for b in receiver.bodies]
+    assert sent == [("breaker_opened", "openai-eu", 1), ("breaker_opened", "openai-eu", 3)]
 
 
 def test_every_finished_job_is_sent_once_without_its_answer(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
-    backend = new_webhooks({"events": ["job_finished"]})
-    ids = [backend.succeed() for _ in range(3)]
-    assert backend.tick() == 3
-    assert backend.tick() == 0
+    alerts = new_alerts({"events": ["job_finished"]})
+    ids = [alerts.succeed() for _ in range(3)]
+    assert alerts.tick() == 3
+    assert alerts.tick() == 0
     assert sorted(body["job_id"] for body in receiver.bodies) == sorted(ids)
     body = receiver.bodies[0]
     assert (body["state"], body["score"], body["labels"]) == ("succeeded", 100, {"team": "red"})
@@ -302,21 +298,17 @@ def test_every_finished_job_is_sent_once_without_its_answer(
     assert all(b"secret answer" not in request["raw"] for request in receiver.requests)
 
 
-def test_unknown_usage_is_sent_as_null(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
-) -> None:
-    backend = new_webhooks({"events": ["job_finished"]})
-    used = {backend.succeed(tokens=tokens): tokens for tokens in (None, 0, 7)}
-    backend.tick()
+def test_unknown_usage_is_sent_as_null(new_alerts: AlertsMaker, receiver: Receiver) -> None:
+    alerts = new_alerts({"events": ["job_finished"]})
+    used = {alerts.succeed(tokens=tokens): tokens for tokens in (None, 0, 7)}
+    alerts.tick()
     assert {body["job_id"]: body["tokens"] for body in receiver.bodies} == used
 
 
-def test_jobs_of_every_partition_are_sent(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
-) -> None:
-    backend = new_webhooks({"events": ["job_finished"]}, partitions=3)
-    ids = [backend.succeed() for _ in range(9)]
-    assert backend.tick() == 9
+def test_jobs_of_every_partition_are_sent(new_alerts: AlertsMaker, receiver: Receiver) -> None:
+    alerts = new_alerts({"events": ["job_finished"]}, partitions=3)
+    ids = [alerts.succeed() for _ in range(9)]
+    assert alerts.tick() == 9
     assert {body["job_id"] for body in receiver.bodies} == set(ids)
     assert {body["id"][:3] for body in receiver.bodies} == {job_id[:3] for job_id in ids}
 
@@ -324,80 +316,78 @@ def test_jobs_of_every_partition_are_sent(
 # -- receivers that fail ---------------------------------------------------------------------------
 
 
-def test_a_failed_delivery_is_repeated_later(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
-) -> None:
+def test_a_failed_delivery_is_repeated_later(new_alerts: AlertsMaker, receiver: Receiver) -> None:
     receiver.statuses = [500, 302]
-    backend = new_webhooks({})
-    backend.escalate()
+    alerts = new_alerts({})
+    alerts.escalate()
     for _ in range(3):
-        backend.tick()
-        backend.tick()  # too early: nothing is sent
-        backend.scenario.advance(60)
+        alerts.tick()
+        alerts.tick()  # too early: nothing is sent
+        alerts.scenario.advance(60)
     assert len(receiver.requests) == 3
     assert {request["path"] for request in receiver.requests} == {"/hook/token-in-the-path"}
     assert len({request["raw"] for request in receiver.requests}) == 1, "identical bodies"
-    assert backend.webhooks().deliveries.counts() == {"pending": 0, "dead": 0}
+    assert alerts.webhooks().deliveries.counts() == {"pending": 0, "dead": 0}
 
 
 def test_after_the_last_try_a_delivery_is_dead_until_it_is_retried(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
     receiver.statuses = [503] * 3  # webhook_tries
-    backend = new_webhooks({})
-    backend.escalate()
+    alerts = new_alerts({})
+    alerts.escalate()
     for _ in range(5):
-        backend.tick()
-        backend.scenario.advance(3600)
+        alerts.tick()
+        alerts.scenario.advance(3600)
     assert len(receiver.requests) == 3
-    store = backend.webhooks().deliveries
+    store = alerts.webhooks().deliveries
     (dead,) = store.all()
     assert (dead.state, dead.tries, dead.error) == ("dead", 3, "the receiver answered with 503")
     assert "token-in-the-path" not in json.dumps(dead.as_dict())
     assert store.counts() == {"pending": 0, "dead": 1}
     assert store.retry() == [dead.id]
-    backend.tick()
+    alerts.tick()
     assert len(receiver.requests) == 4
     assert store.all() == []
 
 
 def test_a_dead_delivery_can_be_dropped_and_expires(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
     receiver.statuses = [500] * 100
-    backend = new_webhooks({}, retention=10**7)
-    store = backend.webhooks().deliveries
+    alerts = new_alerts({}, retention=10**7)
+    store = alerts.webhooks().deliveries
     for reason in ("deadline", "worker_lost"):
-        backend.escalate(reason=reason)
+        alerts.escalate(reason=reason)
         for _ in range(4):
-            backend.tick()
-            backend.scenario.advance(3600)
+            alerts.tick()
+            alerts.scenario.advance(3600)
     first, second = store.all()
     assert store.drop(first.id) == [first.id]
     assert store.drop(first.id) == []
     assert store.all() == [second]
-    backend.scenario.advance(8 * 86400)
+    alerts.scenario.advance(8 * 86400)
     assert store.all() == []
     receiver.statuses.clear()
-    backend.escalate(reason="tool_error")
-    backend.tick()
+    alerts.escalate(reason="tool_error")
+    alerts.tick()
     assert store.counts() == {"pending": 0, "dead": 0}
 
 
 def test_an_unreachable_receiver_does_not_fill_the_ledger(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    new_alerts: AlertsMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given caps of two waiting and one dead delivery, then the rest is deleted."""
     monkeypatch.setattr(deliveries, "CAP", 2)
     monkeypatch.setattr(deliveries, "DEAD_CAP", 1)
-    backend = new_webhooks({"events": ["job_finished"]})
+    alerts = new_alerts({"events": ["job_finished"]})
     for _ in range(5):
-        backend.succeed()
-    store = backend.webhooks().deliveries
-    store.notice(backend.scenario.settings.webhooks, window=WINDOW)
+        alerts.succeed()
+    store = alerts.webhooks().deliveries
+    store.notice(alerts.scenario.settings.webhooks, window=WINDOW)
     assert store.counts() == {"pending": 2, "dead": 3}
     assert {d.error for d in store.all() if d.state == "dead"} == {"too many deliveries wait"}
-    backend.tick()
+    alerts.tick()
     assert len(receiver.requests) == 2
     assert store.counts() == {"pending": 0, "dead": 1}
 
@@ -410,12 +400,12 @@ def test_an_unreachable_receiver_does_not_fill_the_ledger(
     ],
 )
 def test_the_last_error_says_what_to_fix(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver, change: dict[str, str], error: str
+    new_alerts: AlertsMaker, receiver: Receiver, change: dict[str, str], error: str
 ) -> None:
-    backend = new_webhooks(change)
-    backend.escalate()
-    backend.tick()
-    (waiting,) = backend.webhooks().deliveries.all()
+    alerts = new_alerts(change)
+    alerts.escalate()
+    alerts.tick()
+    (waiting,) = alerts.webhooks().deliveries.all()
     assert error in waiting.error
     assert "token-in-the-path" not in waiting.error
     assert (waiting.state, waiting.tries) == ("pending", 1)
@@ -423,23 +413,23 @@ def test_the_last_error_says_what_to_fix(
 
 
 def test_a_webhook_without_a_secret_is_not_signed(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
-    backend = new_webhooks({"secret_env": None})
-    backend.escalate()
-    backend.tick()
+    alerts = new_alerts({"secret_env": None})
+    alerts.escalate()
+    alerts.tick()
     assert "X-Mulligan-Signature" not in receiver.requests[0]["headers"]
 
 
 def test_a_receiver_that_hangs_does_not_delay_others(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
     """Given a receiver that does not answer, then the other gets every alert."""
     slow = receiver.url.replace("/hook", "/slow")
-    backend = new_webhooks({"url": slow}, {})
+    alerts = new_alerts({"url": slow}, {})
     for reason in ("deadline", "worker_lost", "tool_error", "repeated_failure", "not_verified"):
-        backend.escalate(reason=reason)
-    webhooks = backend.webhooks()
+        alerts.escalate(reason=reason)
+    webhooks = alerts.webhooks()
     assert webhooks.tick() == 10
     wait_for(lambda: sum("hook" in request["path"] for request in receiver.requests) == 5)
     assert sum("slow" in request["path"] for request in receiver.requests) <= 2
@@ -451,58 +441,56 @@ def test_a_receiver_that_hangs_does_not_delay_others(
 
 
 def test_a_kill_between_writing_and_sending_loses_nothing(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
-    backend = new_webhooks({})
-    backend.escalate()
-    settings = backend.scenario.settings
-    assert backend.webhooks().deliveries.notice(settings.webhooks, window=WINDOW).made == 1
-    assert backend.tick() == 0  # another control worker sends what is stored
+    alerts = new_alerts({})
+    alerts.escalate()
+    settings = alerts.scenario.settings
+    assert alerts.webhooks().deliveries.notice(settings.webhooks, window=WINDOW).made == 1
+    assert alerts.tick() == 0  # another control worker sends what is stored
     assert [body["count"] for body in receiver.bodies] == [1]
 
 
 def test_a_delivery_is_repeated_after_its_sender_was_killed(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
-    backend = new_webhooks({})
-    backend.escalate()
-    store = backend.webhooks().deliveries
-    found = store.notice(backend.scenario.settings.webhooks, window=WINDOW)
+    alerts = new_alerts({})
+    alerts.escalate()
+    store = alerts.webhooks().deliveries
+    found = store.notice(alerts.scenario.settings.webhooks, window=WINDOW)
     lost = store.take(found.due[0], tries=3, spare=())
     assert lost is not None
-    backend.tick()
+    alerts.tick()
     assert receiver.requests == [], "it is leased"
-    backend.scenario.advance(61)
-    backend.tick()
+    alerts.scenario.advance(61)
+    alerts.tick()
     assert [body["id"] for body in receiver.bodies] == [lost.id]
     late = store.finish(lost, error="too late", final=True, delay=0, tries=3)
     assert late == "lost", "a sender whose lease is gone cannot write"
 
 
 def test_a_delivery_that_kills_every_sender_is_dead(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
+    new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:
-    backend = new_webhooks({})
-    backend.escalate()
-    store = backend.webhooks().deliveries
-    due = store.notice(backend.scenario.settings.webhooks, window=WINDOW).due[0]
+    alerts = new_alerts({})
+    alerts.escalate()
+    store = alerts.webhooks().deliveries
+    due = store.notice(alerts.scenario.settings.webhooks, window=WINDOW).due[0]
     for _ in range(3):
         assert store.take(due, tries=3, spare=()) is not None
-        backend.scenario.advance(61)
+        alerts.scenario.advance(61)
     assert store.take(due, tries=3, spare=()) is None
     assert [(d.state, d.error) for d in store.all()] == [
         ("dead", "its senders died while sending it")
     ]
 
 
-def test_two_control_workers_send_once(
-    new_webhooks: WebhookScenarioMaker, receiver: Receiver
-) -> None:
-    backend = new_webhooks({"events": ["escalated", "job_finished"]})
+def test_two_control_workers_send_once(new_alerts: AlertsMaker, receiver: Receiver) -> None:
+    alerts = new_alerts({"events": ["escalated", "job_finished"]})
     for _ in range(20):
-        backend.succeed()
-    backend.escalate()
-    workers = [backend.webhooks() for _ in range(4)]
+        alerts.succeed()
+    alerts.escalate()
+    workers = [alerts.webhooks() for _ in range(4)]
     threads = [threading.Thread(target=webhooks.tick) for webhooks in workers]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""The embedded Redis: shared by all users of a directory, gone with the last one."""
+"""The embedded Redis: all users of a directory share it, and the last one stops it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def users(home: Path) -> Iterator[list[EmbeddedRedis]]:
-    """Two users of one home; whatever a test leaves running is stopped."""
+    """Two users of one home, stopped after the test."""
     both = [EmbeddedRedis(home), EmbeddedRedis(home)]
     yield both
     for user in both:
@@ -42,14 +42,14 @@ def server_pid(user: EmbeddedRedis) -> int:
         return int(connection.info("server")["process_id"])
 
 
-def running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def test_two_users_share_one_server_and_the_last_one_out_stops_it(
+def test_two_users_share_one_server_and_the_last_one_stops_it(
     users: list[EmbeddedRedis],
 ) -> None:
     first, second = users
@@ -63,22 +63,22 @@ def test_two_users_share_one_server_and_the_last_one_out_stops_it(
     second.stop()
     assert server_pid(first) == pid
     first.stop()
-    wait_for(lambda: not running(pid))
+    wait_for(lambda: not is_running(pid))
 
 
-def test_leaving_twice_or_without_having_joined_is_harmless(users: list[EmbeddedRedis]) -> None:
+def test_stopping_twice_or_without_a_start_is_harmless(users: list[EmbeddedRedis]) -> None:
     first, second = users
     second.stop()
     first.start()
     pid = server_pid(first)
     second.stop()
-    assert running(pid)
+    assert is_running(pid)
     first.stop()
     first.stop()
-    assert not running(pid)
+    assert not is_running(pid)
 
 
-def test_a_user_killed_with_9_leaves_no_server_behind(home: Path) -> None:
+def test_a_killed_user_leaves_no_server_behind(home: Path) -> None:
     script = (
         "import sys, signal; from pathlib import Path\n"
         "from mulligan.workers.local.embedded_redis import EmbeddedRedis\n"
@@ -89,23 +89,23 @@ def test_a_user_killed_with_9_leaves_no_server_behind(home: Path) -> None:
     assert user.stdout is not None
     assert user.stdout.readline() == b"up\n"
     pid = server_pid(EmbeddedRedis(home))
-    keeper = psutil.Process(pid).parent()
-    assert keeper is not None
+    watchdog = psutil.Process(pid).parent()
+    assert watchdog is not None
     user.send_signal(signal.SIGKILL)
     user.wait()
     user.stdout.close()
-    wait_for(lambda: not running(pid) and not running(keeper.pid))
+    wait_for(lambda: not is_running(pid) and not is_running(watchdog.pid))
 
 
-def test_a_keeper_killed_with_9_takes_its_server_along(users: list[EmbeddedRedis]) -> None:
+def test_the_server_ends_with_a_killed_watchdog(users: list[EmbeddedRedis]) -> None:
     first, second = users
     first.start()
     pid = server_pid(first)
-    keeper = psutil.Process(pid).parent()
-    assert keeper is not None
-    keeper.kill()
-    wait_for(lambda: not running(pid))
-    second.start()  # whoever comes next has a server again, with a keeper of its own
+    watchdog = psutil.Process(pid).parent()
+    assert watchdog is not None
+    watchdog.kill()
+    wait_for(lambda: not is_running(pid))
+    second.start()  # the next user gets a new server and watchdog
     assert server_pid(second) != pid
 
 
@@ -120,24 +120,24 @@ def test_data_survives_a_restart(users: list[EmbeddedRedis]) -> None:
         assert connection.get("job") == "remembered"
 
 
-def test_joining_while_the_last_one_leaves_always_finds_a_server(
+def test_starting_while_the_last_user_stops_always_gives_a_server(
     users: list[EmbeddedRedis],
 ) -> None:
-    """Given one user who leaves and one who joins at the same moment, then the one who joined
-    has a server, whether it is the old one or a new one."""
+    """Given one user who stops and one who starts at the same moment, then the second has a server,
+    the old one or a new one."""
     leaving, joining = users
     leaving.start()
     with ThreadPoolExecutor(2) as pool:
         for _ in range(3):
-            moves = [pool.submit(leaving.stop), pool.submit(joining.start)]
-            for move in moves:
-                move.result(60)
+            calls = [pool.submit(leaving.stop), pool.submit(joining.start)]
+            for call in calls:
+                call.result(60)
             assert server_pid(joining) > 0
             leaving, joining = joining, leaving
 
 
-def test_a_home_with_a_long_path_gets_a_short_socket_of_its_own(tmp_path: Path) -> None:
-    """The kernel's limit for the path of a socket is 108 bytes."""
+def test_a_home_with_a_long_path_gets_a_short_socket_path(tmp_path: Path) -> None:
+    """The kernel limits the path of a socket to 108 bytes."""
     deep = tmp_path / ("a" * 80) / ("b" * 80)
     user = EmbeddedRedis(deep)
     assert len(str(user.socket)) < 100
@@ -156,13 +156,13 @@ def test_a_home_with_a_long_path_gets_a_short_socket_of_its_own(tmp_path: Path) 
 def test_a_server_is_found_on_the_path_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = tmp_path / "valkey-server"
-    own.touch(mode=0o755)
+    server = tmp_path / "valkey-server"
+    server.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_server() == str(own)
+    assert find_server() == str(server)
 
 
-def test_without_any_server_the_message_names_the_way_out(
+def test_without_a_server_the_error_names_the_command_to_install_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The ledger of one test: on fakeredis, or on an embedded Redis where that is not installed."""
+"""The ledger of one test: on fakeredis, or on an embedded Redis if that is missing."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def without_fakeredis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_missing", lambda *_: "not installed")
 
 
-def accepted(ledger: RedisLedger) -> str:
+def submit(ledger: RedisLedger) -> str:
     job_id = job_ids.job_id(partitions=1)
     ledger.accept([Submission(id=job_id, job=make_job())])
     return job_id
 
 
-def test_each_ledger_starts_empty_and_is_seen_by_nobody_else() -> None:
+def test_temporary_ledgers_start_empty_and_are_separate() -> None:
     with temporary_ledger(Settings()) as one, temporary_ledger(Settings()) as other:
-        job_id = accepted(one)
+        job_id = submit(one)
         assert one.job(job_id) is not None
         assert other.jobs() == []
 
 
-def test_the_plug_in_starts_no_server(
+def test_the_pytest_plug_in_starts_no_server(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     started: list[EmbeddedRedis] = []
@@ -49,7 +49,7 @@ def test_the_plug_in_starts_no_server(
     assert started == []
 
 
-def test_without_fakeredis_the_plug_in_runs_an_embedded_redis(
+def test_without_fakeredis_the_plug_in_uses_an_embedded_redis(
     without_fakeredis: None, request: pytest.FixtureRequest
 ) -> None:
     stack: InMemoryStack = request.getfixturevalue("mulligan_stack")
@@ -58,7 +58,7 @@ def test_without_fakeredis_the_plug_in_runs_an_embedded_redis(
 
 def test_the_embedded_redis_ends_with_the_test(without_fakeredis: None) -> None:
     with temporary_ledger(Settings()) as ledger:
-        accepted(ledger)
+        submit(ledger)
         socket = Path(ledger.calls.run("CONFIG", "GET", "unixsocket")[1])
         assert socket.exists()
     assert not socket.parent.exists()
@@ -66,7 +66,7 @@ def test_the_embedded_redis_ends_with_the_test(without_fakeredis: None) -> None:
         redis.Redis(unix_socket_path=str(socket)).ping()
 
 
-def test_without_any_redis_the_extra_is_named(
+def test_without_any_redis_the_error_names_the_extra(
     without_fakeredis: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("server_on_path", "bundled_server"):

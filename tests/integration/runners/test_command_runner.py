@@ -73,7 +73,7 @@ def test_changes_become_a_diff_and_the_original_stays(exercise: Path) -> None:
     workspace = Workspace(snapshot=blobs.put(snapshot))
     # When it answers
     output = python(code, blobs).answer(request(workspace=workspace))
-    # Then I expect the diff to turn the snapshot into what it left, and the original untouched
+    # Then the diff turns the snapshot into the agent's result, and the original is untouched
     assert output.text == "done\n"
     assert output.diff is not None
     rebuilt = exercise.parent / "rebuilt"
@@ -84,7 +84,7 @@ def test_changes_become_a_diff_and_the_original_stays(exercise: Path) -> None:
     assert (exercise / "main.py").read_text() == "print('before')\n"
 
 
-def test_no_change_is_no_diff(exercise: Path) -> None:
+def test_an_unchanged_workspace_has_no_diff(exercise: Path) -> None:
     workspace = Workspace(path=str(exercise))
     assert (
         python("print(open('main.py').read())", fake_blobs())
@@ -99,14 +99,14 @@ def test_changes_without_a_blob_store_are_refused(exercise: Path) -> None:
     assert "no blob store" in str(error_of(runner, workspace=Workspace(path=str(exercise))))
 
 
-def test_without_a_workspace_it_works_in_an_empty_directory() -> None:
+def test_without_a_workspace_the_program_runs_in_an_empty_directory() -> None:
     code = "import os; print(os.listdir('.'), os.getcwd())"
     text = python(code).answer(request()).text
     assert text.startswith("[] ")
     assert not Path(text.removeprefix("[] ").strip()).exists()
 
 
-def test_a_failure_has_its_evidence() -> None:
+def test_a_failure_has_evidence() -> None:
     runner = python("import sys; sys.stderr.write('first\\nthe reason\\n'); sys.exit(3)")
     error = error_of(runner)
     assert not error.final
@@ -118,14 +118,14 @@ def test_a_failure_has_its_evidence() -> None:
     assert error.evidence["timed_out"] is False
 
 
-def test_a_signal_is_told() -> None:
+def test_a_signal_is_reported() -> None:
     error = error_of(python("import os; os.kill(os.getpid(), 9)"))
     assert (error.evidence["signal"], error.evidence["exit_code"]) == (9, None)
 
 
-@pytest.mark.parametrize(("own", "asked"), [("300ms", 60.0), (60, 0.3)])
-def test_the_shorter_timeout_ends_it(own: Json, asked: float) -> None:
-    error = error_of(python("import time; time.sleep(60)", timeout=own), timeout=asked)
+@pytest.mark.parametrize(("configured", "requested"), [("300ms", 60.0), (60, 0.3)])
+def test_the_shorter_timeout_ends_it(configured: Json, requested: float) -> None:
+    error = error_of(python("import time; time.sleep(60)", timeout=configured), timeout=requested)
     assert error.evidence["timed_out"] is True
     assert "did not end within" in str(error)
 
@@ -137,7 +137,7 @@ def test_a_missing_program_is_final_and_says_what_to_do() -> None:
     assert "install it" in str(error)
 
 
-def test_it_gets_the_named_variables_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_gets_only_the_named_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_MODE", "fast")
     monkeypatch.setenv("SOME_API_KEY", "sk-not-for-you")
     code = "import os; print(os.environ.get('AGENT_MODE'), os.environ.get('SOME_API_KEY'))"
@@ -149,11 +149,11 @@ def test_a_missing_variable_is_named() -> None:
     assert "NO_SUCH_VARIABLE_4711" in str(error)
 
 
-def test_keys_are_taken_out_of_everything_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_redacted_in_output_and_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_KEY", "sk-secret-4711")
     code = "import os, sys; print(os.environ['AGENT_KEY'], file={}); sys.exit({})"
-    talking = python(code.format("sys.stdout", 0), env=["AGENT_KEY"])
-    assert talking.answer(request()).text == "***\n"
+    printing = python(code.format("sys.stdout", 0), env=["AGENT_KEY"])
+    assert printing.answer(request()).text == "***\n"
     error = error_of(python(code.format("sys.stderr", 1), env=["AGENT_KEY"]))
     assert "sk-secret" not in str(error) + repr(error.evidence)
 
@@ -169,13 +169,13 @@ def test_keys_are_taken_out_of_everything_it_says(monkeypatch: pytest.MonkeyPatc
         ({"argv": ["x"], "limits": {"memory": 1}}, "runner.limits.memory"),
     ],
 )
-def test_options_are_checked(options: dict[str, Json], field: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Json], field: str) -> None:
     spec = RunnerSpec.model_validate({"kind": "command", **options})
     problems = RunnerRegistry().check(spec, allow_inline=True)
     assert [problem.field for problem in problems] == [field]
 
 
-def test_the_registry_gives_it_the_blob_store(exercise: Path) -> None:
+def test_the_registry_passes_the_blob_store(exercise: Path) -> None:
     blobs = fake_blobs()
     profile = {"kind": "command", "argv": [sys.executable, "-c", "open('x', 'w').close()"]}
     runner = RunnerRegistry({"agent": profile}, blobs=blobs).resolve(
@@ -187,7 +187,7 @@ def test_the_registry_gives_it_the_blob_store(exercise: Path) -> None:
 
 
 def test_a_job_cannot_change_the_program() -> None:
-    services = RunnerRegistry({"agent": {"kind": "command", "argv": ["true"]}})
+    registry = RunnerRegistry({"agent": {"kind": "command", "argv": ["true"]}})
     spec = RunnerSpec.model_validate({"profile": "agent", "argv": ["evil"]})
     with pytest.raises(BadInput, match=r"runner\.argv: a job may override only"):
-        services.resolve(spec, allow_inline=False)
+        registry.resolve(spec, allow_inline=False)

@@ -1,4 +1,4 @@
-"""The bundled model, really run; and its one server per host, really started and ended."""
+"""The bundled model and its one server per host, both real."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A runtime directory of the test's own, so that no other server is found or stopped."""
+    """A separate runtime directory, so that no other server is found or stopped."""
     monkeypatch.setenv("MULLIGAN_RUNTIME_DIR", str(tmp_path))
     yield tmp_path
     stop_local_server()
@@ -52,7 +52,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def servers_of(directory: Path) -> list[int]:
-    """The processes that serve this runtime directory."""
+    """Return the server processes of this runtime directory."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -75,7 +75,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def ask(runner: LocalRunner, text: str, decoding: Decoding | None = None) -> Output:
+def answer(runner: LocalRunner, text: str, decoding: Decoding | None = None) -> Output:
     messages = (Message(role="user", content=text),)
     return runner.answer(
         Request(messages=messages, decoding=decoding or Decoding(), json_schema=SCHEMA)
@@ -83,35 +83,35 @@ def ask(runner: LocalRunner, text: str, decoding: Decoding | None = None) -> Out
 
 
 @pytest.mark.usefixtures("runtime")
-def test_the_model_answers_is_constrained_and_repeats_itself() -> None:
+def test_the_model_is_deterministic_and_follows_a_schema() -> None:
     ensure_local_server(owner_pid=os.getpid())
     runner = LocalRunner.from_options({"temperature": 0.7, "seed": 1, "max_tokens": 150})
 
-    free = ask(runner, "What is the capital of France?")
+    free = answer(runner, "What is the capital of France?")
     assert free.text.strip()
     assert free.usage.prompt_tokens
     assert free.usage.completion_tokens
-    assert ask(runner, "What is the capital of France?").text == free.text
+    assert answer(runner, "What is the capital of France?").text == free.text
 
-    constrained = ask(runner, TICKET, Decoding(constrained=True, max_tokens=300))
+    constrained = answer(runner, TICKET, Decoding(constrained=True, max_tokens=300))
     assert constrained.finish_reason == "stop"
     jsonschema_rs.validate(SCHEMA, json.loads(constrained.text))
 
-    assert ask(runner, "Count to one hundred.", Decoding(max_tokens=5)).truncated
+    assert answer(runner, "Count to one hundred.", Decoding(max_tokens=5)).truncated
 
 
-def test_processes_at_once_start_one_server_and_the_last_owner_ends_it(runtime: Path) -> None:
+def test_concurrent_processes_share_one_server_until_the_last_owner_ends(runtime: Path) -> None:
     # Given four processes that need the server at the same moment
     owners = [owner() for _ in range(4)]
     urls = {first_line(process) for process in owners}
-    # Then I expect one server
+    # Then there is one server
     assert len(urls) == 1
     assert len(servers_of(runtime)) == 1
-    # When all but one give it up, it stays
+    # When all but one release it, then it stays
     results = [stop_local_server(owner_pid=process.pid) for process in owners[:3]]
     assert results == [False] * 3
     assert len(servers_of(runtime)) == 1
-    # When the last one is killed without giving anything up, it ends by itself
+    # When the last one is killed without releasing it, then it ends
     owners[3].kill()
     wait_for(lambda: servers_of(runtime) == [])
     for process in owners:
@@ -127,30 +127,30 @@ def test_stopping_leaves_no_process(runtime: Path) -> None:
     assert stop_local_server() is True
 
 
-def test_a_server_that_was_killed_is_started_again(runtime: Path) -> None:
+def test_a_killed_server_is_started_again(runtime: Path) -> None:
     runner = LocalRunner.from_options({"max_tokens": 5})
-    assert ask(runner, "Hello").text
+    assert answer(runner, "Hello").text
     (pid,) = servers_of(runtime)
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: local_state.identify(pid) is None)
-    assert ask(runner, "Hello").text
+    assert answer(runner, "Hello").text
     assert pid not in servers_of(runtime)
 
 
-def test_without_an_owner_it_ends_when_idle(runtime: Path) -> None:
+def test_a_server_without_an_owner_ends_when_idle(runtime: Path) -> None:
     ensure_local_server(idle_exit=0.2)
     wait_for(lambda: servers_of(runtime) == [])
     wait_for(lambda: not (runtime / "local-model.json").exists())
 
 
-def test_a_server_that_nobody_asked_for_any_more_ends(runtime: Path) -> None:
-    """Its starter died before it could write down that there is one."""
+def test_an_unrecorded_server_ends(runtime: Path) -> None:
+    """Given a starter that died before it recorded the server."""
     ensure_local_server(owner_pid=os.getpid())
     local_state.forget_state(runtime)
     wait_for(lambda: servers_of(runtime) == [])
 
 
-def test_a_start_that_fails_shows_the_log(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_shows_the_log(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(TransportFault, match="did not start") as caught:
         ensure_local_server()

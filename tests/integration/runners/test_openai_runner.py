@@ -1,4 +1,4 @@
-"""The openai runner against a real HTTP server that speaks, or fails to speak, the protocol."""
+"""The openai runner against a real HTTP server that follows or breaks the protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mulligan.tasks.ports.errors import RunnerError, TransportFault
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.openai import OpenAIRunner
 
-# Its server is a fake of ours on loopback, but the runner cannot know that.
+# The server is a fake on loopback, but the runner cannot know that.
 pytestmark = pytest.mark.real_models
 
 KEY = "sk-test-4711-do-not-tell"
@@ -29,7 +29,7 @@ Script = Callable[["Handler", dict[str, Any]], None]
 
 
 class Provider(ThreadingHTTPServer):
-    """Answers as the test's script says and remembers what it was asked."""
+    """A server that answers by the test's script and records the requests."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 def completion(text: str | None, finish: str = "stop", **fields: Json) -> Json:
@@ -134,7 +134,7 @@ def always(body: Json, status: int = 200, **headers: str) -> Script:
     return lambda handler, _: handler.reply(body, status, **headers)
 
 
-def test_an_answer_with_its_usage(provider: Provider) -> None:
+def test_an_answer_has_its_text_and_usage(provider: Provider) -> None:
     provider.script = always(completion("31", finish="length"))
     output = runner(provider, temperature=0.2, seed=3, extra={"top_k": 5}).answer(request())
     assert (output.text, output.finish_reason, output.model) == ("31", "length", "m-1")
@@ -146,7 +146,7 @@ def test_an_answer_with_its_usage(provider: Provider) -> None:
     assert provider.authorizations == [f"Bearer {KEY}"]
 
 
-def test_unknown_usage_and_an_empty_answer(provider: Provider) -> None:
+def test_an_empty_answer_without_usage_is_accepted(provider: Provider) -> None:
     provider.script = always(completion(None, usage=None))
     output = runner(provider).answer(request())
     assert output.text == ""
@@ -159,7 +159,7 @@ def test_without_a_key_env_no_ambient_key_is_sent(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 529])
-def test_later_is_a_transport_fault_after_exactly_one_request(
+def test_a_temporary_error_is_a_transport_fault_after_one_request(
     provider: Provider, status: int
 ) -> None:
     provider.script = always(refusal("busy"), status, retry_after="7")
@@ -193,7 +193,7 @@ def test_later_is_a_transport_fault_after_exactly_one_request(
         (413, "not even an error object", "tool_error", "bad_request", "413"),
     ],
 )
-def test_never_is_a_runner_error(
+def test_a_permanent_error_is_a_runner_error(
     provider: Provider, status: int, error: Json, kind: str, cause: str, part: str
 ) -> None:
     provider.script = always(error, status)
@@ -219,7 +219,7 @@ def test_a_refused_answer_is_an_unsafe_request(provider: Provider, choice: Json)
 @pytest.mark.parametrize(
     "data", [b"<html>gateway</html>", b"", b"{", b'{"choices": []}', b"[1]", b"\xff\xfe"]
 )
-def test_garbage_is_the_providers_fault(provider: Provider, data: bytes) -> None:
+def test_a_malformed_response_is_a_transport_fault(provider: Provider, data: bytes) -> None:
     provider.script = lambda handler, _: handler.raw(data)
     assert "not a chat completion" in str(fault_of(provider))
     assert len(provider.bodies) == 1
@@ -240,7 +240,7 @@ def test_a_key_that_no_header_can_carry_is_not_quoted(
     assert KEY not in str(found)
 
 
-def test_nobody_listens() -> None:
+def test_an_unreachable_server_is_a_transport_fault() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
@@ -249,7 +249,7 @@ def test_nobody_listens() -> None:
     assert url in str(caught.value)
 
 
-def test_a_server_that_hangs_up_half_way(provider: Provider) -> None:
+def test_an_incomplete_response_is_a_transport_fault(provider: Provider) -> None:
     def script(handler: Handler, body: dict[str, Any]) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{")
         handler.close_connection = True
@@ -259,7 +259,7 @@ def test_a_server_that_hangs_up_half_way(provider: Provider) -> None:
     assert len(provider.bodies) == 1
 
 
-def test_a_silent_server_is_left_at_the_deadline(provider: Provider) -> None:
+def test_a_silent_server_times_out(provider: Provider) -> None:
     over = threading.Event()
     provider.script = silent_until(over)
     try:
@@ -269,10 +269,10 @@ def test_a_silent_server_is_left_at_the_deadline(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize("headers_first", [True, False])
-def test_a_server_that_dribbles_is_left_at_the_deadline(
+def test_a_server_that_sends_single_bytes_times_out(
     provider: Provider, headers_first: bool
 ) -> None:
-    """Each byte comes well within any timeout per read; all of them together never end."""
+    """Each byte comes within the timeout of a read, but the response never ends."""
 
     def dribble(handler: Handler, body: dict[str, Any]) -> None:
         start = (
@@ -288,10 +288,10 @@ def test_a_server_that_dribbles_is_left_at_the_deadline(
 
     provider.script = dribble
     assert "no answer within 0.5 s" in str(fault_of(provider, timeout=0.5))
-    assert provider.hung_up.wait(30), "the connection must be closed, not only abandoned"
+    assert provider.hung_up.wait(30), "the connection is closed, not only abandoned"
 
 
-def test_the_options_own_timeout_is_a_total_too(provider: Provider) -> None:
+def test_the_timeout_option_limits_the_whole_request(provider: Provider) -> None:
     over = threading.Event()
     provider.script = silent_until(over)
     try:
@@ -301,7 +301,9 @@ def test_the_options_own_timeout_is_a_total_too(provider: Provider) -> None:
         over.set()
 
 
-def test_a_server_without_response_format_is_asked_once_more_without(provider: Provider) -> None:
+def test_a_server_without_response_format_gets_a_second_request_without_it(
+    provider: Provider,
+) -> None:
     def script(handler: Handler, body: dict[str, Any]) -> None:
         if "response_format" in body:
             handler.reply(refusal("unknown field response_format"), 400)
@@ -309,15 +311,15 @@ def test_a_server_without_response_format_is_asked_once_more_without(provider: P
             handler.reply(completion('{"age": 31}'))
 
     provider.script = script
-    wanted = request(decoding=Decoding(constrained=True), json_schema=SCHEMA)
-    assert runner(provider).answer(wanted).text == '{"age": 31}'
+    constrained = request(decoding=Decoding(constrained=True), json_schema=SCHEMA)
+    assert runner(provider).answer(constrained).text == '{"age": 31}'
     first, second = provider.bodies
     assert first["response_format"]["json_schema"]["schema"] == SCHEMA
     assert "response_format" not in second
 
 
 @pytest.mark.parametrize("status", [401, 429, 500])
-def test_other_refusals_of_a_constrained_attempt_are_not_asked_again(
+def test_other_refusals_of_a_constrained_request_are_not_repeated(
     provider: Provider, status: int
 ) -> None:
     provider.script = always(refusal("no"), status)
@@ -327,7 +329,7 @@ def test_other_refusals_of_a_constrained_attempt_are_not_asked_again(
 
 
 @pytest.mark.parametrize(("step", "model"), [(0, "small"), (1, "bigger"), (2, "huge"), (9, "huge")])
-def test_fallbacks_are_counted_down(provider: Provider, step: int, model: str) -> None:
+def test_fallbacks_are_used_in_order(provider: Provider, step: int, model: str) -> None:
     ladder: Json = ["bigger", {"model": "huge", "temperature": 0.1}]
     runner(provider, fallbacks=ladder).answer(request(decoding=Decoding(fallback=step)))
     assert provider.bodies[0]["model"] == model
@@ -345,7 +347,7 @@ def test_nothing_logs_or_shows_the_key(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     provider.script = always(refusal(f"bad key {KEY}"), 500)
-    asked = runner(provider)
+    used = runner(provider)
     fault = fault_of(provider)
-    shown = caplog.text + repr(asked) + str(fault) + repr(fault)
+    shown = caplog.text + repr(used) + str(fault) + repr(fault)
     assert KEY not in shown

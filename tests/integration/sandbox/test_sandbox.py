@@ -1,4 +1,4 @@
-"""Running programs that are not trusted. Real processes; nothing is waited for by the clock."""
+"""Running untrusted programs, as real processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def python(tmp_path: Path, code: str, **options: Any) -> Completed:
 
 
 def ends(pid: int) -> bool:
-    """Whether a killed process goes away; the kernel may still be taking it apart."""
+    """Return whether a killed process ends; the kernel may need a moment."""
     deadline = monotonic() + 20
     while monotonic() < deadline:
         try:
@@ -51,10 +51,10 @@ def ends(pid: int) -> bool:
     return False
 
 
-# -- how a program ends ---------------------------------------------------------------------------
+# -- the end of a program --------------------------------------------------------------------------
 
 
-def test_output_and_exit_code(tmp_path: Path) -> None:
+def test_output_and_exit_code_are_returned(tmp_path: Path) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     completed = python(tmp_path, code)
     assert completed.exit_code == 3
@@ -65,7 +65,7 @@ def test_output_and_exit_code(tmp_path: Path) -> None:
     assert completed.elapsed > 0
 
 
-def test_a_signal_is_no_exit_code(tmp_path: Path) -> None:
+def test_a_signal_is_not_an_exit_code(tmp_path: Path) -> None:
     completed = python(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
     assert completed.exit_code is None
     assert completed.signal == signal.SIGTERM
@@ -84,23 +84,23 @@ def test_argv_is_never_a_shell_line(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_stdin_is_fed_and_closed(tmp_path: Path) -> None:
+def test_stdin_is_written_and_closed(tmp_path: Path) -> None:
     text = "é" * 500_000
     completed = python(tmp_path, "import sys; print(len(sys.stdin.read()))", stdin=text)
     assert completed.stdout == "500000\n"
 
 
-def test_a_program_that_does_not_read_its_input_is_no_error(tmp_path: Path) -> None:
+def test_unread_input_is_no_error(tmp_path: Path) -> None:
     completed = python(tmp_path, "print('done')", stdin="x" * 1_000_000)
     assert (completed.exit_code, completed.stdout) == (0, "done\n")
 
 
-def test_without_stdin_there_is_an_empty_one(tmp_path: Path) -> None:
+def test_stdin_is_empty_by_default(tmp_path: Path) -> None:
     assert python(tmp_path, "import sys; print(repr(sys.stdin.read()))").stdout == "''\n"
 
 
 @pytest.mark.parametrize("program", ["mulligan-no-such-program", "./nothing", "/no/such/file"])
-def test_a_missing_program_is_the_verifiers_error(tmp_path: Path, program: str) -> None:
+def test_a_missing_program_is_a_verifier_error(tmp_path: Path, program: str) -> None:
     with pytest.raises(VerifierError, match="no such program"):
         run([program], cwd=tmp_path, timeout=5, env=clean_environment(tmp_path), limits=Limits())
 
@@ -124,9 +124,9 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
         )
 
 
-# -- nothing is left behind -----------------------------------------------------------------------
+# -- remaining processes ---------------------------------------------------------------------------
 
-#: Starts a child that sleeps for ever, tells its pid in a file, and goes on.
+#: Starts a sleeping child, writes its pid to a file and continues.
 GRANDCHILD = """
 import os, pathlib, subprocess, sys, time
 child = subprocess.Popen(
@@ -144,14 +144,14 @@ pathlib.Path("pid").write_text(str(child.pid))
 def test_grandchildren_die_with_the_program(
     tmp_path: Path, detached: bool, then: str, timed_out: bool
 ) -> None:
-    """Also those that left the process group, and although they hold the output open."""
+    """Also those that left the process group or hold the output open."""
     timeout = 3 if timed_out else 60
     completed = python(tmp_path, GRANDCHILD.format(detached=detached, then=then), timeout=timeout)
     assert completed.timed_out is timed_out
     assert ends(int((tmp_path / "pid").read_text()))
 
 
-def test_a_daemon_that_nobody_is_the_parent_of_dies_too(tmp_path: Path) -> None:
+def test_an_orphaned_daemon_dies_too(tmp_path: Path) -> None:
     completed = python(
         tmp_path,
         """
@@ -195,7 +195,7 @@ def test_ignoring_sigterm_does_not_help(tmp_path: Path) -> None:
     assert completed.timed_out
 
 
-def test_a_worker_killed_outright_takes_the_program_with_it(tmp_path: Path) -> None:
+def test_the_program_ends_with_a_killed_worker(tmp_path: Path) -> None:
     """Given a worker that runs a program, when it is killed with -9, then the program ends."""
     code = """if True:
         import sys
@@ -214,7 +214,7 @@ def test_a_worker_killed_outright_takes_the_program_with_it(tmp_path: Path) -> N
     assert ends(program.pid)
 
 
-# -- output ---------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
 def test_output_is_capped_while_it_is_read(tmp_path: Path) -> None:
@@ -235,12 +235,12 @@ def test_output_is_capped_while_it_is_read(tmp_path: Path) -> None:
     assert len(completed.stderr) < 5000
 
 
-def test_the_limits_cap_output_if_nothing_else_does(tmp_path: Path) -> None:
+def test_the_limits_cap_output_by_default(tmp_path: Path) -> None:
     completed = python(tmp_path, "print('x' * 100_000)", limits=Limits(output_bytes=2048))
     assert len(completed.stdout) < 3000
 
 
-def test_bytes_that_are_no_text_become_marks(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_replaced(tmp_path: Path) -> None:
     completed = python(tmp_path, r"import sys; sys.stdout.buffer.write(b'a\xff\xfeb')")
     assert completed.stdout == "a��b"
 
@@ -259,7 +259,7 @@ def test_capped_output_keeps_both_ends(size: int) -> None:
         assert f"{size - 10} bytes left out" in output.text
 
 
-# -- limits ---------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
 def test_processor_time_is_limited(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_the_size_of_files_is_limited(tmp_path: Path) -> None:
     assert (tmp_path / "big").stat().st_size <= 10_000
 
 
-def test_there_are_no_core_files_and_process_limits_are_set(tmp_path: Path) -> None:
+def test_core_files_are_off_and_processes_are_limited(tmp_path: Path) -> None:
     code = """
     import resource as r
     print(r.getrlimit(r.RLIMIT_CORE), r.getrlimit(r.RLIMIT_NPROC))
@@ -296,7 +296,7 @@ def test_limits_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_ignored_signals_are_not_inherited(tmp_path: Path) -> None:
-    """A pipe that breaks must end a program as it would in a shell."""
+    """A broken pipe ends a program as in a shell."""
     completed = run(
         ["sh", "-c", "kill -PIPE $$; echo survived"],
         cwd=tmp_path,
@@ -307,7 +307,7 @@ def test_ignored_signals_are_not_inherited(tmp_path: Path) -> None:
     assert completed.signal == signal.SIGPIPE
 
 
-# -- environment ----------------------------------------------------------------------------------
+# -- environment -----------------------------------------------------------------------------------
 
 
 def test_the_environment_has_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,9 +322,9 @@ def test_the_environment_has_no_secrets(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LC_TIME", "C")
     completed = python(tmp_path, "import os; print(sorted(os.environ))", env={"EXTRA": "1"})
-    seen = set(eval(completed.stdout))  # noqa: S307 - a list of names, printed by our own line
-    assert not seen & set(secrets)
-    assert seen - {"LANG", "LANGUAGE", "TZ", "LC_ALL", "LC_CTYPE", "MULLIGAN_RUN"} == {
+    names = set(eval(completed.stdout))  # noqa: S307 - a list of names that the line above prints
+    assert not names & set(secrets)
+    assert names - {"LANG", "LANGUAGE", "TZ", "LC_ALL", "LC_CTYPE", "MULLIGAN_RUN"} == {
         "EXTRA",
         "HOME",
         "LC_TIME",
@@ -341,14 +341,14 @@ def test_home_and_temporary_files_are_private(tmp_path: Path) -> None:
 
 
 def test_only_the_given_descriptors_are_inherited(tmp_path: Path) -> None:
-    mine, other = os.pipe(), os.pipe()
+    passed, other = os.pipe(), os.pipe()
     os.set_inheritable(other[1], True)
     try:
-        code = f"import os; os.write({mine[1]}, b'hello'); os.write({other[1]}, b'leak')"
-        completed = python(tmp_path, code, pass_fds=(mine[1],))
+        code = f"import os; os.write({passed[1]}, b'hello'); os.write({other[1]}, b'leak')"
+        completed = python(tmp_path, code, pass_fds=(passed[1],))
         assert completed.exit_code == 1
         assert "Bad file descriptor" in completed.stderr
-        assert os.read(mine[0], 100) == b"hello"
+        assert os.read(passed[0], 100) == b"hello"
     finally:
-        for fd in (*mine, *other):
+        for fd in (*passed, *other):
             os.close(fd)

@@ -1,4 +1,4 @@
-"""Workspaces: packed deterministically, unpacked safely, tests and configuration put back."""
+"""Workspaces: deterministic packing, safe unpacking, restored tests and configuration."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A workspace with a bit of everything."""
+    """A workspace with every kind of file."""
     root = tmp_path / "source"
     (root / "pkg" / "empty").mkdir(parents=True)
     (root / "pkg" / "code.py").write_text("x = 1\n")
@@ -58,10 +58,10 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-# -- pack and unpack ------------------------------------------------------------------------------
+# -- pack and unpack -------------------------------------------------------------------------------
 
 
-def test_unpacking_gives_back_what_was_packed(source: Path, tmp_path: Path) -> None:
+def test_unpacking_restores_what_was_packed(source: Path, tmp_path: Path) -> None:
     unpack(pack(source, max_bytes=MEGABYTE), tmp_path / "copy")
     assert read_tree(tmp_path / "copy") == read_tree(source)
     assert (tmp_path / "copy" / "run.sh").stat().st_mode & 0o777 == 0o755
@@ -78,7 +78,7 @@ def test_packing_is_deterministic(source: Path) -> None:
     assert pack(source, max_bytes=MEGABYTE) != first
 
 
-def test_caches_and_version_control_stay_out(source: Path) -> None:
+def test_caches_and_version_control_are_not_packed(source: Path) -> None:
     before = pack(source, max_bytes=MEGABYTE)
     for name in (".git", ".venv", "__pycache__", ".mulligan", "pkg/__pycache__", ".pytest_cache"):
         (source / name).mkdir()
@@ -94,7 +94,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
         pack(tmp_path / "file", max_bytes=MEGABYTE)
 
 
-def test_too_large_names_size_and_cap(source: Path) -> None:
+def test_a_workspace_over_the_cap_is_refused_with_both_sizes(source: Path) -> None:
     (source / "noise").write_bytes(os.urandom(20_000))
     with pytest.raises(BadInput, match=r"is \d+ bytes when packed, 10000 are allowed"):
         pack(source, max_bytes=10_000)
@@ -127,7 +127,7 @@ def test_a_device_is_refused(source: Path) -> None:
 
 
 def archive(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes:
-    """An archive as an attacker would write it."""
+    """Return an archive that an attacker might write."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         info = tarfile.TarInfo(name)
@@ -175,10 +175,10 @@ def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
     assert list(outside.iterdir()) == []
 
 
-# -- private copies -------------------------------------------------------------------------------
+# -- private copies --------------------------------------------------------------------------------
 
 
-def test_a_private_copy_is_gone_afterwards(source: Path, tmp_path: Path) -> None:
+def test_a_private_copy_is_removed_afterwards(source: Path, tmp_path: Path) -> None:
     blobs = fake_blobs()
     workspace = Workspace(snapshot=blobs.put(pack(source, max_bytes=MEGABYTE)))
     root = tmp_path / "copies"
@@ -193,7 +193,7 @@ def test_a_private_copy_is_gone_afterwards(source: Path, tmp_path: Path) -> None
         assert (copy.directory / "pkg" / "code.py").read_text() == "x = 1\n"
 
 
-def test_a_private_copy_is_gone_after_an_error(source: Path, tmp_path: Path) -> None:
+def test_a_private_copy_is_removed_after_an_error(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "copies"
     with (
         pytest.raises(RuntimeError),
@@ -223,7 +223,7 @@ def test_a_private_copy_of_a_killed_process_is_removed_by_the_next(tmp_path: Pat
     try:
         assert holder.stdout is not None
         private = Path(holder.stdout.readline().strip())
-        assert remove_abandoned(root) == 0, "its owner is at work"
+        assert remove_abandoned(root) == 0, "its owner is running"
         assert private.is_dir()
     finally:
         holder.kill()
@@ -234,23 +234,23 @@ def test_a_private_copy_of_a_killed_process_is_removed_by_the_next(tmp_path: Pat
     assert list(root.iterdir()) == []
 
 
-def test_what_is_not_known_to_be_abandoned_stays(tmp_path: Path) -> None:
-    root, elsewhere = tmp_path / "copies", tmp_path / "elsewhere"
-    for folder in (root / "mulligan-made-just-now", root / "other", elsewhere):
+def test_only_abandoned_copies_are_removed(tmp_path: Path) -> None:
+    root, outside = tmp_path / "copies", tmp_path / "outside"
+    for folder in (root / "mulligan-made-just-now", root / "other", outside):
         folder.mkdir(parents=True)
     (root / "other" / "owner.lock").touch()
-    (elsewhere / "owner.lock").touch()
-    (root / "mulligan-link").symlink_to(elsewhere)
+    (outside / "owner.lock").touch()
+    (root / "mulligan-link").symlink_to(outside)
     with private_directory(root) as work:
         assert remove_abandoned(root) == 0
         assert work.is_dir()
     assert {path.name for path in root.iterdir()} == {
         "mulligan-made-just-now", "other", "mulligan-link"
     }  # fmt: skip
-    assert (elsewhere / "owner.lock").exists()
+    assert (outside / "owner.lock").exists()
 
 
-def test_a_snapshot_that_is_gone_is_no_verdict(source: Path) -> None:
+def test_a_missing_snapshot_gives_no_verdict(source: Path) -> None:
     workspace = Workspace(snapshot="sha256:none")
     with pytest.raises(MissingBlob), private_copy(workspace, fake_blobs()):
         pass
@@ -258,10 +258,10 @@ def test_a_snapshot_that_is_gone_is_no_verdict(source: Path) -> None:
         pass
 
 
-# -- the answer -----------------------------------------------------------------------------------
+# -- the answer ------------------------------------------------------------------------------------
 
 
-def test_the_answer_becomes_its_file_without_fences(source: Path) -> None:
+def test_the_answer_is_written_to_its_file_without_fences(source: Path) -> None:
     workspace = Workspace(path=str(source), output_file="new/deep/answer.py")
     assert place_answer(source, workspace, "```python\nx = 2\n```") == ("fence",)
     assert (source / "new" / "deep" / "answer.py").read_text().strip() == "x = 2"
@@ -295,7 +295,7 @@ def test_the_answer_cannot_replace_a_directory(source: Path) -> None:
         place_answer(source, Workspace(path=str(source), output_file="pkg"), "x")
 
 
-# -- protection -----------------------------------------------------------------------------------
+# -- protection ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,9 @@ def test_the_answer_cannot_replace_a_directory(source: Path) -> None:
         ("[x].py", ["[x].py"], ["x.py"]),
     ],
 )
-def test_patterns(pattern: str, fits: list[str], does_not: list[str]) -> None:
+def test_protection_patterns_match_like_gitignore(
+    pattern: str, fits: list[str], does_not: list[str]
+) -> None:
     protection = Protection([pattern])
     assert [name for name in fits if not protection.covers(name)] == []
     assert [name for name in does_not if protection.covers(name)] == []
@@ -358,7 +360,7 @@ def replaced_by_directory(path: Path) -> None:
         lambda path: path.chmod(0o000),
     ],
 )
-def test_a_changed_test_is_put_back(source: Path, change: Callable[[Path], None]) -> None:
+def test_a_changed_test_is_restored(source: Path, change: Callable[[Path], None]) -> None:
     snapshot = pack(source, max_bytes=MEGABYTE)
     before = read_tree(source)
     change(source / "test_code.py")
@@ -366,7 +368,7 @@ def test_a_changed_test_is_put_back(source: Path, change: Callable[[Path], None]
     assert read_tree(source) == before
 
 
-def test_a_directory_of_tests_exchanged_for_a_link_is_put_back(tmp_path: Path) -> None:
+def test_a_test_directory_replaced_by_a_link_is_restored(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "tests").mkdir(parents=True)
     (root / "tests" / "test_a.py").write_text("real")
@@ -382,7 +384,7 @@ def test_a_directory_of_tests_exchanged_for_a_link_is_put_back(tmp_path: Path) -
     assert before.keys() <= read_tree(root).keys()
 
 
-# -- diffs ----------------------------------------------------------------------------------------
+# -- diffs -----------------------------------------------------------------------------------------
 
 
 def test_a_diff_carries_every_kind_of_change(source: Path, tmp_path: Path) -> None:
@@ -413,7 +415,7 @@ def test_an_unchanged_copy_has_an_empty_diff(source: Path) -> None:
     assert (diff.changed, diff.deleted, diff.refused) == ({}, (), ())
 
 
-def test_what_cannot_be_carried_is_left_out_and_named(source: Path) -> None:
+def test_unsupported_files_are_left_out_of_a_diff_and_named(source: Path) -> None:
     snapshot = pack(source, max_bytes=MEGABYTE)
     (source / "escape").symlink_to("/etc")
     os.mkfifo(source / "fifo")
@@ -431,7 +433,7 @@ def test_a_diff_is_capped(source: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", archive("file"), archive("../x"), encode_tree({})])
-def test_what_is_no_diff_is_refused(data: bytes, source: Path) -> None:
+def test_an_invalid_diff_is_refused(data: bytes, source: Path) -> None:
     before = read_tree(source)
     with pytest.raises(BadInput):
         apply_diff(source, data)
@@ -444,8 +446,8 @@ NAMES = st.text("ab/", min_size=1, max_size=5).filter(
 FILES = st.dictionaries(NAMES, st.tuples(st.binary(max_size=20), st.sampled_from([0o644, 0o755])))
 
 
-def lay(root: Path, files: dict[str, tuple[bytes, int]]) -> None:
-    """Write what can be written: a name may be both a file and a directory of another."""
+def write_files(root: Path, files: dict[str, tuple[bytes, int]]) -> None:
+    """Write the files that can be written: a name may also be another's directory."""
     root.mkdir(parents=True, exist_ok=True)
     for name, (content, mode) in sorted(files.items()):
         path = root / name
@@ -463,8 +465,8 @@ def test_snapshot_and_diff_give_any_tree(
     after: dict[str, tuple[bytes, int]],
 ) -> None:
     root = tmp_path_factory.mktemp("any")
-    lay(root / "before", before)
-    lay(root / "after", after)
+    write_files(root / "before", before)
+    write_files(root / "after", after)
     snapshot = pack(root / "before", max_bytes=MEGABYTE)
     apply_diff(root / "before", make_diff(snapshot, root / "after"))
     assert read_tree(root / "before") == read_tree(root / "after")

@@ -54,15 +54,17 @@ def test_the_exit_code_decides() -> None:
 
 
 @pytest.mark.parametrize("code", ["pass", "raise SystemExit(1)"])
-def test_a_fence_taken_off_the_answer_s_file_is_told(workspace: Workspace, code: str) -> None:
+def test_a_fence_removed_from_the_answer_s_file_is_reported(
+    workspace: Workspace, code: str
+) -> None:
     result = python(code, text="Sure!\n```\nx\n```\n", workspace=workspace)
     assert result.evidence["coercions"] == ["fence", "prose"]
     assert result.warnings == ("coerced: fence", "coerced: prose")
     assert "coercions" not in python(code, text="x", workspace=workspace).evidence
-    assert "coercions" not in python(code, text="```\nx\n```").evidence, "it has no file"
+    assert "coercions" not in python(code, text="```\nx\n```").evidence, "there is no file"
 
 
-def test_another_exit_code_may_be_wanted() -> None:
+def test_another_exit_code_may_be_expected() -> None:
     assert python("raise SystemExit(3)", expect_exit=3).status is PASS
     assert python("pass", expect_exit=3).status is FAIL
 
@@ -78,17 +80,17 @@ def test_a_missing_program_gives_no_verdict() -> None:
         verify("mulligan-no-such-program")
 
 
-def test_the_answer_comes_on_stdin() -> None:
+def test_the_answer_is_on_stdin() -> None:
     code = "import sys; sys.exit(sys.stdin.read() != 'the answer')"
     assert python(code, text="the answer").status is PASS
 
 
-def test_the_answer_is_in_its_file_and_tests_are_put_back(workspace: Workspace) -> None:
+def test_the_answer_is_in_its_file_and_tests_are_restored(workspace: Workspace) -> None:
     code = "assert open('answer.txt').read() == 'hi'; assert open('test_it.py').read() == 'real\\n'"
     assert python(code, text="hi", workspace=workspace).status is PASS
 
 
-def test_the_workspace_itself_is_never_touched(workspace: Workspace) -> None:
+def test_the_original_workspace_is_never_changed(workspace: Workspace) -> None:
     code = "import os; os.remove('other.txt'); open('new', 'w').write('x')"
     assert python(code, workspace=workspace).status is PASS
     assert workspace.path is not None
@@ -98,14 +100,14 @@ def test_the_workspace_itself_is_never_touched(workspace: Workspace) -> None:
     ]
 
 
-def test_a_timeout_kills() -> None:
+def test_a_timeout_kills_the_program() -> None:
     result = python("import time; time.sleep(3600)", timeout=1)
     assert result.status is FAIL
     assert result.evidence["timed_out"] is True
     assert [error.code for error in result.errors] == ["timeout"]
 
 
-def test_a_signal_is_told_by_name() -> None:
+def test_a_signal_is_reported_by_name() -> None:
     result = python("import os; os.kill(os.getpid(), 9)")
     assert result.evidence["signal"] == 9
     assert result.evidence["exit_code"] is None

@@ -1,4 +1,4 @@
-"""``edits.plan``: a model's plan is tried on a copy, and its mistakes become its next prompt."""
+"""``edits.plan`` tries a model's plan on a copy; its mistakes go into the next prompt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mulligan.testing import InMemoryStack, assert_repaired
 from mulligan.workers.sandbox.workspace import pack
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
-Judge = Callable[..., VerificationResult]
+Verify = Callable[..., VerificationResult]
 
 
 @pytest.fixture
@@ -31,18 +31,18 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def judge(root: Path) -> Judge:
-    """``judge(text, max_edits=3)``: what the verifier says of an answer."""
+def verify(root: Path) -> Verify:
+    """``verify(text, max_edits=3)`` returns the verifier's result for an answer."""
     blobs = fake_blobs()
     workspace = Workspace(snapshot=blobs.put(pack(root, max_bytes=1_000_000)))
 
-    def verify(answer: str, **options: Any) -> VerificationResult:
+    def verify_answer(answer: str, **options: Any) -> VerificationResult:
         spec = VerifierSpec.model_validate({"id": "edits.plan", **options})
         verifier = VerifierRegistry().build(spec, blobs=blobs)
         output = Output(text=answer)
         return verifier.verify(Candidate(output=output, text=answer, workspace=workspace))
 
-    return verify
+    return verify_answer
 
 
 def replace(name: str, search: str, text: str) -> dict[str, Any]:
@@ -50,18 +50,16 @@ def replace(name: str, search: str, text: str) -> dict[str, Any]:
     return {"id": name, "op": "search_replace", "target": "a.txt", "payload": payload}
 
 
-def test_each_edit_is_tried_after_the_ones_before_it_and_nothing_is_touched(
-    judge: Judge, root: Path
-) -> None:
+def test_edits_are_tried_in_order_without_changing_the_tree(verify: Verify, root: Path) -> None:
     answer = json.dumps({"edits": [replace("e1", "two", "2"), replace("e2", "2\n", "zwei\n")]})
-    found = judge(answer)
+    found = verify(answer)
     assert (found.status, found.errors) == ("pass", ())
     assert (root / "a.txt").read_text() == "one\ntwo\nthree\n"
 
 
-def test_an_edit_that_does_not_apply_says_what_is_there(judge: Judge) -> None:
+def test_an_edit_that_does_not_apply_shows_the_nearest_lines(verify: Verify) -> None:
     answer = json.dumps({"edits": [replace("e1", "two", "2"), replace("e2", "tree", "3")]})
-    found = judge(answer)
+    found = verify(answer)
     assert found.status == "fail"
     assert found.score == 50.0
     assert found.evidence == {
@@ -82,14 +80,14 @@ def test_an_edit_that_does_not_apply_says_what_is_there(judge: Judge) -> None:
         ('{"edits": [{"id": "e1", "op": "write_file"}]}', "schema"),
     ],
 )
-def test_what_is_no_plan_breaks_the_contract(judge: Judge, answer: str, code: str) -> None:
-    found = judge(answer)
+def test_an_invalid_plan_is_schema_invalid(verify: Verify, answer: str, code: str) -> None:
+    found = verify(answer)
     assert (found.status, found.evidence["kind"]) == ("fail", "schema_invalid")
     assert found.errors[0].code == code
 
 
-def test_a_plan_may_be_yaml_in_a_fence_and_a_no_op_is_a_warning(judge: Judge) -> None:
-    found = judge(
+def test_a_plan_may_be_fenced_yaml_and_a_no_op_is_a_warning(verify: Verify) -> None:
+    found = verify(
         "Here it is:\n\n```yaml\nedits:\n"
         "  - {id: e1, op: write_file, target: b.txt, payload: {content: new}}\n"
         "  - {id: e2, op: search_replace, target: a.txt, payload: {search: one, replace: one}}\n"
@@ -99,20 +97,20 @@ def test_a_plan_may_be_yaml_in_a_fence_and_a_no_op_is_a_warning(judge: Judge) ->
     assert any("edits[1] (e2) a.txt" in warning for warning in found.warnings)
 
 
-def test_options_bound_what_a_plan_may_do(judge: Judge) -> None:
+def test_options_limit_a_plan(verify: Verify) -> None:
     answer = json.dumps({"edits": [replace("e1", "two", "2"), replace("e2", "one", "1")]})
-    found = judge(answer, operations=["patch_file"])
+    found = verify(answer, operations=["patch_file"])
     assert [error.code for error in found.errors] == ["operation"] * 2
     assert "use one of: patch_file" in found.errors[0].message
-    assert "at most 1 are allowed" in judge(answer, max_edits=1).errors[0].message
+    assert "at most 1 are allowed" in verify(answer, max_edits=1).errors[0].message
     escape = json.dumps({"edits": [{"id": "e", "op": "write_file", "target": "../x",
                                     "payload": {"content": ""}}]})  # fmt: skip
-    assert judge(escape).status == "fail"
+    assert verify(escape).status == "fail"
     with pytest.raises(BadInput, match="config"):
-        judge(answer, config="../elsewhere")
+        verify(answer, config="../outside")
 
 
-def test_the_author_gets_a_corrected_prompt_and_the_second_plan_is_taken(
+def test_a_corrected_prompt_leads_to_a_valid_plan(
     root: Path, mulligan_stack: InMemoryStack
 ) -> None:
     wrong = json.dumps({"edits": [replace("e1", "tree", "3")]})

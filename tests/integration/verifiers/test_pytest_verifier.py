@@ -1,4 +1,4 @@
-"""pytest.subprocess: honest answers are judged by their tests, dishonest ones are found out."""
+"""pytest.subprocess: tests score honest answers, and dishonest ones are detected."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WRONG = "def bitcount(n):\n    return 7\n"
 
 
 class Project:
-    """A workspace on disk, and answers to it."""
+    """A workspace on disk whose answers can be verified."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -72,7 +72,7 @@ class Project:
         return result
 
     def diff_of(self, **files: str) -> str:
-        """The diff of a runner that wrote these files; two underscores are a dot."""
+        """Return the diff of a runner that wrote these files. Two underscores are a dot."""
         snapshot = pack(self.root, max_bytes=1 << 20)
         for name, text in files.items():
             (self.root / name.replace("__", ".")).write_text(text)
@@ -93,7 +93,7 @@ def codes(result: VerificationResult) -> list[str | None]:
     return [error.code for error in result.errors]
 
 
-# -- honest answers -------------------------------------------------------------------------------
+# -- honest answers --------------------------------------------------------------------------------
 
 
 def test_a_right_answer_passes(project: Project) -> None:
@@ -178,7 +178,7 @@ def test_an_exception_is_told_with_its_place(project: Project) -> None:
     assert first["assertion"] == "ValueError: bad 0"
 
 
-def test_a_message_that_is_no_text_can_be_stored(project: Project) -> None:
+def test_a_message_that_is_not_valid_text_can_be_stored(project: Project) -> None:
     result = project.verify("def bitcount(n):\n    raise ValueError(chr(0xd800) + chr(0))\n")
     assert codes(result) == ["exception"] * 4
 
@@ -224,18 +224,18 @@ def test_tests_in_a_folder_find_modules_beside_it(tmp_path: Path) -> None:
 
 
 def test_the_original_of_the_answers_file_does_not_matter(project: Project) -> None:
-    """Given a file that lacks the name the tests import, the tests are listed all the same."""
+    """Given a file without the name that the tests import, then the tests are still listed."""
     project.write("bitcount.py", "raise RuntimeError('unfinished')\n")
     assert project.verify(RIGHT).status is PASS
 
 
-def test_files_of_a_runners_diff_are_tried(project: Project) -> None:
+def test_files_of_a_runner_s_diff_are_tested(project: Project) -> None:
     diff = project.diff_of(bitcount__py=RIGHT)
     result = project.verify("I wrote the file.", output_file=None, diff=diff)
     assert result.status is PASS
 
 
-def test_selection_and_early_stop_are_honoured(project: Project) -> None:
+def test_selection_and_early_stop_apply(project: Project) -> None:
     result = project.verify("def bitcount(n): return 0", args=["-k", "zero"])
     assert (result.status, result.evidence["collected"]) == (PASS, 1)
     result = project.verify(WRONG, args=["-x"])
@@ -243,7 +243,7 @@ def test_selection_and_early_stop_are_honoured(project: Project) -> None:
     assert (result.score, result.evidence["collected"]) == (0, 4)
 
 
-def test_marks_of_the_tests_themselves_count_for_nobody(tmp_path: Path) -> None:
+def test_skipped_tests_do_not_count(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     project.write(
         "test_marks.py",
@@ -266,8 +266,8 @@ def test_marks_of_the_tests_themselves_count_for_nobody(tmp_path: Path) -> None:
     assert (result.status, result.score) == (VerificationStatus.SKIPPED, None)
 
 
-def test_parameters_that_come_from_the_answer(tmp_path: Path) -> None:
-    """Such tests cannot be listed exactly without it; their functions can."""
+def test_parameters_may_come_from_the_answer(tmp_path: Path) -> None:
+    """Such tests cannot be listed without the answer, but their functions can."""
     project = Project(tmp_path / "project")
     project.write(
         "test_cases.py",
@@ -286,7 +286,7 @@ def test_parameters_that_come_from_the_answer(tmp_path: Path) -> None:
     assert (result.status, result.score) == (FAIL, 75)
 
 
-def test_a_file_that_no_stub_can_satisfy_is_read(tmp_path: Path) -> None:
+def test_a_test_file_that_no_stub_satisfies_is_parsed(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     project.write(
         "test_strict.py",
@@ -324,7 +324,7 @@ def test_configuration_above_the_workspace_is_not_read(project: Project) -> None
     assert project.verify(RIGHT).status is PASS
 
 
-# -- dishonest answers ----------------------------------------------------------------------------
+# -- dishonest answers -----------------------------------------------------------------------------
 
 FORGED_XML = (
     '<testsuites><testsuite name="pytest" errors="0" failures="0" skipped="0" tests="4">'
@@ -340,7 +340,7 @@ def lie():
     os._exit(0)
 """
 
-#: What a dishonest answer does, and the code it is told by.
+#: The expected error code and a dishonest answer, by what it does.
 CHEATS = {
     "atexit": ("assertion", REWRITE_JUNIT + "atexit.register(lie)\n" + WRONG),
     "when the session is thrown away": (
@@ -500,10 +500,10 @@ def test_own_tests_through_a_diff_do_not_add_to_the_score(project: Project) -> N
     assert result.evidence["collected"] == 4
 
 
-# -- no verdict -----------------------------------------------------------------------------------
+# -- no verdict ------------------------------------------------------------------------------------
 
 
-def test_a_conftest_broken_by_the_answer_is_the_answers_fault(project: Project) -> None:
+def test_a_conftest_broken_by_the_answer_fails_the_answer(project: Project) -> None:
     project.write("conftest.py", "import bitcount\n")
     result = project.verify("raise RuntimeError('broken')")
     assert result.status is FAIL
@@ -525,7 +525,7 @@ def test_a_conftest_broken_by_the_answer_is_the_answers_fault(project: Project) 
         ({}, {"args": ["-k", "nothing"]}, "no tests in -k nothing"),
     ],
 )
-def test_what_is_not_the_answers_fault_gives_no_verdict(
+def test_broken_tests_give_no_verdict(
     project: Project, files: dict[str, str], options: dict[str, Any], message: str
 ) -> None:
     for name, text in files.items():
