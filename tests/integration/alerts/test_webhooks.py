@@ -469,9 +469,7 @@ def test_a_delivery_is_repeated_after_its_sender_was_killed(
     assert late == "lost", "a sender whose lease is gone cannot write"
 
 
-def test_a_delivery_that_kills_every_sender_is_dead(
-    new_alerts: AlertsMaker, receiver: Receiver
-) -> None:
+def test_a_delivery_that_kills_every_sender_is_dead(new_alerts: AlertsMaker) -> None:
     alerts = new_alerts({})
     alerts.escalate()
     store = alerts.webhooks().deliveries
@@ -589,7 +587,7 @@ def test_a_paused_provider_is_not_called_until_it_is_resumed(alerted: AlertedFle
             view = alerted.fleet.ledger.job(job_id)
             return view if view and (view.waiting_for == "pause" or view.finished_at) else None
 
-        view = wait_for(paused_or_done, "the attempt to be made or to wait")
+        view = wait_for(paused_or_done, "the attempt to end or to wait")
         return job_id if view.waiting_for == "pause" else None
 
     job_id = wait_for(submit_paused, "an attempt to wait for the pause")

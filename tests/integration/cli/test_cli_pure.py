@@ -147,7 +147,7 @@ def test_every_form_of_celery_s_broker_urls_is_accepted(url: str) -> None:
     assert load_settings(broker_url=url).broker_url == url
 
 
-def test_every_bad_setting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_bad_setting_is_reported() -> None:
     write_file("mulligan.toml", "leese = 3\nlease = -1\n")
     error = invoke("run", write_file("job.json", job()), code=2).stderr
     assert "setting lease:" in error

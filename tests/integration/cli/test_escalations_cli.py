@@ -78,12 +78,8 @@ def test_forty_similar_jobs_are_requeued_with_a_better_prompt_and_succeed(fleet:
         assert read(shell, "list")["groups"][0]["open"] == 40
 
         argv = ["requeue", "--signature", signature, "--by", "ann"]
-        argv += [
-            "--prompt-file",
-            shell.write("better.txt", BETTER_PROMPT),
-            "--note",
-            "asked for a number",
-        ]
+        prompt_file = shell.write("better.txt", BETTER_PROMPT)
+        argv += ["--prompt-file", prompt_file, "--note", "new prompt"]
         refused = shell.invoke("escalations", *argv, code=2)
         assert "No terminal to confirm on. Pass --yes" in refused.stderr
         result = read(shell, *argv, "--yes")
@@ -95,7 +91,7 @@ def test_forty_similar_jobs_are_requeued_with_a_better_prompt_and_succeed(fleet:
         detail = read(shell, "show", signature, "--limit", "100")
         assert (detail["group"]["open"], detail["group"]["total"]) == (0, 40)
         ended = {(e["state"], e["ended_by"], e["note"]) for e in detail["escalations"]}
-        assert ended == {("requeued", "ann", "asked for a number")}
+        assert ended == {("requeued", "ann", "new prompt")}
         again = read(shell, *argv, "--yes")
         assert (again["total"], again["done"]) == (0, 0)
 

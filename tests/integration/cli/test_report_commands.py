@@ -72,7 +72,7 @@ def page_of(text: str) -> Tags:
 
 
 @pytest.mark.parametrize(("name", "field"), REPORTS.items())
-def test_a_report_has_every_format(ran: None, tmp_path: Path, name: str, field: str) -> None:
+def test_a_report_has_every_format(ran: None, name: str, field: str) -> None:
     document: dict[str, Any] = json.loads(report(name, "--json"))
     assert field in document
     assert report(name, "--markdown").startswith("# ")

@@ -36,8 +36,8 @@ CELERY = (sys.executable, "-P", "-m", "celery")
 def clean_environment(**extra: str) -> dict[str, str]:
     """Return the environment without variables that the programs read, and with models disabled."""
     hidden = ("MULLIGAN_", "BROKER_URL", "RUNNER", "PYTHONPATH")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    return {**kept, "MULLIGAN_NO_MODELS": ALLOWED_RUNNERS, **extra}
+    visible = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    return {**visible, "MULLIGAN_NO_MODELS": ALLOWED_RUNNERS, **extra}
 
 
 def run(*argv: str | Path, cwd: Path, environment: dict[str, str] | None = None) -> str:

@@ -273,7 +273,7 @@ def test_a_closed_client_leaves_no_listener_and_no_thread(
 
 
 def test_the_states_of_many_jobs_are_read_in_batches(
-    client: Client, flaky_proxy: FlakyProxy, console: RunningConsole
+    client: Client, console: RunningConsole
 ) -> None:
     """Two hundred and fifty unfinished jobs take three requests, not one each."""
     handles = client.submit_many(["x"] * 250, **JOB)

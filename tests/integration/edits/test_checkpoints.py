@@ -228,9 +228,7 @@ def test_the_same_edit_twice_is_applied_once(tree: EditedTree, root: Path) -> No
     assert [c.state for c in tree.history()] == ["rolled_back", "applied", "applied"]
 
 
-def test_an_unknown_edit_session_or_checkpoint_is_refused(
-    tree: EditedTree, root: Path, tmp_path: Path
-) -> None:
+def test_an_unknown_edit_session_or_checkpoint_is_refused(tree: EditedTree, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no edit e9"):
         tree.rollback_edit("e9")
     with pytest.raises(BadInput, match="session nope"):

@@ -458,7 +458,7 @@ def test_a_session_runs_on_the_queue_with_real_workers(
     }
     tasks = [
         {"id": "all", "command": [sys.executable, "score.py"]},
-        {"id": "asked", "cluster": "asked", "job": job},
+        {"id": "job", "cluster": "job", "job": job},
     ]
     suite = Suite.model_validate({"deterministic": True, "tasks": tasks})
     with running_fleet(folder, pools=(CONTROL, WORK, EDIT)) as fleet:
@@ -474,5 +474,5 @@ def test_a_session_runs_on_the_queue_with_real_workers(
 
         done = wait_for(lambda: (s := session()).phase == "done" and s, "the session to be done")
     assert outcomes_of(done) == [("applied", "kept"), ("rejected_by_gate", "regression")]
-    assert done.outcomes[0].cluster_deltas == {"asked": 0.0, "main": 0.2, "rest": 0.0}
+    assert done.outcomes[0].cluster_deltas == {"job": 0.0, "main": 0.2, "rest": 0.0}
     assert (root / "a.txt").read_text() == "good\n"

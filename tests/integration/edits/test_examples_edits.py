@@ -22,9 +22,9 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(shutil.copytree(EXAMPLES, folder / "edits"))
         hidden = ("MULLIGAN_", "PYTHONPATH")
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+        visible = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
         self._environment = {
-            **kept,
+            **visible,
             "MULLIGAN_HOME": str(folder / "home"),
             "MULLIGAN_NO_MODELS": "except:command",
         }

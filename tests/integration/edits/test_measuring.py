@@ -210,7 +210,7 @@ def test_a_tree_over_the_cap_is_refused(root: Path) -> None:
         local_measurer(cap=100).snapshot(root)
 
 
-def test_a_missing_state_is_reported(root: Path) -> None:
+def test_a_missing_state_is_reported() -> None:
     measurer, suite = local_measurer(), suite_of(python("pass"))
     with pytest.raises(MissingBlob):
         measurer.poll(suite, SuiteRuns(session="s", state="sha256:00", repeat=0))

@@ -43,9 +43,7 @@ def attempts_counted(ledger: RedisLedger) -> int:
     return FigureReader(ledger).totals()[ATTEMPTS]
 
 
-def test_every_event_counts_once(
-    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
-) -> None:
+def test_every_event_counts_once(ledger: RedisLedger, redis_client: redis.Redis) -> None:
     for _ in range(25):
         add_event(redis_client)
     fold = Fold(ledger, batch=10)
@@ -58,7 +56,7 @@ def test_every_event_counts_once(
 
 
 def test_a_run_takes_at_most_the_given_batches(
-    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+    ledger: RedisLedger, redis_client: redis.Redis
 ) -> None:
     for _ in range(25):
         add_event(redis_client)
@@ -67,7 +65,7 @@ def test_a_run_takes_at_most_the_given_batches(
 
 
 def test_concurrent_folds_count_nothing_twice(
-    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+    ledger: RedisLedger, redis_client: redis.Redis
 ) -> None:
     """Given several folds that start from the same position."""
     for _ in range(300):
@@ -82,7 +80,7 @@ def test_concurrent_folds_count_nothing_twice(
 
 
 def test_a_batch_written_without_a_reply_is_not_written_again(
-    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+    ledger: RedisLedger, redis_client: redis.Redis
 ) -> None:
     """Given a fold that died or lost its connection right after the script ran."""
     add_event(redis_client)
@@ -98,7 +96,6 @@ def test_a_batch_written_without_a_reply_is_not_written_again(
 def test_trimmed_events_are_counted_as_missed_and_logged(
     ledger: RedisLedger,
     redis_client: redis.Redis,
-    settings: SettingsMaker,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     add_event(redis_client)
@@ -117,7 +114,6 @@ def test_trimmed_events_are_counted_as_missed_and_logged(
 def test_an_unreadable_event_does_not_stop_the_fold(
     ledger: RedisLedger,
     redis_client: redis.Redis,
-    settings: SettingsMaker,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     redis_client.xadd(P + "events", {"data": "{no json"})
@@ -143,8 +139,8 @@ def test_events_count_in_the_minute_and_the_hour_of_their_time(
         f"{P}figures:total",
     }
     assert 0 < redis_client.ttl(minute) <= 3 * 3600 + 60
-    kept = settings().stats_retention
-    assert kept - 6 * 3600 < redis_client.ttl(f"{P}figures:h:{hour - 5}") <= kept
+    retention = settings().stats_retention
+    assert retention - 6 * 3600 < redis_client.ttl(f"{P}figures:h:{hour - 5}") <= retention
     day = FigureReader(ledger).window(86400, now=now / 1000)
     assert (day.step, len(day.buckets), len(day.before)) == (3600, 24, 24)
     places = [n for n, bucket in enumerate(day.buckets) if bucket.rows]
@@ -156,7 +152,7 @@ def test_events_count_in_the_minute_and_the_hour_of_their_time(
 
 
 def test_a_full_bucket_counts_the_rest_together(
-    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+    ledger: RedisLedger, redis_client: redis.Redis
 ) -> None:
     """Given a cap of 20 fields and 50 signatures, then every failure counts, without its name."""
     now = ledger.now()
@@ -177,7 +173,7 @@ def test_a_full_bucket_counts_the_rest_together(
 
 
 def test_the_lag_is_the_age_of_the_oldest_uncounted_event(
-    ledger: RedisLedger, redis_client: redis.Redis, settings: SettingsMaker
+    ledger: RedisLedger, redis_client: redis.Redis
 ) -> None:
     figures = FigureReader(ledger)
     assert figures.lag(now=ledger.now()) == 0
@@ -189,7 +185,7 @@ def test_the_lag_is_the_age_of_the_oldest_uncounted_event(
 
 
 def test_partitions_are_folded_separately_and_read_together(
-    new_redis_scenario: ScenarioMaker, settings: SettingsMaker
+    new_redis_scenario: ScenarioMaker,
 ) -> None:
     scenario = new_redis_scenario(partitions=3)
     for _ in range(12):
@@ -239,10 +235,9 @@ def rows_of(scenario: Scenario) -> CycleRows:
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_cycles_are_read_newest_first(new_redis_scenario: ScenarioMaker, partitions: int) -> None:
     scenario = new_redis_scenario(partitions=partitions)
-    made = []
     for n in range(9):
         scenario.advance(1)
-        made.append(scenario.repaired_job(task_type="größer" if n % 2 else "plain")[0])
+        scenario.repaired_job(task_type="größer" if n % 2 else "plain")
     rows = rows_of(scenario).since(0, limit=50)
     assert [row.created_at for row in rows] == sorted(
         (row.created_at for row in rows), reverse=True
@@ -283,16 +278,16 @@ def test_folding_stores_one_row_of_every_finished_cycle(
     redis_client.hset(key, mapping={"reason": "a\x1fb\x1ec", "status": "escalated"})
     assert isinstance(scenario.ledger, RedisLedger)
     Fold(scenario.ledger).run()
-    kept = [
+    stored = [
         name for name in redis_client.scan_iter(f"{P}cycle:*") if redis_client.hexists(name, "row")
     ]
-    assert kept == [key]
+    assert stored == [key]
     first, second = rows_of(scenario).since(0, limit=50)
     assert (first.reason, first.status) == ("a b c", "escalated")
     assert second.status == "pending_delayed_verification"
 
 
-def test_a_tenant_has_its_own_cycles_alone(new_redis_scenario: ScenarioMaker) -> None:
+def test_cycles_are_filtered_by_tenant(new_redis_scenario: ScenarioMaker) -> None:
     scenario = new_redis_scenario()
     scenario.repaired_job(labels={"tenant": "acme"})
     scenario.repaired_job(labels={"tenant": "other"})

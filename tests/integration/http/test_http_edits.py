@@ -282,9 +282,7 @@ def test_a_rollback_refuses_to_overwrite_later_changes(
 # -- access ----------------------------------------------------------------------------------------
 
 
-def test_access_to_edits_depends_on_role_tenant_and_texts(
-    context: ConsoleContext, tree: Path
-) -> None:
+def test_access_to_edits_depends_on_role_tenant_and_texts(context: ConsoleContext) -> None:
     producer, ops, reader, bound = (
         client_of(context, new_token(context, **fields))
         for fields in (
@@ -337,7 +335,7 @@ def test_the_pages_show_edits_and_redact_their_texts(context: ConsoleContext) ->
     assert 'href="/edits"' not in bound.get("/").text
 
 
-def test_a_note_is_redacted_without_access_to_texts(context: ConsoleContext, tree: Path) -> None:
+def test_a_note_is_redacted_without_access_to_texts(context: ConsoleContext) -> None:
     """Given an edit that waits for review and could not be applied to the current tree."""
     admin = client_of(context, new_token(context, role="admin"))
     ops = client_of(context, new_token(context, role="ops"))

@@ -168,9 +168,7 @@ def test_a_cancelled_job_waiting_for_a_quota_is_skipped(new_scenario: ScenarioMa
 # -- freeing a slot --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "how", ["expired", "given back", "cancelled", "verifying", "lost for good"]
-)
+@pytest.mark.parametrize("how", ["expired", "requeued", "cancelled", "verifying", "lost for good"])
 def test_every_end_of_a_lease_frees_its_slot(new_scenario: ScenarioMaker, how: str) -> None:
     scenario = with_one_slot(new_scenario, max_claims=1)
     claim, jobs = parked(scenario, 1)
@@ -178,7 +176,7 @@ def test_every_end_of_a_lease_frees_its_slot(new_scenario: ScenarioMaker, how: s
     match how:
         case "expired":
             assert scenario.expire_leases() >= freed
-        case "given back":
+        case "requeued":
             scenario.ledger.requeue(claim.lease, delay=500, detail="503")
             assert scenario.swept_entries() == freed
         case "cancelled":

@@ -97,7 +97,7 @@ def provider() -> Iterator[Provider]:
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_ENV, KEY)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-ambient-must-not-leak")
-    # Loopback is reached directly, whatever the environment says about proxies.
+    # Loopback is reached directly, even with a proxy in the environment.
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
 

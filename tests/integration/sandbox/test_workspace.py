@@ -250,7 +250,7 @@ def test_only_abandoned_copies_are_removed(tmp_path: Path) -> None:
     assert (outside / "owner.lock").exists()
 
 
-def test_a_missing_snapshot_gives_no_verdict(source: Path) -> None:
+def test_a_missing_snapshot_gives_no_verdict() -> None:
     workspace = Workspace(snapshot="sha256:none")
     with pytest.raises(MissingBlob), private_copy(workspace, fake_blobs()):
         pass
@@ -459,7 +459,7 @@ def write_files(root: Path, files: dict[str, tuple[bytes, int]]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=FILES, after=FILES)
-def test_snapshot_and_diff_give_any_tree(
+def test_a_snapshot_and_a_diff_restore_any_tree(
     tmp_path_factory: pytest.TempPathFactory,
     before: dict[str, tuple[bytes, int]],
     after: dict[str, tuple[bytes, int]],
@@ -472,10 +472,10 @@ def test_snapshot_and_diff_give_any_tree(
     assert read_tree(root / "before") == read_tree(root / "after")
 
 
-# -- laying out an answer --------------------------------------------------------------------------
+# -- the layout of an answer -----------------------------------------------------------------------
 
 
-def test_a_runners_edit_of_the_output_file_wins_over_what_it_printed(source: Path) -> None:
+def test_a_runner_s_edit_of_the_output_file_wins_over_its_printed_answer(source: Path) -> None:
     blobs = fake_blobs()
     snapshot = pack(source, max_bytes=MEGABYTE)
     (source / "answer.py").write_text("edited = True\n")

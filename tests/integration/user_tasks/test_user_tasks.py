@@ -48,10 +48,10 @@ def extract(self, text):
 
 
 @app.task(base=RepairingTask, bind=True)
-def by_hand(self, wanted):
+def by_hand(self, drink):
     if self.repair is None:
         raise Repair("say please", score=40, path="$.manners")
-    return f"please, {wanted}: {self.repair.prompt_suffix}"
+    return f"please, {drink}: {self.repair.prompt_suffix}"
 
 
 @app.task(base=RepairingTask, verifiers=["json.object"], policy={"max_attempts": 3})

@@ -33,10 +33,10 @@ def app(redis_url: str) -> Celery:
 # -- inline ----------------------------------------------------------------------------------------
 
 
-def please(self: Any, wanted: str) -> str:
+def please(self: Any, drink: str) -> str:
     if self.repair is None:
         raise Repair("say please", score=40)
-    return f"please, {wanted}"
+    return f"please, {drink}"
 
 
 def hopeless(self: Any) -> str:

@@ -248,9 +248,7 @@ def test_an_observed_task_runs_for_every_message(app: Celery, ledger: RedisLedge
     assert [view.state for view in ledger.jobs()] == ["cancelled", "succeeded"]
 
 
-def test_a_repeated_message_of_a_running_observed_task_runs(
-    app: Celery, ledger: RedisLedger
-) -> None:
+def test_a_repeated_message_of_a_running_observed_task_runs(app: Celery) -> None:
     """Given a killed worker whose message is delivered again at once."""
     ran = []
 

@@ -167,10 +167,10 @@ def test_an_answer_that_cannot_be_imported_fails(
     assert codes(result) == [code]
     [failed] = result.evidence["failed"]
     assert (failed["exception"], failed["frame"]) == (exception, frame)
-    assert "mulligan-" not in result.model_dump_json(), "no private path is told"
+    assert "mulligan-" not in result.model_dump_json(), "no private path is shown"
 
 
-def test_an_exception_is_told_with_its_place(project: Project) -> None:
+def test_an_exception_is_reported_with_its_frame(project: Project) -> None:
     result = project.verify("def bitcount(n):\n    raise ValueError(f'bad {n}')\n")
     assert codes(result) == ["exception"] * 4
     first = result.evidence["failed"][0]
@@ -493,7 +493,7 @@ def test_planting_through_a_diff_changes_nothing(project: Project, name: str) ->
     assert codes(result) == ["assertion"] * 4
 
 
-def test_own_tests_through_a_diff_do_not_add_to_the_score(project: Project) -> None:
+def test_tests_added_by_a_diff_do_not_count(project: Project) -> None:
     easy = "".join(f"def test_{i}(): pass\n" for i in range(96))
     result = project.verify(WRONG, diff=project.diff_of(test_easy__py=easy))
     assert result.score == 0
@@ -540,7 +540,7 @@ def test_an_internal_error_of_pytest_gives_no_verdict(project: Project) -> None:
         project.verify(RIGHT)
 
 
-def test_tests_that_the_answer_makes_disappear(project: Project) -> None:
+def test_an_answer_that_hides_the_tests_fails(project: Project) -> None:
     project.write(
         "test_bitcount.py",
         """
@@ -555,7 +555,7 @@ def test_tests_that_the_answer_makes_disappear(project: Project) -> None:
     assert codes(result) == ["no_tests"]
 
 
-def test_without_a_workspace_it_is_bad_input() -> None:
+def test_a_workspace_is_required() -> None:
     verifier = PytestSubprocess(PytestSubprocess.Options())
     with pytest.raises(BadInput, match="needs a workspace"):
         verifier.verify(Candidate(output=Output(text=""), text=""))
@@ -564,7 +564,6 @@ def test_without_a_workspace_it_is_bad_input() -> None:
 def test_without_pytest_there_is_no_verdict(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Given a worker whose Python has no pytest, then that is what is said."""
     venv.create(tmp_path / "bare", symlinks=True)
     monkeypatch.setattr("sys.executable", str(tmp_path / "bare" / "bin" / "python"))
     with pytest.raises(VerifierError, match="pytest cannot be imported"):
