@@ -27,8 +27,8 @@ from mulligan.tasks.escalations.end_escalations import (
     BulkAction,
     EndAction,
     EscalationFilter,
+    run_bulk_action,
     select,
-    work,
 )
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Escalation
@@ -134,14 +134,14 @@ def _work(
     token = secrets.token_hex(8)
     with _told_to_stop() as stop, _bar(request, bulk.total) as show:
         while not stop.is_set():
-            wait = work(
+            wait = run_bulk_action(
                 backend.ledger,
                 bulks,
                 backend.services.intake.publish,
                 bulk.id,
                 token=token,
-                told=lambda: show(look()),
-                go_on=lambda: not stop.is_set(),
+                on_progress=lambda: show(look()),
+                keep_going=lambda: not stop.is_set(),
             )
             now = look()
             show(now)

@@ -1,7 +1,7 @@
-"""Escalations: which ones, and ending them, one or four thousand. Acting twice is harmless.
+"""Selecting escalations and ending them, one or thousands. Repeating an action is harmless.
 
-A bulk action is a record with a fixed list of what it is about: jobs that it requeues may escalate
-again, alike, and must not be met a second time.
+A bulk action is a record with a fixed list of escalations: jobs that it requeues may escalate
+again with the same signature, and it does not act on them a second time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from mulligan.tasks.ports.ledger import (
     Publication,
 )
 
-#: The most escalations of one bulk action. What is left is open still, and a second one takes it.
+#: Maximum escalations of one bulk action. The rest stay open for a second one.
 MOST = 100_000
-#: Groups that are looked through for a filter.
+#: Groups that a filter searches.
 _GROUPS = 5000
-#: A tenant's own escalations that its groups are described by.
-_LOOKED_AT = 5000
+#: A tenant's escalations that its groups are described by.
+_TENANT_ROWS = 5000
 
 Publish = Callable[[Sequence[Publication]], None]
 
 
 class EscalationFilter(Value):
-    """A filter; everything that is given must fit."""
+    """A filter. Every given field must match."""
 
     signature: str | None = None
     ids: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class EscalationFilter(Value):
     kind: str | None = None
     task_type: str | None = None
     tenant: str | None = None
-    #: Seconds since it was escalated: at least, and at most.
+    #: Limits of the age, in seconds.
     older_than: float | None = Field(default=None, ge=0)
     newer_than: float | None = Field(default=None, ge=0)
 
@@ -54,18 +54,17 @@ class EscalationFilter(Value):
         return self == EscalationFilter()
 
     def fits(self, escalation: Escalation, *, now: float) -> bool:
-        """Whether an escalation is meant."""
+        """Whether an escalation matches."""
         age = now - escalation.at
-        named = ("signature", "reason", "kind", "task_type", "tenant")
-        asked = {name: getattr(self, name) for name in named}
+        fields = ("signature", "reason", "kind", "task_type", "tenant")
         return (
-            all(want is None or getattr(escalation, name) == want for name, want in asked.items())
+            all(getattr(self, name) in (None, getattr(escalation, name)) for name in fields)
             and (self.older_than is None or age >= self.older_than)
             and (self.newer_than is None or age <= self.newer_than)
         )
 
     def may_have(self, group: EscalationGroup) -> bool:
-        """Whether a group may have any that fit: spares looking through it."""
+        """Whether a group may contain a match, so that it must be searched."""
         return (
             self.signature in (None, group.signature)
             and (self.task_type is None or self.task_type in group.task_types)
@@ -74,18 +73,18 @@ class EscalationFilter(Value):
 
 
 class EndAction(Value):
-    """What is done to each, and who says so."""
+    """How to end escalations, and who ends them."""
 
     how: EscalationEnd
     by: str
     note: str = ""
-    #: For `requeued`: other words for the user, another way to ask.
+    #: For `requeued`: a new prompt, and another way to ask.
     prompt: str | None = None
     decoding: Decoding | None = None
 
 
 class NotEnded(Value):
-    """An escalation that is open still, and why."""
+    """An escalation that is still open, and why."""
 
     id: str
     why: str
@@ -93,10 +92,10 @@ class NotEnded(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class EndedCounts:
-    """What became of a batch."""
+    """The result of one batch."""
 
     done: int = 0
-    #: Somebody else ended them first.
+    #: Others ended them first.
     skipped: int = 0
     problems: tuple[NotEnded, ...] = ()
 
@@ -106,7 +105,7 @@ BulkState = Literal["running", "done", "stopped"]
 
 @dataclass(frozen=True, kw_only=True)
 class BulkAction:
-    """A bulk action and how far it has come."""
+    """A bulk action and its progress."""
 
     id: str
     action: EndAction
@@ -119,20 +118,21 @@ class BulkAction:
     state: BulkState
     created_at: float
     ended_at: float | None
-    #: The first of those that failed.
+    #: The first failures.
     problems: tuple[NotEnded, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class BulkBatch:
-    """Escalations in hand; without any, seconds to wait, or None if nothing is left to do."""
+    """The next escalations to end."""
 
     ids: tuple[str, ...] = ()
+    #: Without ids: the seconds to wait, or None if nothing is left to do.
     wait: float | None = None
 
 
 class BulkActions(Protocol):
-    """Where bulk actions are on record. A batch is leased: whoever dies leaves it to the next."""
+    """The store of bulk actions. A batch is leased: if its worker dies, another one takes it."""
 
     def create(
         self, action: EndAction, which: EscalationFilter, ids: Sequence[str], *, per_second: float
@@ -141,25 +141,25 @@ class BulkActions(Protocol):
     def get(self, bulk_id: str) -> BulkAction | None: ...
 
     def running(self) -> list[str]:
-        """The oldest first."""
+        """Return the ids of running bulk actions, oldest first."""
 
     def take(self, bulk_id: str, *, token: str) -> BulkBatch:
-        """The next few that the rate allows, for whoever has the token."""
+        """Take the next batch that the rate allows, under a lease with this token."""
 
     def commit(self, bulk_id: str, *, token: str, count: int, tally: EndedCounts) -> None:
-        """A batch of so many is worked off; of a lost lease nothing is written."""
+        """Record that a batch of ``count`` is done; write nothing if the lease is lost."""
 
     def stop(self, bulk_id: str) -> None:
-        """Nothing more of it is begun."""
+        """Start no further batch."""
 
 
-# -- which -----------------------------------------------------------------------------------------
+# -- selecting -------------------------------------------------------------------------------------
 
 
 def select(
     ledger: EscalationLedger, which: EscalationFilter, *, limit: int = MOST
 ) -> list[Escalation]:
-    """The open ones that fit, the oldest first. BadInput names each id that nobody knows."""
+    """Return the open escalations that match, oldest first. BadInput names each unknown id."""
     if which.is_everything:
         raise BadInput(
             "say which: a signature, ids, or a filter such as task_type, reason or older_than"
@@ -171,7 +171,7 @@ def select(
 
 
 def _by_id(ledger: EscalationLedger, which: EscalationFilter) -> list[Escalation]:
-    """An id of another tenant is an id that nobody knows."""
+    """Find escalations by id. Another tenant's id counts as unknown."""
     found, unknown = [], []
     for escalation_id in dict.fromkeys(which.ids):
         escalation = ledger.escalation(escalation_id)
@@ -202,29 +202,31 @@ def _by_group(ledger: EscalationLedger, which: EscalationFilter, limit: int) -> 
 def list_groups(
     ledger: EscalationLedger, *, only_open: bool = True, tenant: str | None = None, limit: int = 100
 ) -> list[EscalationGroup]:
-    """Groups, the newest first. With a tenant, nothing in them is another's."""
+    """Return groups, newest first. With a tenant, they contain only that tenant's data."""
     if tenant is None:
         return ledger.groups(only_open=only_open, limit=limit)
-    rows = ledger.escalations(only_open=False, tenant=tenant, limit=_LOOKED_AT)
+    rows = ledger.escalations(only_open=False, tenant=tenant, limit=_TENANT_ROWS)
     groups = {group.signature: group for group in ledger.groups(tenant=tenant, limit=limit)}
     if not only_open:
         for signature in dict.fromkeys(row.signature for row in rows):
             group = groups.get(signature) or ledger.group(signature)
             if group is not None:
                 groups[signature] = group
-    seen = [_of_tenant(ledger, group, tenant, rows) for group in groups.values()]
-    found = [group for group in seen if group is not None]
+    reduced = [_of_tenant(ledger, group, tenant, rows) for group in groups.values()]
+    found = [group for group in reduced if group is not None]
     return sorted(found, key=lambda group: group.last_at, reverse=True)[:limit]
 
 
 def find_group(
     ledger: EscalationLedger, signature: str, *, tenant: str | None = None
 ) -> EscalationGroup | None:
-    """A group, if there is one; with a tenant, if it has any of that tenant's."""
+    """Return a group, if there is one; with a tenant, if the tenant has escalations in it."""
     group = ledger.group(signature)
     if group is None or tenant is None:
         return group
-    rows = ledger.escalations(signature=signature, only_open=False, tenant=tenant, limit=_LOOKED_AT)
+    rows = ledger.escalations(
+        signature=signature, only_open=False, tenant=tenant, limit=_TENANT_ROWS
+    )
     return _of_tenant(ledger, group, tenant, rows)
 
 
@@ -232,7 +234,7 @@ def _of_tenant(
     ledger: EscalationLedger, group: EscalationGroup, tenant: str, rows: Sequence[Escalation]
 ) -> EscalationGroup | None:
     mine = [row for row in rows if row.signature == group.signature]
-    if not mine:  # older than all that were looked at
+    if not mine:  # they are older than the rows that were read
         mine = ledger.escalations(signature=group.signature, tenant=tenant, limit=100)
     if not mine:
         return None
@@ -253,22 +255,22 @@ def _of_tenant(
     )
 
 
-# -- acting ----------------------------------------------------------------------------------------
+# -- ending ----------------------------------------------------------------------------------------
 
 
-def work(
+def run_bulk_action(
     ledger: EscalationLedger,
     bulks: BulkActions,
     publish: Publish,
     bulk_id: str,
     *,
     token: str,
-    go_on: Callable[[], bool] = lambda: True,
-    told: Callable[[], None] = lambda: None,
+    keep_going: Callable[[], bool] = lambda: True,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> float | None:
-    """Work a bulk action off, as fast as it may be: seconds to wait, or None if it is over.
+    """Run a bulk action as fast as its rate allows. Return the seconds to wait; None at its end.
 
-    ``told`` and ``go_on`` are called after each batch.
+    ``on_progress`` and ``keep_going`` are called after each batch.
     """
     while True:
         bulk = bulks.get(bulk_id)
@@ -277,15 +279,15 @@ def work(
             return batch.wait
         tally = end_all(ledger, publish, batch.ids, bulk.action)
         bulks.commit(bulk_id, token=token, count=len(batch.ids), tally=tally)
-        told()
-        if not go_on():
+        on_progress()
+        if not keep_going():
             return 0.0
 
 
 def end_all(
     ledger: EscalationLedger, publish: Publish, ids: Sequence[str], action: EndAction
 ) -> EndedCounts:
-    """End each of a batch, and publish what is queued again."""
+    """End the escalations of a batch and publish the requeued jobs."""
     done, skipped, problems = 0, 0, []
     publications: list[Publication] = []
     for escalation_id in ids:
@@ -313,12 +315,12 @@ def _end(ledger: EscalationLedger, escalation_id: str, action: EndAction) -> End
             decoding=action.decoding,
         )
     except ValueError:
-        # A job of another version: one that cannot be read must not hold up the others.
-        return ClaimRefused("lost", "the job on record cannot be read by this version")
+        # A job of another version: one that cannot be read does not stop the others.
+        return ClaimRefused("lost", "this version cannot read the stored job")
 
 
 def _ended_by(ledger: EscalationLedger, escalation_id: str, action: EndAction) -> bool:
-    """Whether this very action ended it: by somebody who died before the batch was committed."""
+    """Whether this same action ended it, in a worker that died before committing the batch."""
     found = ledger.escalation(escalation_id)
     return (
         found is not None
@@ -330,9 +332,9 @@ def _ended_by(ledger: EscalationLedger, escalation_id: str, action: EndAction) -
 def _why(refused: ClaimRefused) -> str:
     match refused.reason:
         case "gone":
-            gone = refused.detail or "it is no longer on record"
-            return f"{gone}: it cannot be queued again, but it can be resolved"
+            gone = refused.detail or "its job is no longer stored"
+            return f"{gone}: it cannot be requeued, but it can be resolved"
         case "held":
-            return "its job is under way already; resolve it, or wait for how that ends"
+            return "its job is already running; resolve it, or wait until the job ends"
         case _:
             return refused.detail or refused.reason

@@ -1,6 +1,7 @@
-"""The story of a job: what each attempt was asked and answered, what was wrong with it, what the
-next one changed and what was decided. One value, which the page, the terminal and the client
-render."""
+"""The story of a job: each attempt's prompt, answer, errors, changes and decision.
+
+One value, which the page, the terminal and the client render.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from mulligan.policies.repair.retry import ChangeStrategy, Decision, Escalate, R
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
-#: Errors of one verifier that a story lists.
+#: Maximum errors listed for one verifier.
 _ERRORS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckError:
-    """One verified error: its place and its message, or its class for a reader without texts."""
+    """One verified error: its place and its message, or its code for a reader without texts."""
 
     path: str | None
     text: str | None
@@ -38,14 +39,14 @@ class CheckError:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckStory:
-    """What one verifier found."""
+    """The result of one verifier."""
 
     status: VerificationStatus
     verifier: str
     summary: str
     score: float | None
     errors: Sequence[CheckError]
-    #: Errors that are not listed.
+    #: The number of errors that are not listed.
     more: int
 
 
@@ -60,7 +61,7 @@ class AttemptStory:
     success: bool | None
     score: float | None
     prompt: str | None
-    #: The prompt of the attempt before it.
+    #: The prompt of the previous attempt.
     previous_prompt: str | None
     answer: str | None
     checks: Sequence[CheckStory]
@@ -73,7 +74,7 @@ class AttemptStory:
     #: What this attempt changed, and how its decoding differs from the job's.
     technique: str
     decoding: str
-    #: What the next attempt is told to do.
+    #: The repair instruction for the next attempt.
     instruction: str | None
     #: What was decided; empty after a success.
     decision: str
@@ -87,7 +88,7 @@ class AttemptStory:
         return self.state if self.success is None else f"score {score(self.score)}"
 
     def prompt_diff(self) -> Iterator[str]:
-        """How the prompt differs from the one before; nothing for the first attempt."""
+        """Yield the changes from the previous prompt; nothing for the first attempt."""
         if self.prompt is None or self.previous_prompt is None:
             return iter(())
         names = (f"attempt {self.number - 1}", f"attempt {self.number}")
@@ -101,13 +102,13 @@ class JobStory:
     attempts: Sequence[AttemptStory]
     #: One line per cycle.
     cycles: Sequence[str]
-    #: The best answer there is, and what to call it.
+    #: The best answer, and its title.
     answer: str | None
     answer_title: str
 
 
 def tell_story(view: JobView, *, texts: bool = True) -> JobStory:
-    """Everything that happened to a job. ``texts``: whether the reader may see its texts."""
+    """Return everything that happened to a job. ``texts``: whether the reader may see its texts."""
     waiting = f" for {view.waiting_for}" if view.waiting_for else ""
     reason = f": {view.reason}" if view.reason else ""
     best = view.best
@@ -127,7 +128,7 @@ def tell_story(view: JobView, *, texts: bool = True) -> JobStory:
 
 def _attempt(view: JobView, attempt: AttemptView, *, texts: bool) -> AttemptStory:
     verdict, plan = attempt.verdict or Verdict(), attempt.plan
-    failure, before = verdict.failure, _before(view, attempt)
+    failure, before = verdict.failure, _previous(view, attempt)
     last_fault = f", the last: {attempt.last_fault}" if texts else ""
     return AttemptStory(
         number=plan.number,
@@ -153,7 +154,7 @@ def _attempt(view: JobView, attempt: AttemptView, *, texts: bool) -> AttemptStor
 
 
 def check_stories(results: Sequence[VerificationResult], *, texts: bool = True) -> list[CheckStory]:
-    """What each verifier found. Summaries may quote the answer: they are texts, too."""
+    """Return what each verifier found. Summaries may quote the answer, so they are texts, too."""
     found = []
     for result in results:
         errors = errors_beyond_summary(result)
@@ -180,7 +181,7 @@ def _error(finding: Finding, result: VerificationResult, *, texts: bool) -> Chec
 
 
 def describe_decision(decision: Decision | None) -> str:
-    """What follows an attempt: ``escalate: max_attempts``; empty after a success."""
+    """Say what follows an attempt: ``escalate: max_attempts``; empty after a success."""
     match decision:
         case None:
             return ""
@@ -193,7 +194,7 @@ def describe_decision(decision: Decision | None) -> str:
 
 
 def _decoding(changed: Decoding) -> str:
-    """``constrained, temperature 0.21``"""
+    """Say what a decoding changes: ``constrained, temperature 0.21``."""
     found = changed.model_dump(mode="json", exclude_defaults=True)
     return ", ".join(
         words(name) if value is True else f"{words(name)} {value}" for name, value in found.items()
@@ -204,20 +205,20 @@ def _decoding(changed: Decoding) -> str:
 
 
 def prompt_of(view: JobView, attempt: AttemptView) -> str:
-    """What an attempt was asked."""
+    """Return the prompt of an attempt."""
     return attempt.plan.prompt if attempt.plan.prompt is not None else view.job.task_text
 
 
 def diff_lines(before: str, after: str, *, names: tuple[str, str]) -> Iterator[str]:
-    """How two prompts differ, as a unified diff."""
+    """Yield the unified diff of two prompts."""
     return difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="", n=2)
 
 
-# -- in the few words that fit a table -------------------------------------------------------------
+# -- short texts for tables ------------------------------------------------------------------------
 
 
 def score_path(view: JobView) -> str:
-    """``40 → 100``: from the first attempt to the best."""
+    """Return the scores of the first and the best attempt: ``40 → 100``."""
     if not view.attempts:
         return UNKNOWN
     first, best = view.attempts[0].score, view.best
@@ -227,7 +228,7 @@ def score_path(view: JobView) -> str:
 
 
 def failed_with(view: JobView) -> str:
-    """The first failure of a repaired job, or the last failure of an escalated one."""
+    """Describe the first failure of a repaired job, or the last one of an escalated job."""
     verdicts = [attempt.verdict for attempt in view.attempts if attempt.verdict is not None]
     failures = [verdict.failure for verdict in verdicts if verdict.failure is not None]
     if not failures:
@@ -237,7 +238,7 @@ def failed_with(view: JobView) -> str:
 
 
 def repaired_by(view: JobView) -> str:
-    """The technique that repaired a job, or how it ended otherwise."""
+    """Return the technique that repaired a job, or how else it ended."""
     if view.state == "escalated":
         return f"ESCALATED {view.reason or ''}".strip()
     if view.state != "succeeded":
@@ -249,14 +250,14 @@ def repaired_by(view: JobView) -> str:
 
 
 def first_try(view: JobView) -> bool:
-    """Whether the first attempt already succeeded."""
+    """Whether the first attempt succeeded."""
     verdict = view.attempts[0].verdict if view.attempts else None
     return verdict is not None and verdict.success
 
 
 def technique(view: JobView, attempt: AttemptView) -> str:
-    """What an attempt changed: ``"integer" + constrained``, ``token cap 120 → 300``."""
-    before = _before(view, attempt)
+    """Say what an attempt changed: ``"integer" + constrained``, ``token cap 120 → 300``."""
+    before = _previous(view, attempt)
     parts = (attempt.plan.technique or "corrected prompt").split("+")
     names = [_change(part, view, attempt, before) for part in parts]
     if "token_cap" in parts and parts[0] == "raise_token_cap":
@@ -278,6 +279,6 @@ def _change(part: str, view: JobView, attempt: AttemptView, before: AttemptView 
     return words(part)
 
 
-def _before(view: JobView, attempt: AttemptView) -> AttemptView | None:
+def _previous(view: JobView, attempt: AttemptView) -> AttemptView | None:
     number = attempt.plan.number - 1
     return next((each for each in view.attempts if each.plan.number == number), None)

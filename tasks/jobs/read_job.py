@@ -1,7 +1,7 @@
-"""Reading jobs from plain data: every problem is found at once, whatever stage finds it.
+"""Reading jobs from plain data. Every problem is reported at once, whatever stage finds it.
 
-A job with a mistake in its form is not a job, so nobody could check its runner or its verifiers.
-Its well-formed parts are therefore checked in a job whose other parts are sound.
+A malformed document is not a Job, so its runner and verifiers could not be checked. Its
+well-formed parts are therefore checked inside a job whose other parts are valid.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import refuse
 
-#: Finds everything that keeps a well-formed job from being accepted.
+#: Finds every reason not to accept a well-formed job.
 Check = Callable[[Job], list[Problem]]
 
 #: A job has one of these. A job file may name a file instead.
 PROMPTS = ("prompt", "prompt_file", "messages")
-#: A job without a mistake; its parts replace those that have one.
+#: A valid job; its parts replace malformed ones.
 _SOUND: dict[str, Any] = {
     "task_type": "job",
     "prompt": "-",
     "runner": {"kind": "scripted", "answers": ["-"]},
     "verifiers": ["json.object"],
 }
-#: Replaces a workspace that has a mistake: nobody looks for its directory.
+#: Replaces a malformed workspace; its directory is not looked up.
 _SOUND_WORKSPACE = {"snapshot": "sha256:-"}
 #: Fields that are only well-formed together.
 _TOGETHER = ("runner", "subject")
@@ -38,7 +38,7 @@ _MOST_VERIFIERS = 50
 
 
 def read_job(raw: Any) -> Job:
-    """A job from plain data, or BadInput with every problem of its form."""
+    """Read a job from plain data. Raise BadInput with every problem of its form."""
     job, problems = inspect_job(raw, lambda _: [])
     refuse(problems)
     assert job is not None  # noqa: S101 - without a problem there is a job
@@ -46,9 +46,9 @@ def read_job(raw: Any) -> Job:
 
 
 def read_jobs(raws: Sequence[Any], check: Check, *, single: bool = False) -> list[Job]:
-    """Jobs from plain data. BadInput if one is malformed, with every problem of all of them.
+    """Read jobs from plain data. If one is malformed, raise BadInput with every problem of all.
 
-    Jobs that are all well-formed are not checked: storing them does that. The problems of a
+    If all are well-formed, they are not checked here: storing them does that. The problems of a
     ``single`` job have no index.
     """
     read = [inspect_job(raw, lambda _: []) for raw in raws]
@@ -64,9 +64,9 @@ def read_jobs(raws: Sequence[Any], check: Check, *, single: bool = False) -> lis
 def inspect_job(
     raw: Any, check: Check, *, also: Sequence[str] = (), show_values: bool = False
 ) -> tuple[Job | None, list[Problem]]:
-    """A job, if the data is well-formed, and every problem of its form and of what it names.
+    """Return a job, if the data is well-formed, and every problem of its form and content.
 
-    ``also``: fields that whoever gave the data has read already.
+    ``also``: further fields that are allowed, because the caller has already read them.
     """
     if not isinstance(raw, Mapping):
         message = f"a job is a mapping with task_type, prompt, runner and verifiers, not {_a(raw)}"
@@ -82,7 +82,7 @@ def inspect_job(
 def _missing_prompt(
     raw: Mapping[str, Any], wrong: Sequence[Problem], also: Sequence[str]
 ) -> list[Problem]:
-    """A missing prompt is only noticed in a job that is otherwise well-formed: look for it here."""
+    """Find a missing prompt: the model reports it only in a job that is otherwise well-formed."""
     known = [*Job.model_fields, *also]
     slips = (str(p.path[0]) for p in wrong if p.code == "unknown_field" and len(p.path) == 1)
     noticed = any(p.path[:1] in (("prompt",), ("messages",)) for p in wrong)
@@ -101,13 +101,13 @@ def _problems_of_rest(raw: Mapping[str, Any], check: Check) -> list[Problem]:
         for problem in check(job)
         if problem.path
         and problem.path[0] in kept
-        # Which verifiers fit together depends on who does the work.
+        # The allowed combinations of verifiers depend on the runner.
         and not (problem.path == ("verifiers",) and "runner" not in kept)
     ]
 
 
 def _well_formed_parts(raw: Mapping[str, Any]) -> tuple[Job, set[str]]:
-    """A job of what is well-formed, and which fields those are; sound parts replace the rest."""
+    """Return a job of the well-formed fields, and their names; valid parts replace the rest."""
     parts, kept = {**_SOUND, "verifiers": _verifiers(raw.get("verifiers"))}, {"verifiers"}
     if raw.get("messages"):
         del parts["prompt"]
@@ -128,16 +128,16 @@ def _well_formed_parts(raw: Mapping[str, Any]) -> tuple[Job, set[str]]:
 
 
 def _verifiers(raw: Any) -> list[Any]:
-    """The verifiers at their places, those with a mistake replaced."""
+    """Return the verifiers in their order, with malformed ones replaced."""
     if not isinstance(raw, list | tuple) or not 1 <= len(raw) <= _MOST_VERIFIERS:
         return list(_SOUND["verifiers"])
-    mended: list[Any] = []
+    verifiers: list[Any] = []
     for item in raw:
-        mended.append("json.object")
+        verifiers.append("json.object")
         with suppress(ValidationError):
             Job.model_validate({**_SOUND, "verifiers": [item]})
-            mended[-1] = item
-    return mended
+            verifiers[-1] = item
+    return verifiers
 
 
 def _a(value: Any) -> str:

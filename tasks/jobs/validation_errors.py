@@ -1,4 +1,4 @@
-"""Where pydantic's errors become problems, in words that are not Python's."""
+"""Converting pydantic's errors to problems, in words that do not need Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODES: dict[str, ProblemCode] = {
     "too_long": "too_long",
     "string_too_long": "too_long",
 }
-#: What a mapping may look like, by the model that it is read into.
+#: Examples of mappings, by the model that reads them.
 _EXAMPLES = {
     "Finding": "{message: what is wrong}",
     "Message": "{role: user, content: text}",
@@ -44,10 +44,10 @@ def problems_of(
     list_known: bool = False,
     show_values: bool = False,
 ) -> list[Problem]:
-    """Every problem of a document that is not a ``model``, with a suggestion for each typo.
+    """Return every problem of a document that is not a ``model``, with suggestions for typos.
 
-    ``what`` the model's fields are called; ``also``: names that are allowed beside its own;
-    ``list_known``: name those there are if none is similar; ``show_values``: repeat short values.
+    ``what``: the word for a field of the model; ``also``: further names that are allowed;
+    ``list_known``: list the known names if none is similar; ``show_values``: quote short values.
     """
     found = []
     for item in without_echoes(error.errors(include_url=False)):
@@ -61,7 +61,7 @@ def problems_of(
 
 
 def problem_of(item: ErrorDetails, *, what: str = "field", show_value: bool = False) -> Problem:
-    """One validation error, without a suggestion."""
+    """Return the problem of one validation error, without a suggestion."""
     kind, path = item["type"], tuple(item["loc"])
     if kind == "extra_forbidden":
         return Problem(f"there is no such {what}", path, "unknown_field")
@@ -90,20 +90,20 @@ def _meaning(item: ErrorDetails) -> str:
         return f"give at most {context.get('max_length')}"
     message = item["msg"].removeprefix("Value error, ")
     if kind == "enum":
-        # An enum's aliases are named twice.
+        # pydantic lists the aliases of an enum twice.
         choices = dict.fromkeys(re.findall(r"'([^']*)'", message))
         return f"must be one of {', '.join(choices)}"
     return message
 
 
 def without_echoes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
-    """The errors that stand for themselves: a list is not too short because an item is wrong."""
+    """Drop errors caused by others: a list that is only too short because an item is wrong."""
     inside = {item["loc"][:end] for item in errors for end in range(len(item["loc"]))}
     return [item for item in errors if item["type"] != "too_short" or item["loc"] not in inside]
 
 
 def _names_beside(model: type[BaseModel], path: FieldPath) -> list[str]:
-    """The fields that may stand where an unknown one does."""
+    """Return the fields that are allowed at the place of an unknown one."""
     owner: type[BaseModel] | None = model
     for step in path[:-1]:
         if owner is not None and isinstance(step, str):
@@ -114,7 +114,7 @@ def _names_beside(model: type[BaseModel], path: FieldPath) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model of a field's value, or of its items."""
+    """Return the model of a field's value or of its items, if any."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = (_model_in(part) for part in get_args(annotation))
@@ -122,13 +122,13 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _as_list(value: object) -> str:
-    """What was given, as the list that was meant."""
+    """Write the value as the list that was probably meant."""
     words = value.split() if isinstance(value, str) and len(value) < _LONGEST else []
     return f"[{', '.join(words)}]" if words else "[first, second]"
 
 
 def _given(item: ErrorDetails, message: str) -> str:
-    """The value, if it is short and not in the message already."""
+    """Quote the value, if it is short and not already in the message."""
     value = item["input"]
     if item["type"] in ("missing", *_LISTS) or not isinstance(value, str | int | float):
         return ""

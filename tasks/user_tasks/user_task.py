@@ -1,4 +1,4 @@
-"""A user's own task: claimed, verified, remembered and retried like every attempt of ours."""
+"""A user's task: claimed, verified, counted and retried like every other attempt."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Finish, JobView, Settlement
 
-#: The id of a check that the task made itself, by Scored or Repair.
+#: The id of a check that the task made itself with Scored or Repair.
 BY_HAND = "own.check"
-#: The outcome of a delivery that was only observed.
+#: The outcome of a delivery in mode ``observe``.
 OBSERVED = ClaimRefused("stored", "observed")
 
 
 class Repair(Exception):
-    """Raised by a task: this answer is wrong, say so and try again."""
+    """Raised by a task whose answer is wrong, to retry it with this message."""
 
     def __init__(self, message: str, *, score: float = 0.0, path: str | None = None) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class Repair(Exception):
 
 @dataclass(frozen=True)
 class Scored:
-    """Returned by a task that checked its answer itself: the output and what was found."""
+    """Returned by a task that checked its answer itself: the output and the results."""
 
     output: Any
     results: Sequence[VerificationResult]
@@ -65,13 +65,13 @@ class Scored:
         try:
             _specs(self.results)
         except ValidationError as error:
-            told = error.errors()[0]
-            raise ValueError(f"verifier_id {told['input']!r}: {told['msg']}") from None
+            first = error.errors()[0]
+            raise ValueError(f"verifier_id {first['input']!r}: {first['msg']}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreviousAttempt:
-    """What the attempt before this one came to."""
+    """The result of the previous attempt."""
 
     instruction: RepairInstruction
     results: tuple[VerificationResult, ...] = ()
@@ -84,22 +84,23 @@ class TaskDelivery:
     """One delivery of a user's task."""
 
     entry: Entry
-    #: Call the user's function, given what went wrong before.
+    #: Calls the user's function.
     call: Callable[[PreviousAttempt | None], Any]
-    #: Whether to retry and escalate, or only to record what would have been done.
+    #: Whether to retry and escalate, or only to record the decision.
     enforce: bool = True
-    #: Exceptions that are the task queue's own signals, not failures.
+    #: Exceptions that are signals to Celery, not failures.
     signals: tuple[type[BaseException], ...] = ()
-    #: Seconds until a signal's message comes again; None if it never will.
-    again: Callable[[BaseException], float | None] = lambda _signal: 0.0
+    #: Returns the seconds until a signal's message is redelivered; None for never.
+    redelivery_delay: Callable[[BaseException], float | None] = lambda _signal: 0.0
     deadline: float = 3600.0
 
 
 @dataclass
 class DeliveryResult:
-    """What became of a delivery: the outcome, and the value for whoever asked.
+    """The outcome of a delivery, and the value for the caller.
 
-    Observed, that is what the task returned; of a success, what was verified, as JSON has it.
+    In mode ``observe`` the value is what the task returned; after a success, it is what was
+    verified, as JSON.
     """
 
     outcome: Outcome
@@ -108,7 +109,7 @@ class DeliveryResult:
 
 
 def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryResult:
-    """Claim the delivery and run the task; a stored answer is not asked for again."""
+    """Claim the delivery and run the task, unless its answer is already stored; then verify."""
     claim = context.ledger.claim(delivery.entry, worker=context.worker)
     if isinstance(claim, ClaimRefused):
         return DeliveryResult(claim)
@@ -118,9 +119,9 @@ def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryRe
             return _verify(context, claim, delivery, claim.output, value_of(claim.output), found)
         started = time.monotonic()
         try:
-            value = delivery.call(_before(context, claim))
+            value = delivery.call(_previous_attempt(context, claim))
         except delivery.signals as signal:
-            _give_back(context, claim, delivery.again(signal))
+            _give_back(context, claim, delivery.redelivery_delay(signal))
             raise
         except Repair as repair:
             return _by_hand(context, claim, delivery, None, [repair.result], repair)
@@ -132,13 +133,13 @@ def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryRe
 def _answered(
     context: AttemptContext, claim: Claim, delivery: TaskDelivery, value: Any, elapsed: float
 ) -> DeliveryResult:
-    """Store what the task returned, then check it. What cannot be stored is a failure."""
+    """Store and check the task's return value. One that cannot be stored is a failure."""
     given = list(value.results) if isinstance(value, Scored) else []
     value = value.output if isinstance(value, Scored) else value
     try:
         output = _output(value, elapsed)
         stored = context.ledger.store_output(claim.lease, output, given=given)
-    except (TypeError, ValueError, RecursionError) as error:  # nothing that JSON or UTF-8 has
+    except (TypeError, ValueError, RecursionError) as error:  # it is not JSON or not UTF-8
         ran = _failed(context, claim, delivery, error)
         return ran if delivery.enforce else DeliveryResult(ran.outcome, value)
     if isinstance(stored, ClaimRefused):
@@ -146,13 +147,13 @@ def _answered(
     return _verify(context, claim, delivery, output, value, given)
 
 
-def _give_back(context: AttemptContext, claim: Claim, again: float | None) -> None:
-    """The task spoke to the queue itself: its message comes again, or the job ends here."""
-    detail = "the task asked the queue itself"
-    if again is None:
+def _give_back(context: AttemptContext, claim: Claim, delay: float | None) -> None:
+    """Requeue a task that signalled Celery, or cancel its job if no message will follow."""
+    detail = "the task signalled Celery itself"
+    if delay is None:
         context.ledger.cancel(claim.job_id, detail=detail)
     else:
-        context.ledger.requeue(claim.lease, delay=again, detail=detail)
+        context.ledger.requeue(claim.lease, delay=delay, detail=detail)
 
 
 def _output(value: Any, elapsed: float) -> Output:
@@ -164,13 +165,13 @@ def _output(value: Any, elapsed: float) -> Output:
 
 
 def value_of(output: Output) -> Any:
-    """What the task returned, from its stored answer."""
+    """Return the task's return value from its stored answer."""
     return json.loads(output.text) if output.encoding == "json" else output.text
 
 
 def answer_of(output: Output, results: Sequence[VerificationResult]) -> Any:
-    """What whoever asked is given of a success: JSON without the fence or the prose that a free
-    repair took away, because that is what was verified."""
+    """Return the value of a success for the caller: what was verified, so JSON without the fence
+    or the prose that a free repair removed."""
     passed = [result for result in results if result.status is VerificationStatus.PASS]
     if output.encoding == "json" or not coercions(passed):
         return value_of(output)
@@ -188,7 +189,7 @@ def _verify(
     if given:
         return _by_hand(context, claim, delivery, output, given, None, value)
     try:
-        # The job's own, not the task's: a deploy may have changed those since the job began.
+        # The job's verifiers: a deployment may have changed the task's since the job began.
         results = check_all(claim, output, build_verifiers(context, claim.job), {})
     except (VerifierError, BadInput) as error:
         if delivery.enforce:
@@ -207,7 +208,7 @@ def _by_hand(
     error: Exception | None,
     value: Any = None,
 ) -> DeliveryResult:
-    """Settle by what the task found itself; its own verifiers were not asked."""
+    """Settle by the results that the task itself found, without its verifiers."""
     by_hand = claim.job.model_copy(update={"verifiers": _specs(results)})
     judged = Claim(**{**vars(claim), "job": by_hand})
     ran = _settle(context, judged, delivery, output or Output(text=""), results, value)
@@ -246,7 +247,7 @@ def _failed(
 
 
 def _observed(context: AttemptContext, claim: Claim, verdict: Verdict) -> Outcome:
-    """Record what would have been done, and do nothing: the job ends here."""
+    """Record the verdict and end the job, without a retry or an escalation."""
     then = Finish(state="cancelled", reason="observed")
     if verdict.success:
         then = Finish(state="succeeded")
@@ -256,8 +257,7 @@ def _observed(context: AttemptContext, claim: Claim, verdict: Verdict) -> Outcom
     return OBSERVED
 
 
-def _before(context: AttemptContext, claim: Claim) -> PreviousAttempt | None:
-    """What the attempt before came to; None at first."""
+def _previous_attempt(context: AttemptContext, claim: Claim) -> PreviousAttempt | None:
     if claim.plan.number == 1:
         return None
     view = context.ledger.job(claim.job_id)
@@ -277,25 +277,25 @@ def read_previous_attempt(view: JobView, number: int) -> PreviousAttempt | None:
     )
 
 
-def correct(prompt: str, job: Job, before: PreviousAttempt | None) -> str:
-    """The prompt unchanged at first, corrected on a retry."""
-    if before is None:
+def correct(prompt: str, job: Job, previous: PreviousAttempt | None) -> str:
+    """Return the prompt: unchanged in the first attempt, corrected in a retry."""
+    if previous is None:
         return prompt
     return build_corrected_prompt(
         task_text=prompt,
         contract=contract_of(job),
-        last_answer=before.answer,
-        results=before.results,
-        instruction=before.instruction,
-        coercions=before.coercions,
+        last_answer=previous.answer,
+        results=previous.results,
+        instruction=previous.instruction,
+        coercions=previous.coercions,
     )
 
 
 def as_text(value: Any) -> str:
-    """A task's return value as verifiers read it: text as it is, anything else as JSON.
+    """Return a task's return value for verifiers: text unchanged, anything else as JSON.
 
-    What JSON has no word for becomes what pydantic makes of it: a model its fields, a set a list, a
-    date text, bytes base64; any other object its ``str``.
+    pydantic converts what is not JSON: a model to its fields, a set to a list, a date to text,
+    bytes to base64; any other object becomes its ``str``.
     """
     if isinstance(value, str):
         return value

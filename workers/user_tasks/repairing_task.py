@@ -260,7 +260,7 @@ class RepairingTask(StateTask):
             call=call,
             enforce=self.mode != "observe",
             signals=_SIGNALS,
-            again=_again,
+            redelivery_delay=_redelivery_delay,
             deadline=float(self.time_limit or services.settings.hard_limit),
         )
 
@@ -276,7 +276,7 @@ def _wants_self(function: Callable[..., Any]) -> bool:
     return next(iter(inspect.signature(function).parameters), None) == "self"
 
 
-def _again(signal: BaseException) -> float | None:
+def _redelivery_delay(signal: BaseException) -> float | None:
     """When the same message comes again: at once if rejected into its queue, else never.
 
     A Retry's message counts Celery's own retries, and so begins a job of its own.

@@ -33,8 +33,8 @@ from mulligan.tasks.escalations.end_escalations import (
     EscalationFilter,
     find_group,
     list_groups,
+    run_bulk_action,
     select,
-    work,
 )
 from mulligan.tasks.ports.ledger import EscalationEnd
 from mulligan.workers.alerts.webhooks import places
@@ -230,7 +230,7 @@ def _end(
     bulk = bulks.create(_action(caller, how, body), which, ids, per_second=body.per_second)
     if 0 < bulk.total <= BATCH:
         publish = context.services.publish
-        work(context.ledger, bulks, publish, bulk.id, token=secrets.token_hex(8))
+        run_bulk_action(context.ledger, bulks, publish, bulk.id, token=secrets.token_hex(8))
         bulk = bulks.get(bulk.id) or bulk
     if bulk.state == "running":
         response.status_code = 202

@@ -19,8 +19,8 @@ from mulligan.tasks.escalations.end_escalations import (
     EndAction,
     EndedCounts,
     EscalationFilter,
+    run_bulk_action,
     select,
-    work,
 )
 from mulligan.tasks.ports.ledger import Publication
 from mulligan.workers.ledger.stores.bulk_actions import BATCH, RedisBulkActions, run_bulks
@@ -162,7 +162,9 @@ def test_the_next_worker_continues_where_a_killed_one_stopped(
     bulk = post_json(api, f"{GROUP}/requeue", 202)
     hasty = bulks_of(context, lease=0.001)
     published: list[Publication] = []
-    work(context.ledger, hasty, published.extend, bulk["id"], token="first", go_on=lambda: False)
+    run_bulk_action(
+        context.ledger, hasty, published.extend, bulk["id"], token="first", keep_going=lambda: False
+    )
     # A worker is killed halfway through the next batch.
     batch = hasty.take(bulk["id"], token="killed")
     for escalation_id in batch.ids[:7]:
@@ -239,13 +241,13 @@ def test_jobs_that_escalate_again_meanwhile_are_not_requeued_twice(
     ids = escalate(context, 30)
     bulk_id = post_json(api, f"{GROUP}/requeue", 202)["id"]
     bulks = bulks_of(context)
-    work(
+    run_bulk_action(
         context.ledger,
         bulks,
         context.services.publish,
         bulk_id,
         token="one",
-        go_on=lambda: False,
+        keep_going=lambda: False,
     )
     scenario = Scenario(context.ledger, context.settings)
     for escalation_id in ids[:BATCH]:

@@ -176,7 +176,7 @@ def test_an_expired_job_cannot_be_requeued_but_resolved(
     assert tally.problems == (
         NotEnded(
             id=gone,
-            why="the job is no longer kept: it cannot be queued again, but it can be resolved",
+            why="the job is no longer kept: it cannot be requeued, but it can be resolved",
         ),
     )
     assert read(scenario, gone).state == "open"
@@ -203,7 +203,7 @@ def test_a_requeued_job_is_not_started_twice(new_scenario: ScenarioMaker) -> Non
     tally, published = end(scenario, both, requeue())
     assert (tally.done, len(published)) == (1, 1)
     assert [problem.id for problem in tally.problems] == both[1:]
-    assert "under way" in tally.problems[0].why
+    assert "already running" in tally.problems[0].why
 
 
 def test_cancelling_ends_the_jobs(new_scenario: ScenarioMaker) -> None:

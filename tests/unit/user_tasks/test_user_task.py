@@ -338,7 +338,7 @@ def test_a_signal_passes_through_and_gives_the_claim_back(enforce: bool) -> None
 def test_a_signal_that_names_a_time_is_not_overtaken_by_the_sweep() -> None:
     context = UserWorker()
     with pytest.raises(Signal):
-        context.deliver(raises(Signal()), again=lambda _signal: 30.0)
+        context.deliver(raises(Signal()), redelivery_delay=lambda _signal: 30.0)
     assert context.ledger.sweep(empty_queues=()) == []
     assert context.deliver(answers("{}")).outcome == ClaimRefused("early")
     context.clock.shift += 31
@@ -350,7 +350,7 @@ def test_a_signal_that_names_a_time_is_not_overtaken_by_the_sweep() -> None:
 def test_a_signal_whose_message_never_comes_again_ends_the_job() -> None:
     context = UserWorker()
     with pytest.raises(Signal):
-        context.deliver(raises(Signal()), again=lambda _signal: None)
+        context.deliver(raises(Signal()), redelivery_delay=lambda _signal: None)
     assert context.view.state == "cancelled"
     context.clock.shift += 3600
     assert context.ledger.sweep(empty_queues=("attempt", "repair")) == []

@@ -16,7 +16,7 @@ from mulligan.tasks.escalations.end_escalations import (
     EscalationFilter,
     NotEnded,
     Publish,
-    work,
+    run_bulk_action,
 )
 from mulligan.tasks.ports.ledger import EscalationLedger
 from mulligan.workers.ledger import keys
@@ -124,13 +124,13 @@ def run_bulks(
     started = clock()
     for turn, bulk_id in enumerate(running, start=1):
         until = started + seconds * turn / len(running)
-        work(
+        run_bulk_action(
             ledger,
             bulks,
             publish,
             bulk_id,
             token=secrets.token_hex(8),
-            go_on=partial(_is_before, until, clock),
+            keep_going=partial(_is_before, until, clock),
         )
     return len(running)
 
