@@ -1,4 +1,4 @@
-"""Where the jobs of a command run: see `mulligan.workers.backends.placement` for the choice."""
+"""Connect a command to where its jobs run; `mulligan.workers.backends.placement` chooses."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from mulligan.workers.settings.model import Settings, load_settings
 
 @dataclass(frozen=True, kw_only=True)
 class CliBackend:
-    """A broker with its ledger and workers, as one command sees them."""
+    """The broker, ledger and workers that a command uses."""
 
     settings: Settings
     services: Services
     #: The Celery app, for questions that only the broker and the workers can answer.
     app: Celery
-    #: How long the jobs are followed while the ledger is away, in seconds.
+    #: Seconds to wait for a ledger that cannot be reached while jobs are followed.
     patience: float
     #: The worker processes that this command started; None if others run the jobs.
     stack: Stack | None = None
@@ -60,7 +60,7 @@ class CliBackend:
             self.stack.watch()
 
     def missing_worker(self) -> str | None:
-        """Why no worker will run a waiting job, and what to do; None if one will."""
+        """Return why no worker will run a waiting job and what to do, or None."""
         if self.stack is not None:
             return None
         beats = self.ledger.beats.live(now=self.ledger.now())
@@ -75,7 +75,7 @@ class CliBackend:
 
 
 def connect(settings: Settings) -> CliBackend:
-    """The broker and ledger of these settings. Nothing is contacted yet."""
+    """Return the backend of these settings without contacting anything yet."""
     # A person waits for seconds, not for as long as a worker would.
     hasty = settings.model_copy(update={"worker_patience": settings.submit_patience})
     app = create_app(hasty)
@@ -93,16 +93,16 @@ def connect(settings: Settings) -> CliBackend:
 
 @contextmanager
 def open_ledger_backend() -> Iterator[CliBackend]:
-    """The broker and ledger there are, to look into and to act on. NoBroker if there are none."""
+    """Open the existing broker and ledger, or raise NoBroker."""
     with locate_ledger(load_settings()) as settings:
         yield connect(settings)
 
 
 def _check_transport(app: Celery) -> None:
-    """BadInput if the broker's client is not installed: before a job is accepted, not after."""
+    """Raise BadInput if the broker's client is not installed, before a job is accepted."""
     try:
         _ = app.connection_for_write().transport
-    except Exception as error:  # each transport raises an error of its own
+    except Exception as error:  # each transport raises its own errors
         raise BadInput.at(
             "broker_url",
             f"the client of this broker cannot be loaded ({error}); install it, or use"
@@ -119,7 +119,7 @@ def _note_broker_away(error: Exception) -> None:
 
 @contextmanager
 def open_running_backend(settings: Settings) -> Iterator[CliBackend]:
-    """The configured broker, or the `mulligan up` of the home directory; else NoBroker."""
+    """Open the configured broker or that of `mulligan up` in the home directory; else NoBroker."""
     placement = place_jobs(settings, private=False)
     if placement.workers == "own":
         raise NoBroker("no broker: start it with `mulligan up`, or set MULLIGAN_BROKER_URL")
@@ -129,7 +129,7 @@ def open_running_backend(settings: Settings) -> Iterator[CliBackend]:
 
 @contextmanager
 def open_backend_for(settings: Settings, found: Sequence[FoundJob]) -> Iterator[CliBackend]:
-    """A backend with workers for these jobs: running ones, or worker processes of this command."""
+    """Open a backend for these jobs, with running workers or with workers of this command."""
     placement = place_jobs(settings, private=_needs_inline(settings, found))
     if placement.workers == "own":
         with _start_stack(placement, settings, found) as backend:
@@ -140,7 +140,7 @@ def open_backend_for(settings: Settings, found: Sequence[FoundJob]) -> Iterator[
 
 
 def _needs_inline(settings: Settings, found: Sequence[FoundJob]) -> bool:
-    """Whether the workers of `mulligan up` would refuse what these jobs define themselves."""
+    """Return whether the workers of `mulligan up` would refuse what these jobs define."""
     commands = (spec.options.get("argv") for each in found for spec in each.job.verifiers)
     inline = any(each.job.runner.kind for each in found) or any(commands)
     return inline and not settings.allow_inline
@@ -152,7 +152,7 @@ def _start_stack(
 ) -> Iterator[CliBackend]:
     own = placement.adapt(settings)
     backend = connect(own)
-    # Before anything is started: a person would rather correct a file than watch workers back off.
+    # Check before starting anything, so that a mistake in a file is reported at once.
     check_jobs(found, backend.check)
     check_jobs(found, lambda job: _unreachable(backend, job))
     with ExitStack() as resources:
@@ -178,7 +178,7 @@ def _start_stack(
 
 
 def _unreachable(backend: CliBackend, job: Job) -> list[Problem]:
-    """Why a job's runner could not answer now, if the runner has a probe."""
+    """Return why a job's runner could not answer now, if the runner has a probe."""
     runner = backend.services.runners.resolve(job.runner, allow_inline=True)
     probe: Callable[[], Problem | None] = getattr(runner, "probe", lambda: None)
     problem = probe()
@@ -186,6 +186,6 @@ def _unreachable(backend: CliBackend, job: Job) -> list[Problem]:
 
 
 def describe_death(home: Path, name: str, code: int, delay: float) -> str:
-    """What to show people when a child process died and will be restarted."""
+    """Return the message about a child process that died and will be restarted."""
     ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     return f"{name} {ended}; restarting it in {delay:g} s (log: {home / 'logs' / name}.log)"

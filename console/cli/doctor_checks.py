@@ -28,7 +28,7 @@ from mulligan.workers.settings.model import Settings
 _OLDEST_REDIS = (6, 2)
 _LOW_DISK = 1_000_000_000
 _NO_DISK = 100_000_000
-#: An entry that nobody published for so long was not merely busy.
+#: Seconds after which an unpublished entry is a problem.
 _LATE = 30.0
 
 
@@ -73,7 +73,7 @@ def check_host(settings: Settings) -> Iterator[Check]:
 
 
 def _webhooks(settings: Settings) -> Iterator[Check]:
-    """A delivery that cannot be signed is not sent."""
+    """Check that deliveries can be signed: one that cannot be is not sent."""
     for hook in settings.webhooks:
         host = urlsplit(hook.url).hostname
         if hook.secret_env is None:
@@ -87,7 +87,7 @@ def _webhooks(settings: Settings) -> Iterator[Check]:
 
 
 def _unknown_variables() -> Iterator[Check]:
-    """A misspelt variable is silently ignored by everybody else."""
+    """Find misspelt variables, which everything else ignores silently."""
     known = {f"MULLIGAN_{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
     for name in sorted(os.environ):
         if name.startswith("MULLIGAN_") and name.partition("__")[0] not in known:
@@ -120,7 +120,7 @@ def _profiles(settings: Settings) -> Iterator[Check]:
 
 
 def _key_names(profile: Mapping[str, Any]) -> set[str]:
-    """The variables a profile and its fallbacks take their keys from; never what is in them."""
+    """Return the names of the variables that hold the keys of a profile and its fallbacks."""
     found = {str(profile["api_key_env"])} if profile.get("api_key_env") else set()
     fallbacks = profile.get("fallbacks")
     for fallback in fallbacks if isinstance(fallbacks, list) else ():
@@ -152,7 +152,7 @@ def _disk(home: Path) -> Check:
 
 
 def check_ledger(ledger: RedisLedger, settings: Settings, *, expected: bool) -> Iterator[Check]:
-    """``expected``: whether somebody should be at work; else nothing is late."""
+    """``expected``: whether workers should be running; if not, nothing is late."""
     info = ledger.server_info()
     yield _version(info)
     yield _aof(info)
@@ -196,7 +196,7 @@ def _sweep(ledger: RedisLedger, settings: Settings) -> Check:
 
 
 def _outbox(ledger: RedisLedger) -> Check:
-    """The oldest entry that is due and was never published."""
+    """Check the oldest entry that is due and was never published."""
     oldest = ledger.unpublished_seconds()
     if oldest > _LATE:
         fix = "check that a worker serves `control` and that the broker is running"
@@ -208,7 +208,7 @@ def _outbox(ledger: RedisLedger) -> Check:
 
 
 def check_workers(app: Celery, *, expected: bool) -> Iterator[Check]:
-    """``expected``: whether somebody should be answering, or `run` would start its own."""
+    """``expected``: whether workers should be running; if not, `run` starts its own."""
     served = app.control.inspect(timeout=1.5).active_queues() or {}
     if not served:
         if expected:

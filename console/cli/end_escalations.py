@@ -1,4 +1,4 @@
-"""Ending escalations from the command line: dry run, confirmation, progress and result."""
+"""End escalations from the command line: dry run, confirmation, progress and result."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from mulligan.tasks.ports.ledger import Escalation
 from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
 
 _VERBS = {"resolved": "resolve", "requeued": "requeue", "cancelled": "cancel"}
-#: How often progress is looked at while others do the work, in seconds.
-_LOOK = 0.5
+#: Seconds between two looks at the progress while other workers do the work.
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndRequest:
-    """What was asked for."""
+    """What to end, and how."""
 
     which: EscalationFilter
     action: EndAction
@@ -56,7 +56,7 @@ class EndRequest:
 
 
 def who() -> str:
-    """The user at this host, for the record."""
+    """Return user@host, for the record."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):  # a container's user often has no name
@@ -69,15 +69,15 @@ def end(request: EndRequest) -> None:
     with open_ledger_backend() as backend:
         chosen = select(backend.ledger, request.which)
         if request.dry_run:
-            _tell_dry_run(request, chosen)
+            _print_dry_run(request, chosen)
             return
         if chosen:
-            _agree(request, chosen)
+            _confirm(request, chosen)
         bulks = backend.ledger.bulk_actions
         ids = [each.id for each in chosen]
         bulk = bulks.create(request.action, request.which, ids, per_second=request.per_second)
         bulk = _work(backend, bulks, bulk, request)
-    _tell(request, bulk)
+    _print_result(request, bulk)
     if bulk.failed:
         raise typer.Exit(int(ExitCode.SOME_FAILED))
 
@@ -85,7 +85,7 @@ def end(request: EndRequest) -> None:
 # -- before ----------------------------------------------------------------------------------------
 
 
-def _tell_dry_run(request: EndRequest, chosen: Sequence[Escalation]) -> None:
+def _print_dry_run(request: EndRequest, chosen: Sequence[Escalation]) -> None:
     if request.json:
         screen.emit(dry_run_document(chosen))
         return
@@ -104,7 +104,7 @@ def _show(chosen: Sequence[Escalation], say: Callable[[str], None]) -> None:
     say(f"  total: {shares(dry_run_document(chosen)['task_types'])}")
 
 
-def _agree(request: EndRequest, chosen: Sequence[Escalation]) -> None:
+def _confirm(request: EndRequest, chosen: Sequence[Escalation]) -> None:
     """Ask for confirmation, unless --yes was passed. Refuse where there is no terminal."""
     what = f"{request.verb} {counted(len(chosen), 'job')}"
     if request.yes:
@@ -120,7 +120,7 @@ def _agree(request: EndRequest, chosen: Sequence[Escalation]) -> None:
         raise typer.Exit(int(ExitCode.SOME_FAILED))
 
 
-# -- meanwhile -------------------------------------------------------------------------------------
+# -- progress --------------------------------------------------------------------------------------
 
 
 def _work(
@@ -132,7 +132,7 @@ def _work(
         return bulks.get(bulk.id) or bulk
 
     token = secrets.token_hex(8)
-    with _told_to_stop() as stop, _bar(request, bulk.total) as show:
+    with _stop_on_signals() as stop, _bar(request, bulk.total) as show:
         while not stop.is_set():
             wait = run_bulk_action(
                 backend.ledger,
@@ -147,7 +147,7 @@ def _work(
             show(now)
             if wait is None:
                 return now
-            stop.wait(min(wait, _LOOK))
+            stop.wait(min(wait, _POLL_SECONDS))
     bulks.stop(bulk.id)
     now = look()
     how = request.action.how
@@ -156,15 +156,15 @@ def _work(
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM: the current batch is finished. A second one does not wait."""
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C or SIGTERM sets; a second one interrupts the batch."""
     stop = threading.Event()
 
-    def hear(number: int, _: FrameType | None) -> None:
+    def handle(number: int, _: FrameType | None) -> None:
         stop.set()
         signal.signal(number, signal.default_int_handler)
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
@@ -174,7 +174,7 @@ def _told_to_stop() -> Iterator[threading.Event]:
 
 @contextmanager
 def _bar(request: EndRequest, total: int) -> Iterator[Callable[[BulkAction], None]]:
-    """A progress bar on a terminal; nothing elsewhere."""
+    """Show a progress bar if stderr is a terminal."""
     if not sys.stderr.isatty() or not total:
         yield lambda _: None
         return
@@ -188,7 +188,7 @@ def _bar(request: EndRequest, total: int) -> Iterator[Callable[[BulkAction], Non
 # -- after -----------------------------------------------------------------------------------------
 
 
-def _tell(request: EndRequest, bulk: BulkAction) -> None:
+def _print_result(request: EndRequest, bulk: BulkAction) -> None:
     if request.json:
         screen.emit(bulk_document(bulk))
         return
@@ -216,5 +216,5 @@ def _complain(request: EndRequest, bulk: BulkAction) -> None:
 
 
 def shares(counts: Mapping[str, int]) -> str:
-    """Names with their counts, most first."""
+    """Return names with their counts."""
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())

@@ -12,7 +12,7 @@ from mulligan.workers.settings.model import load_settings
 
 
 def report(error: Exception) -> ExitCode:
-    """Print what is wrong, one line per problem; the exit code for it."""
+    """Print one line per problem and return the exit code."""
     match error:
         case errors.BadInput():
             screen.complain(*map(str, error.problems))
@@ -34,7 +34,7 @@ def report(error: Exception) -> ExitCode:
             return ExitCode.SOME_FAILED
         case BrokenPipeError():
             # The reader is gone, as with `head`: nothing more can be printed.
-            screen.hush()
+            screen.discard_output()
             return ExitCode.SOME_FAILED
         case OSError() if not _of_broker(error):
             screen.complain(_about_file(error))
@@ -52,14 +52,14 @@ def report(error: Exception) -> ExitCode:
 
 
 def advice(error: errors.LedgerUnavailable) -> str:
-    """What to do about a ledger that cannot be reached or refuses commands."""
+    """Return what to do about a ledger that cannot be reached or refuses commands."""
     if isinstance(error, errors.LedgerRefused):
         return _about_refusal(str(error))
     return _about_ledger()
 
 
 def _about_refusal(message: str) -> str:
-    """What to do about a Redis that answers with an error."""
+    """Return what to do about a Redis that answers with an error."""
     if "OOM" in message:
         return (
             "Redis has no memory left: raise its maxmemory;"
@@ -74,7 +74,7 @@ def _about_refusal(message: str) -> str:
 
 
 def _about_ledger() -> str:
-    """What to check when the ledger cannot be reached: the setting in force or embedded Redis."""
+    """Return what to check if the ledger cannot be reached: the setting or the embedded Redis."""
     try:
         settings, path = load_settings(), config_path()
     except (errors.BadInput, OSError):  # the command was given other settings
@@ -91,7 +91,7 @@ def _about_ledger() -> str:
 
 
 def _of_broker(error: Exception) -> bool:
-    """Whether kombu or redis-py reports that a server is away, without importing either."""
+    """Return whether the broker's or Redis' client raised it, without importing either."""
     return type(error).__module__.partition(".")[0] in ("kombu", "redis", "amqp")
 
 

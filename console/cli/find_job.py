@@ -1,4 +1,4 @@
-"""Finding a job by what a person calls it."""
+"""Find a job by its id, key, name or task type."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.ledger.job_ids import job_ids_of_key
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
-#: How far back names and prefixes are looked for.
+#: Jobs that are searched for names and prefixes.
 _RECENT = 2000
 
 
 def find_job(ledger: RedisLedger, ref: str, *, partitions: int) -> JobView:
-    """By id, idempotency key, unique prefix of an id, or name or task type (the newest)."""
+    """Find by id, idempotency key, unique prefix of an id, or the newest by name or task type."""
     for job_id in (ref, *job_ids_of_key(ref, partitions=partitions)):
         view = ledger.job(job_id)
         if view is not None:

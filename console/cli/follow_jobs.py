@@ -1,4 +1,4 @@
-"""Following the jobs of one command by their events, until all have ended."""
+"""Follow the jobs of one command by their events until all have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAUSE = 0.25
 
 @dataclass
 class FollowedJob:
-    """What is known of one job from its events."""
+    """What the events say about one job."""
 
     id: str
     label: str
@@ -38,7 +38,7 @@ class FollowedJob:
 
 @dataclass
 class FollowedJobs:
-    """Some jobs and what is known of each."""
+    """The jobs that a command follows."""
 
     jobs: dict[str, FollowedJob]
     wait_cycles: bool = False
@@ -61,20 +61,20 @@ class FollowedJobs:
         ]
 
     def note(self, event: Event) -> FollowedJob:
-        """Take note of an event of one of these jobs; the job it is about."""
+        """Record an event of one of these jobs and return the job."""
         job = self.jobs[event.job_id]
         if event.type in _NOTES:
             _NOTES[event.type](job, event.data)
         return job
 
     def note_any(self, event: Event, label: Callable[[str], str]) -> FollowedJob:
-        """Take note of an event of any job; a new job is added."""
+        """Record an event of any job, adding a job that is new."""
         if event.job_id not in self.jobs:
             self.jobs[event.job_id] = FollowedJob(event.job_id, label(event.job_id))
         return self.note(event)
 
     def note_view(self, view: JobView) -> None:
-        """Take over what the ledger itself says of a job."""
+        """Record a job's state as the ledger has it."""
         job = self.jobs[view.id]
         job.state, job.reason = view.state, view.reason or ""
         job.open_cycles = {cycle.id for cycle in view.cycles if cycle.open}
@@ -110,18 +110,18 @@ _NOTES = {"job": _job, "attempt": _attempt, "cycle": _cycle}
 
 @dataclass(kw_only=True)
 class LedgerRetry:
-    """Repeats a read of the ledger while the ledger is away."""
+    """Repeats a read while the ledger cannot be reached."""
 
-    #: How long the ledger may be away, in seconds, and when all waiting ends (monotonic).
+    #: Seconds to retry, and the time (monotonic) at which all waiting ends.
     seconds: float = 0.0
     deadline: float | None = None
     #: Restarts what died; called between two tries.
     restart_dead: Callable[[], None] = lambda: None
-    #: Called once each time the ledger goes away.
+    #: Called once each time the ledger becomes unreachable.
     on_away: Callable[[Exception], None] = lambda _: None
 
     def __call__(self, read: Callable[[], T]) -> T:
-        """The result of ``read``; LedgerUnavailable if the ledger stayed away too long."""
+        """Return the result of ``read``, or raise LedgerUnavailable after too long."""
         began = time.monotonic()
         is_away = False
         while True:
@@ -152,7 +152,7 @@ def follow(
     show: Callable[[FollowedJob, Event], None] = lambda *_: None,
     on_silence: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Follow until all have ended; False if the deadline came first."""
+    """Follow until all have ended; return False if the deadline comes first."""
     looks = look_at(lambda: retry(feed.take), follows=jobs.jobs.__contains__)
     while jobs.unfinished:
         look = next(looks)

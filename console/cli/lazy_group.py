@@ -1,4 +1,4 @@
-"""Commands that are declared by name and help, and imported only when one of them is asked for."""
+"""Commands that are declared by name and help, and imported only when they are used."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class GroupEntry:
 
 
 class DeclaredCommand(TyperCommand):
-    """Stands for a command in help texts and completions, until it is run or asked for its help."""
+    """A placeholder for a command in help texts and completions."""
 
     def __init__(self, entry: CommandEntry) -> None:
         super().__init__(name=entry.name, help=entry.help, rich_markup_mode=None)
         self.entry = entry
 
     def load(self) -> Any:
-        """Import the module; the command as its function declares it."""
+        """Import the module and return the command that its function declares."""
         module, _, function = self.entry.target.partition(":")
         callback = getattr(import_module(f"mulligan.console.cli.{module}"), function)
         cli = typer.Typer(
@@ -57,7 +57,7 @@ class LazyGroup(TyperGroup):
 
 
 def declare(entries: Sequence[CommandEntry | GroupEntry]) -> dict[str, Any]:
-    """The commands of a group, in the order of the table."""
+    """Return the commands of a group, in the order of the table."""
     return {
         entry.name: DeclaredCommand(entry) if isinstance(entry, CommandEntry) else _group(entry)
         for entry in entries

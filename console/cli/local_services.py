@@ -1,4 +1,4 @@
-"""The services of `mulligan up`: each a name, a program, a way to see that it is ready."""
+"""The services of `mulligan up`: each has a name, a program and a readiness check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mulligan.workers.celery.queues import Pool, pools
 from mulligan.workers.settings.model import Settings
 
 _LOOPBACK = "127.0.0.1"
-#: Flower takes a function from its configuration file alone.
+#: Flower accepts a function only in its configuration file.
 _FORMAT = "from mulligan.workers.celery.flower_format import format_task\n"
 
 
@@ -32,9 +32,9 @@ class Service:
 
     name: str
     argv: Sequence[str]
-    #: Whether it does its work already.
+    #: Whether it is ready.
     ready: Callable[[], bool]
-    #: What to tell people about it, as lines of (title, text).
+    #: Lines to print about it, as (title, text).
     about: tuple[tuple[str, str], ...] = ()
 
 
@@ -51,11 +51,11 @@ def worker_services(settings: Settings, app: Celery) -> list[Service]:
 
 
 def flower_service(settings: Settings) -> Service:
-    """Flower on loopback, with a login of its own, for looking only."""
+    """Flower on loopback, read-only, with its own login."""
     port = _free_port(_LOOPBACK, settings.flower_port, "flower")
     login = _login(settings.home)
     config = settings.home.resolve() / "flowerconfig.py"
-    # In a file and not among the arguments, which every user of the host can read.
+    # In a file, because every user of the host can read the arguments.
     pair = f"{login['user']}:{login['password']}"
     _write_private(config, f"basic_auth = [{pair!r}]\n{_FORMAT}")
     argv = [sys.executable, "-m", "celery", "-A", "mulligan.workers.app", "--quiet", "flower"]
@@ -102,7 +102,7 @@ def _free_port(host: str, wanted: int, service: str) -> int:
 
 
 def _login(home: Path) -> dict[str, Any]:
-    """The login of this home directory, made once."""
+    """Return the login of this home directory, creating it once."""
     path = home / "flower.json"
     try:
         login = json.loads(path.read_text(encoding="utf-8"))

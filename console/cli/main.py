@@ -1,4 +1,4 @@
-"""The command line. A command's module is imported when that command is asked for."""
+"""The command line. A command's module is imported when that command is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ABOUT = "A queue for language-model work: retries correct their own input."
 
 
 class RootGroup(LazyGroup):
-    """All commands. Whatever one raises becomes a message and an exit code here."""
+    """All commands. An exception becomes a message and an exit code here."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -27,10 +27,10 @@ class RootGroup(LazyGroup):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            # Exit, Abort and usage errors are typer's own to finish.
+            # typer handles Exit, Abort and usage errors itself.
             if hasattr(error, "exit_code") or type(error).__name__ == "Abort" or _debugging():
                 raise
-            # Only an error pays for what its message needs.
+            # Imported here because only an error needs it.
             from mulligan.console.cli.error_report import report
 
             raise typer.Exit(int(report(error))) from None
@@ -76,9 +76,9 @@ def main() -> None:
 
 
 def _add_users_modules() -> None:
-    """Let contracts name models of the user's project, as workers that are started there can.
+    """Let contracts name models of the user's project, as they can in workers started there.
 
-    They come last on the path, so nothing in the project replaces an installed package.
+    The folders come last on the path, so that no installed package is replaced.
     """
     named = os.environ.get("MULLIGAN_CONFIG")
     here = ""  # the current directory, even if it is gone

@@ -14,7 +14,7 @@ from mulligan.workers.settings.model import Settings
 
 @contextmanager
 def locate_ledger(settings: Settings) -> Iterator[Settings]:
-    """The settings with a ledger in them; that of the home directory is started if need be."""
+    """Yield settings with a ledger; start that of the home directory if necessary."""
     if settings.ledger is not None:
         yield settings
         return
@@ -29,6 +29,6 @@ def locate_ledger(settings: Settings) -> Iterator[Settings]:
 
 @contextmanager
 def open_located_ledger(settings: Settings) -> Iterator[RedisLedger]:
-    """The ledger there is; NoBroker if there is none."""
+    """Open the existing ledger, or raise NoBroker."""
     with locate_ledger(settings) as found:
         yield open_ledger(found, patience=found.submit_patience)

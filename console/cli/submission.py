@@ -1,4 +1,4 @@
-"""From job files to ended jobs: what `run` and `submit` have in common."""
+"""Submit jobs and wait for them: what `run` and `submit` share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mulligan.workers.settings.model import load_settings
 
 
 def offline_check(*, own_workers: bool) -> Check:
-    """What the jobs of a command are checked by, for files that are malformed anyway.
+    """Return the check for jobs of files that are malformed anyway.
 
     ``own_workers``: whether the command starts workers if none are configured.
     """
@@ -37,7 +37,7 @@ def offline_check(*, own_workers: bool) -> Check:
 
 
 def submit_found(backend: CliBackend, found: Sequence[FoundJob]) -> list[Accepted]:
-    """Submit all or none; BadInput names every problem with its file and line."""
+    """Submit all jobs, or raise BadInput with every problem, its file and its line."""
     try:
         return submit_jobs(backend.services.intake, [each.job for each in found])
     except BadInput as error:
@@ -70,7 +70,7 @@ def submit_and_wait(
     wait_cycles: bool = False,
     deadline: float | None = None,
 ) -> RunResult:
-    """Submit, show progress and wait."""
+    """Submit the jobs, show progress and wait."""
     feed = LedgerFeed(backend.ledger)
     accepted = submit_found(backend, found)
     labels = {answer.id: each.job.label for answer, each in zip(accepted, found, strict=True)}
@@ -83,7 +83,7 @@ def submit_and_wait(
     )
     with _note_unfinished(backend, jobs):
         if any(answer.status == "seen" for answer in accepted):
-            retry(lambda: read_again(backend.ledger, jobs))  # its events may be long past
+            retry(lambda: read_again(backend.ledger, jobs))  # its events may be in the past
         with progress(jobs, quiet=quiet) as show:
             in_time = follow(
                 backend.ledger,
@@ -105,7 +105,7 @@ def _note_ledger_away(backend: CliBackend, error: Exception) -> None:
 
 
 def _note_once(find_problem: Callable[[], str | None]) -> Callable[[], None]:
-    """Looks for a problem until there is one, and shows it."""
+    """Return a function that looks for a problem until it finds and shows one."""
     shown: list[str] = []
 
     def look() -> None:
@@ -119,7 +119,7 @@ def _note_once(find_problem: Callable[[], str | None]) -> Callable[[], None]:
 
 @contextmanager
 def _note_unfinished(backend: CliBackend, jobs: FollowedJobs) -> Iterator[None]:
-    """Whoever stops waiting, for whatever reason, learns where the jobs are."""
+    """Say where the jobs are if the waiting is interrupted."""
     try:
         yield
     except KeyboardInterrupt:
@@ -141,7 +141,7 @@ def _unfinished(backend: CliBackend, jobs: FollowedJobs) -> str:
 
 
 def run_document(backend: CliBackend, result: RunResult) -> dict[str, Any]:
-    """The one document of `--json`: the jobs, and the loop report over their own cycles."""
+    """Return the document of `--json`: the jobs, the report over their cycles, the figures."""
     cycles = [cycle for view in result.views for cycle in view.cycles]
     return {
         "jobs": [job_document(view) for view in result.views],

@@ -1,4 +1,4 @@
-"""Checking one answer in this process: the verifiers, the verdict and the plan that follows."""
+"""Check one answer in this process: run the verifiers, judge, and plan the next attempt."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 @dataclass(frozen=True, kw_only=True)
 class CheckedAnswer:
     verdict: Verdict
-    #: What would be asked next; None for a success and for an escalation.
+    #: The next attempt; None after a success or an escalation.
     next: AttemptPlan | None
 
 
 def check_answer(found: FoundJob, text: str) -> CheckedAnswer:
-    """Judge an answer as that of a first attempt."""
-    # Whoever runs this command may run these programs anyway.
+    """Judge an answer as if it came from a first attempt."""
+    # The user of this command may run these programs anyway.
     settings = load_settings(allow_inline=True)
     with TemporaryDirectory() as folder:
         return _check(

@@ -9,17 +9,17 @@ from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 
 
 def config_schema() -> Schema:
-    """Every setting, with the tables of runners, commands and workspaces."""
-    made, defs = schema_of(Settings)
+    """Return the schema of every setting, with the tables of runners and commands."""
+    schema, defs = schema_of(Settings)
     defs["runner"] = inline_runner(add_kinds(defs))
     defs["command"], more = schema_of(CommandSubprocess.Options, prefix="command.")
     defs.update(more)
     defs["command"]["title"] = "Command"
     for name, definition in (("runners", "runner"), ("commands", "command")):
-        made["properties"][name]["additionalProperties"] = {"$ref": f"#/$defs/{definition}"}
+        schema["properties"][name]["additionalProperties"] = {"$ref": f"#/$defs/{definition}"}
     return {
         "$schema": DRAFT,
-        **made,
+        **schema,
         "title": "mulligan.toml",
         "$defs": dict(sorted(defs.items())),
     }

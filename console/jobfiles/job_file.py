@@ -1,4 +1,4 @@
-"""Job files: one job, a list, or `jobs:` with `defaults:`. Every error with its file and line."""
+"""Read job files: one job, a list, or `jobs:` with `defaults:`; every error has file and line."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mulligan.policies.suggestions import did_you_mean
 from mulligan.tasks.jobs.read_job import PROMPTS, Check, inspect_job
 from mulligan.tasks.ports.errors import BadInput, refuse
 
-#: What a file may say besides the fields of a job.
+#: Fields of a job that exist only in files.
 _FILE_FIELDS = ("prompt_file", "vars")
 Raw = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class JobSource:
-    """Where a job stands, so that any problem of it can be placed."""
+    """Where a job is in its file, to locate its problems."""
 
     document: SourceDocument
     #: From the top of the file to the job: ``("jobs", 2)``.
@@ -35,13 +35,13 @@ class JobSource:
     defaults: FieldPath | None = None
 
     def place(self, problem: Problem) -> FileProblem:
-        """A problem of the job at its line. One that came from the defaults is theirs."""
+        """Return a problem of the job with its line, in the job or in the defaults."""
         owner, line = self.owner(problem.path)
         path = (*owner, *problem.path)
         return FileProblem(problem.message, path, problem.code, file=self.document.name, line=line)
 
     def owner(self, path: FieldPath) -> tuple[FieldPath, int]:
-        """Who has a field, or the nearest one above it, and its line: the job or its defaults."""
+        """Return which of job and defaults has the field or its nearest parent, and its line."""
         root = self.document.root
         owners = [self.path] if self.defaults is None else [self.path, self.defaults]
         for end in range(len(path), 0, -1):
@@ -52,28 +52,28 @@ class JobSource:
         return self.path, line_of(root, self.path)[0]
 
     def refuse(self, path: str, message: str) -> BadInput:
-        """One problem of the file's own form."""
+        """Return the error for one problem of the file itself."""
         return BadInput(self.place(Problem(message, (path,) if path else ())))
 
 
 @dataclass(frozen=True)
 class FoundJob:
-    """A job and where it was found."""
+    """A job and its place in a file."""
 
     job: Job
     source: JobSource
 
 
 def load_jobs(paths: Sequence[str]) -> list[Job]:
-    """Every job of the files, or BadInput with every problem of all of them."""
+    """Return every job of the files, or raise BadInput with every problem of all of them."""
     return [found.job for found in find_jobs(paths)]
 
 
 def find_jobs(paths: Sequence[str], check: Callable[[], Check] | None = None) -> list[FoundJob]:
-    """Every job with its place; ``-`` is stdin. BadInput has every problem of all files.
+    """Return every job with its place (``-`` is stdin), or raise BadInput with every problem.
 
-    ``check`` makes what whoever takes the jobs will check. It is called if a file is malformed, so
-    that the problems of the other jobs are told with its own.
+    ``check`` returns the check of the side that accepts the jobs. It is called only if a file is
+    malformed, so that the problems of its other jobs are reported at the same time.
     """
     files = [_entries_of(path) for path in paths]
     read = [
@@ -85,7 +85,7 @@ def find_jobs(paths: Sequence[str], check: Callable[[], Check] | None = None) ->
 
 
 def _entries_of(path: str) -> tuple[list[tuple[JobSource, Any]], Sequence[Problem]]:
-    """The raw jobs of a file, or why there are none."""
+    """Return the raw jobs of a file, or its problems."""
     try:
         return entries(read_document(path)), ()
     except BadInput as error:
@@ -99,7 +99,7 @@ def _all_problems(
     checked: Check = _nothing
     try:
         checked = check() if check is not None else _nothing
-    except BadInput as error:  # the settings are wrong, too
+    except BadInput as error:  # the settings are invalid, too
         yield from error.problems
     for raws, unreadable in files:
         yield from unreadable
@@ -118,7 +118,7 @@ def check_jobs(jobs: Sequence[FoundJob], check: Check) -> None:
 
 
 def entries(document: SourceDocument) -> list[tuple[JobSource, Any]]:
-    """The raw jobs of a file, defaults merged in; BadInput if it has no such shape."""
+    """Return the raw jobs of a file merged with the defaults; BadInput for any other shape."""
     data, whole = document.data, JobSource(document, ())
     if isinstance(data, list):
         return [(JobSource(document, (i,)), raw) for i, raw in enumerate(_some(data, whole, ""))]
@@ -147,7 +147,7 @@ def _some(jobs: list[Any], whole: JobSource, field: str) -> list[Any]:
 
 
 def _only(data: Raw, known: Sequence[str], whole: JobSource) -> None:
-    """Refuse what stands beside `jobs:`, except ``known``."""
+    """Refuse fields beside `jobs:` that are not ``known``."""
     shared = "; fields that all jobs share go under `defaults:`"
     refuse(
         whole.place(
@@ -166,7 +166,7 @@ def _only(data: Raw, known: Sequence[str], whole: JobSource) -> None:
 
 
 def _merged(defaults: Raw, own: Any) -> Any:
-    """A job over the defaults: mappings merge key by key, and null takes a default back."""
+    """Merge a job into the defaults: mappings merge key by key, and null removes a default."""
     if not isinstance(own, dict):
         return own
     base = dict(defaults)
@@ -186,7 +186,7 @@ def _as_mapping(name: str, value: Any) -> Any:
 
 
 def _other_runner(default: Any, own: Any) -> bool:
-    """Whether a job names another runner than the defaults: then nothing of theirs fits it."""
+    """Return whether a job names another runner: the defaults' options then do not fit."""
     default, own = _as_mapping("runner", default), _as_mapping("runner", own)
     if not (isinstance(default, dict) and isinstance(own, dict)):
         return False
@@ -211,7 +211,7 @@ def _deep(base: Mapping[str, Any], own: Mapping[str, Any]) -> Raw:
 
 
 def read_entry(raw: Any, source: JobSource, check: Check) -> tuple[Job | None, list[Problem]]:
-    """A job, if it is one, and every problem of its form and of what ``check`` asks."""
+    """Return the job, if it is valid, and every problem of its form and of ``check``."""
     if not isinstance(raw, dict):
         return inspect_job(raw, check)
     raw, problems = prepared(raw, source)
@@ -220,7 +220,7 @@ def read_entry(raw: Any, source: JobSource, check: Check) -> tuple[Job | None, l
 
 
 def prepared(raw: Raw, source: JobSource) -> tuple[Raw, list[Problem]]:
-    """A job with its prompt in place and paths that hold from anywhere, and what went wrong."""
+    """Return a job with its prompt filled in and absolute paths, and the problems."""
     folder = source.document.folder
     raw, problems = expand_prompt_file(raw, folder, own_vars=_own(source).get("vars"))
     workspace = raw.get("workspace")
@@ -230,7 +230,7 @@ def prepared(raw: Raw, source: JobSource) -> tuple[Raw, list[Problem]]:
 
 
 def _own(source: JobSource) -> Raw:
-    """The job as it stands in the file, before the defaults."""
+    """Return the job as written in the file, without the defaults."""
     found = source.document.data
     for step in source.path:
         found = found[step]

@@ -13,7 +13,7 @@ _DEFS = "#/$defs/"
 
 
 def job_schema() -> Schema:
-    """Any job file. Files, profiles and limits of mulligan.toml are `mulligan jobs lint`'s."""
+    """Return the schema. Only `mulligan jobs lint` checks files, profiles and limits."""
     job, defs = schema_of(Job)
     for replaced in ("VerifierSpec", "RunnerSpec"):
         del defs[replaced]
@@ -73,12 +73,12 @@ def _one_prompt() -> Schema:
 
 
 def _part(job: Schema, defs: Schema) -> Schema:
-    """A job that stands over defaults, and the defaults themselves."""
+    """Return the schema of the defaults and of a job that has defaults."""
     part = part_of(job)
     del part["dependentRequired"]
     for name in _MERGED:
         field = dict(job["properties"][name])
-        # A field that may be left out altogether is a choice of its model and null.
+        # An optional field is a choice between its model and null.
         choices = field.pop("anyOf", [field])
         model = choices[0].get("$ref", "").removeprefix(_DEFS)
         if model:
@@ -107,7 +107,7 @@ def _jobs_and_defaults(required: list[str]) -> Schema:
 
 
 def _needed(names: list[str]) -> Schema:
-    """What the defaults do not have, each job must: one of the names."""
+    """Require one of the names in each job unless the defaults have one."""
     one = {"anyOf": [{"required": [name]} for name in names]}
     return {
         "if": {"properties": {"defaults": {"not": one}}},

@@ -1,4 +1,4 @@
-"""What is legal in a job and yet hardly meant. Each has a name, a reason and a way out."""
+"""Warnings about jobs that are valid but probably not intended: a rule, a reason and a fix."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from mulligan.policies.problem import Problem
 from mulligan.workers.runners.local import LocalOptions
 from mulligan.workers.settings.model import Settings
 
-#: JSON of any language takes more tokens than this: whoever has fewer cannot finish.
+#: JSON in any language has fewer characters per token, so this gives a lower bound.
 _CHARACTERS_PER_TOKEN = 4
 _SHORT_TEXT = 4
 _DEEPEST = 20
 #: Answers of these runners cost something.
 _COSTLY = ("openai", "command")
-#: These give back text; what becomes of a workspace is the verifiers' business.
+#: These return only text and do not change the workspace.
 _TEXT_ONLY = ("openai", "local", "scripted")
-#: Of a verifier that alone can fail without the score falling below 70.
-_UNHEARD = 0.3
+#: A verifier with this share of the weight can fail alone while the score stays at 70 or more.
+_LIGHT_SHARE = 0.3
 
 
 class LintWarning(NamedTuple):
     rule: str
-    #: What is odd, and what to do.
+    #: What is suspicious, and what to do.
     problem: Problem
 
 
 def lint_warnings(job: Job, settings: Settings) -> Iterator[LintWarning]:
-    """What a person who knows mulligan would ask about this job."""
+    """Yield every warning about one job."""
     runner = _runner(job, settings)
     yield from _no_contract(job)
     yield from _no_budget(job, runner)
@@ -41,7 +41,7 @@ def lint_warnings(job: Job, settings: Settings) -> Iterator[LintWarning]:
 
 
 def repeated_keys(found: Sequence[FoundJob]) -> Iterator[tuple[FoundJob, LintWarning]]:
-    """Different jobs with one idempotency key: all but the first are refused."""
+    """Yield jobs with the idempotency key of another job: all but the first are refused."""
     first: dict[str, FoundJob] = {}
     for each in found:
         key = each.job.idempotency_key
@@ -58,7 +58,7 @@ def repeated_keys(found: Sequence[FoundJob]) -> Iterator[tuple[FoundJob, LintWar
 
 
 def _runner(job: Job, settings: Settings) -> dict[str, Any]:
-    """The runner's options, those of its profile included."""
+    """Return the runner's options, including those of its profile."""
     profile = settings.runners.get(job.runner.profile or "", {})
     return {"kind": job.runner.kind, **profile, **job.runner.options}
 
@@ -98,7 +98,7 @@ def _light(job: Job) -> Iterator[LintWarning]:
     total = sum(spec.weight for spec in job.verifiers)
     for index, spec in enumerate(job.verifiers):
         share = spec.weight / total
-        if spec.required and spec.weight < 1 and share <= _UNHEARD:
+        if spec.required and spec.weight < 1 and share <= _LIGHT_SHARE:
             message = (
                 f"{spec.id} is required but only {share:.0%} of the score: if it alone fails, the"
                 f" score is {int(100 - 100 * share)} and no immediate retry follows; give it more"
@@ -115,7 +115,7 @@ def _unused_answer(job: Job, runner: Mapping[str, Any]) -> Iterator[LintWarning]
 
 
 def _shortest(schema: Any, depth: int = 0) -> int:
-    """About how many characters the shortest sensible value has; 0 if it cannot be told."""
+    """Estimate the characters of the shortest sensible value; 0 if unknown."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
         return 0
     if "const" in schema or schema.get("enum"):

@@ -1,4 +1,4 @@
-"""Checking job files without running anything: every problem of every file, each at its place."""
+"""Check job files without running anything: every problem of every file, with its line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mulligan.workers.settings.model import Settings, load_settings
 
 @dataclass(frozen=True, kw_only=True)
 class LintFinding:
-    """One thing to look at. An error keeps the job from being accepted."""
+    """An error, with which the job would be refused, or a warning."""
 
     file: str
     line: int | None
@@ -31,7 +31,7 @@ class LintFinding:
     #: ``jobs[2].verifiers[0].id``; empty for the whole file.
     field: str
     message: str
-    #: Of warnings: which one it is.
+    #: The name of a warning.
     rule: str | None = None
 
     @property
@@ -40,7 +40,7 @@ class LintFinding:
 
     @property
     def text(self) -> str:
-        """What is wrong, without the place and the severity."""
+        """The message without the place and the severity."""
         field = f"{self.field}: " if self.field else ""
         return f"{field}{self.message}{f' [{self.rule}]' if self.rule else ''}"
 
@@ -53,7 +53,7 @@ class LintFinding:
 
 @dataclass
 class LintReport:
-    """What was found, without repetition: a mistake in the defaults is one, not one per job."""
+    """The findings without repetition: a mistake in the defaults is one, not one per job."""
 
     jobs: int = 0
     files: int = 0
@@ -71,7 +71,7 @@ class LintReport:
 
 
 def lint_files(paths: Sequence[str], *, allow_inline: bool) -> LintReport:
-    """Every problem and suspicion. Reads the files, what they name, and mulligan.toml; no more."""
+    """Return every error and warning. Read only the files, what they name, and mulligan.toml."""
     found = LintReport(files=len(paths))
     intake = _intake(found, allow_inline=allow_inline)
     sound: list[FoundJob] = []
@@ -86,7 +86,7 @@ def lint_files(paths: Sequence[str], *, allow_inline: bool) -> LintReport:
 
 
 def _lint_file(path: str, intake: LintIntake | None, found: LintReport) -> list[FoundJob]:
-    """Adds what is wrong with a file; its jobs without a mistake."""
+    """Add the findings of a file and return its jobs without errors."""
     try:
         raws = entries(read_document(path))
     except BadInput as error:
@@ -110,15 +110,15 @@ def _lint_file(path: str, intake: LintIntake | None, found: LintReport) -> list[
 
 @dataclass(frozen=True, kw_only=True)
 class LintIntake:
-    """The checks of whoever would accept the jobs."""
+    """The checks with which the jobs would be accepted."""
 
     settings: Settings
     check: Check
-    #: Why a directory cannot become a snapshot; each is looked at once.
+    #: Why a directory cannot be packed; each is checked once.
     unpackable: Callable[[Path], list[Problem]]
 
     def problems(self, job: Job) -> list[Problem]:
-        """Everything that keeps a well-formed job from being accepted."""
+        """Return every reason to refuse a well-formed job."""
         found = self.check(job)
         if job.workspace is not None and not any(p.path[0] == "workspace" for p in found):
             path = workspace_path(job.workspace, self.settings)
@@ -135,7 +135,7 @@ def _unpackable(path: Path, *, cap: int) -> list[Problem]:
 
 
 def _intake(found: LintReport, *, allow_inline: bool) -> LintIntake | None:
-    """None, and the reasons are findings, if mulligan.toml is not in order."""
+    """Return the checks, or None after adding the problems of mulligan.toml."""
     try:
         settings = load_settings(allow_inline=allow_inline)
     except BadInput as error:

@@ -1,4 +1,4 @@
-"""Plan files: edits and the suite that measures them. Every problem with its file and line."""
+"""Read plan files: edits and the suite that measures them; every problem has file and line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mulligan.workers.edits.applier_registry import default_registry
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFile:
-    """A plan, its suite, and where both stand."""
+    """A plan, its suite, and their places in files."""
 
     plan: EditPlan
     source: JobSource
@@ -35,7 +35,7 @@ class PlanFile:
         return self.suite_file.suite if self.suite_file else None
 
     def typos(self) -> list[str]:
-        """Operations that do not exist but look like one: they cannot be applied."""
+        """Return the unknown operations that look like a misspelt one."""
         known = default_registry().names()
         unknown = [(i, e.op) for i, e in enumerate(self.plan.edits) if e.op not in known]
         nearest = [(i, op, nearest_name(op, known)) for i, op in unknown]
@@ -46,7 +46,7 @@ class PlanFile:
         ]
 
     def place(self, problem: Problem) -> Problem:
-        """A problem of the suite (``suite.tasks[0].command``) at its line; others as they are."""
+        """Add the line to a problem of the suite (``suite.tasks[0].command``)."""
         if self.suite_file is None or problem.path[:1] != ("suite",):
             return problem
         inside = Problem(problem.message, problem.path[1:], problem.code)
@@ -54,10 +54,10 @@ class PlanFile:
 
 
 def read_plan(path: str, check: Callable[[], Check]) -> PlanFile:
-    """A plan file, ``-`` is stdin; BadInput with every problem of it and of its suite.
+    """Read a plan file (``-`` is stdin), or raise BadInput with every problem and its suite's.
 
-    ``check`` makes what the jobs of the suite are checked by. It is called if a file is malformed,
-    so that the problems of the suite's jobs are told with the others.
+    ``check`` returns the check of the suite's jobs. It is called only if a file is malformed, so
+    that the problems of those jobs are reported at the same time.
     """
     document = read_document(path)
     source = JobSource(document, ())
@@ -76,7 +76,7 @@ def read_plan(path: str, check: Callable[[], Check]) -> PlanFile:
 
 
 def inspect_plan(raw: Any) -> tuple[EditPlan | None, list[Problem]]:
-    """A plan, if it is one, and every problem of its form."""
+    """Return the plan, if it is valid, and every problem of its form."""
     if isinstance(raw, list):
         return None, [Problem("put the list under `edits:`", code="wrong_type")]
     if not isinstance(raw, dict):
@@ -88,14 +88,14 @@ def inspect_plan(raw: Any) -> tuple[EditPlan | None, list[Problem]]:
 
 
 def _suite_of(raw: Any, folder: Path) -> SuiteFile | None:
-    """The suite that a plan names, however the rest of the plan looks."""
+    """Read the suite that a plan names, even if the rest of the plan is invalid."""
     benchmark = raw.get("benchmark") if isinstance(raw, dict) else None
     name = benchmark.get("suite") if isinstance(benchmark, dict) else None
     return SuiteFile.read(str(_beside(folder, name))) if isinstance(name, str) and name else None
 
 
 def _beside(folder: Path, name: str) -> Path:
-    """A file relative to the plan; as people would write it, if it is below this folder."""
+    """Return a file beside the plan, as a relative path if it is below the current folder."""
     path = folder / name
     try:
         return path.resolve().relative_to(Path.cwd())

@@ -1,4 +1,4 @@
-"""`prompt_file` and `vars`: a prompt kept in a file of its own, with {{name}} placeholders."""
+"""`prompt_file` and `vars`: a prompt in a separate file, with {{name}} placeholders."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 def expand_prompt_file(
     raw: dict[str, Any], folder: Path, *, own_vars: Any
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """The job with its prompt in place, and every problem.
+    """Return the job with its prompt filled in, and every problem.
 
-    ``own_vars`` are the job's own: only those must be used; a default may be for other jobs.
+    ``own_vars`` are the job's own: each must be used. Those of the defaults need not be.
     """
     rest = {name: value for name, value in raw.items() if name not in ("prompt_file", "vars")}
     if "prompt_file" not in raw:
@@ -27,11 +27,11 @@ def expand_prompt_file(
     if "prompt" in raw or "messages" in raw:
         # The rest of the job is still checked, as if it had only its prompt.
         return rest, [Problem.at("prompt_file", "give either a prompt or a prompt_file")]
-    text, problems = _filled(raw["prompt_file"], raw.get("vars", {}), own_vars, folder)
+    text, problems = _fill(raw["prompt_file"], raw.get("vars", {}), own_vars, folder)
     return {**rest, "prompt": text or "-"}, problems
 
 
-def _filled(name: Any, variables: Any, own: Any, folder: Path) -> tuple[str, list[Problem]]:
+def _fill(name: Any, variables: Any, own: Any, folder: Path) -> tuple[str, list[Problem]]:
     if not isinstance(name, str) or not name:
         message = "must be the path of a text file"
         return "", [Problem.at("prompt_file", message, "wrong_type")]
@@ -43,27 +43,27 @@ def _filled(name: Any, variables: Any, own: Any, folder: Path) -> tuple[str, lis
         return "", [Problem.at("prompt_file", str(problem)) for problem in error.problems]
     if not text.strip():
         return "", [Problem.at("prompt_file", f"{name}: is empty")]
-    wanted = dict.fromkeys(_PLACEHOLDER.findall(text))
+    names = dict.fromkeys(_PLACEHOLDER.findall(text))
     problems = [
         Problem.at("vars", f"{name} asks for {{{{{missing}}}}}, which is not given", "missing")
-        for missing in wanted
+        for missing in names
         if missing not in variables
     ]
     problems += [
         Problem(f"{name} has no {{{{{extra}}}}}", ("vars", extra), "unknown_field")
         for extra in (own if isinstance(own, dict) else ())
-        if extra not in wanted
+        if extra not in names
     ]
     problems += [
         Problem("must be text or a number", ("vars", key), "wrong_type")
-        for key in wanted
+        for key in names
         if key in variables and not isinstance(variables[key], str | int | float)
     ]
     if problems:
         return "", problems
-    return _PLACEHOLDER.sub(lambda match: _spelled(variables[match[1]]), text), []
+    return _PLACEHOLDER.sub(lambda match: _as_text(variables[match[1]]), text), []
 
 
-def _spelled(value: str | float) -> str:
-    """As it stands in the file: YAML's true is not Python's True."""
+def _as_text(value: str | float) -> str:
+    """Write a value as in the file: YAML's true is not Python's True."""
     return str(value).lower() if isinstance(value, bool) else str(value)

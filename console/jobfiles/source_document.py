@@ -1,4 +1,4 @@
-"""YAML and JSON from files: plain data, with the line of every value, or one clear complaint."""
+"""Read YAML and JSON files: plain data with the line of every value, or one clear error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mulligan.policies.problem import FieldPath, Problem
 from mulligan.tasks.ports.errors import BadInput
 
 STDIN = "-"
-#: No file that people write is larger; one that is was named by mistake.
+#: A larger file was probably named by mistake.
 MAX_BYTES = 10_000_000
 #: Aliases can make a small file expand without end.
 MAX_VALUES = 200_000
@@ -39,9 +39,9 @@ class FileProblem(Problem):
 
 @dataclass(frozen=True)
 class SourceDocument:
-    """One file that was read."""
+    """A file and its data."""
 
-    #: As it is called in messages.
+    #: The file's name in messages.
     name: str
     #: What paths in it are relative to.
     folder: Path
@@ -50,14 +50,14 @@ class SourceDocument:
 
 
 class _Constructor(SafeConstructor):
-    """Plain data only: a date stays the text that was written."""
+    """Builds plain data only: a date stays a text."""
 
 
 _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
 
 
 def read_document(path: str) -> SourceDocument:
-    """The data of a file or of stdin; BadInput names the file and the line."""
+    """Read a file or stdin, or raise BadInput with the file and the line."""
     name = "<stdin>" if path == STDIN else path
     folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
     text = read_text(path, name)
@@ -76,7 +76,7 @@ def _bad(file: str, message: str, line: int | None = None) -> BadInput:
 
 
 def read_text(path: str, name: str) -> str:
-    """A text file in UTF-8, of a reasonable size."""
+    """Read a UTF-8 text file of at most MAX_BYTES."""
     try:
         data = _read_bytes(path)
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _parse(text: str, name: str) -> tuple[Any, Node | None]:
-    """YAML reads JSON too, but joins no surrogate pairs: JSON gives its own values."""
+    """Parse JSON as JSON: YAML reads it too but does not join surrogate pairs."""
     if name.endswith(".json"):
         return _json(text, name), _nodes(text)
     if text.lstrip()[:1] in ("{", "["):
@@ -137,7 +137,7 @@ def _refuse(constant: str) -> Any:
 
 
 def _nodes(text: str) -> Node | None:
-    """Only for the line numbers of a JSON file."""
+    """Return the nodes of a JSON file, for line numbers only."""
     try:
         root: Node | None = YAML(typ="safe", pure=True).compose(text)
     except YAMLError:
@@ -177,7 +177,7 @@ def _explain(error: MarkedYAMLError) -> str:
 
 
 def _check(data: Any, root: Node | None, name: str) -> None:
-    """Only what JSON can hold, and not without end."""
+    """Refuse values that JSON does not have, and data without end."""
     waiting: list[tuple[tuple[str | int, ...], Any]] = [((), data)]
     count = 0
     while waiting:
@@ -203,7 +203,7 @@ def _plain(value: Any) -> bool:
 
 
 def line_of(root: Node | None, path: FieldPath) -> tuple[int, bool]:
-    """The line of the value at a path, and whether it is there; else of the nearest one above."""
+    """Return the line of the value at a path, or of its nearest parent; and whether it exists."""
     node, line = root, 1
     if node is not None:
         line = node.start_mark.line + 1

@@ -8,9 +8,9 @@ _HEAD = """\
 #:schema .mulligan/config.schema.json
 # Settings of mulligan: docs/configuration.md has all of them, `mulligan doctor` checks them.
 
-# broker_url = "redis://127.0.0.1:6379/0"   # left out: `mulligan run` starts a Redis of its own
+# broker_url = "redis://127.0.0.1:6379/0"   # without it, `mulligan run` starts its own Redis
 
-# Who answers. Jobs say `runner: small`.
+# The runner that answers. Jobs name it: `runner: small`.
 [runners.small]
 """
 
@@ -22,7 +22,7 @@ seed = 1
 """
 
 _SCRIPTED = """\
-kind = "scripted"         # no model: the answers are written down, the first one wrong on purpose
+kind = "scripted"         # no model: prepared answers, the first one wrong on purpose
 answers = ['{{"name": "Alice", "age": "31"}}', '{{"name": "Alice", "age": 31}}']
 
 # The bundled small model: {install}
@@ -33,7 +33,7 @@ answers = ['{{"name": "Alice", "age": "31"}}', '{{"name": "Alice", "age": 31}}']
 
 _OTHERS = """\
 
-# Any OpenAI-compatible server; jobs say `runner: big`.
+# Any OpenAI-compatible server; jobs name it: `runner: big`.
 # [runners.big]
 # kind = "openai"
 # base_url = "https://api.openai.com/v1"
@@ -52,7 +52,7 @@ defaults:                     # what all jobs share
 jobs:
   - task_type: extract_person
     prompt: "Extract the person as JSON with name and age: 'Alice is 31 years old.'"
-    verifiers:                # below 70 points the job is tried again, its prompt corrected
+    verifiers:                # below 70 points the job is retried with a corrected prompt
       - json.object
       - id: contract.schema
         weight: 2
@@ -67,11 +67,11 @@ jobs:
 
 
 def config_file(*, local: bool) -> str:
-    """mulligan.toml, with a runner that works on this host."""
+    """Return mulligan.toml with a runner that works on this host."""
     runner = _LOCAL if local else _SCRIPTED.format(install=INSTALL)
     return _HEAD + runner + _OTHERS
 
 
 def job_file() -> str:
-    """jobs.yaml: one job, for the runner of config_file."""
+    """Return jobs.yaml with one job for the runner of config_file."""
     return _JOBS

@@ -1,4 +1,4 @@
-"""Suite files: the tasks that edits are measured by. Every error with its file and line."""
+"""Read suite files: the tasks that measure edits; every error has file and line."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from mulligan.workers.edits.sessions.suite_jobs import job_problems
 
 @dataclass(frozen=True)
 class SuiteFile:
-    """A file that should hold a suite."""
+    """A file with a suite, valid or not."""
 
     source: JobSource
-    #: The suite, and every problem of its form: then it is None.
+    #: None if there are problems.
     suite: Suite | None
     problems: tuple[Problem, ...]
 
     @classmethod
     def read(cls, path: str) -> SuiteFile:
-        """The file, ``-`` is stdin; BadInput if it cannot be read at all."""
+        """Read the file (``-`` is stdin); raise BadInput if it cannot be read at all."""
         document = read_document(path)
         suite, problems = inspect_suite(document.data)
         return cls(JobSource(document, ()), suite, tuple(problems))
 
     def all_problems(self, check: Check) -> list[Problem]:
-        """Every problem of its form, and what ``check`` finds in its jobs, each at its line."""
+        """Return every problem of its form and of ``check`` in its jobs, with its line."""
         return [*map(self.source.place, inspect_suite(self.source.document.data, check)[1])]
 
 
 def inspect_suite(raw: Any, check: Check = lambda _: []) -> tuple[Suite | None, list[Problem]]:
-    """A suite, if it is one, and every problem of it and of its jobs."""
+    """Return the suite, if it is valid, and every problem of it and of its jobs."""
     if not isinstance(raw, dict):
         return None, [Problem("a suite is a mapping with `tasks:`", code="wrong_type")]
     suite, problems = None, []

@@ -1,4 +1,4 @@
-"""`mulligan classify`: what a failure is, why it has its signature, and how it is repaired."""
+"""`mulligan classify`: a failure's kind, the parts of its signature, and its repair."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def classify(
 
 
 def _record(text: str, file: str, attempt: int) -> Any:
-    """The classified failure of a payload, or BadInput."""
+    """Classify a payload, or raise BadInput."""
     if not text.strip():
         raise BadInput(f"{file}: is empty")
     try:
@@ -93,7 +93,7 @@ def _check_findings(payload: dict[str, Any]) -> None:
 
 
 def _changes(instruction: Any) -> list[str]:
-    """What the next attempt changes in decoding."""
+    """List what the next attempt changes in decoding."""
     changes = []
     if instruction.constrained:
         changes.append("constrained to the contract if the runner supports it")

@@ -17,7 +17,7 @@ from mulligan.workers.settings.live_settings import LIVE
 from mulligan.workers.settings.model import Settings, load_settings
 
 _MASK = "***"
-#: `api_key_env` names a variable and is no secret itself.
+#: Not `api_key_env`, which names a variable and is no secret.
 _SECRET_KEY = re.compile(
     r"(?<![a-z])(api_?key|key|token|secret|passwords?|passwd|authorization|credentials?|cookie)$",
     re.IGNORECASE,
@@ -47,7 +47,7 @@ def show(json: Json = False) -> None:
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """Every setting as people may see it."""
+    """Return every setting with secrets masked."""
     plain = settings.model_dump(mode="json")
     plain["webhooks"] = [{**hook, "url": _without_path(hook["url"])} for hook in plain["webhooks"]]
     masked: dict[str, Any] = _masked(plain)
@@ -55,7 +55,7 @@ def shown(settings: Settings) -> dict[str, Any]:
 
 
 def _masked(value: Any, key: str = "") -> Any:
-    """The value with secrets masked: under keys that are named so, and in URLs."""
+    """Mask secrets: values under keys that are named like one, and parts of URLs."""
     if isinstance(value, Mapping):
         return {name: _masked(inner, str(name)) for name, inner in value.items()}
     if isinstance(value, list):
@@ -69,14 +69,14 @@ def _masked(value: Any, key: str = "") -> Any:
 
 
 def _without_path(url: str) -> str:
-    """The path of a webhook's URL is often a secret."""
+    """Mask the path of a webhook's URL, which is often a secret."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}/{_MASK}" if parts.path.strip("/") or parts.query else url
 
 
 def origins(name: str, path: Path | None) -> list[str]:
-    """Where a value comes from; a table may come from several places."""
+    """Return where a value comes from; a table may come from several places."""
     variable = f"MULLIGAN_{name.upper()}"
     found = sorted(
         given

@@ -24,8 +24,8 @@ def console(
     ] = None,
 ) -> None:
     """Serve the HTTP API and the page until Ctrl-C."""
-    given: dict[str, Any] = {"console_host": host, "console_port": port}
-    overrides = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, Any] = {"console_host": host, "console_port": port}
+    overrides = {name: value for name, value in options.items() if value is not None}
     with locate_ledger(load_settings(**overrides)) as settings:
         _serve(settings)
 
@@ -33,7 +33,7 @@ def console(
 def _serve(settings: Settings) -> None:
     listening = listen(settings.console_host, settings.console_port)
     context = open_context(settings)
-    context.ledger.now()  # a ledger that is away is told before anything is served
+    context.ledger.now()  # fails now if the ledger cannot be reached
     tokens = context.tokens.any()
     port = listening.getsockname()[1]
     screen.say(f"console  {url_of(settings.console_host, port)}")
@@ -46,6 +46,6 @@ def _serve(settings: Settings) -> None:
 
 
 def url_of(host: str, port: int) -> str:
-    """How people reach it from this host."""
+    """Return the URL on this host."""
     name = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host  # noqa: S104 - only compared
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"

@@ -62,7 +62,7 @@ def _examine() -> Iterator[Check]:
 
 
 def _examine_fleet(settings: Settings) -> Iterator[Check]:
-    """The broker, the ledger and the workers, as far as there are any."""
+    """Check the broker, the ledger and the workers, if there are any."""
     expected = settings.broker_url is not None or is_up(settings.home)
     try:
         with locate_ledger(settings) as found:

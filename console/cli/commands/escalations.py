@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,7 +27,7 @@ from mulligan.tasks.ports.ledger import Escalation, EscalationGroup
 from mulligan.workers.alerts.webhooks import places
 from mulligan.workers.settings.model import load_settings
 
-#: How much of a group's detail the list shows.
+#: Characters of a group's detail in the list.
 _DETAIL = 100
 Signature = Annotated[
     str, typer.Argument(metavar="SIGNATURE", help="Signature, as shown by `list`.")
@@ -81,16 +81,16 @@ def list_escalations(
 
 
 def _print_groups(groups: Sequence[EscalationGroup], now: float) -> None:
-    """Two lines each: a table would cut the signature, which people copy, on a narrow terminal."""
+    """Print two lines each: a table would cut the signature, which people copy."""
     counts = [f"{group.open:,} open" for group in groups]
     wide = max(len(count) for count in counts)
     longest = max(len(group.signature) for group in groups)
     for group, count in zip(groups, counts, strict=True):
         muted = group.muted_until is not None and group.muted_until > now
-        told = [_why(group), f"{duration(now - group.last_at)} ago"]
-        told += [f"{group.total:,} in total"] if group.total != group.open else []
-        told += ["muted"] if muted else []
-        screen.say(f"{count:>{wide}}  {group.signature:<{longest}}  {', '.join(told)}")
+        facts = [_why(group), f"{duration(now - group.last_at)} ago"]
+        facts += [f"{group.total:,} in total"] if group.total != group.open else []
+        facts += ["muted"] if muted else []
+        screen.say(f"{count:>{wide}}  {group.signature:<{longest}}  {', '.join(facts)}")
         detail = " ".join(group.detail.split())[:_DETAIL]
         about = " · ".join(text for text in (shares(group.task_types), detail) if text)
         if about:
@@ -160,29 +160,43 @@ def _unknown(signature: str) -> Exception:
 # -- ending ----------------------------------------------------------------------------------------
 
 
-def resolve(
-    signature: OfSignature = None,
-    ids: Ids = None,
-    task_type: TaskType = None,
-    reason: Reason = None,
-    tenant: Tenant = None,
-    older_than: Older = None,
-    newer_than: Newer = None,
-    note: Note = "",
-    by: By = None,
-    per_second: PerSecond = 50,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
-    """Resolve escalations; their jobs stay as they are."""
-    which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
-    action = EndAction(how="resolved", by=_by(by), note=note)
-    end(
-        EndRequest(
-            which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json
+def _ending(how: Literal["resolved", "cancelled"], help_text: str) -> Callable[..., None]:
+    """Return a command that ends escalations without running their jobs again."""
+
+    def command(
+        signature: OfSignature = None,
+        ids: Ids = None,
+        task_type: TaskType = None,
+        reason: Reason = None,
+        tenant: Tenant = None,
+        older_than: Older = None,
+        newer_than: Newer = None,
+        note: Note = "",
+        by: By = None,
+        per_second: PerSecond = 50,
+        dry_run: DryRun = False,
+        yes: Yes = False,
+        json: Json = False,
+    ) -> None:
+        which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
+        action = EndAction(how=how, by=by or who(), note=note)
+        end(
+            EndRequest(
+                which=which,
+                action=action,
+                per_second=per_second,
+                dry_run=dry_run,
+                yes=yes,
+                json=json,
+            )
         )
-    )
+
+    command.__doc__ = help_text
+    return command
+
+
+resolve = _ending("resolved", "Resolve escalations; their jobs stay as they are.")
+cancel = _ending("cancelled", "Cancel escalated jobs.")
 
 
 def requeue(
@@ -223,36 +237,11 @@ def requeue(
     )
     action = EndAction(
         how="requeued",
-        by=_by(by),
+        by=by or who(),
         note=note,
         prompt=_prompt(prompt_file),
         decoding=None if decoding == Decoding() else decoding,
     )
-    end(
-        EndRequest(
-            which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json
-        )
-    )
-
-
-def cancel(
-    signature: OfSignature = None,
-    ids: Ids = None,
-    task_type: TaskType = None,
-    reason: Reason = None,
-    tenant: Tenant = None,
-    older_than: Older = None,
-    newer_than: Newer = None,
-    note: Note = "",
-    by: By = None,
-    per_second: PerSecond = 50,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
-    """Cancel escalated jobs."""
-    which = _which(signature, ids, task_type, reason, tenant, older_than, newer_than)
-    action = EndAction(how="cancelled", by=_by(by), note=note)
     end(
         EndRequest(
             which=which, action=action, per_second=per_second, dry_run=dry_run, yes=yes, json=json
@@ -308,10 +297,6 @@ def _prompt(file: Path | None) -> str | None:
             f"--prompt-file: {file} is empty; leave the option out to use the job's own prompt"
         )
     return text
-
-
-def _by(given: str | None) -> str:
-    return given or who()
 
 
 # -- muting ----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.workers.runners.local_state import model_path
 
 _CONFIG, _JOBS = "mulligan.toml", "jobs.yaml"
-#: As the headers of the two files name it.
+#: The headers of the two files name this folder.
 _SCHEMAS = ".mulligan"
 
 
@@ -43,7 +43,7 @@ def init(
     _write_schemas(target / _SCHEMAS)
     answered = "answered by the local model" if local else "scripted answers; see mulligan.toml"
     screen.say(f"wrote {target / _CONFIG}, {target / _JOBS} ({answered}) and schemas for editors")
-    there = "" if target.resolve() == Path.cwd().resolve() else f"cd {_quoted(folder)} && "
+    there = "" if target.resolve() == Path.cwd().resolve() else f"cd {shlex.quote(folder)} && "
     screen.say(f"next: {there}mulligan run {_JOBS}")
     screen.say("      mulligan jobs show extract_person --diff")
 
@@ -69,13 +69,9 @@ def _local_model() -> bool:
 
 
 def _write_schemas(folder: Path) -> None:
-    """Written each time: they belong to the installed version."""
+    """Write the schemas each time, because they belong to the installed version."""
     folder.mkdir(exist_ok=True)
     kinds: tuple[Kind, ...] = ("job", "config")
     for kind in kinds:
         text = json.dumps(schema_for(kind), indent=2, ensure_ascii=False)
         (folder / f"{kind}.schema.json").write_text(f"{text}\n", encoding="utf-8")
-
-
-def _quoted(folder: str) -> str:
-    return shlex.quote(folder)

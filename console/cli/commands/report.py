@@ -50,62 +50,49 @@ Window = Annotated[str, typer.Option(help="Time to look back: 1h, 24h, 7d…")]
 # -- over cycles -----------------------------------------------------------------------------------
 
 
-def immediate_loop(
-    window_days: WindowDays = 30,
-    limit: Limit = 5000,
-    output: Output = None,
-    json: Json = False,
-    markdown: Markdown = False,
-    html: Html = None,
-) -> None:
-    """How low scores were retried, and how soon."""
-    view = _over_cycles(
-        immediate_loop_report, immediate_loop_view, lambda row: row.retried, window_days, limit
-    )
-    deliver(view, ReportForm(json=json, markdown=markdown, output=output, html=html))
-
-
-def delayed_verification(
-    window_days: WindowDays = 30,
-    limit: Limit = 5000,
-    output: Output = None,
-    json: Json = False,
-    markdown: Markdown = False,
-    html: Html = None,
-) -> None:
-    """Which delayed verifications counted, and why not."""
-    view = _over_cycles(
-        delayed_verification_report, delayed_verification_view, verified, window_days, limit
-    )
-    deliver(view, ReportForm(json=json, markdown=markdown, output=output, html=html))
-
-
-def budget(
-    window_days: WindowDays = 30,
-    limit: Limit = 5000,
-    output: Output = None,
-    json: Json = False,
-    markdown: Markdown = False,
-    html: Html = None,
-) -> None:
-    """How often a budget or guardrail prevented a retry."""
-    view = _over_cycles(budget_report, budget_view, exhausted, window_days, limit)
-    deliver(view, ReportForm(json=json, markdown=markdown, output=output, html=html))
-
-
-def _over_cycles(
+def _cycle_report(
+    help_text: str,
     report: Callable[..., dict[str, Any]],
     view: Callable[[Mapping[str, Any], Sequence[Day]], ReportView],
     is_good: Callable[[CycleRow], bool],
-    window_days: int,
-    limit: int,
-) -> ReportView:
-    with _opened() as ledger:
-        now = ledger.now()
-        since = now - window_days * 86400
-        rows = ledger.cycle_rows.since(since, limit=limit)
-    document = report(rows, now=now, window_days=window_days, limit=limit)
-    return view(document, cycles_by_day(rows, since, now, is_good))
+) -> Callable[..., None]:
+    """Return a command that prints a report over cycles."""
+
+    def command(
+        window_days: WindowDays = 30,
+        limit: Limit = 5000,
+        output: Output = None,
+        json: Json = False,
+        markdown: Markdown = False,
+        html: Html = None,
+    ) -> None:
+        with _opened() as ledger:
+            now = ledger.now()
+            since = now - window_days * 86400
+            rows = ledger.cycle_rows.since(since, limit=limit)
+        document = report(rows, now=now, window_days=window_days, limit=limit)
+        form = ReportForm(json=json, markdown=markdown, output=output, html=html)
+        deliver(view(document, cycles_by_day(rows, since, now, is_good)), form)
+
+    command.__doc__ = help_text
+    return command
+
+
+immediate_loop = _cycle_report(
+    "How low scores were retried, and how soon.",
+    immediate_loop_report,
+    immediate_loop_view,
+    lambda row: row.retried,
+)
+delayed_verification = _cycle_report(
+    "Which delayed verifications counted, and why not.",
+    delayed_verification_report,
+    delayed_verification_view,
+    verified,
+)
+budget = _cycle_report(
+    "How often a budget or guardrail prevented a retry.", budget_report, budget_view, exhausted
+)
 
 
 # -- over events -----------------------------------------------------------------------------------
@@ -156,7 +143,7 @@ def cost(
 
 
 def _folded(ledger: RedisLedger) -> FigureReader:
-    """Figures up to now. Without running workers, nothing else adds them up."""
+    """Return the figures up to now. Without running workers, only this adds them up."""
     fold = Fold(ledger)
     while fold.run():
         pass

@@ -1,4 +1,4 @@
-"""`mulligan schema`: what editors and other programs need to check files."""
+"""`mulligan schema`: JSON Schemas with which editors check files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,4 @@ def schema(
 
 
 def schema_for(kind: Kind) -> dict[str, Any]:
-    if kind == "job":
-        return job_schema()
-
-    return config_schema()
+    return job_schema() if kind == "job" else config_schema()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -56,10 +55,10 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
     redis = None
     if settings.broker_url is None:
         server = leaving.enter_context(embedded_redis(settings.home))
-        redis = SupervisedRedis(server, say=lambda told: screen.say(told, style="yellow"))
+        redis = SupervisedRedis(server, say=lambda text: screen.say(text, style="yellow"))
         settings = settings.model_copy(update={"broker_url": server.url})
     backend = connect(settings)
-    backend.ledger.now()  # a ledger that is away is told before anything is started
+    backend.ledger.now()  # fails now if the ledger cannot be reached
     services = worker_services(settings, backend.app)
     if console:
         services.append(console_service(settings))
@@ -108,7 +107,7 @@ class ServiceWatch:
 
 
 def wait_until_ready(services: Sequence[Service], watch: ServiceWatch) -> list[Service]:
-    """Wait until every service is ready; those that are not within a minute."""
+    """Wait up to a minute for the services; return those that are not ready."""
     waiting = list(services)
     deadline = time.monotonic() + _READY_SECONDS
     screen.say("starting " + ", ".join(service.name for service in services))
@@ -123,7 +122,7 @@ def wait_until_ready(services: Sequence[Service], watch: ServiceWatch) -> list[S
 def _tell(settings: Settings, services: Sequence[Service], late: Sequence[Service]) -> None:
     rows = [("broker", without_password(settings.broker_url or ""))]
     rows += [row for service in services for row in service.about]
-    rows += [("logs", str(_shown(settings.home / "logs")))]
+    rows += [("logs", str((settings.home / "logs").resolve()))]
     rows += [("submit", "mulligan submit FILE   or from Celery: send_task('mulligan.submit', …)")]
     for title, text in rows:
         screen.say(f"{title:<8} {text}")
@@ -134,12 +133,8 @@ def _tell(settings: Settings, services: Sequence[Service], late: Sequence[Servic
         screen.say("ready; Ctrl-C stops everything", style="green")
 
 
-def _shown(path: Path) -> Path:
-    return path.resolve()
-
-
 def without_password(url: str) -> str:
-    """A URL that may be shown."""
+    """Return a URL with its password masked."""
     parts = urlsplit(url)
     if parts.password is None:
         return url

@@ -99,7 +99,7 @@ def _open_webhooks() -> Iterator[tuple[Webhooks, tuple[WebhookSettings, ...]]]:
 
 
 def _as_dict(hook: WebhookSettings) -> dict[str, Any]:
-    """As people may see it: a URL's path may be a secret."""
+    """Describe a webhook without its URL's path, which may be a secret."""
     return {
         "hook": hook_name(hook.url, hook.secret_env),
         "events": sorted(hook.events),

@@ -24,12 +24,12 @@ STATE_STYLES = {
     "running": "cyan",
     "waiting": "cyan",
 }
-#: Lines of an answer that are shown unless its attempt is asked for.
+#: Lines of an answer to show, unless one attempt is shown in full.
 _ANSWER_LINES = 12
 
 
 def print_story(view: JobView, *, diff: bool, attempt: int | None) -> None:
-    """``attempt``: only this one, in full."""
+    """Print a job's story; with ``attempt``, only that one, in full."""
     story = tell_story(view)
     _print_head(view, story)
     for each in story.attempts:
@@ -93,7 +93,7 @@ def _print_block(title: str, text: str, most: int | None = None) -> None:
 
 
 def print_checks(checks: Sequence[CheckStory]) -> None:
-    """One line per check, with its errors below."""
+    """Print one line per check, with its errors below."""
     console = screen.out()
     for check in checks:
         mark, style = _MARKS[check.status]

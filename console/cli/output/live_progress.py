@@ -26,7 +26,7 @@ _STYLES = {"succeeded": "green", "escalated": "yellow", "cancelled": "dim"}
 
 @contextmanager
 def progress(following: FollowedJobs, *, quiet: bool = False) -> Iterator[Show]:
-    """A function that shows an event. ``quiet``: stdout is for data, so only terminals show it."""
+    """Yield a function that shows an event. ``quiet``: stdout is for data; use only a terminal."""
     if quiet and not sys.stderr.isatty():
         yield lambda *_: None
     elif (sys.stderr if quiet else sys.stdout).isatty():
@@ -45,7 +45,7 @@ def _live(following: FollowedJobs, *, quiet: bool) -> Iterator[Show]:
         def show(job: FollowedJob, event: Event) -> None:
             if event.type == "job" and job.ended:
                 live.refresh()
-                # As a styled text: a style of print would colour the live part, too.
+                # A style passed to print would colour the live part, too.
                 live.console.print(
                     Text(describe_event(job, event), style=_STYLES.get(job.state, ""))
                 )
@@ -82,7 +82,7 @@ def _line(job: FollowedJob, event: Event, width: int) -> None:
 
 
 def describe_event(job: FollowedJob, event: Event, width: int = 0) -> str:
-    """One line about an event that matters to people; empty for any other."""
+    """Return one line about an event that matters to people, or an empty text."""
     name = job.label.ljust(width)
     data = event.data
     match event.type, data.get("state") or data.get("status"):

@@ -19,7 +19,7 @@ def print_diff(lines: Iterable[str], *, indent: str = "") -> None:
 
 
 def print_repair(views: Sequence[JobView]) -> None:
-    """One corrected prompt against the first one, of a job that it repaired if there is one."""
+    """Print the diff of one corrected prompt, if possible of a job that it repaired."""
     retried = [view for view in views if len(view.attempts) > 1]
     if not retried:
         return

@@ -1,4 +1,4 @@
-"""Where a report goes: the terminal, or files."""
+"""Write a report to the terminal or to files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from mulligan.console.reports.text_report import as_json, as_markdown, as_text
 
 @dataclass(frozen=True, kw_only=True)
 class ReportForm:
-    """The forms that were asked for."""
+    """The requested forms of a report."""
 
     json: bool = False
     markdown: bool = False
-    #: A file for JSON, or for Markdown if that was asked for.
+    #: A file for JSON, or for Markdown with ``markdown``.
     output: Path | None = None
     html: Path | None = None
 
 
 def deliver(view: ReportView, form: ReportForm) -> None:
-    """Write the files; print text unless there are files, or what was asked for."""
+    """Write the files; print the requested form, or text if there are no files."""
     if form.html is not None:
         _write(form.html, as_html(view))
     if form.output is not None:
@@ -37,7 +37,7 @@ def deliver(view: ReportView, form: ReportForm) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a reader never sees half a report."""
+    """Write the whole file at once, so that no reader sees half a report."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + ".new")
     new.write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-#: Without a terminal no one wraps lines, and a table must not lose its columns.
+#: Without a terminal lines are not wrapped, and a table keeps all its columns.
 _WIDTH_WITHOUT_TERMINAL = 140
 
 
@@ -26,7 +26,7 @@ def err() -> Console:
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH_WITHOUT_TERMINAL
-    # Text of jobs goes through here: brackets in it are text, and numbers are not rainbows.
+    # Jobs' texts are printed here: no markup in brackets, no coloured numbers.
     return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
 
 
@@ -35,12 +35,12 @@ def say(text: str = "", *, style: str | None = None) -> None:
 
 
 def note(text: str, *, style: str | None = "dim") -> None:
-    """A note beside the data, on stderr."""
+    """Print a note on stderr, beside the data."""
     err().print(text, style=style, soft_wrap=True)
 
 
 def complain(*problems: str) -> None:
-    """One line per problem, all of them."""
+    """Print one line per problem."""
     console = err()
     for problem in problems:
         console.print("mulligan:", style="red", end=" ")
@@ -48,10 +48,10 @@ def complain(*problems: str) -> None:
 
 
 def emit(document: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def hush() -> None:
-    """Point stdout nowhere, so that nothing fails again while Python flushes it at exit."""
+def discard_output() -> None:
+    """Discard stdout, so that flushing it at exit does not fail again."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it lives as long as we do

@@ -28,10 +28,10 @@ _STYLES = {"succeeded": None, "escalated": "yellow"}
 def print_summary(
     views: Sequence[JobView], *, accepted: int, show_repair: bool, home: Path | None = None
 ) -> None:
-    """``home`` is named in the next step if it is not where the next command would look."""
+    """Print the end of a run; ``home`` is named if the next command would not find it."""
     if show_repair:
         print_repair(views)
-    shown = worth_a_row(views)
+    shown = choose_rows(views)
     screen.out().print(jobs_table(shown))
     if len(shown) < len(views):
         screen.say(f"… and {len(views) - len(shown):,} more; see `mulligan jobs list`")
@@ -41,8 +41,8 @@ def print_summary(
         screen.say(next_line(views, home), style="dim")
 
 
-def worth_a_row(views: Sequence[JobView]) -> list[JobView]:
-    """All of a few jobs; of many, those that did not simply succeed come first."""
+def choose_rows(views: Sequence[JobView]) -> list[JobView]:
+    """Return all of a few jobs; of many, first those that did not succeed at once."""
     if len(views) <= _MOST_ROWS:
         return list(views)
     return sorted(views, key=first_try)[:_MOST_ROWS]
@@ -88,15 +88,15 @@ def summary_lines(figures: RunFigures) -> list[str]:
 def _cycles(counts: dict[str, int]) -> str:
     if not counts:
         return "cycles 0"
-    parts = [f"{counts[name]} {said}" for name, said in _STATUS_WORDS.items() if counts.get(name)]
+    parts = [f"{counts[name]} {text}" for name, text in _STATUS_WORDS.items() if counts.get(name)]
     return f"cycles {sum(counts.values())}: {', '.join(parts)}"
 
 
 def next_line(views: Sequence[JobView], home: Path | None = None) -> str:
-    """The job worth looking at: an escalated one, else one that needed repair."""
-    told = [view for view in views if view.state == "escalated"]
-    told += [view for view in views if len(view.attempts) > 1]
-    shown = (told or list(views))[0]
+    """Name the job to look at: an escalated one, else one that needed repair."""
+    escalated = [view for view in views if view.state == "escalated"]
+    repaired = [view for view in views if len(view.attempts) > 1]
+    shown = (escalated or repaired or views)[0]
     names = [view.job.label for view in views]
     ref = shown.job.label if names.count(shown.job.label) == 1 else shown.id
     ref = f"'{ref}'" if " " in ref else ref
