@@ -25,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.rig import rig, wait_until
 from mulligan.console.http.context import open_context
-from mulligan.console.http.server import ConsoleServer, listen
+from mulligan.console.server import ConsoleServer, listen
 from mulligan.policies.figures.facts import name
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.services import Services

@@ -1,7 +1,7 @@
-"""Who is asking, and what they may do.
+"""Authentication and authorisation of requests.
 
-A caller is known by a bearer token, by a browser session that a token opened, or, only while there
-is no token at all, by sitting at this very host.
+A caller presents a bearer token or a browser session that was opened with a token. While no token
+exists, a caller on this host needs neither.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import hmac
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
+from fastapi import Depends
 from starlette.requests import Request
 
-from mulligan.console.http.errors import HttpError, too_many
+from mulligan.console.http.errors import HttpError, rate_limited
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.stores.tokens import Role, Token
 
@@ -26,78 +27,84 @@ if TYPE_CHECKING:
 COOKIE = "mulligan_session"
 CSRF_HEADER = "X-CSRF-Token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-#: What changes something though it is a GET: the next task of a subject is claimed by asking.
+#: GET requests that change something: asking for a subject's next task claims it.
 CHANGING_GETS = frozenset({"/api/task/next"})
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-#: By these and by X-Forwarded-… a proxy is noticed: who asks is somewhere else.
-_PROXY_SAYS = frozenset({"forwarded", "via", "x-real-ip"})
-#: Ties the pages of a tokenless console to this process.
+#: These headers and X-Forwarded-… show that a proxy passed on a request from another host.
+_PROXY_HEADERS = frozenset({"forwarded", "via", "x-real-ip"})
+#: Ties the pages of a console without tokens to this process.
 _LOOPBACK_SESSION = secrets.token_urlsafe(32)
 
-How = Literal["token", "session", "loopback"]
+AuthMethod = Literal["token", "session", "loopback"]
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody who was let in."""
+    """An authenticated caller."""
 
     name: str
     role: Role
-    #: Whose jobs this caller sees; None is everybody's.
+    #: The tenant whose jobs this caller sees; None for all tenants.
     tenant: str | None = None
     #: Whether it may read prompts and answers.
     texts: bool = True
-    how: How = "token"
+    auth: AuthMethod = "token"
 
     def sees(self, tenant: str | None) -> bool:
-        """Whether something of this tenant is this caller's to see."""
+        """Whether this caller may see what belongs to a tenant."""
         return self.tenant is None or self.tenant == tenant
+
+    def tenant_filter(self, requested: str | None) -> str | None:
+        """Return the tenant to show: a bound caller's own, whatever it requested."""
+        return requested or None if self.tenant is None else self.tenant
 
 
 def needs(*roles: Role) -> Callable[[Request], Caller]:
-    """A dependency: the caller, if it has one of these roles; admin always may.
-
-    ``caller: Annotated[Caller, Depends(needs("ops"))]``
-    """
+    """Return a dependency that admits callers with one of these roles, and admins."""
 
     def check(request: Request) -> Caller:
         caller = authenticate(request)
-        request.state.caller = caller  # an error page, too, is for somebody
+        request.state.caller = caller  # an error page shows its name and pages
         if caller.role != "admin" and caller.role not in roles:
-            wanted = " or ".join(dict.fromkeys((*roles, "admin")))
-            raise HttpError(403, "forbidden", f"this needs the role {wanted}, not {caller.role}")
+            allowed = " or ".join(dict.fromkeys((*roles, "admin")))
+            raise HttpError(403, "forbidden", f"this needs the role {allowed}, not {caller.role}")
         return caller
 
     return check
 
 
+Ops = Annotated[Caller, Depends(needs("ops"))]
+Producer = Annotated[Caller, Depends(needs("producer"))]
+Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
+
+
 def authenticate(request: Request) -> Caller:
-    """The caller, or a HttpError: 401, 403 or 429. Plain function: may ask the ledger."""
+    """Return the caller or raise HttpError 401, 403 or 429. May block on the ledger."""
     context: ConsoleContext = request.app.state.context
     caller, bucket = _identify(request, context)
     if wait := context.rate.take(bucket):
-        raise too_many(wait)
+        raise rate_limited(wait)
     if caller is None:
-        raise _unknown(request)
-    if caller.how != "token" and request.method not in SAFE_METHODS:
+        raise _unauthorized(request)
+    if caller.auth != "token" and request.method not in SAFE_METHODS:
         _check_csrf(request, caller)
     return caller
 
 
-def still_in(request: Request, caller: Caller) -> bool:
-    """Whether whoever was let in with this request would be let in now. May ask the ledger."""
+def still_authenticated(request: Request, caller: Caller) -> bool:
+    """Whether this request would still be admitted as this caller. May block on the ledger."""
     context: ConsoleContext = request.app.state.context
     try:
         found, _ = _identify(request, context)
     except LedgerUnavailable:
-        return True  # nothing can be told meanwhile, and nothing is known against the caller
+        return True  # there is nothing to read meanwhile, and no sign that the token was revoked
     except HttpError:
         return False
     return found == caller
 
 
 def _identify(request: Request, context: ConsoleContext) -> tuple[Caller | None, str]:
-    """The caller, and whose requests this one counts among. A guess counts for its address."""
+    """Return the caller and the rate-limit bucket. A wrong token counts for its address."""
     address = f"address:{request.client.host if request.client else ''}"
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if scheme:
@@ -107,84 +114,81 @@ def _identify(request: Request, context: ConsoleContext) -> tuple[Caller | None,
         token = context.tokens.session(cookie)
         if token:
             return _caller(token, "session"), f"token:{token.id}"
-    if _at_this_host(request, context):
-        return Caller(name="loopback", role="admin", how="loopback"), address
+    if _is_local(request, context):
+        return Caller(name="loopback", role="admin", auth="loopback"), address
     return None, address
 
 
-def _caller(token: Token, how: How) -> Caller:
+def _caller(token: Token, auth: AuthMethod) -> Caller:
     return Caller(
         name=token.name or token.id,
         role=token.role,
         tenant=token.tenant,
         texts=token.texts,
-        how=how,
+        auth=auth,
     )
 
 
-def _at_this_host(request: Request, context: ConsoleContext) -> bool:
-    """Whether this may be taken for the owner: loopback on both sides, and no token exists."""
+def _is_local(request: Request, context: ConsoleContext) -> bool:
+    """Whether to trust this as the owner: loopback on both sides, and no token exists."""
     if context.settings.console_host not in LOOPBACK:
         return False
     client = request.client.host if request.client else ""
-    forwarded = any(
-        name in _PROXY_SAYS or name.startswith("x-forwarded-") for name in request.headers
+    proxied = any(
+        name in _PROXY_HEADERS or name.startswith("x-forwarded-") for name in request.headers
     )
-    if forwarded or client not in LOOPBACK or context.tokens.any():
+    if proxied or client not in LOOPBACK or context.tokens.any():
         return False
-    # A name that somebody else's DNS points at this host would make their page ours.
-    if host_name(request) not in LOOPBACK:
+    # DNS rebinding: a foreign name that resolves to this host makes a foreign page same-origin.
+    if _host_name(request) not in LOOPBACK:
         raise HttpError(
             403,
             "wrong_host",
-            "without a token the console answers to localhost, 127.0.0.1 and [::1] alone",
+            "without a token the console answers only to localhost, 127.0.0.1 and [::1]",
         )
     return True
 
 
-def host_name(request: Request) -> str:
-    """The host that the request names, without its port."""
+def _host_name(request: Request) -> str:
+    """Return the host that the request names, without its port."""
     try:
         return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     except ValueError:
         return ""
 
 
-def _unknown(request: Request) -> HttpError:
-    given = "authorization" in request.headers or COOKIE in request.cookies
+def _unauthorized(request: Request) -> HttpError:
+    presented = "authorization" in request.headers or COOKIE in request.cookies
     message = (
         "the token is unknown, revoked or expired"
-        if given
-        else "a token is needed: `mulligan token create --role ROLE` makes one"
+        if presented
+        else "a token is needed: create one with `mulligan token create --role ROLE`"
     )
     return HttpError(
         401, "unauthorized", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'}
     )
 
 
-# -- requests that a browser makes -----------------------------------------------------------------
+# -- requests from a browser -----------------------------------------------------------------------
 
 
 def csrf_token(request: Request) -> str:
-    """What the pages of this session send back as X-CSRF-Token with everything they change."""
+    """Return the value that pages of this session send as X-CSRF-Token with every change."""
     session = request.cookies.get(COOKIE) or _LOOPBACK_SESSION
     return hmac.new(session.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def _check_csrf(request: Request, caller: Caller) -> None:
-    if caller.how == "loopback" and not _from_browser(request):
+    from_browser = "sec-fetch-site" in request.headers or "origin" in request.headers
+    if caller.auth == "loopback" and not from_browser:
         return
-    given = request.headers.get(CSRF_HEADER, "")
-    if not hmac.compare_digest(given.encode(), csrf_token(request).encode()):
+    sent = request.headers.get(CSRF_HEADER, "")
+    if not hmac.compare_digest(sent.encode(), csrf_token(request).encode()):
         raise HttpError(403, "csrf", f"the header {CSRF_HEADER} is missing or old; reload the page")
 
 
-def _from_browser(request: Request) -> bool:
-    return "sec-fetch-site" in request.headers or "origin" in request.headers
-
-
 def origin_of(url: str | None) -> str | None:
-    """What browsers call the site of an address: without a path, without the usual port."""
+    """Return the origin of an address as browsers write it: no path, no default port."""
     try:
         parts = urlsplit(url or "")
         port = parts.port
@@ -193,23 +197,23 @@ def origin_of(url: str | None) -> str | None:
     if not parts.hostname:
         return None
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    usual = port in (None, {"http": 80, "https": 443}.get(parts.scheme))
-    return f"{parts.scheme}://{host}" if usual else f"{parts.scheme}://{host}:{port}"
+    default = port in (None, {"http": 80, "https": 443}.get(parts.scheme))
+    return f"{parts.scheme}://{host}" if default else f"{parts.scheme}://{host}:{port}"
 
 
 def cross_site(
-    method: str, path: str, headers: Mapping[str, str], *, ours: str | None = None
+    method: str, path: str, headers: Mapping[str, str], *, console_origin: str | None = None
 ) -> bool:
-    """Whether another site's page asks for a change.
+    """Whether another site's page requests a change.
 
-    ``ours`` is the console's origin as people reach it: a proxy may give us another ``Host``.
+    ``console_origin`` is the origin that people use: behind a proxy, ``Host`` may differ.
     """
     if method in SAFE_METHODS and path not in CHANGING_GETS:
         return False
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = headers.get("origin")
-    if origin is None or (ours is not None and origin_of(origin) == ours):
+    if origin is None or (console_origin is not None and origin_of(origin) == console_origin):
         return False
     try:
         return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()

@@ -1,7 +1,7 @@
-"""Events for many listeners: one thread reads the streams, every listener has a bounded queue.
+"""The broadcast of events: one thread reads the streams, and every listener has a bounded queue.
 
-An event is encoded once. What happened within a few hundredths of a second goes out in one chunk.
-A listener that does not keep up is dropped: it comes back and resumes where it was.
+Each event is encoded once. Events within a few hundredths of a second are sent as one chunk. A
+listener that does not keep up is dropped; it reconnects and resumes where it was.
 """
 
 from __future__ import annotations
@@ -25,57 +25,56 @@ from mulligan.workers.ledger.stores.event_streams import Position, StoredEvent, 
 from mulligan.workers.settings.model import Settings
 
 _LOG = logging.getLogger("mulligan.console")
-#: Nothing is as good as a comment now and then to find out that a listener has gone.
+#: Seconds between comments that are sent to detect listeners that are gone.
 HEARTBEAT = 15.0
-#: How long changes are gathered before they go out together.
-_GATHER = 0.05
+#: Seconds during which events are collected into one chunk.
+_COLLECT = 0.05
 _PAGE = 1000
-#: Bytes that may wait for one listener.
+#: The most bytes that may wait for one listener.
 QUEUE_CAP = 1_000_000
-_TENANTS_KEPT = 50_000
+_TENANT_CACHE = 50_000
 _ID = re.compile(r"^\d{1,15}(-\d{1,15})?$")
 
 
 @dataclass(frozen=True)
 class EventFilter:
-    """What a listener is told of; None is everything."""
+    """The events that a listener receives; None means no restriction."""
 
     job: str | None = None
     tenant: str | None = None
-    #: Whether it may read what can quote a prompt or an answer.
+    #: Whether it may read details, which can quote a prompt or an answer.
     texts: bool = True
 
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """One event, ready for the wire."""
+    """One encoded event."""
 
     job: str
     tenant: str | None
     frame: bytes
-    #: For those who may not read texts.
-    plain: bytes
-
-    def is_for(self, wants: EventFilter) -> bool:
-        return wants.job in (None, self.job) and wants.tenant in (None, self.tenant)
+    #: The frame without texts.
+    redacted: bytes
 
 
-def _chunk(changes: Sequence[StreamEvent], wants: EventFilter) -> bytes:
+def _chunk(events: Sequence[StreamEvent], chosen: EventFilter) -> bytes:
     return b"".join(
-        change.frame if wants.texts else change.plain for change in changes if change.is_for(wants)
+        event.frame if chosen.texts else event.redacted
+        for event in events
+        if chosen.job in (None, event.job) and chosen.tenant in (None, event.tenant)
     )
 
 
 @dataclass(eq=False)
 class Listener:
-    """One open stream. Lives on the event loop's thread alone."""
+    """One open stream. Used only on the event loop's thread."""
 
-    wants: EventFilter
-    #: Resume after this; None: from now on.
+    filter: EventFilter
+    #: The position to resume after; None to start now.
     after: Position | None
-    #: What comes through the queue begins here.
+    #: The position where the queue starts.
     joined: Position
-    #: Set when the stream has to end; ``slow`` says why.
+    #: Set when the stream must end; ``slow`` tells whether the listener is the cause.
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     slow: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,7 +82,7 @@ class Listener:
     _size: int = 0
 
     def put(self, chunk: bytes) -> None:
-        # One large chunk is nobody's fault: slow is who has not taken the one before.
+        # A single large chunk is allowed: only one that did not take the last chunk is slow.
         if self._pending and self._size + len(chunk) > QUEUE_CAP:
             self.slow = True
             self._pending.clear()
@@ -98,7 +97,7 @@ class Listener:
         self._wake.set()
 
     async def take(self) -> bytes:
-        """All that is waiting; a comment if there was nothing for a while."""
+        """Return everything that waits, or a comment if nothing came for a while."""
         try:
             async with asyncio.timeout(HEARTBEAT):
                 await self._wake.wait()
@@ -131,8 +130,8 @@ class Broadcast:
     def count(self) -> int:
         return len(self._listeners)
 
-    async def listen(self, wants: EventFilter, *, after: Position | None = None) -> Listener:
-        """A new listener, or 503 when there are too many."""
+    async def listen(self, chosen: EventFilter, *, after: Position | None = None) -> Listener:
+        """Add a listener, or raise 503 if there are too many."""
         async with self._starting:
             if self._thread is None:
                 self._delivered = await run_in_threadpool(self._streams.newest)
@@ -141,20 +140,20 @@ class Broadcast:
             raise HttpError(
                 503,
                 "too_many_listeners",
-                f"{self._cap} listen already (listeners_cap)",
+                f"there are already {self._cap} listeners (listeners_cap)",
                 headers={"Retry-After": "10"},
             )
-        listener = Listener(wants, after, self._delivered)
+        listener = Listener(chosen, after, self._delivered)
         self._listeners.add(listener)
         return listener
 
     async def chunks(self, listener: Listener) -> AsyncIterator[bytes]:
-        """What goes out to a listener, until it is ended."""
-        # The place, so that who is cut off before the first event can resume too.
-        place = listener.joined if listener.after is None else listener.after
-        yield f": mulligan\nretry: 2000\nid: {','.join(place)}\n\n".encode()
+        """Yield what to send to a listener until it is ended."""
+        # The position lets a listener resume that is cut off before its first event.
+        start = listener.joined if listener.after is None else listener.after
+        yield f": mulligan\nretry: 2000\nid: {','.join(start)}\n\n".encode()
         if listener.after is not None:
-            pages = self._replay(listener.wants, listener.after, listener.joined)
+            pages = self._replay(listener.filter, listener.after, listener.joined)
             while (chunk := await run_in_threadpool(next, pages, None)) is not None:
                 if listener.ended.is_set():
                     return
@@ -168,46 +167,47 @@ class Broadcast:
         self._listeners.discard(listener)
 
     def end_all(self) -> None:
-        """End every stream: the server stops."""
+        """End every stream, because the server stops."""
         for listener in list(self._listeners):
             listener.end()
 
-    def _deliver(self, changes: Sequence[StreamEvent], position: Position) -> None:
+    def _deliver(self, events: Sequence[StreamEvent], position: Position) -> None:
         self._delivered = position
-        chunks: dict[EventFilter, bytes] = {}  # those who want the same share it
+        chunks: dict[EventFilter, bytes] = {}  # shared by listeners with the same filter
         for listener in list(self._listeners):
-            if listener.wants not in chunks:
-                chunks[listener.wants] = _chunk(changes, listener.wants)
-            chunk = chunks[listener.wants]
+            if listener.filter not in chunks:
+                chunks[listener.filter] = _chunk(events, listener.filter)
+            chunk = chunks[listener.filter]
             if chunk and not listener.ended.is_set():
                 listener.put(chunk)
                 if listener.slow:
-                    _LOG.warning("a listener to events was too slow and is dropped")
+                    _LOG.warning("dropped an event listener that was too slow")
 
     # -- on the reader's thread -------------------------------------------------------------------
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._thread = threading.Thread(
-            target=self._read_on, args=(loop, self._delivered), name="events", daemon=True
+            target=self._read, args=(loop, self._delivered), name="events", daemon=True
         )
         self._thread.start()
 
-    def _read_on(self, loop: asyncio.AbstractEventLoop, position: Position) -> None:
+    def _read(self, loop: asyncio.AbstractEventLoop, position: Position) -> None:
         while not self._closed.is_set():
             try:
-                found = self._streams.wait(position, seconds=1.0, limit=_PAGE)
-                changes, position = self._encode(found, position, self._asks_for_tenants())
+                stored = self._streams.wait(position, seconds=1.0, limit=_PAGE)
+                with_tenants = any(each.filter.tenant for each in tuple(self._listeners))
+                events, position = self._encode(stored, position, with_tenants)
             except LedgerUnavailable as error:
-                _LOG.warning("events pause: %s", error)
+                _LOG.warning("cannot read events, retrying: %s", error)
                 self._closed.wait(1.0)
                 continue
-            if not changes:
+            if not events:
                 continue
             try:
-                loop.call_soon_threadsafe(self._deliver, changes, position)
-            except RuntimeError:  # the loop is closed: so is the server
+                loop.call_soon_threadsafe(self._deliver, events, position)
+            except RuntimeError:  # the loop is closed, because the server has stopped
                 return
-            self._closed.wait(_GATHER)
+            self._closed.wait(_COLLECT)
 
     def close(self) -> None:
         self._closed.set()
@@ -216,57 +216,54 @@ class Broadcast:
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def _replay(self, wants: EventFilter, after: Position, upto: Position) -> Iterator[bytes]:
-        """What a listener missed, page by page; a page may have nothing for it."""
+    def _replay(self, chosen: EventFilter, after: Position, upto: Position) -> Iterator[bytes]:
+        """Yield what a listener missed, one chunk per page; a chunk may be empty."""
         position = after
-        while True:
-            found = self._streams.page(position, upto, limit=_PAGE)
-            if not found:
-                return
-            changes, position = self._encode(found, position, wants.tenant is not None)
-            yield _chunk(changes, wants)
+        while stored := self._streams.page(position, upto, limit=_PAGE):
+            events, position = self._encode(stored, position, chosen.tenant is not None)
+            yield _chunk(events, chosen)
 
     def _encode(
-        self, found: list[StoredEvent], position: Position, with_tenants: bool
+        self, stored: list[StoredEvent], position: Position, with_tenants: bool
     ) -> tuple[list[StreamEvent], Position]:
-        places = list(position)
-        changes = []
-        for event in sorted(found, key=lambda event: event.order):
-            places[event.partition] = event.id
+        ids = list(position)
+        events = []
+        for event in sorted(stored, key=lambda event: event.order):
+            ids[event.partition] = event.id
             data = json.loads(event.data)
             tenant = self._tenant(data) if with_tenants else None
-            head = f"id: {','.join(places)}\nevent: {data['type']}\n"
+            head = f"id: {','.join(ids)}\nevent: {data['type']}\n"
             frame = _frame(head, event.data)
-            plain = frame if "detail" not in data else _frame(head, _without_detail(data))
-            changes.append(StreamEvent(data["job"], tenant, frame, plain))
-        return changes, tuple(places)
-
-    def _asks_for_tenants(self) -> bool:
-        return any(listener.wants.tenant for listener in tuple(self._listeners))
+            redacted = frame if "detail" not in data else _frame(head, _without_detail(data))
+            events.append(StreamEvent(data["job"], tenant, frame, redacted))
+        return events, tuple(ids)
 
     def _tenant(self, data: dict[str, Any]) -> str | None:
-        """The tenant of an event. If the event does not name it, its job does."""
+        """Return the tenant of an event, from the event or else from its job."""
         job = str(data["job"])
         if "tenant" in data:
-            found: str | None = data["tenant"]
+            tenant: str | None = data["tenant"]
         elif job in self._tenants:
             return self._tenants[job]
         else:
-            found = self._ledger.job_tenant(job)
-        self._tenants[job] = found
-        while len(self._tenants) > _TENANTS_KEPT:
+            tenant = self._ledger.job_tenant(job)
+        self._tenants[job] = tenant
+        while len(self._tenants) > _TENANT_CACHE:
             self._tenants.popitem(last=False)
-        return found
+        return tenant
 
     def position(self, text: str) -> Position:
-        """A place to resume from: an id as it came, or one id for all partitions; else 422."""
+        """Parse a position to resume from, or raise 422.
+
+        It is the id of an event, or one number for all partitions.
+        """
         parts = text.split(",")
         if not all(_ID.match(part) for part in parts):
-            raise invalid("Last-Event-ID: is not the id of an event; leave it out to start now")
+            raise invalid("Last-Event-ID: not the id of an event; leave it out to start now")
         parts = [part if "-" in part else f"{part}-0" for part in parts]
         if len(parts) == self._streams.count:
             return tuple(parts)
-        # The number of partitions was changed: rather too much than too little.
+        # The number of partitions has changed: sending too much is better than too little.
         return (min(parts, key=event_order),) * self._streams.count
 
 

@@ -17,7 +17,7 @@ from mulligan.workers.settings.model import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleContext:
-    """One console process. Routes take everything from here."""
+    """The dependencies of one console process."""
 
     services: Services
     app: Celery
@@ -26,7 +26,7 @@ class ConsoleContext:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force now: prices, quotas and the like are reloaded."""
+        """The current settings: prices, quotas and some others are reloaded."""
         return self.services.live.current()
 
     @property
@@ -42,14 +42,14 @@ class ConsoleContext:
 
 
 def open_context(settings: Settings) -> ConsoleContext:
-    """Wire a console process. Nothing is contacted yet."""
-    # Somebody waits for an answer: for seconds, not for as long as a worker would.
-    hasty = settings.model_copy(update={"worker_patience": settings.submit_patience})
-    app = create_app(hasty)
-    services = app_services(hasty, app, patience=hasty.submit_patience, local_paths=False)
+    """Wire a console process, without connecting to anything."""
+    # A request waits seconds for the ledger, not as long as a worker does.
+    settings = settings.model_copy(update={"worker_patience": settings.submit_patience})
+    app = create_app(settings)
+    services = app_services(settings, app, patience=settings.submit_patience, local_paths=False)
     return ConsoleContext(
         services=services,
         app=app,
-        rate=RateLimit(hasty.rate_limit),
-        broadcast=Broadcast(services.ledger, hasty),
+        rate=RateLimit(settings.rate_limit),
+        broadcast=Broadcast(services.ledger, settings),
     )

@@ -1,4 +1,4 @@
-"""How the API says no: one shape for every error, one status for every reason."""
+"""Errors of the API: their one JSON shape and the status of each."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from mulligan.console.http.login_redirect import login_for
+from mulligan.console.http.login_redirect import login_url
 from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 
 _LOG = logging.getLogger("mulligan.console")
-#: What a caller is told to wait while the ledger or the broker is away.
-_AWAY_SECONDS = 5
+#: The Retry-After while the ledger or the broker cannot be reached.
+_RETRY_SECONDS = 5
 
 ErrorPage = Callable[[Request, "HttpError"], Response]
 
 
 class ErrorBody(BaseModel):
-    #: Stable and short, for programs.
+    #: A stable identifier for programs.
     code: str
     message: str
-    #: One line per problem, each with the field it is about.
+    #: One line per problem, starting with the field.
     details: list[str]
 
 
@@ -44,7 +44,7 @@ class ErrorDocument(BaseModel):
 
 
 class HttpError(Exception):
-    """An answer that is an error. Raise it anywhere below a route."""
+    """An error response. May be raised anywhere below a route."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class HttpError(Exception):
 
     def body(self) -> bytes:
         document = {"error": {"code": self.code, "message": self.message, "details": self.details}}
-        # ASCII: a message may quote half a surrogate pair, which no UTF-8 can hold.
+        # ASCII, because a message may quote a lone surrogate, which UTF-8 cannot encode.
         return json.dumps(document, ensure_ascii=True).encode()
 
     def response(self) -> Response:
@@ -81,64 +81,55 @@ def invalid(*problems: Problem | str) -> HttpError:
     return HttpError(422, "invalid", "the request cannot be accepted", details=problems)
 
 
-def too_many(seconds: float) -> HttpError:
+def rate_limited(seconds: float) -> HttpError:
     wait = max(1, math.ceil(seconds))
     return HttpError(
         429, "rate_limited", f"too many requests; wait {wait} s", headers={"Retry-After": str(wait)}
     )
 
 
-def away(what: str) -> HttpError:
-    return HttpError(
-        503,
-        "unavailable",
-        f"{what}; try again in {_AWAY_SECONDS} s",
-        headers={"Retry-After": str(_AWAY_SECONDS)},
-    )
-
-
 _MEANING = {
-    400: "The request is not HTTP or JSON as it should be",
+    400: "The request is not valid HTTP or JSON",
     401: "No valid token",
     403: "The token's role may not do this, or the request came from another site",
-    404: "There is no such thing, or it is another tenant's",
+    404: "It does not exist, or it belongs to another tenant",
     405: "The path has no such method",
-    409: "It contradicts what is there already",
+    409: "It conflicts with the current state",
     413: "The body is larger than request_cap",
-    422: "A value is wrong; the details name each",
+    422: "A value is invalid; the details list every problem",
     429: "Over the rate limit; see Retry-After",
-    500: "A bug; the message has an id that the log has too",
-    503: "The ledger or the broker is away, or there are too many listeners; see Retry-After",
+    500: "A bug; the message contains the id of its log entry",
+    503: "The ledger or the broker cannot be reached, or too many listeners; see Retry-After",
 }
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What a route documents as ``responses=`` for these statuses."""
+    """Return the ``responses=`` of a route for these statuses."""
     return {
         status: {"model": ErrorDocument, "description": _MEANING[status]} for status in statuses
     }
 
 
-#: What can come from any route, whatever it does: the frame documents these by itself.
-EVERYWHERE = errors(400, 401, 403, 413, 422, 429, 500, 503)
+#: Every route can return these; the app documents them.
+COMMON = errors(400, 401, 403, 413, 422, 429, 500, 503)
 
 
-def unexpected() -> HttpError:
-    """A bug, while its exception is being handled: logged in full, told by its id alone."""
+def internal_error() -> HttpError:
+    """Log the exception being handled and return an error with the id of the log entry only."""
     name = secrets.token_hex(6)
     _LOG.exception("error %s", name)
-    return HttpError(500, "internal", f"an error of the server; its log has it as {name}")
+    return HttpError(500, "internal", f"internal error; see error {name} in the server's log")
 
 
-def install(app: FastAPI, error_page: ErrorPage | None = None) -> None:
-    """Give every exception its answer. People get ``error_page``, programs get JSON."""
+def install(app: FastAPI, error_page: ErrorPage) -> None:
+    """Turn every exception into a response: ``error_page`` for browsers, JSON for programs."""
 
     def answer(request: Request, problem: HttpError) -> Response:
         if not _is_page(request):
             return problem.response()
         if problem.status == 401 and request.method == "GET":
-            return RedirectResponse(login_for(request), 303)
-        return error_page(request, problem) if error_page else problem.response()
+            return RedirectResponse(login_url(request), 303)
+        return error_page(request, problem)
 
     def on_problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, HttpError)  # noqa: S101 - for the type checker
@@ -155,26 +146,28 @@ def install(app: FastAPI, error_page: ErrorPage | None = None) -> None:
         assert isinstance(error, BadInput)  # noqa: S101 - for the type checker
         return answer(request, invalid(*error.problems))
 
-    def on_away(request: Request, error: Exception) -> Response:
-        _LOG.warning("away: %s", error)
-        what = "the ledger" if isinstance(error, LedgerUnavailable) else "the broker"
-        return answer(request, away(f"{what} is away"))
+    def on_unreachable(request: Request, error: Exception) -> Response:
+        _LOG.warning("unreachable: %s", error)
+        server = "the ledger" if isinstance(error, LedgerUnavailable) else "the broker"
+        message = f"{server} cannot be reached; try again in {_RETRY_SECONDS} s"
+        headers = {"Retry-After": str(_RETRY_SECONDS)}
+        return answer(request, HttpError(503, "unavailable", message, headers=headers))
 
     app.add_exception_handler(HttpError, on_problem)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(BadInput, on_bad_input)
-    app.add_exception_handler(LedgerUnavailable, on_away)
-    app.add_exception_handler(OperationalError, on_away)
+    app.add_exception_handler(LedgerUnavailable, on_unreachable)
+    app.add_exception_handler(OperationalError, on_unreachable)
 
 
 def _is_page(request: Request) -> bool:
-    """Whether a person's browser wants to show the answer."""
+    """Whether a browser will show the response."""
     path = request.url.path
     return not path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
 
 
-#: What came without a JSON content type is passed on as it is: bytes.
+#: For a body without a JSON content type, which FastAPI passes on as bytes.
 NOT_JSON = Problem.at("body", "is not JSON: send it with the header Content-Type: application/json")
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
@@ -189,11 +182,11 @@ def _from_http(error: Exception, request: Request) -> HttpError:
 
 
 def _request_problem(item: Any) -> Problem:
-    """What FastAPI found wrong with a request."""
+    """Convert an error that FastAPI found in a request."""
     if item["type"] == "json_invalid":
         return Problem.at("body", f"is not JSON: {item.get('ctx', {}).get('error', item['msg'])}")
     if item["loc"] == ("body",) and isinstance(item.get("input"), bytes):
         return NOT_JSON
     path = tuple(part for part in item["loc"] if part not in ("query", "path", "header"))
-    about: Any = {**item, "loc": path or item["loc"]}
-    return problem_of(about)
+    located: Any = {**item, "loc": path or item["loc"]}
+    return problem_of(located)

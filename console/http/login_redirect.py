@@ -1,4 +1,4 @@
-"""Where a person signs in, and where to from there: never to another site."""
+"""Addresses around the login. A login never redirects to another site."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 LOGIN = "/login"
-#: What the page to sign in takes along.
-_LONGEST = 2000
+#: The longest address that the login page carries along.
+_MAX_NEXT = 2000
 
 
-def inside(path: str) -> str:
-    """Where to go next: a path of ours, else the first page."""
+def local_path(path: str) -> str:
+    """Return the path if it is on this console, else that of the first page."""
     local = path.startswith("/") and not path.startswith(("//", "/\\"))
     return path if local and path.isprintable() and path.isascii() else "/"
 
 
-def login_for(request: Request) -> str:
-    """The way to sign in that leads back to the page that was asked for."""
-    asked = quote(request.url.path, safe="/:@")
+def login_url(request: Request) -> str:
+    """Return the address of a login that leads back to the requested page."""
+    requested = quote(request.url.path, safe="/:@")
     if request.url.query:
-        asked += f"?{request.url.query}"
-    wanted = inside(asked)
-    return (
-        LOGIN
-        if wanted == "/" or len(wanted) > _LONGEST
-        else f"{LOGIN}?next={quote(wanted, safe='')}"
-    )
+        requested += f"?{request.url.query}"
+    target = local_path(requested)
+    if target == "/" or len(target) > _MAX_NEXT:
+        return LOGIN
+    return f"{LOGIN}?next={quote(target, safe='')}"

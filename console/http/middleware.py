@@ -1,4 +1,4 @@
-"""The gate every request passes: headers on each answer, a cap on each body, no foreign pages."""
+"""The middleware of every request: response headers, a size limit, no changes by other sites."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mulligan.console.http.access import cross_site, origin_of
-from mulligan.console.http.errors import HttpError, unexpected
+from mulligan.console.http.errors import HttpError, internal_error
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -21,12 +21,12 @@ _DATA_CSP = b"default-src 'none'; frame-ancestors 'none'"
 
 
 class ConsoleMiddleware:
-    """ASGI middleware; written by hand because it must not buffer a stream."""
+    """ASGI middleware, because Starlette's BaseHTTPMiddleware would buffer streams."""
 
     def __init__(self, app: ASGIApp, *, request_cap: int, console_url: str | None) -> None:
         self._app = app
         self._cap = request_cap
-        self._ours = origin_of(console_url)
+        self._console_origin = origin_of(console_url)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -34,7 +34,7 @@ class ConsoleMiddleware:
             return
         started = False
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
@@ -43,20 +43,21 @@ class ConsoleMiddleware:
 
         refusal = self._refusal(scope)
         if refusal is not None:
-            await refusal.response()(scope, receive, sending)
+            await refusal.response()(scope, receive, send_with_headers)
             return
         try:
-            await self._app(scope, self._capped(receive), sending)
+            await self._app(scope, self._capped(receive), send_with_headers)
         except Exception:
-            problem = unexpected()
+            problem = internal_error()
             if started:
                 raise
-            await problem.response()(scope, receive, sending)
+            await problem.response()(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> HttpError | None:
         headers = {name.decode("latin-1"): value.decode("latin-1")
                    for name, value in scope["headers"]}  # fmt: skip
-        if cross_site(scope["method"], scope["path"], headers, ours=self._ours):
+        origin = self._console_origin
+        if cross_site(scope["method"], scope["path"], headers, console_origin=origin):
             return HttpError(403, "cross_site", "another site's page may not change anything here")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._cap:
@@ -68,18 +69,18 @@ class ConsoleMiddleware:
         return f"the body is over {self._cap:,} bytes (request_cap)"
 
     def _capped(self, receive: Receive) -> Receive:
-        """The body as it comes, until it is too much: a length need not have been announced."""
-        taken = 0
+        """Count the body while it is read, because a request need not announce its length."""
+        size = 0
 
-        async def receiving() -> Message:
-            nonlocal taken
+        async def receive_capped() -> Message:
+            nonlocal size
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > self._cap:
+            size += len(message.get("body", b""))
+            if size > self._cap:
                 raise HTTPException(413, self._too_large)
             return message
 
-        return receiving
+        return receive_capped
 
 
 def _add_headers(message: Message, *, private: bool) -> None:
@@ -87,8 +88,8 @@ def _add_headers(message: Message, *, private: bool) -> None:
     present = {name.lower() for name, _ in headers}
     kind = next((value for name, value in headers if name.lower() == b"content-type"), b"")
     policy = CSP.encode() if kind.startswith(b"text/html") else _DATA_CSP
-    wanted = [*_HEADERS, (b"content-security-policy", policy)]
+    defaults = [*_HEADERS, (b"content-security-policy", policy)]
     if private:
-        wanted.append((b"cache-control", b"no-store"))
-    headers += [(name, value) for name, value in wanted if name not in present]
+        defaults.append((b"cache-control", b"no-store"))
+    headers += [(name, value) for name, value in defaults if name not in present]
     message["headers"] = headers

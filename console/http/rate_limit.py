@@ -1,4 +1,4 @@
-"""How much one caller may ask: a token bucket for each, in this process."""
+"""The rate limit: one token bucket per caller, in this process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-#: The least recently seen callers are forgotten: so many cannot fill the memory.
-_CALLERS = 10_000
+#: Beyond this, the callers seen least recently are forgotten, so that they cannot fill the memory.
+_MAX_CALLERS = 10_000
 
 
 class RateLimit:
-    """So many requests a minute for each caller; a full minute's may come at once."""
+    """A number of requests per minute for each caller; all of them may come at once."""
 
     def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._capacity = float(per_minute)
@@ -21,14 +21,14 @@ class RateLimit:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, who: str) -> float:
-        """Take one request: 0.0 if there was one left, else the seconds until there is."""
+    def take(self, caller: str) -> float:
+        """Take one request. Return 0.0 if it is allowed, else the seconds until one is."""
         with self._lock:
             now = self._clock()
-            left, since = self._buckets.pop(who, (self._capacity, now))
-            left = min(self._capacity, left + (now - since) * self._per_second)
+            left, updated_at = self._buckets.pop(caller, (self._capacity, now))
+            left = min(self._capacity, left + (now - updated_at) * self._per_second)
             allowed = left >= 1
-            self._buckets[who] = (left - 1 if allowed else left, now)
-            while len(self._buckets) > _CALLERS:
+            self._buckets[caller] = (left - 1 if allowed else left, now)
+            while len(self._buckets) > _MAX_CALLERS:
                 self._buckets.popitem(last=False)
         return 0.0 if allowed else (1 - left) / self._per_second

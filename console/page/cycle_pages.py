@@ -1,25 +1,24 @@
-"""Cycles: every mandatory retry, and what became of it."""
+"""The page of cycles: every mandatory retry and its result."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page.render import page
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.report import immediate_loop_report
 
-Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
 _DAYS = 7
-#: Cycles that the figures at the top are made of, that the list is chosen from, and its rows.
-_COUNTED = 5000
-_LOOKED_AT = 500
-_SHOWN = 50
+#: The most cycles that the figures count, that the list is filtered from, and that it shows.
+_MAX_COUNTED = 5000
+_MAX_READ = 500
+_MAX_ROWS = 50
 
 
 def add(router: APIRouter, context: ConsoleContext) -> None:
@@ -30,17 +29,17 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         ledger = context.ledger
         now = ledger.now()
         since = now - _DAYS * 86400
-        counted = ledger.cycle_rows.since(since, limit=_COUNTED, tenant=caller.tenant)
-        found = ledger.cycles(since=since, limit=_LOOKED_AT, tenant=caller.tenant)
-        listed = [each for each in found if status in ("", each.status.value)]
+        counted = ledger.cycle_rows.since(since, limit=_MAX_COUNTED, tenant=caller.tenant)
+        found = ledger.cycles(since=since, limit=_MAX_READ, tenant=caller.tenant)
+        matching = [each for each in found if status in ("", each.status.value)]
         return page(
             request,
             "cycles.html",
             caller=caller,
-            cycles=listed[:_SHOWN],
+            cycles=matching[:_MAX_ROWS],
             days=_DAYS,
-            full=len(counted) == _COUNTED,
-            more=len(listed) > _SHOWN or len(found) == _LOOKED_AT,
+            full=len(counted) == _MAX_COUNTED,
+            more=len(matching) > _MAX_ROWS or len(found) == _MAX_READ,
             now=now,
             report=immediate_loop_report(counted, now=now, window_days=_DAYS),
             chosen=status,

@@ -1,4 +1,4 @@
-"""Small HTML elements of the page: marks of states and times that the script keeps up to date."""
+"""Small HTML elements of the page: state marks, and times that the script keeps up to date."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from mulligan.policies.figures.format import UNKNOWN, duration, timestamp
 
-#: A mark for each state, beside its name: colour is never the only sign.
+#: A mark for each state, shown beside its name, so that colour is never the only sign.
 MARKS = {
     "queued": "○",
     "running": "◔",
@@ -36,25 +36,25 @@ MARKS = {
 
 
 def mark(state: str) -> Markup:
-    """The mark of a state. Screen readers skip it and read the word beside it."""
+    """Return the mark of a state. Screen readers skip it and read the word beside it."""
     return Markup('<span class="mark {}" aria-hidden="true">{}</span>').format(
         state, MARKS.get(state, "·")
     )
 
 
 def clock(at: float | None) -> Markup:
-    """A moment. The script shows it in the reader's own time zone, without the date if today."""
+    """Return a time. The script shows it in the reader's time zone, without today's date."""
     return _time(at, "clock", "milliseconds", timestamp(at or 0.0))
 
 
 def time_only(at: float | None) -> Markup:
-    """A moment of today."""
+    """Return a time without its date."""
     text = datetime.fromtimestamp(at or 0.0, UTC).strftime("%H:%M:%S")
     return _time(at, "time", "milliseconds", text)
 
 
 def ago(at: float | None, now: float) -> Markup:
-    """How long ago. The script keeps it up to date."""
+    """Return the age of a time. The script keeps it up to date."""
     age = duration(max(0.0, float(round(now - (at or 0.0)))))
     return _time(at, "ago", "seconds", f"{age} ago")
 

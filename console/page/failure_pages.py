@@ -1,37 +1,35 @@
-"""Failures: signatures ranked, kind by task type, and what repaired them how often."""
+"""The pages of failures: ranked signatures, a heat map of kinds by task type, and repairs."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import not_found
-from mulligan.console.page.overview_page import why_place
-from mulligan.console.page.render import only, page
+from mulligan.console.page.overview_page import cause_and_place
+from mulligan.console.page.render import ShortText, Text, page
 from mulligan.console.reports.charts import shade
 from mulligan.console.reports.failure_report import failure_report
-from mulligan.console.reports.overview import WINDOWS, overview
+from mulligan.console.reports.overview import overview
+from mulligan.console.reports.overview_values import WINDOWS
 
-Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
-Window = Annotated[str, Query(max_length=10)]
-Tenant = Annotated[str, Query(max_length=200)]
-#: More columns than a screen has room for: the rest is one column.
-_TYPES = 8
-#: Signatures that are listed.
-_SIGNATURES = 100
+#: Columns of the heat map. More task types share the last one.
+_COLUMNS = 8
+_MAX_SIGNATURES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heat:
-    """Kind × task type, the most frequent first; each cell a number and its shade."""
+class HeatMap:
+    """Failures by kind and task type, the most frequent first. A cell is a number and its shade."""
 
     types: tuple[str, ...]
     rows: tuple[tuple[str, tuple[tuple[int, int], ...], int], ...]
@@ -40,18 +38,15 @@ class Heat:
 def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/failures")
     def failures(
-        request: Request,
-        caller: Reader,
-        window: Window = "24h",
-        tenant: Tenant = "",
+        request: Request, caller: Reader, window: ShortText = "24h", tenant: Text = ""
     ) -> HTMLResponse:
         figures = overview(
             context.services,
             context.app,
             window=window,
-            tenant=only(caller, tenant),
+            tenant=caller.tenant_filter(tenant),
             bound=caller.tenant is not None,
-            whys=_SIGNATURES,
+            max_failures=_MAX_SIGNATURES,
         )
         return page(
             request,
@@ -60,7 +55,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             chosen=None if caller.tenant else figures.tenant,
             heat=heat_map(figures.heat),
             o=figures,
-            why_place=why_place,
+            cause_and_place=cause_and_place,
             windows=WINDOWS,
         )
 
@@ -69,15 +64,15 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         request: Request,
         caller: Reader,
         signature: str,
-        window: Window = "7d",
-        tenant: Tenant = "",
+        window: ShortText = "7d",
+        tenant: Text = "",
     ) -> HTMLResponse:
         report = failure_report(
             context.ledger,
             context.services.figures,
             signature=signature,
             window=window,
-            tenant=only(caller, tenant),
+            tenant=caller.tenant_filter(tenant),
             texts=caller.texts,
         )
         if report is None:
@@ -88,15 +83,15 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             caller=caller,
             chosen=None if caller.tenant else tenant,
             f=report,
-            made_of=made_of(report["explanation"]),
+            parts=signature_parts(report["explanation"]),
             may_mute=caller.role in ("ops", "admin") and caller.tenant is None,
             window=window,
             windows=WINDOWS,
         )
 
 
-def made_of(explanation: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The parts that make a signature, each as a name and a text."""
+def signature_parts(explanation: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the names and texts of the parts of a signature."""
     parts = (explanation or {}).get("coarse_parts") or {}
     return [
         (name, _as_text(value)) for name, value in parts.items() if value not in (None, "", [], {})
@@ -104,7 +99,7 @@ def made_of(explanation: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _as_text(value: Any) -> str:
-    """A list of lists as words between semicolons; anything deeper as JSON."""
+    """Format a list of lists as words separated by semicolons, anything else as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple):
@@ -115,22 +110,21 @@ def _as_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def heat_map(counts: Mapping[str, Mapping[str, int]]) -> Heat:
-    by_type: dict[str, int] = {}
+def heat_map(counts: Mapping[str, Mapping[str, int]]) -> HeatMap:
+    by_type: Counter[str] = Counter()
     for row in counts.values():
-        for name, number in row.items():
-            by_type[name] = by_type.get(name, 0) + number
+        by_type.update(row)
     ranked = sorted(by_type, key=lambda name: (-by_type[name], name))
-    shown = ranked if len(ranked) <= _TYPES else ranked[: _TYPES - 1]
-    most = max((n for row in counts.values() for n in row.values()), default=0)
+    shown = ranked if len(ranked) <= _COLUMNS else ranked[: _COLUMNS - 1]
+    largest = max((n for row in counts.values() for n in row.values()), default=0)
 
     def cells(row: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
         numbers = [row.get(name, 0) for name in shown]
         if len(shown) < len(ranked):
             numbers.append(sum(row.values()) - sum(numbers))
-        return tuple((number, shade(number, most)) for number in numbers)
+        return tuple((number, shade(number, largest)) for number in numbers)
 
     kinds = sorted(counts, key=lambda kind: (-sum(counts[kind].values()), kind))
     rows = tuple((kind, cells(counts[kind]), sum(counts[kind].values())) for kind in kinds)
     others = ("others",) if len(shown) < len(ranked) else ()
-    return Heat(types=(*shown, *others), rows=rows)
+    return HeatMap(types=(*shown, *others), rows=rows)

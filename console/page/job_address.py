@@ -1,4 +1,4 @@
-"""The address of a job's story, from what Flower calls its tasks: the way back."""
+"""The address of a job's page, from the id of one of its tasks in Flower."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from mulligan.console.http.context import ConsoleContext
 from mulligan.workers.ledger.job_ids import own_job_id
 
 #: `<job>`, `<job>-<n>`, `<job>-<n>-v<i>`, `<job>-<n>-c<loop>` and `<job>-done`.
-_OURS = re.compile(r"^(p\d{2,}-[0-9a-z]+)(?:-(\d{1,9})(?:-[vc]\d{1,9})?|-done)?$", re.ASCII)
-#: A user's own task has Celery's id, and its retries that with a number.
-_OWN = re.compile(
+_TASK_ID = re.compile(r"^(p\d{2,}-[0-9a-z]+)(?:-(\d{1,9})(?:-[vc]\d{1,9})?|-done)?$", re.ASCII)
+#: A user task has Celery's id; its retries append a number.
+_USER_TASK_ID = re.compile(
     r"^([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-(\d{1,9}))?(?:-c\d{1,9})?$", re.ASCII
 )
 
 
 def address_of(context: ConsoleContext, caller: Caller, text: str) -> str | None:
-    """Where the story of a job or of one of its tasks is; None if this is the name of neither.
+    """Return the address for the id of a job or of one of its tasks, or None for other texts.
 
-    That there is a job of this name is known only of users' own tasks, which have any id.
+    Only user tasks are looked up, because any text of Celery's form could be the id of one.
     """
-    if match := _OURS.match(text):
+    if match := _TASK_ID.match(text):
         return _address(match[1], match[2])
-    if (match := _OWN.match(text)) is None:
+    if (match := _USER_TASK_ID.match(text)) is None:
         return None
-    own = own_job_id(match[1], partitions=context.settings.partitions)
-    found = context.ledger.find_jobs([own], tenant=caller.tenant)
-    return _address(own, match[2]) if found else None
+    job_id = own_job_id(match[1], partitions=context.settings.partitions)
+    found = context.ledger.find_jobs([job_id], tenant=caller.tenant)
+    return _address(job_id, match[2]) if found else None
 
 
 def _address(job_id: str, attempt: str | None) -> str:

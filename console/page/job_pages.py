@@ -1,27 +1,25 @@
-"""Jobs: a list in pages, and each one's story."""
+"""The pages of jobs: the list, and each job's story."""
 
 from __future__ import annotations
 
-from typing import Annotated
-from urllib.parse import urlencode
+from typing import Annotated, get_args
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Caller, Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, invalid
-from mulligan.console.http.routes.job_routes import visible_job
+from mulligan.console.http.routes.job_routes import parse_labels, visible_job
 from mulligan.console.page import job_story_page
 from mulligan.console.page.job_address import address_of
-from mulligan.console.page.render import page
+from mulligan.console.page.render import Text, address, page
+from mulligan.policies.jobs.job import TERMINAL, JobState
 from mulligan.tasks.jobs.job_story import tell_story
 from mulligan.workers.ledger.job_pages import JobFilter
 
-Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
-Text = Annotated[str, Query(max_length=200)]
-STATES = ("queued", "running", "waiting", "succeeded", "escalated", "cancelled")
+STATES = get_args(JobState)
 _ROWS = 50
 
 
@@ -36,23 +34,20 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         label: Text = "",
         cursor: Annotated[str, Query(max_length=100)] = "",
     ) -> Response:
-        if address := address_of(context, caller, name.strip()):
-            return RedirectResponse(address, 303)
-        wanted = _wanted(caller, name, state, task_type, label)
-        found = context.ledger.page_jobs(wanted, limit=_ROWS, cursor=cursor or None)
+        if target := address_of(context, caller, name.strip()):
+            return RedirectResponse(target, 303)
+        job_filter = _job_filter(caller, name, state, task_type, label)
+        found = context.ledger.page_jobs(job_filter, limit=_ROWS, cursor=cursor or None)
         chosen = {"name": name, "state": state, "task_type": task_type, "label": label}
-        kept = {name: value for name, value in chosen.items() if value}
         return page(
             request,
             "jobs.html",
             caller=caller,
             chosen=chosen,
             cursor=cursor,
-            filtered=bool(kept),
-            first="/jobs?" + urlencode(kept),
-            following="/jobs?" + urlencode({**kept, "cursor": found.cursor})
-            if found.cursor
-            else "",
+            filtered=any(chosen.values()),
+            first=address("/jobs", **chosen),
+            following=address("/jobs", **chosen, cursor=found.cursor) if found.cursor else "",
             jobs=found.jobs,
             now=context.ledger.now(),
             states=STATES,
@@ -61,17 +56,14 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
     _add_story(router, context)
 
 
-def _wanted(caller: Caller, begins: str, state: str, task_type: str, label: str) -> JobFilter:
+def _job_filter(caller: Caller, name: str, state: str, task_type: str, label: str) -> JobFilter:
     if state and state not in STATES:
         raise invalid(f"state: {state!r} is none of {', '.join(STATES)}")
-    name, colon, value = label.strip().partition(":")
-    if label.strip() and not (name and colon):
-        raise invalid(f"label: {label!r} is not NAME:VALUE")
     return JobFilter(
-        name=begins.strip() or None,
+        name=name.strip() or None,
         state=state or None,
         task_type=task_type.strip() or None,
-        labels={name: value} if label.strip() else {},
+        labels=parse_labels([label.strip()] if label.strip() else []),
         tenant=caller.tenant,
     )
 
@@ -79,10 +71,10 @@ def _wanted(caller: Caller, begins: str, state: str, task_type: str, label: str)
 def _add_story(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/jobs/{job_id}")
     def job(request: Request, caller: Reader, job_id: str) -> Response:
-        address = address_of(context, caller, job_id)
-        if address is not None and address != f"/jobs/{job_id}":
-            return RedirectResponse(address, 307)
-        # Before it is read: what happens meanwhile is told again, and never missed.
+        target = address_of(context, caller, job_id)
+        if target is not None and target != f"/jobs/{job_id}":
+            return RedirectResponse(target, 307)
+        # Taken before the job is read: an event in between is sent again, never missed.
         after = f"{int(context.ledger.now() * 1000)}"
         view = visible_job(context, caller, job_id)
         story = tell_story(view, texts=caller.texts)
@@ -91,7 +83,7 @@ def _add_story(router: APIRouter, context: ConsoleContext) -> None:
             "job.html",
             caller=caller,
             after=after,
-            cancellable=job_story_page.may_cancel(view),
+            cancellable=view.state not in TERMINAL,
             sections=job_story_page.attempt_sections(view, story),
             story=story,
             escalation=job_story_page.open_escalation(context.ledger, view),

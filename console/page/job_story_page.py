@@ -1,4 +1,4 @@
-"""The page of a job: its story, what can be done about it, and the job as a file."""
+"""The parts of a job's page: its attempts, its open escalation, and the job as a file."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from mulligan.policies.figures.format import count, duration
-from mulligan.policies.jobs.job import TERMINAL, Job
+from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.job_story import AttemptStory, JobStory
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
-_DIFF_KINDS: dict[str, Literal["add", "del", "place"]] = {"+": "add", "-": "del", "@": "place"}
+DiffKind = Literal["add", "del", "place", "same"]
+_DIFF_KINDS: dict[str, DiffKind] = {"+": "add", "-": "del", "@": "place"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiffLine:
-    kind: Literal["add", "del", "place", "same"]
+    kind: DiffKind
     text: str
 
 
@@ -41,22 +42,22 @@ class AttemptSection:
 
 
 def attempt_sections(view: JobView, story: JobStory) -> list[AttemptSection]:
-    """Every attempt that was planned, in its order."""
+    """Return a section for every planned attempt, in order."""
     return [
         AttemptSection(
-            story=told,
-            tone="busy" if told.success is None else "good" if told.success else "bad",
-            task=f"{view.id}-{told.number}",
-            diff=_prompt_diff(told),
+            story=each,
+            tone="busy" if each.success is None else "good" if each.success else "bad",
+            task=f"{view.id}-{each.number}",
+            diff=_prompt_diff(each),
             facts=_facts(attempt),
             started_at=attempt.started_at or attempt.queued_at,
         )
-        for told, attempt in zip(story.attempts, view.attempts, strict=True)
+        for each, attempt in zip(story.attempts, view.attempts, strict=True)
     ]
 
 
 def _prompt_diff(attempt: AttemptStory) -> list[DiffLine]:
-    """Without the two lines that name the prompts: the heading does."""
+    """Return the diff without its two header lines, which the heading replaces."""
     lines = list(attempt.prompt_diff())[2:]
     return [DiffLine(kind=_DIFF_KINDS.get(line[:1], "same"), text=line) for line in lines]
 
@@ -77,12 +78,8 @@ def _facts(attempt: AttemptView) -> list[str]:
     return found
 
 
-def may_cancel(view: JobView) -> bool:
-    return view.state not in TERMINAL
-
-
 def open_escalation(ledger: RedisLedger, view: JobView) -> str | None:
-    """The open escalation of a job, if there is one."""
+    """Return the id of the job's open escalation, if there is one."""
     if view.state != "escalated":
         return None
     found = ledger.escalation(f"{view.id}:{len(view.attempts)}")
@@ -90,7 +87,7 @@ def open_escalation(ledger: RedisLedger, view: JobView) -> str | None:
 
 
 def job_file(job: Job) -> str:
-    """The job as a file for `mulligan submit`, without its key: that would name the same job."""
+    """Return the job as a file for `mulligan submit`, without its key, so that it is a new job."""
     document = job.model_dump(mode="json", exclude_defaults=True, exclude={"idempotency_key"})
     yaml = YAML()
     yaml.default_flow_style = False
@@ -101,7 +98,7 @@ def job_file(job: Job) -> str:
 
 
 def _readable(value: Any) -> Any:
-    """The same value, with texts of several lines as YAML blocks."""
+    """Return the value with multi-line texts as YAML blocks."""
     if isinstance(value, dict):
         return {key: _readable(item) for key, item in value.items()}
     if isinstance(value, list):

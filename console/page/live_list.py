@@ -1,4 +1,4 @@
-"""The live list: the newest events, folded to one row per job. page.js folds what follows alike."""
+"""The live list: the newest events, one row per job. page.js continues it in the same way."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from mulligan.console.http.context import ConsoleContext
 from mulligan.policies.figures import format as formatter
 from mulligan.workers.ledger.stores.event_streams import EventStreams, event_order
 
-#: Rows at first, how many events are read at once to find them, and how many for one tenant.
 ROWS = 15
+#: Events per read, and the most that are read to find the rows of one tenant.
 _EVENTS = 250
-LOOKED_AT = 20 * _EVENTS
+MAX_EVENTS = 20 * _EVENTS
 
-#: An event's id and what it tells.
+#: An event's id and data.
 Event = tuple[str, Mapping[str, Any]]
 
 
 @dataclass
 class Row:
-    """One job, as its newest event tells."""
+    """One job, as of its newest event."""
 
     job: str
     at: float
@@ -35,20 +35,20 @@ class Row:
 
     @property
     def path(self) -> str:
-        """``40→100``: the scores so far."""
+        """The scores so far, as ``40→100``."""
         return "→".join(self.scores[-4:])
 
     @property
     def task(self) -> str:
-        """The newest attempt's id in Flower."""
+        """The id of the newest attempt in Flower."""
         return f"{self.job}-{self.attempt}" if self.attempt else ""
 
 
 def newest(context: ConsoleContext, *, tenant: str | None) -> tuple[Sequence[Row], str]:
-    """The first rows, and the id of the event that follows them.
+    """Return the first rows and the id of the newest event.
 
-    For all tenants this is one round trip for each partition. For one tenant it may be more: the
-    newest events may all be those of others.
+    For all tenants this is one round trip per partition. For one tenant it may be more, because
+    the newest events may belong to others.
     """
     streams = context.ledger.event_streams
     found: list[Event] = []
@@ -59,35 +59,35 @@ def newest(context: ConsoleContext, *, tenant: str | None) -> tuple[Sequence[Row
 
 
 def _newest_of(streams: EventStreams, partition: int, tenant: str | None) -> list[Event]:
-    """The newest events of a partition, newest first: enough for the rows of a tenant."""
+    """Return the newest events of a partition, newest first, enough for the rows of a tenant."""
     found: list[Event] = []
     before = None
     while True:
         events = streams.latest(partition, limit=_EVENTS, before=before)
         found += [(event.id, json.loads(event.data)) for event in events]
         enough = tenant is None or len(fold(reversed(found), tenant=tenant)) >= ROWS
-        if enough or len(events) < _EVENTS or len(found) >= LOOKED_AT:
+        if enough or len(events) < _EVENTS or len(found) >= MAX_EVENTS:
             return found
         before = found[-1][0]
 
 
 def fold(events: Iterable[Event], *, tenant: str | None) -> Sequence[Row]:
-    """One row per job, the newest first; only those known to be the tenant's, if one is asked."""
+    """Return one row per job, the newest first; for a tenant, only rows known to be its own."""
     rows: dict[str, Row] = {}
     for entry_id, data in events:
         if data.get("type") not in ("job", "attempt"):
             continue
         job = str(data["job"])
         row = rows.pop(job, None) or Row(job=job, at=0.0)
-        rows[job] = row  # popped and put back: the newest is last
+        rows[job] = row  # re-inserted, so that the newest is last
         row.at = int(entry_id.partition("-")[0]) / 1000
         row.name = str(data.get("name") or row.name or data.get("task_type") or "")
         row.tenant = data.get("tenant") or row.tenant
-        (_attempt if data["type"] == "attempt" else _job)(row, data)
+        (_apply_attempt if data["type"] == "attempt" else _apply_job)(row, data)
     return [row for row in reversed(rows.values()) if tenant is None or row.tenant == tenant]
 
 
-def _attempt(row: Row, data: Mapping[str, Any]) -> None:
+def _apply_attempt(row: Row, data: Mapping[str, Any]) -> None:
     row.attempt = int(data["attempt"])
     state = str(data["state"])
     nth = f"attempt {row.attempt} " if row.attempt > 1 else ""
@@ -103,7 +103,7 @@ def _attempt(row: Row, data: Mapping[str, Any]) -> None:
         row.how = nth + formatter.words(state)
 
 
-def _job(row: Row, data: Mapping[str, Any]) -> None:
+def _apply_job(row: Row, data: Mapping[str, Any]) -> None:
     row.state = str(data["state"])
     if row.state == "succeeded":
         first = data.get("first_try", len(row.scores) < 2)

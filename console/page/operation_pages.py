@@ -1,31 +1,29 @@
-"""Operations: queues and what is paused, breakers."""
+"""The page of operations: queues, breakers and pauses."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Ops
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page.render import page
-from mulligan.console.reports.overview import Overview, overview
+from mulligan.console.reports.overview import overview
+from mulligan.console.reports.overview_values import Overview
 from mulligan.console.reports.visibility import visible_breakers
 from mulligan.workers.celery.queues import JOB_QUEUES
 
-Reader = Annotated[Caller, Depends(needs("ops"))]
-#: Task types of jobs of this window are listed.
-_SEEN = "24h"
+#: The task types of this window are listed.
+_WINDOW = "24h"
 
 
 def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/operations")
-    def operations(request: Request, caller: Reader) -> HTMLResponse:
+    def operations(request: Request, caller: Ops) -> HTMLResponse:
         bound = caller.tenant is not None
         figures = overview(
-            context.services, context.app, window=_SEEN, tenant=caller.tenant, bound=bound
+            context.services, context.app, window=_WINDOW, tenant=caller.tenant, bound=bound
         )
         breakers = visible_breakers(context.services, caller.tenant)
         configured = [] if bound else context.services.runners.providers()

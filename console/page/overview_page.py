@@ -1,26 +1,24 @@
-"""The overview: are we healthy, what runs, what fails and why, what needs me."""
+"""The overview page: health, what needs attention, figures, queues, failures and live events."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page import live_list as live
-from mulligan.console.page.render import FRAGMENT_HEADER, address, only, page
+from mulligan.console.page.render import FRAGMENT_HEADER, ShortText, Text, address, page
 from mulligan.console.reports import charts
-from mulligan.console.reports.overview import WINDOWS, Overview, Why, overview
+from mulligan.console.reports.overview import overview
+from mulligan.console.reports.overview_values import WINDOWS, Overview, TopFailure
 from mulligan.workers.celery.queues import JOB_QUEUES
 
-Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
-Window = Annotated[str, Query(max_length=10)]
-Tenant = Annotated[str, Query(max_length=200)]
 _HEALTH = {
     "ok": ("healthy", "●", "good"),
     "degraded": ("degraded", "◐", "odd"),
@@ -37,43 +35,35 @@ _SERIES = ("first try", "repaired", "escalated")
 def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/")
     def home(
-        request: Request, caller: Reader, window: Window = "1h", tenant: Tenant = ""
+        request: Request, caller: Reader, window: ShortText = "1h", tenant: Text = ""
     ) -> HTMLResponse:
-        whose = only(caller, tenant)
-        figures = overview(
-            context.services,
-            context.app,
-            window=window,
-            tenant=whose,
-            bound=caller.tenant is not None,
-        )
-        # The script keeps the list itself: only the whole page begins with one.
-        begins = FRAGMENT_HEADER not in request.headers
-        rows, after = live.newest(context, tenant=whose) if begins else ((), "")
+        shown = caller.tenant_filter(tenant)
+        chosen = shown if caller.tenant is None else None
+        bound = caller.tenant is not None
+        figures = overview(context.services, context.app, window=window, tenant=shown, bound=bound)
+        # The script updates the list itself: only the whole page contains one.
+        is_fragment = FRAGMENT_HEADER in request.headers
+        rows, after = ((), "") if is_fragment else live.newest(context, tenant=shown)
+        label = f"{context.settings.tenant_label}:{chosen}" if chosen else None
         return page(
             request,
             "overview.html",
             caller=caller,
             o=figures,
-            chosen=whose if caller.tenant is None else None,
+            chosen=chosen,
             live=rows,
             live_after=after,
-            live_of=_jobs_of(context, whose) if caller.tenant is None else "/jobs",
-            live_seen=live.LOOKED_AT,
-            **shown_of(figures),
+            live_jobs=address("/jobs", label=label),
+            live_max_events=live.MAX_EVENTS,
+            **_template_values(figures),
         )
 
 
-def _jobs_of(context: ConsoleContext, tenant: str | None) -> str:
-    """Where the jobs of a tenant are listed."""
-    return address("/jobs", label=f"{context.settings.tenant_label}:{tenant}" if tenant else None)
-
-
-def shown_of(figures: Overview) -> dict[str, Any]:
-    """What the template needs beside the figures themselves."""
+def _template_values(figures: Overview) -> dict[str, Any]:
+    """Return what the template needs besides the figures."""
     word, sign, tone = _HEALTH[figures.health.state]
-    nothing = not (
-        figures.success.ended or figures.running or any(lane.waiting for lane in figures.queues)
+    any_jobs = (
+        figures.success.ended or figures.running or any(queue.waiting for queue in figures.queues)
     )
     return {
         "chart": outcomes_chart(figures),
@@ -84,11 +74,11 @@ def shown_of(figures: Overview) -> dict[str, Any]:
         "health_mark": sign,
         "health_tone": tone,
         "health_word": word,
-        "no_jobs": nothing,
+        "no_jobs": not any_jobs,
         "now": figures.at,
         "pausable": JOB_QUEUES,
         "series": _SERIES,
-        "why_place": why_place,
+        "cause_and_place": cause_and_place,
         "no_money": _NO_MONEY,
         "windows": WINDOWS,
     }
@@ -97,7 +87,7 @@ def shown_of(figures: Overview) -> dict[str, Any]:
 def outcomes_chart(figures: Overview) -> Markup:
     columns = [
         charts.Column(
-            title=_at(step.at),
+            title=datetime.fromtimestamp(step.at, UTC).strftime("%m-%d %H:%M UTC"),
             parts=(step.first_try, step.repaired, step.escalated),
             mark="settings changed"
             if any(step.at <= at < step.at + figures.step for at in figures.changes)
@@ -112,11 +102,7 @@ def outcomes_chart(figures: Overview) -> Markup:
     return charts.stacked_bars(columns, label=label, names=_SERIES)
 
 
-def _at(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M UTC")
-
-
-def why_place(why: Why) -> str:
-    """What is known beyond the kind: the cause and the place, each once."""
-    parts = dict.fromkeys((why.cause, why.place))
-    return " ".join(part for part in parts if part and part != why.kind)
+def cause_and_place(failure: TopFailure) -> str:
+    """Return the cause and the place, without repeating each other or the kind."""
+    parts = dict.fromkeys((failure.cause, failure.place))
+    return " ".join(part for part in parts if part and part != failure.kind)

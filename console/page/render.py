@@ -1,13 +1,14 @@
-"""Templates in, pages out: what every page shares."""
+"""Rendering: the templates, the static files, and what every page shares."""
 
 from __future__ import annotations
 
 from functools import partial
 from hashlib import sha256
 from importlib import resources
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
+from fastapi import Query
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
@@ -19,7 +20,10 @@ from mulligan.console.reports import charts
 from mulligan.policies.figures import format as formatter
 from mulligan.workers.settings.model import Settings
 
-#: The one navigation: path and name.
+#: Query parameters of pages.
+Text = Annotated[str, Query(max_length=200)]
+ShortText = Annotated[str, Query(max_length=10)]
+#: The navigation: path and name.
 PAGES = (
     ("/", "Overview"),
     ("/jobs", "Jobs"),
@@ -29,27 +33,27 @@ PAGES = (
     ("/edits", "Edits"),
     ("/operations", "Operations"),
 )
-#: Pages that a producer's token does not open.
+#: Pages that need the role ops.
 _FOR_OPS = frozenset({"/escalations", "/operations"})
-#: Pages about what belongs to no tenant.
+#: Pages that need a token without a tenant.
 _UNBOUND = frozenset({"/edits"})
-#: A request for a page without its frame.
+#: The header of a request for a page without its frame.
 FRAGMENT_HEADER = "X-Fragment"
-_KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def _load_static() -> dict[str, tuple[bytes, str]]:
     folder = resources.files("mulligan.console.page") / "static"
     return {
-        file.name: (file.read_bytes(), _KINDS[file.name.rpartition(".")[2]])
+        file.name: (file.read_bytes(), _MEDIA_TYPES[suffix])
         for file in folder.iterdir()
-        if file.name.rpartition(".")[2] in _KINDS
+        if (suffix := file.name.rpartition(".")[2]) in _MEDIA_TYPES
     }
 
 
-#: Name → content and type: a handful of small files, read once.
+#: Name → content and media type, read once.
 STATIC = _load_static()
-#: Part of every static address, so that browsers may keep the files and never mix two releases.
+#: Part of every static address, so that browsers can cache the files and never mix two releases.
 VERSION = sha256(b"".join(STATIC[name][0] for name in sorted(STATIC))).hexdigest()[:12]
 
 
@@ -86,9 +90,9 @@ def _environment() -> Environment:
 
 
 def address(path: str, **choice: str | None) -> str:
-    """A path with what was chosen, as far as anything was."""
-    chosen = urlencode({name: value for name, value in choice.items() if value})
-    return f"{path}?{chosen}" if chosen else path
+    """Return a path with the choices that are set as its query."""
+    query = urlencode({name: value for name, value in choice.items() if value})
+    return f"{path}?{query}" if query else path
 
 
 def _signature_url(path: str, signature: str, **choice: str | None) -> str:
@@ -107,7 +111,7 @@ _TEMPLATES = _environment()
 
 
 def flower_url(settings: Settings) -> str | None:
-    """Where people reach Flower; None if nobody can know."""
+    """Return the address of Flower, or None if it is unknown."""
     if settings.flower_url:
         return settings.flower_url.rstrip("/")
     return f"http://127.0.0.1:{settings.flower_port}" if settings.flower_port else None
@@ -121,7 +125,7 @@ def page(
     status: int = 200,
     **values: Any,
 ) -> HTMLResponse:
-    """A page, or only its inner part if the script asks for it."""
+    """Render a page, or only its inner part if the script requests it."""
     settings: Settings = request.app.state.context.settings
     ops = caller is not None and caller.role in ("ops", "admin")
     text = _TEMPLATES.get_template(template).render(
@@ -131,7 +135,7 @@ def page(
         fragment=FRAGMENT_HEADER in request.headers,
         here="/" + request.url.path.strip("/").partition("/")[0],
         may_act=ops,
-        # Pauses and metrics are everybody's.
+        # Pauses and metrics affect all tenants.
         for_all=ops and caller is not None and caller.tenant is None,
         pages=[
             each
@@ -142,8 +146,3 @@ def page(
         **values,
     )
     return HTMLResponse(text, status)
-
-
-def only(caller: Caller, wanted: str | None) -> str | None:
-    """The tenant a list is about: a bound caller's own, whatever was asked for."""
-    return caller.tenant if caller.tenant is not None else (wanted or None)

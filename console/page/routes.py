@@ -1,7 +1,8 @@
-"""Every page's address."""
+"""The router of the pages."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -19,17 +20,15 @@ from mulligan.console.page import (
     job_pages,
     operation_pages,
     overview_page,
+    runbook_page,
 )
-from mulligan.console.page import runbook_page as runbook
 from mulligan.console.page.render import STATIC, VERSION, page
 from mulligan.tasks.ports.errors import LedgerUnavailable
-
-__all__ = ["create_router", "error_page"]
 
 
 def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
-    for part in (
+    for module in (
         overview_page,
         job_pages,
         failure_pages,
@@ -38,44 +37,45 @@ def create_router(context: ConsoleContext) -> APIRouter:
         edit_pages,
         operation_pages,
     ):
-        part.add(router, context)
-    _add_words(router)
+        module.add(router, context)
+    _add_static_pages(router)
     return router
 
 
-def _add_words(router: APIRouter) -> None:
-    """What needs no figures: files, the login, the runbook."""
+def _add_static_pages(router: APIRouter) -> None:
+    """Add what shows no figures: files, the login, the runbook."""
 
     @router.get("/static/{name}")
     async def static(name: str, v: str = "") -> Response:
         if name not in STATIC:
             raise not_found(f"file {name}")
         content, kind = STATIC[name]
-        kept = "public, max-age=31536000, immutable" if v == VERSION else "no-cache"
-        return Response(content, media_type=kind, headers={"Cache-Control": kept})
+        caching = "public, max-age=31536000, immutable" if v == VERSION else "no-cache"
+        return Response(content, media_type=kind, headers={"Cache-Control": caching})
 
     @router.get("/login")
     def login(
-        request: Request, to: Annotated[str, Query(alias="next", max_length=2000)] = "/"
+        request: Request, target: Annotated[str, Query(alias="next", max_length=2000)] = "/"
     ) -> HTMLResponse:
-        return page(request, "login.html", caller=None, to=to, said="")
+        return page(request, "login.html", caller=None, target=target, problem="")
 
     @router.get("/runbook")
-    def runbook_page(request: Request) -> HTMLResponse:
-        try:
+    def runbook(request: Request) -> HTMLResponse:
+        caller = None
+        # Without the ledger no token can be checked, but the runbook is needed then. It has no
+        # secrets.
+        with suppress(LedgerUnavailable):
             caller = authenticate(request)
-        except LedgerUnavailable:
-            caller = (
-                None  # nobody can be known then, and that is when it is needed; it tells nothing
-            )
-        return page(request, "runbook.html", caller=caller, text=runbook.rendered())
+        return page(request, "runbook.html", caller=caller, text=runbook_page.rendered())
 
 
 def error_page(request: Request, problem: HttpError) -> Response:
-    """An error in words, with what to do about it."""
+    """Return a page that explains an error and what to do about it."""
     if request.url.path == "/login" and problem.code == "unknown_token":
-        to = getattr(request.state, "wanted", "/")
-        return page(request, "login.html", caller=None, to=to, said=problem.message, status=403)
+        target = getattr(request.state, "login_target", "/")
+        return page(
+            request, "login.html", caller=None, target=target, problem=problem.message, status=403
+        )
     caller = _caller(request, problem)
     answer = page(request, "error.html", caller=caller, problem=problem, status=problem.status)
     answer.headers.update(problem.headers)
@@ -83,11 +83,11 @@ def error_page(request: Request, problem: HttpError) -> Response:
 
 
 def _caller(request: Request, problem: HttpError) -> Caller | None:
-    """Who gets an error page: its frame is theirs. None: nobody who was let in, or nobody knows."""
+    """Return the caller, whose name and navigation the page shows; None if it is unknown."""
     known: Caller | None = getattr(request.state, "caller", None)
     if known is not None or problem.status != 404:
         return known
     try:
-        return authenticate(request)  # nothing is at this address, so nobody has asked yet
+        return authenticate(request)  # no route matched, so none has authenticated it
     except (HttpError, LedgerUnavailable):
         return None

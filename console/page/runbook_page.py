@@ -1,4 +1,4 @@
-"""The runbook as a page: its Markdown rendered with anchors, and without raw HTML."""
+"""The runbook as a page: Markdown rendered with anchors and without raw HTML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import MutableMapping, Sequence
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -14,35 +13,26 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup
 
-#: Links of these kinds lead somewhere. Files of the repository have no address here.
-_ADDRESSES = ("#", "/", "https://", "http://")
-
-
-def text() -> str | None:
-    """The runbook: packaged with the page, or in the documentation beside it."""
-    packaged = resources.files("mulligan.console.page") / "runbook.md"
-    beside = Path(__file__).resolve().parents[2] / "docs" / "runbook.md"
-    for place in (packaged, beside):
-        if place.is_file():
-            return place.read_text(encoding="utf-8")
-    return None
+#: Links that start like this are kept. Files of the repository have no address here.
+_LINKS = ("#", "/", "https://", "http://")
 
 
 @cache
 def rendered() -> Markup | None:
-    found = text()
-    return None if found is None else render(found)
+    """Return the packaged runbook as HTML, or None if this installation has none."""
+    file = resources.files("mulligan.console.page") / "runbook.md"
+    return render(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
 def render(markdown: str) -> Markup:
-    """HTML of Markdown. Raw HTML in it stays text."""
+    """Render Markdown as HTML. Raw HTML in it stays text."""
     parser = MarkdownIt("commonmark", {"html": False}, renderer_cls=_RunbookRenderer)
     parser.enable("table").disable("image")
     return Markup(parser.render(markdown))  # noqa: S704 - html is off
 
 
 class _RunbookRenderer(RendererHTML):
-    """Headings have anchors, tables scroll, and links to files are plain text."""
+    """A renderer with anchors at headings, scrolling tables, and no links to files."""
 
     def heading_open(
         self, tokens: Sequence[Token], idx: int, options: Any, env: MutableMapping[str, Any]
@@ -60,7 +50,7 @@ class _RunbookRenderer(RendererHTML):
         self, tokens: Sequence[Token], idx: int, options: Any, env: MutableMapping[str, Any]
     ) -> str:
         target = str(tokens[idx].attrGet("href"))
-        env["linked"] = target.startswith(_ADDRESSES)
+        env["linked"] = target.startswith(_LINKS)
         return self.renderToken(tokens, idx, options, env) if env["linked"] else ""
 
     def link_close(
@@ -70,5 +60,5 @@ class _RunbookRenderer(RendererHTML):
 
 
 def _anchor(title: str) -> str:
-    """As the links of alerts spell it: lower case, hyphens for blanks."""
+    """Return the anchor as the links of alerts spell it: lower case with hyphens."""
     return re.sub(r"[^\w-]", "", title.strip().lower().replace(" ", "-"))

@@ -1,4 +1,4 @@
-"""What ops see at a glance: one value, read in a constant number of round trips."""
+"""The overview of a window: one value, read in a constant number of round trips."""
 
 from __future__ import annotations
 
@@ -11,27 +11,16 @@ from mulligan.console.reports.overview_figures import (
     speed_of,
     success_of,
     tenants_of,
-    why_of,
+    top_failures,
 )
 from mulligan.console.reports.overview_now import (
     count_running,
     health_of,
     needing_attention,
-    queue_rows,
+    queue_statuses,
     read_current_state,
 )
-from mulligan.console.reports.overview_values import (
-    WINDOWS,
-    Cost,
-    Health,
-    Lane,
-    Overview,
-    Share,
-    Speed,
-    Success,
-    Technique,
-    Why,
-)
+from mulligan.console.reports.overview_values import Overview, Technique
 from mulligan.policies.figures import failure_ranking as ranking
 from mulligan.policies.figures import trend
 from mulligan.workers.figures.windows import parse_window
@@ -41,20 +30,6 @@ if TYPE_CHECKING:
 
     from mulligan.workers.services import Services
 
-__all__ = [
-    "WINDOWS",
-    "Cost",
-    "Health",
-    "Lane",
-    "Overview",
-    "Share",
-    "Speed",
-    "Success",
-    "Technique",
-    "Why",
-    "overview",
-]
-
 
 def overview(
     services: Services,
@@ -63,12 +38,11 @@ def overview(
     window: str = "1h",
     tenant: str | None = None,
     bound: bool = False,
-    whys: int = 8,
+    max_failures: int = 8,
 ) -> Overview:
-    """The figures of a window, for one tenant or for all. BadInput for a window unheard of.
+    """Return the figures of a window, for one tenant or for all; raise BadInput for a bad window.
 
-    ``bound``: the reader may know of this tenant alone, so nothing that tells of others is in it.
-    ``whys``: how many signatures of failures at most.
+    ``bound``: the reader may know only this tenant, so the result shows nothing about others.
     """
     seconds = parse_window(window)
     settings = services.live.current()
@@ -77,7 +51,7 @@ def overview(
     found = figures.window(seconds, now=now.at)
     buckets = condensed(found.buckets)
     rows = [bucket.rows for bucket in buckets]
-    why, more = why_of(figures, found, tenant=tenant, limit=whys)
+    failures, more = top_failures(figures, found, tenant=tenant, limit=max_failures)
     return Overview(
         at=now.at,
         window=window,
@@ -89,11 +63,11 @@ def overview(
         speed=speed_of(buckets, now=now.at, oldest=now.oldest_seconds, tenant=tenant),
         cost=cost_of(buckets, settings, now=now.at, spent=now.spent, tenant=tenant),
         outcomes=outcomes_of(buckets, tenant=tenant),
-        queues=queue_rows(now),
+        queues=queue_statuses(now),
         running=count_running(now),
         task_types=tuple(sorted(trend.task_types(rows, tenant=tenant))),
-        why=why,
-        why_more=more,
+        failures=failures,
+        more_failures=more,
         heat=ranking.heat(rows, tenant=tenant),
         techniques=tuple(
             Technique(name=name, tried=each.tried, repaired=each.repaired)

@@ -1,12 +1,21 @@
-"""The overview's figures: from the buckets of a window to what the page shows."""
+"""The overview's figures, computed from the buckets of a window."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TypeVar
 
 from mulligan.console.reports.failure_report import example_of, place_of, rows_of
-from mulligan.console.reports.overview_values import Cost, OutcomeStep, Share, Speed, Success, Why
+from mulligan.console.reports.overview_values import (
+    Cost,
+    OutcomeStep,
+    Share,
+    Speed,
+    Success,
+    TopFailure,
+)
 from mulligan.policies.figures import cost, trend
 from mulligan.policies.figures.facts import OTHER, RETRY_BOUNDS, Figure
 from mulligan.policies.figures.failure_ranking import RankedFailure, RankingFilter, rank
@@ -14,21 +23,27 @@ from mulligan.policies.figures.trend import Outcomes
 from mulligan.workers.figures.windows import Bucket, FigureReader, Window
 from mulligan.workers.settings.model import Settings
 
-#: Steps of a series: more than a line can show are put together.
+#: The most steps of a series that a line can show. Longer series are condensed.
 _STEPS = 60
 
 Rows = Sequence[Mapping[Figure, int]]
+T = TypeVar("T")
 
 
-def condensed(buckets: Sequence[Bucket], *, at_most: int = _STEPS) -> list[Bucket]:
-    """Neighbours put together until there are few enough; the newest is always whole."""
-    factor = -(-len(buckets) // at_most)
-    if factor == 1:
-        return list(buckets)
-    first = len(buckets) % factor
-    edges = [*([0] if first else []), *range(first, len(buckets), factor)]
-    parts = [buckets[a:b] for a, b in zip(edges, [*edges[1:], len(buckets)], strict=True)]
-    return [Bucket(part[0].start, sum((b.rows for b in part), Counter())) for part in parts]
+def _groups(values: Sequence[T]) -> list[Sequence[T]]:
+    """Split a series into at most _STEPS groups of equal length, except a shorter first one."""
+    size = max(1, -(-len(values) // _STEPS))
+    first = len(values) % size
+    edges = [*([0] if first else []), *range(first, len(values), size), len(values)]
+    return [values[start:end] for start, end in pairwise(edges)]
+
+
+def condensed(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Merge neighbouring buckets until there are at most _STEPS. The newest is always complete."""
+    return [
+        Bucket(group[0].start, sum((bucket.rows for bucket in group), Counter()))
+        for group in _groups(buckets)
+    ]
 
 
 def success_of(rows: Rows, *, tenant: str | None) -> Success:
@@ -108,7 +123,7 @@ def cost_of(
 
 
 def _budget_used(settings: Settings, spent: Mapping[str, int]) -> float | None:
-    """Of all tokens that those who have a quota may use today."""
+    """Return the used share of today's tokens, over all tenants with a quota."""
     allowed = {
         name: quota.tokens_per_day
         for name in spent
@@ -119,10 +134,10 @@ def _budget_used(settings: Settings, spent: Mapping[str, int]) -> float | None:
     return sum(spent[name] for name in allowed) / whole if whole else None
 
 
-def why_of(
+def top_failures(
     figures: FigureReader, window: Window, *, tenant: str | None, limit: int
-) -> tuple[tuple[Why, ...], bool]:
-    """The most frequent signatures, and whether there are more than these."""
+) -> tuple[tuple[TopFailure, ...], bool]:
+    """Return the most frequent signatures, and whether there are more."""
     found = rank(
         rows_of(window.buckets),
         rows_of(window.before),
@@ -131,16 +146,16 @@ def why_of(
     )
     shown = found[:limit]
     examples = [example_of(window, each.signature, tenant) for each in shown]
-    known = iter(figures.failures([where for where in examples if where]))
-    whys = tuple(
-        _why(each, where or "", place_of(next(known)) if where else "")
-        for each, where in zip(shown, examples, strict=True)
+    records = iter(figures.failures([example for example in examples if example]))
+    failures = tuple(
+        _top_failure(each, example or "", place_of(next(records)) if example else "")
+        for each, example in zip(shown, examples, strict=True)
     )
-    return whys, len(found) > limit
+    return failures, len(found) > limit
 
 
-def _why(ranked: RankedFailure, example: str, place: str) -> Why:
-    return Why(
+def _top_failure(ranked: RankedFailure, example: str, place: str) -> TopFailure:
+    return TopFailure(
         signature=ranked.signature,
         kind=ranked.kind,
         cause=ranked.cause,
@@ -148,20 +163,13 @@ def _why(ranked: RankedFailure, example: str, place: str) -> Why:
         count=ranked.count,
         repaired=ranked.tried.share,
         trend=ranked.trend,
-        series=_series(ranked.series),
+        series=tuple(sum(group) for group in _groups(ranked.series)),
         example=example.partition("/")[0],
     )
 
 
-def _series(series: Sequence[int]) -> tuple[int, ...]:
-    factor = -(-len(series) // _STEPS)
-    first = len(series) % factor
-    head = [sum(series[:first])] if first else []
-    return (*head, *(sum(series[i : i + factor]) for i in range(first, len(series), factor)))
-
-
 def tenants_of(rows: Rows, *, tenant: str | None) -> tuple[str, ...]:
-    """Who had jobs in the window; somebody bound to one tenant hears of no other."""
+    """Return the tenants with jobs in the window; for one tenant, only itself."""
     if tenant is not None:
         return (tenant,)
     seen = {figure.dims[1] for row in rows for figure in row if figure.family == "job"}

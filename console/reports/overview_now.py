@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kombu.exceptions import OperationalError
 
-from mulligan.console.reports.overview_values import Health, Lane, NeedsAttention
+from mulligan.console.reports.overview_values import Health, NeedsAttention, QueueStatus
 from mulligan.console.reports.visibility import visible_breakers, visible_pauses
 from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.jobs.breaker import Breaker
@@ -23,28 +23,28 @@ from mulligan.workers.services import Services
 if TYPE_CHECKING:
     from celery import Celery
 
-#: Seconds without a sweep, or with events uncounted, until people are told, and until it is dead.
+#: Seconds without a sweep, or with uncounted events, until it is reported, and until it is down.
 _LATE, _DEAD = 60.0, 300.0
 _GROUPS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentState:
-    """Everything that was read of the present."""
+    """The current state, as far as the overview shows it."""
 
     at: float
     beats: Sequence[Beat] = ()
-    #: None: the broker is away.
+    #: None if the broker cannot be reached.
     queues: Mapping[str, QueueDepth] | None = None
     paused: tuple[str, ...] = ()
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
-    #: Jobs that wait for a breaker to let them through.
+    #: Jobs that wait for an open breaker.
     behind: WaitingJobs = field(default_factory=lambda: WaitingJobs(0))
     groups: Sequence[EscalationGroup] = ()
     dead_webhooks: int = 0
     sweep_age: float | None = None
     fold_lag: float = 0.0
-    #: Tenant → tokens of today, for those who have a quota.
+    #: Tenant → tokens used today, for tenants with a quota.
     spent: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -56,9 +56,9 @@ class CurrentState:
 def read_current_state(
     services: Services, app: Celery, *, tenant: str | None, bound: bool
 ) -> CurrentState:
-    """Read it all; the number of round trips does not depend on how many jobs there are.
+    """Read the current state. The number of round trips does not depend on the number of jobs.
 
-    ``bound``: the reader may know of this tenant alone.
+    ``bound``: the reader may know only this tenant.
     """
     ledger = services.ledger
     now = ledger.now()
@@ -84,7 +84,7 @@ def _queues(app: Celery) -> Mapping[str, QueueDepth] | None:
     try:
         return waiting(app, QUEUES)
     except OperationalError:
-        return None  # the page says so, and shows what the ledger knows
+        return None  # the page reports it and shows what the ledger knows
 
 
 def _spent(services: Services, now: float, tenant: str | None) -> dict[str, int]:
@@ -141,8 +141,8 @@ def _degraded(now: CurrentState) -> list[str]:
 
 
 def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAttention, ...]:
-    """Escalations first, the largest group at the top; then what is broken."""
-    groups = [_need(group, now.at, tenant) for group in now.groups]
+    """List escalations first, the largest group at the top, then what is broken."""
+    groups = [_escalations(group, now.at, tenant) for group in now.groups]
     groups.sort(key=lambda need: (need.muted, -need.count))
     needs = [*groups, *_open_breakers(now)]
     if now.dead_webhooks:
@@ -174,7 +174,7 @@ def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAt
     return tuple(needs)
 
 
-def _need(group: EscalationGroup, now: float, tenant: str | None) -> NeedsAttention:
+def _escalations(group: EscalationGroup, now: float, tenant: str | None) -> NeedsAttention:
     count = group.open if tenant is None else group.tenants.get(tenant, 0)
     types = [name for name, n in group.task_types.items() if n]
     shown = ", ".join(types[:2]) + (f" and {len(types) - 2} more" if len(types) > 2 else "")
@@ -217,41 +217,41 @@ def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
 # -- queues ----------------------------------------------------------------------------------------
 
 
-def queue_rows(now: CurrentState) -> tuple[Lane, ...]:
-    """The queues that somebody serves or that something waits in.
+def queue_statuses(now: CurrentState) -> tuple[QueueStatus, ...]:
+    """Return the required queues and those that have workers or messages.
 
-    A worker may serve several: what it runs and its slots are counted in one of them, so that the
-    lanes add up and say what `/api/scale` says of a pool of that name.
+    A worker may serve several queues. Its tasks and slots count in one of them, so that the queues
+    add up and agree with `/api/scale` for the pool of that name.
     """
-    lanes = []
+    statuses = []
     for name in QUEUES:
-        serving = any(name in beat.queues for beat in now.beats)
-        mine = [beat for beat in now.beats if lane_of(beat) == name]
+        served = any(name in beat.queues for beat in now.beats)
+        counted_here = [beat for beat in now.beats if queue_of(beat) == name]
         found = (now.queues or {}).get(name)
         depth = found.depth if found else 0
-        if not serving and not depth and name not in REQUIRED_QUEUES:
+        if not served and not depth and name not in REQUIRED_QUEUES:
             continue
-        lanes.append(
-            Lane(
+        statuses.append(
+            QueueStatus(
                 name=name,
                 waiting=depth,
-                active=sum(beat.active for beat in mine),
-                slots=sum(beat.slots for beat in mine),
+                active=sum(beat.active for beat in counted_here),
+                slots=sum(beat.slots for beat in counted_here),
                 oldest_seconds=found.oldest_seconds if found else None,
                 paused=f"queue:{name}" in now.paused,
             )
         )
-    return tuple(lanes)
+    return tuple(statuses)
 
 
-def lane_of(beat: Beat) -> str | None:
-    """The queue that a worker counts in: its pool's namesake, else where most of its work is.
-    None: it serves none of ours."""
-    if beat.pool in beat.queues:
-        return beat.pool
-    return main_queue(beat.queues)
+def queue_of(beat: Beat) -> str | None:
+    """Return the queue that a worker counts in; None if it serves none of ours.
+
+    This is the queue named like its pool, else the one with most of its work.
+    """
+    return beat.pool if beat.pool in beat.queues else main_queue(beat.queues)
 
 
 def count_running(now: CurrentState) -> int:
-    """Tasks that work on jobs and edits; what control does for the house is none of them."""
-    return sum(beat.active for beat in now.beats if lane_of(beat) != CONTROL_QUEUE)
+    """Count running tasks of jobs and edits, without those of the control worker."""
+    return sum(beat.active for beat in now.beats if queue_of(beat) != CONTROL_QUEUE)

@@ -1,4 +1,4 @@
-"""The values of the overview: what ops see at a glance."""
+"""The values of the overview."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: The windows that the page offers.
+#: The windows to choose from.
 WINDOWS = ("1h", "24h", "7d", "30d")
 
 
@@ -15,7 +15,7 @@ class Health:
     """``down``: nothing can make progress. ``degraded``: something needs a look."""
 
     state: Literal["ok", "degraded", "down"]
-    #: One line each, the worst first; empty when all is well.
+    #: One line each, the worst first.
     reasons: tuple[str, ...] = ()
     workers: int = 0
     breakers_open: int = 0
@@ -23,14 +23,14 @@ class Health:
 
 @dataclass(frozen=True, kw_only=True)
 class NeedsAttention:
-    """Something that waits for a person."""
+    """Something that a person should look at."""
 
     kind: Literal["escalations", "breaker", "webhooks", "sweep", "fold"]
     #: ``test_failed  write_function``, ``openai-eu open``…
     title: str
     detail: str
     count: int = 0
-    #: The signature of a group, the name of a provider; empty where there is only one.
+    #: The signature of a group or the name of a provider; else empty.
     key: str = ""
     since: float | None = None
     muted: bool = False
@@ -38,21 +38,21 @@ class NeedsAttention:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A share of the jobs that ended, and how it went over the window. None: none ended."""
+    """A share of the jobs that ended; None if none ended."""
 
     share: float | None
     count: int
-    #: One per step of the window; None where nothing ended.
+    #: One value per step of the window.
     series: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Success:
-    """Of all jobs that succeeded or were escalated in the window."""
+    """The jobs that succeeded or were escalated in the window."""
 
     ended: int
     first_try: Share
-    #: Succeeded at first or by a repair.
+    #: Succeeded on the first try or after a repair.
     after_repair: Share
     escalated: Share
 
@@ -60,10 +60,10 @@ class Success:
 @dataclass(frozen=True, kw_only=True)
 class Speed:
     jobs_per_minute: float
-    #: From a low score to the start of its immediate retry; None: there was none.
+    #: From a low score to the start of its immediate retry; None without a retry.
     retry_p50_ms: float | None
     retry_p99_ms: float | None
-    #: How long the oldest message waits; None: nobody knows.
+    #: How long the oldest message has waited; None if the broker cannot be reached.
     oldest_seconds: float | None
     series: tuple[float, ...] = ()
 
@@ -73,21 +73,21 @@ class Cost:
     """Unknown is None, never 0."""
 
     per_hour: float | None
-    #: Why: no prices are set, nobody told the usage, or no price is for these tokens.
+    #: Why it is unknown: no prices are set, no usage was reported, or a model has no price.
     why_unknown: Literal["prices", "usage", "price"] | None
-    #: Of all tokens, those of attempts after the first.
+    #: The share of tokens that attempts after the first used.
     repairs_share: float | None
     tokens: int | None
     tokens_per_success: float | None
-    #: Of the tokens a day that the tenant (or, for all, the sum of the quotas) may use.
+    #: The used share of the tenant's daily tokens; for all tenants, of the sum of their quotas.
     budget_used: float | None
-    #: Attempts whose usage nobody told.
+    #: Attempts without reported usage.
     unknown: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeStep:
-    """One step of the outcomes' plot."""
+    """One step of the outcomes chart."""
 
     at: float
     first_try: int = 0
@@ -96,12 +96,10 @@ class OutcomeStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lane:
-    """One queue."""
-
+class QueueStatus:
     name: str
     waiting: int
-    #: Of the workers that count in this queue: see `overview_now.lane_of`.
+    #: Of the workers that count in this queue: see `overview_now.queue_of`.
     active: int
     slots: int
     oldest_seconds: float | None
@@ -109,17 +107,17 @@ class Lane:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Why:
-    """One failure signature of the window."""
+class TopFailure:
+    """A frequent failure signature of the window."""
 
     signature: str
     kind: str
     cause: str
     place: str
     count: int
-    #: Of the repairs tried for it, those that succeeded; None: none was tried.
+    #: The share of repairs that succeeded; None if none was tried.
     repaired: float | None
-    #: Against the window before: 1 more, -1 fewer, 0 as many.
+    #: Compared with the previous window: 1 more, -1 fewer, 0 the same.
     trend: int
     series: tuple[int, ...] = ()
     example: str = ""
@@ -145,22 +143,21 @@ class Overview:
     speed: Speed
     cost: Cost
     outcomes: tuple[OutcomeStep, ...]
-    queues: tuple[Lane, ...]
-    #: Tasks that run, each once, however many queues its worker serves.
+    queues: tuple[QueueStatus, ...]
     running: int
-    #: The most frequent first, and whether there are more than these.
-    why: tuple[Why, ...]
-    why_more: bool = False
+    #: The most frequent first.
+    failures: tuple[TopFailure, ...]
+    more_failures: bool = False
     #: kind → task type → failures.
     heat: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     techniques: tuple[Technique, ...] = ()
     #: What is paused, as `ledger.paused()` names it.
     paused: tuple[str, ...] = ()
-    #: How many jobs wait for a breaker, in words; empty if none does.
+    #: The number of jobs that wait for a breaker, as text; empty if none does.
     behind_breakers: str = ""
-    #: Of the jobs that were accepted or ended in the window.
+    #: Task types of the jobs that were accepted or ended in the window.
     task_types: tuple[str, ...] = ()
     #: When the configuration changed.
     changes: tuple[float, ...] = ()
-    #: Tenants seen in the window: what the page offers to choose from.
+    #: Tenants with jobs in the window, to choose from.
     tenants: tuple[str, ...] = ()

@@ -79,7 +79,7 @@ def test_a_ledger_that_is_away_is_told_and_tried_again(
     nowhere = f"redis+socket://{tmp_path}/nobody.sock"
     with running_console(settings(broker_url=nowhere, submit_patience=0.2)) as console:
         page = tab(console.url, expected="503")
-        expect(page.get_by_role("heading", level=1)).to_have_text("The ledger is away")
+        expect(page.get_by_role("heading", level=1)).to_have_text("The ledger cannot be reached")
         expect(page.get_by_role("main")).to_contain_text("retries every 5 seconds")
         ARTIFACTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=ARTIFACTS / "ledger-away-light-1280.png")

@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 from starlette.testclient import TestClient
 
-from mulligan.console.http.app import create_console
+from mulligan.console.app import create_console
 from mulligan.console.http.context import ConsoleContext, open_context
-from mulligan.console.http.server import ConsoleServer, listen
+from mulligan.console.server import ConsoleServer, listen
 from mulligan.workers.settings.model import Settings
 from support.waiting import wait_for
 

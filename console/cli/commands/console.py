@@ -10,7 +10,7 @@ from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.output import screen
 from mulligan.console.http.access import LOOPBACK
 from mulligan.console.http.context import open_context
-from mulligan.console.http.server import ConsoleServer, listen
+from mulligan.console.server import ConsoleServer, listen
 from mulligan.workers.settings.model import Settings, load_settings
 
 

@@ -1,15 +1,18 @@
-"""What the escalation routes take and answer with."""
+"""Requests and responses of the escalation routes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from mulligan.policies.jobs.job import parse_duration
+from mulligan.tasks.escalations.end_escalations import BulkState
+from mulligan.tasks.ports.ledger import Escalation, EscalationEnd, EscalationGroup
 
-#: Escalations that one request names.
-MANY = 1000
+#: The most escalations that one request may name.
+MAX_IDS = 1000
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -26,43 +29,18 @@ Age = Annotated[
 ]
 
 
-class EscalationRow(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class EscalationRow(Escalation):
     """One escalation, and who ended it. Times are seconds since 1970."""
 
-    id: str
-    job_id: str
-    attempt: int
-    cycle_id: str | None
-    signature: str
-    reason: str
-    kind: str | None
-    task_type: str
-    detail: str
-    tenant: str | None
-    at: float
-    state: Literal["open", "resolved", "requeued", "cancelled"]
-    ended_at: float | None
-    ended_by: str | None
-    note: str | None
 
+@dataclass(frozen=True, kw_only=True)
+class GroupRow(EscalationGroup):
+    """Escalations with one signature. Task types and tenants are counts of open ones.
 
-class GroupRow(BaseModel):
-    """Escalations alike. The counts by task type and tenant are of open ones."""
+    ``example`` is the id of one of their jobs.
+    """
 
-    signature: str
-    reason: str
-    kind: str | None
-    detail: str
-    #: The id of a job that has it.
-    example: str
-    task_types: dict[str, int]
-    tenants: dict[str, int]
-    open: int
-    total: int
-    first_at: float
-    last_at: float
-    muted_until: float | None
-    alerted_at: float | None
     runbook_url: str
 
 
@@ -82,20 +60,20 @@ class NotEndedRow(BaseModel):
 
 
 class BulkRow(BaseModel):
-    """An action on many, and how far it has come: total = done + skipped + failed at the end."""
+    """A bulk action and its progress. At its end, total = done + skipped + failed."""
 
     id: str
-    state: Literal["running", "done", "stopped"]
-    how: Literal["resolved", "requeued", "cancelled"]
+    state: BulkState
+    how: EscalationEnd
     by: str
     note: str | None
     filter: dict[str, Any]
     per_second: float
     total: int
     done: int
-    #: Somebody else ended them first.
+    #: Ended by another action before this one reached them.
     skipped: int
-    #: Open still; the first of them are in `problems`.
+    #: Still open; `problems` lists the first of them.
     failed: int
     problems: list[NotEndedRow]
     created_at: float
@@ -103,7 +81,7 @@ class BulkRow(BaseModel):
 
 
 class DryRunResponse(BaseModel):
-    """What would be acted on. Nothing was changed."""
+    """The escalations that the action would end. Nothing was changed."""
 
     dry_run: Literal[True]
     total: int
@@ -114,40 +92,40 @@ class DryRunResponse(BaseModel):
 
 
 class EndRequestBody(BaseModel):
-    """What to act on, and a note for the record. All that is given must fit."""
+    """The escalations to end, and a note. An escalation must match every field that is set."""
 
     model_config = ConfigDict(extra="forbid")
 
     note: Annotated[str, Field(max_length=2000)] = ""
     signature: Name | None = None
-    ids: Annotated[list[Name], Field(min_length=1, max_length=MANY)] | None = None
+    ids: Annotated[list[Name], Field(min_length=1, max_length=MAX_IDS)] | None = None
     reason: Name | None = None
     kind: Name | None = None
     task_type: Name | None = None
     tenant: Name | None = None
-    #: Escalated at least so long ago: seconds, or 20s, 10m, 1h.
+    #: Minimum age: seconds, or 20s, 10m, 1h.
     older_than: Age | None = None
-    #: Escalated at most so long ago.
+    #: Maximum age.
     newer_than: Age | None = None
     dry_run: bool = False
-    #: At most so many a second.
+    #: Maximum rate.
     per_second: Annotated[float, Field(ge=0.1, le=1000, allow_inf_nan=False)] = 50
 
 
 class Strategy(BaseModel):
-    """How the model is asked differently this time."""
+    """Changes to how the model is asked."""
 
     model_config = ConfigDict(extra="forbid")
 
-    #: How far down the runner's list of fallbacks to go; 0 is the runner itself.
+    #: Position in the runner's list of fallbacks; 0 is the runner itself.
     fallback: Annotated[int, Field(ge=0, le=100)] = 0
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    #: Constrain the answer to the job's own JSON Schema where the runner can.
+    #: Constrain the answer to the job's JSON Schema if the runner supports it.
     constrained: bool = False
 
 
 class Requeueing(EndRequestBody):
-    #: Replaces the user's text for the attempts that follow.
+    #: Replaces the user's text in the attempts that follow.
     prompt: Annotated[str, Field(min_length=1, max_length=1_000_000)] | None = None
     strategy: Strategy | None = None

@@ -1,18 +1,19 @@
-"""A job as the API answers with it, and what is left of it for those who may not read texts."""
+"""Jobs as the API returns them, with or without their texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, PlainSerializer
 
 from mulligan.console.reports.job_document import job_document
 from mulligan.policies.cycles.cycle import SelfRepairCycle
-from mulligan.policies.failures.failure import FailureRecord, VerificationResult
+from mulligan.policies.failures.failure import FailureRecord, Finding, VerificationResult
 from mulligan.policies.failures.redaction import is_name, redacted_place
-from mulligan.policies.jobs.job import Decoding, Mode, OpenModel, RunnerSpec, Usage, VerifierSpec
+from mulligan.policies.jobs.job import Decoding, Job, Mode, OpenModel, Usage
 from mulligan.policies.repair.instruction import RepairInstruction
+from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 from mulligan.workers.ledger.job_pages import JobRow
 
@@ -31,7 +32,7 @@ class JobSummary(BaseModel):
     reason: str | None
     detail: str | None
     best_attempt: int | None
-    #: Null while nobody told any usage.
+    #: Null until an attempt reports its usage.
     tokens: int | None
     seconds: float
     labels: dict[str, str]
@@ -40,14 +41,14 @@ class JobSummary(BaseModel):
     finished_at: float | None
 
 
-#: Only what differs from the default is told, as in the ledger.
+#: Only values that differ from the default are sent, as in the ledger.
 _WITHOUT_DEFAULTS = PlainSerializer(
     lambda value: value.model_dump(mode="json", exclude_defaults=True), return_type=dict[str, Any]
 )
 
 
 class AttemptDocument(BaseModel):
-    """One attempt: what was asked, what came back, what was found, what follows."""
+    """One attempt: its prompt, answer, verdict and next step."""
 
     number: int
     mode: Mode
@@ -65,16 +66,16 @@ class AttemptDocument(BaseModel):
     cures: str | None
     #: The cycle whose mandatory retry it is.
     cycle_id: str | None
-    #: Attempts before a person's requeue, which are not held against this one.
+    #: Attempts before a person's requeue, which do not count against this one.
     since: int
     decoding: Annotated[Decoding, _WITHOUT_DEFAULTS]
     usage: Usage | None
     model: str | None
     finish_reason: str | None
-    #: As it was asked: the corrected prompt of a retry.
+    #: The prompt that was sent; for a retry, the corrected one.
     prompt: str
     answer: str | None
-    #: Content address of what a command changed in its copy of the workspace.
+    #: Content address of the changes that a command made in its copy of the workspace.
     diff: str | None
     #: How long the runner took.
     elapsed_seconds: float | None
@@ -90,14 +91,14 @@ class AttemptDocument(BaseModel):
 class CycleDocument(SelfRepairCycle):
     """One mandatory immediate retry and its delayed verification."""
 
-    #: The document that holds it names the job.
+    #: The job's document already contains it.
     job_id: str = Field(exclude=True)
 
 
 class JobDocument(JobSummary):
-    """A job with all that happened to it."""
+    """A job with its attempts and cycles."""
 
-    #: As it was handed in; what is left out is the default.
+    #: As it was submitted, without default values.
     job: dict[str, Any]
     system: str | None
     runner: str
@@ -109,31 +110,32 @@ class JobDocument(JobSummary):
 
 
 def summary(row: JobRow, *, texts: bool) -> JobSummary:
-    fields = {name: getattr(row, name) for name in JobSummary.model_fields}
-    return JobSummary.model_validate({**fields, "detail": _hide(row.detail, texts)})
+    shown = row if texts else replace(row, detail=_hidden(row.detail))
+    return JobSummary.model_validate(shown, from_attributes=True)
 
 
 def document(view: JobView, *, texts: bool) -> JobDocument:
-    """The whole job; its texts only for those who may read them."""
-    found = job_document(view)
-    found |= {
-        "tenant": view.tenant,
-        "seconds": view.seconds,
-        "job": view.job.model_dump(mode="json", exclude_defaults=True),
+    """Return the job's document; without texts, prompts, answers and quotes are redacted."""
+    shown = view if texts else redacted(view)
+    fields = job_document(shown)
+    fields |= {
+        "tenant": shown.tenant,
+        "seconds": shown.seconds,
+        "job": shown.job.model_dump(mode="json", exclude_defaults=True),
         "attempts": [
-            {**told, **_more(attempt)}
-            for told, attempt in zip(found["attempts"], view.attempts, strict=True)
+            {**common, **_api_fields(attempt)}
+            for common, attempt in zip(fields["attempts"], shown.attempts, strict=True)
         ],
-        "system": view.job.system,
-        "runner": view.job.runner.profile or view.job.runner.kind or "",
-        "verifiers": [spec.label for spec in view.job.verifiers],
-        "priority": view.job.priority,
+        "system": shown.job.system,
+        "runner": shown.job.runner.profile or shown.job.runner.kind or "",
+        "verifiers": [spec.label for spec in shown.job.verifiers],
+        "priority": shown.job.priority,
     }
-    return JobDocument.model_validate(found if texts else redacted(found))
+    return JobDocument.model_validate(fields)
 
 
-def _more(attempt: AttemptView) -> dict[str, Any]:
-    """What a program needs besides, to have the attempt as the ledger has it."""
+def _api_fields(attempt: AttemptView) -> dict[str, Any]:
+    """Return the fields that let a program restore the attempt as the ledger has it."""
     plan, output = attempt.plan, attempt.output
     return {
         "claims": attempt.claims,
@@ -145,95 +147,110 @@ def _more(attempt: AttemptView) -> dict[str, Any]:
     }
 
 
-def redacted(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The document without what was asked and answered, and without what quotes it.
+# -- redaction -------------------------------------------------------------------------------------
 
-    Kinds, places without the answer's own keys, scores, signatures and times stay: they say what
-    goes wrong, not with what.
+
+def redacted(view: JobView) -> JobView:
+    """Return the job without prompts, answers and everything that may quote them.
+
+    Kinds, places without the answer's own keys, scores, signatures and times stay: they show what
+    fails, but not the content.
     """
-    return {
-        **found,
-        "job": _job(found["job"]),
-        "detail": _hide(found["detail"]),
-        "system": _hide(found["system"]),
-        "answer": _hide(found["answer"]),
-        "attempts": [_attempt(attempt) for attempt in found["attempts"]],
-        "cycles": [
-            {**cycle, "metadata": _masked(cycle["metadata"], {"prompt", "targetNodes"})}
-            for cycle in found["cycles"]
-        ],
-    }
+    return replace(
+        view,
+        job=_job(view.job),
+        detail=_hidden(view.detail),
+        attempts=tuple(_attempt(attempt) for attempt in view.attempts),
+        cycles=tuple(_cycle(cycle) for cycle in view.cycles),
+    )
 
 
-def _job(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A job as it was handed in; it stays a valid one."""
-    found = _masked(job, {"prompt", "system"})
-    if "messages" in job:
-        found["messages"] = [_masked(message, {"content"}) for message in job["messages"]]
-    if "delayed_verification" in job:
-        found["delayed_verification"] = _masked(job["delayed_verification"], {"prompt"})
-    found["runner"] = _options(job["runner"], RunnerSpec)
-    found["verifiers"] = [_options(spec, VerifierSpec) for spec in job["verifiers"]]
-    return found
+def _hidden(text: str | None) -> str | None:
+    return None if text is None else REDACTED
 
 
-def _options(spec: Mapping[str, Any], kind: type[OpenModel]) -> dict[str, Any]:
-    """What a runner or a verifier was given may be text: scripted answers, words to look for."""
-    return {
-        name: value if name in kind.model_fields or isinstance(value, int | float) else REDACTED
-        for name, value in spec.items()
-    }
+def _job(job: Job) -> Job:
+    delayed = job.delayed_verification
+    return job.model_copy(
+        update={
+            "prompt": _hidden(job.prompt),
+            "system": _hidden(job.system),
+            "messages": tuple(
+                message.model_copy(update={"content": REDACTED}) for message in job.messages
+            ),
+            "delayed_verification": delayed.model_copy(update={"prompt": _hidden(delayed.prompt)}),
+            "runner": _options(job.runner),
+            "verifiers": tuple(_options(spec) for spec in job.verifiers),
+        }
+    )
 
 
-def _attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
-    failure, instruction = attempt["failure"], attempt["instruction"]
-    return {
-        **attempt,
-        "prompt": REDACTED,
-        "answer": _hide(attempt["answer"]),
-        "last_fault": _hide(attempt["last_fault"]),
-        "results": [_findings(result, "errors") for result in attempt["results"]],
-        "failure": _findings(failure, "findings") if failure else failure,
-        "instruction": _masked(instruction, {"prompt_suffix", "minimal_next_step"})
-        if instruction
-        else instruction,
-    }
+def _options(spec: OpenModel) -> OpenModel:
+    """Redact the options of a runner or verifier: scripted answers, words to look for."""
+    texts = [n for n, value in spec.options.items() if not isinstance(value, int | float)]
+    return spec.model_copy(update=dict.fromkeys(texts, REDACTED))
 
 
-#: What may quote an answer, in a result, a failure or a finding.
-_QUOTES = frozenset({"message", "summary", "expected", "actual"})
+def _attempt(attempt: AttemptView) -> AttemptView:
+    output, verdict = attempt.output, attempt.verdict
+    return replace(
+        attempt,
+        plan=attempt.plan.model_copy(update={"prompt": REDACTED}),
+        output=output.model_copy(update={"text": REDACTED}) if output else None,
+        verdict=_verdict(verdict) if verdict else None,
+        last_fault=_hidden(attempt.last_fault),
+    )
 
 
-def _findings(thing: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A result or a failure: where and what kind, not the values."""
-    found = _masked(thing, _QUOTES)
-    if name in found:
-        found[name] = [_finding(finding, thing.get("verifier_id")) for finding in found[name]]
-    if "evidence" in found:
-        found["evidence"] = dict.fromkeys(found["evidence"], REDACTED)
-    if "warnings" in found:
-        found["warnings"] = [REDACTED for _ in found["warnings"]]
-    return found
+def _cycle(cycle: SelfRepairCycle) -> SelfRepairCycle:
+    texts = {n for n in ("prompt", "targetNodes") if cycle.metadata.get(n) is not None}
+    metadata = {**cycle.metadata, **dict.fromkeys(texts, REDACTED)}
+    return cycle.model_copy(update={"metadata": metadata})
 
 
-def _finding(finding: Mapping[str, Any], verifier_id: str | None) -> dict[str, Any]:
-    found, code = _masked(finding, _QUOTES), finding.get("code")
-    if finding.get("path") is not None:
-        place = redacted_place(
-            finding["path"],
-            verifier_id=verifier_id,
-            code=code,
-            schema_path=finding.get("schema_path"),
-        )
-        found["path"] = place or REDACTED
-    if code is not None and not is_name(code):
-        found["code"] = REDACTED
-    return found
+def _verdict(verdict: Verdict) -> Verdict:
+    failure, instruction = verdict.failure, verdict.instruction
+    texts = {"prompt_suffix": REDACTED, "minimal_next_step": REDACTED}
+    return replace(
+        verdict,
+        results=tuple(_result(result) for result in verdict.results),
+        failure=_failure(failure) if failure else None,
+        instruction=instruction.model_copy(update=texts) if instruction else None,
+    )
 
 
-def _masked(thing: Mapping[str, Any], names: frozenset[str] | set[str]) -> dict[str, Any]:
-    return {k: REDACTED if k in names and v is not None else v for k, v in thing.items()}
+def _result(result: VerificationResult) -> VerificationResult:
+    return result.model_copy(
+        update={
+            "summary": result.summary and REDACTED,
+            "errors": tuple(_finding(error, result.verifier_id) for error in result.errors),
+            "evidence": dict.fromkeys(result.evidence, REDACTED),
+            "warnings": (REDACTED,) * len(result.warnings),
+        }
+    )
 
 
-def _hide(text: str | None, texts: bool = False) -> str | None:
-    return text if texts or text is None else REDACTED
+def _failure(failure: FailureRecord) -> FailureRecord:
+    return failure.model_copy(
+        update={
+            "message": REDACTED,
+            "findings": tuple(_finding(each, failure.verifier_id) for each in failure.findings),
+            "evidence": dict.fromkeys(failure.evidence, REDACTED),
+        }
+    )
+
+
+def _finding(finding: Finding, verifier_id: str | None) -> Finding:
+    code, path = finding.code, finding.path
+    place = redacted_place(
+        path, verifier_id=verifier_id, code=code, schema_path=finding.schema_path
+    )
+    return finding.model_copy(
+        update={
+            "message": REDACTED,
+            "expected": None if finding.expected is None else REDACTED,
+            "actual": None if finding.actual is None else REDACTED,
+            "path": None if path is None else place or REDACTED,
+            "code": code if code is None or is_name(code) else REDACTED,
+        }
+    )

@@ -1,13 +1,13 @@
-"""What work cost: tokens and money, repairs apart."""
+"""The cost report: tokens and money, with repairs counted separately."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.reports.cost_report import cost_report
 
@@ -15,7 +15,8 @@ By = Annotated[
     str,
     Query(
         max_length=500,
-        description="Groups: task_type, runner, model, tenant, label, label:NAME; with commas.",
+        description="Groups, separated by commas: task_type, runner, model, tenant, label,"
+        " label:NAME.",
         examples=["task_type,model"],
     ),
 ]
@@ -27,9 +28,9 @@ WindowText = Annotated[
 class UsedTokens(BaseModel):
     attempts: int
     successes: int
-    #: Attempts whose usage nobody told: they are in no other number.
+    #: Attempts without reported usage: no other number includes them.
     unknown_attempts: int
-    #: Null if nobody told the usage of any attempt.
+    #: Null if no attempt has reported usage.
     tokens: int | None
     prompt_tokens: int
     completion_tokens: int
@@ -40,14 +41,14 @@ class UsedTokens(BaseModel):
 
 
 class CostRow(BaseModel):
-    #: Group → its value; empty for work that has none.
+    #: Group → its value; empty if the work has none.
     of: dict[str, str]
     attempts: int
     successes: int
     tokens: int | None
     money: float | None
     tokens_per_success: float | None
-    #: Of all tokens, those of attempts after the first.
+    #: The share of tokens that attempts after the first used.
     repairs_share: float | None
     unknown_attempts: int
     unpriced_tokens: int
@@ -60,7 +61,7 @@ class CostReport(BaseModel):
     window: str
     since: str
     by: list[str]
-    #: Whether any price is configured.
+    #: Whether prices are configured.
     priced: bool
     total: CostRow
     lines: list[CostRow]
@@ -71,11 +72,11 @@ def create_router(context: ConsoleContext) -> APIRouter:
 
     @router.get("/api/cost")
     def cost(
-        caller: Annotated[Caller, Depends(needs("producer", "ops"))],
+        caller: Reader,
         by: By = "task_type,model",
         window: WindowText = "7d",
     ) -> CostReport:
-        """Tokens and money of a window by group, first attempts and repairs apart."""
+        """Report tokens and money of a window by group, first attempts and repairs separately."""
         report = cost_report(
             context.services.figures,
             context.settings,

@@ -1,4 +1,4 @@
-"""Escalations over HTTP: alike ones are one row; end one, a group, or what a filter finds."""
+"""Escalations over HTTP: list groups; end one escalation, a group, or what a filter selects."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 import secrets
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Caller, Ops
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, invalid, not_found
 from mulligan.console.http.models.escalation_models import (
@@ -42,7 +42,6 @@ from mulligan.workers.ledger.stores.bulk_actions import BATCH
 
 _ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}(:\d{1,9}){1,2}$", re.ASCII)
 _BULK_ID = re.compile(r"^b[0-9a-f]{10,40}$", re.ASCII)
-Ops = Annotated[Caller, Depends(needs("ops"))]
 Signature = Annotated[
     str, Path(min_length=1, max_length=200, description="v1:… or reason:…", examples=["v1:0a1b"])
 ]
@@ -51,7 +50,7 @@ Target = Annotated[
     Path(
         min_length=1,
         max_length=200,
-        description="A group's signature (v1:…, reason:…), or the id of one escalation",
+        description="A group's signature (v1:…, reason:…) or an escalation's id",
         examples=["v1:0a1b"],
     ),
 ]
@@ -61,7 +60,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["escalations"])
     _add_reading(router, context)
     _add_ending(router, context)
-    _add_bulks(router, context)
+    _add_bulk_actions(router, context)
     return router
 
 
@@ -73,11 +72,11 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
         tenant: Annotated[str | None, Query(max_length=200)] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
     ) -> GroupList:
-        """Escalations grouped by signature, the newest group first."""
+        """List escalations grouped by signature, the newest group first."""
         found = list_groups(
             context.ledger,
             only_open=state == "open",
-            tenant=_whose(caller, tenant or None),
+            tenant=_tenant(caller, tenant or None),
             limit=limit,
         )
         url = _runbook(context)
@@ -91,7 +90,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
         state: Literal["open", "all"] = "all",
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     ) -> GroupDetail:
-        """A group and its newest escalations, each with who ended it."""
+        """Return a group and its newest escalations."""
         found = find_group(context.ledger, signature, tenant=caller.tenant)
         if found is None:
             raise not_found(f"group of escalations {signature}")
@@ -105,68 +104,68 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
         return GroupDetail.model_validate(document)
 
 
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    202: {"model": BulkRow, "description": "Under way; see Location"}
+_STARTED: dict[int | str, dict[str, Any]] = {
+    202: {"model": BulkRow, "description": "In progress; see Location"}
 }
 
 
 def _add_ending(router: APIRouter, context: ConsoleContext) -> None:
-    """Each verb twice: on what a filter finds, and on one group or one escalation."""
-    many: dict[str, Any] = {"responses": {**_ANSWERS, **errors(404)}}
-    one: dict[str, Any] = {"responses": {**_ANSWERS, **errors(404, 409)}}
+    """Add each verb twice: for a filter, and for one group or escalation."""
+    by_filter: dict[str, Any] = {"responses": {**_STARTED, **errors(404)}}
+    by_target: dict[str, Any] = {"responses": {**_STARTED, **errors(404, 409)}}
 
-    @router.post("/api/escalations/resolve", **many)
+    @router.post("/api/escalations/resolve", **by_filter)
     def resolve_found(
         body: EndRequestBody, caller: Ops, response: Response
     ) -> BulkRow | DryRunResponse:
-        """Resolve what a filter finds: it is dealt with, its jobs stay as they are."""
+        """Resolve what a filter selects. The jobs do not change."""
         return _end(context, caller, "resolved", body, response)
 
-    @router.post("/api/escalations/requeue", **many)
+    @router.post("/api/escalations/requeue", **by_filter)
     def requeue_found(
         body: Requeueing, caller: Ops, response: Response
     ) -> BulkRow | DryRunResponse:
-        """Queue the jobs again that a filter finds, with another prompt or strategy if given."""
+        """Requeue the jobs that a filter selects, optionally with another prompt or strategy."""
         return _end(context, caller, "requeued", body, response)
 
-    @router.post("/api/escalations/cancel", **many)
+    @router.post("/api/escalations/cancel", **by_filter)
     def cancel_found(
         body: EndRequestBody, caller: Ops, response: Response
     ) -> BulkRow | DryRunResponse:
-        """Give up what a filter finds: its jobs end as cancelled."""
+        """Cancel the jobs that a filter selects."""
         return _end(context, caller, "cancelled", body, response)
 
-    @router.post("/api/escalations/{target}/resolve", **one)
+    @router.post("/api/escalations/{target}/resolve", **by_target)
     def resolve(
         target: Target, body: EndRequestBody, caller: Ops, response: Response
     ) -> BulkRow | DryRunResponse:
-        """Resolve a group, some of it, or one escalation: its jobs stay as they are."""
+        """Resolve a group, a part of it, or one escalation. The jobs do not change."""
         return _end_at(context, caller, "resolved", target, body, response)
 
-    @router.post("/api/escalations/{target}/requeue", **one)
+    @router.post("/api/escalations/{target}/requeue", **by_target)
     def requeue(
         target: Target, body: Requeueing, caller: Ops, response: Response
     ) -> BulkRow | DryRunResponse:
-        """Queue the jobs of a group again, of some of it, or of one escalation."""
+        """Requeue the jobs of a group, of a part of it, or of one escalation."""
         return _end_at(context, caller, "requeued", target, body, response)
 
-    @router.post("/api/escalations/{target}/cancel", **one)
+    @router.post("/api/escalations/{target}/cancel", **by_target)
     def cancel(
         target: Target, body: EndRequestBody, caller: Ops, response: Response
     ) -> BulkRow | DryRunResponse:
-        """Give up a group, some of it, or one escalation: its jobs end as cancelled."""
+        """Cancel the jobs of a group, of a part of it, or of one escalation."""
         return _end_at(context, caller, "cancelled", target, body, response)
 
 
-def _add_bulks(router: APIRouter, context: ConsoleContext) -> None:
+def _add_bulk_actions(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/bulk/{bulk_id}", responses=errors(404))
     def bulk(bulk_id: str, caller: Ops) -> BulkRow:
-        """How far a bulk action has come."""
+        """Return a bulk action and its progress."""
         return _row(_visible(context, caller, bulk_id))
 
     @router.post("/api/bulk/{bulk_id}/cancel", responses=errors(404))
     def stop(bulk_id: str, caller: Ops) -> BulkRow:
-        """Begin nothing more of a bulk action; what it did stays done."""
+        """Stop a bulk action. What it has done so far stays done."""
         found = _visible(context, caller, bulk_id)
         context.ledger.bulk_actions.stop(found.id)
         return _row(_visible(context, caller, bulk_id))
@@ -186,7 +185,7 @@ def _end_at(
     if _ID.match(target):
         return _end_one(context, caller, how, target, body, response)
     if body.signature not in (None, target):
-        raise invalid("signature: the path names another one; leave it out of the body")
+        raise invalid("signature: differs from the path; leave it out of the body")
     if find_group(context.ledger, target, tenant=caller.tenant) is None:
         raise not_found(f"group of escalations {target}")
     return _end(context, caller, how, body.model_copy(update={"signature": target}), response)
@@ -200,14 +199,14 @@ def _end_one(
     body: EndRequestBody,
     response: Response,
 ) -> BulkRow | DryRunResponse:
-    """One escalation, told at once: 409 if it cannot be ended so. The same again is harmless."""
+    """End one escalation, or raise 409 if it cannot be ended like this. Repeating is harmless."""
     if body.ids not in (None, [escalation_id]):
-        raise invalid("ids: the path names one escalation; leave them out of the body")
+        raise invalid("ids: differ from the path; leave them out of the body")
     found = context.ledger.escalation(escalation_id)
     if found is None or not caller.sees(found.tenant):
         raise not_found(f"escalation {escalation_id}")
     if found.state not in ("open", how):
-        raise HttpError(409, "ended", f"it was {found.state} already, by {found.ended_by}")
+        raise HttpError(409, "ended", f"it was already {found.state} by {found.ended_by}")
     answer = _end(context, caller, how, body.model_copy(update={"ids": [escalation_id]}), response)
     if isinstance(answer, BulkRow) and answer.failed:
         raise HttpError(409, "refused", answer.problems[0].why)
@@ -221,7 +220,7 @@ def _end(
     body: EndRequestBody,
     response: Response,
 ) -> BulkRow | DryRunResponse:
-    which = _which(caller, body)
+    which = _filter(caller, body)
     chosen = select(context.ledger, which)
     if body.dry_run:
         return DryRunResponse.model_validate(dry_run_document(chosen, texts=caller.texts))
@@ -238,26 +237,17 @@ def _end(
     return _row(bulk)
 
 
-_SAY_WHICH = "say which: signature, ids, reason, kind, task_type, tenant, older_than or newer_than"
+_FILTERS = EscalationFilter.model_fields.keys()
 
 
-def _which(caller: Caller, body: EndRequestBody) -> EscalationFilter:
+def _filter(caller: Caller, body: EndRequestBody) -> EscalationFilter:
     unknown = [each for each in body.ids or () if not _ID.match(each)]
     if unknown:
         raise invalid(*(f"ids: there is no escalation {each}" for each in unknown))
-    asked = EscalationFilter(
-        signature=body.signature,
-        ids=tuple(body.ids or ()),
-        reason=body.reason,
-        kind=body.kind,
-        task_type=body.task_type,
-        tenant=body.tenant,
-        older_than=body.older_than,
-        newer_than=body.newer_than,
-    )
+    asked = EscalationFilter(**body.model_dump(include=set(_FILTERS), exclude_none=True))
     if asked.is_everything:
-        raise invalid(_SAY_WHICH)
-    return asked.model_copy(update={"tenant": _whose(caller, body.tenant)})
+        raise invalid(f"set at least one filter: {', '.join(_FILTERS)}")
+    return asked.model_copy(update={"tenant": _tenant(caller, body.tenant)})
 
 
 def _action(caller: Caller, how: EscalationEnd, body: EndRequestBody) -> EndAction:
@@ -272,11 +262,11 @@ def _action(caller: Caller, how: EscalationEnd, body: EndRequestBody) -> EndActi
     )
 
 
-def _whose(caller: Caller, tenant: str | None) -> str | None:
-    """Whose escalations these are about; another tenant's are not there for a bound caller."""
-    if caller.tenant is None or tenant in (None, caller.tenant):
-        return caller.tenant or tenant
-    raise not_found(f"tenant {tenant}")
+def _tenant(caller: Caller, requested: str | None) -> str | None:
+    """Return the tenant to read; raise 404 if a bound caller requests another one."""
+    if requested is not None and not caller.sees(requested):
+        raise not_found(f"tenant {requested}")
+    return caller.tenant_filter(requested)
 
 
 def _visible(context: ConsoleContext, caller: Caller, bulk_id: str) -> BulkAction:

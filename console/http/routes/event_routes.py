@@ -1,26 +1,26 @@
-"""Server-sent events: what happens, as it happens, and again from where a listener was."""
+"""Server-sent events: live, or from the position where a listener stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any
 
 import anyio
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from mulligan.console.http.access import Caller, needs, still_in
+from mulligan.console.http.access import Reader, still_authenticated
 from mulligan.console.http.broadcast import Broadcast, EventFilter, Listener
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import errors
 from mulligan.console.http.routes.job_routes import visible_job
 from mulligan.workers.ledger.stores.event_streams import Position
 
-#: How often it is asked whether a listener may still listen: so late ends a revoked token's stream.
+#: Seconds between checks whether a listener may still listen. A revoked token's stream ends then.
 RECHECK = 5.0
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
@@ -30,18 +30,19 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 }
 After = Annotated[
     str | None,
-    Query(max_length=5000, description="Resume after this event's id; 0 is the oldest on record"),
+    Query(max_length=5000, description="Resume after this event's id; 0 is before the oldest"),
 ]
 Tenant = Annotated[
     str | None,
-    Query(max_length=200, description="Only this tenant's; a tenant's token hears its own alone"),
+    Query(max_length=200, description="Only this tenant's; a tenant's token gets only its own"),
 ]
+#: Whether the listener may still listen.
+Allowed = Callable[[], bool]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=5000)]
-AnyCaller = Annotated[Caller, Depends(needs("producer", "ops"))]
 
 
 class EventStream(Response):
-    """A stream that ends when its listener goes, is dropped, or may listen no longer."""
+    """A stream that ends when its listener leaves, is dropped, or may no longer listen."""
 
     media_type = "text/event-stream"
 
@@ -49,7 +50,7 @@ class EventStream(Response):
         self,
         broadcast: Broadcast,
         listener: Listener,
-        allowed: Callable[[], bool],
+        allowed: Allowed,
         status_code: int = 200,
     ) -> None:
         super().__init__(
@@ -70,12 +71,12 @@ class EventStream(Response):
         try:
             async with anyio.create_task_group() as tasks:
 
-                async def watch(how: Any) -> None:
-                    await how()
+                async def cancel_after(wait: Callable[[], Awaitable[None]]) -> None:
+                    await wait()
                     tasks.cancel_scope.cancel()
 
-                tasks.start_soon(watch, lambda: _gone(receive))
-                tasks.start_soon(watch, self._dropped)
+                tasks.start_soon(cancel_after, partial(_disconnected, receive))
+                tasks.start_soon(cancel_after, self._dropped)
                 tasks.start_soon(self._recheck)
                 await self._send(send)
                 tasks.cancel_scope.cancel()
@@ -85,10 +86,10 @@ class EventStream(Response):
     async def _dropped(self) -> None:
         await self._listener.ended.wait()
         if not self._listener.slow:
-            await anyio.sleep_forever()  # a stream that just ends is finished in good order
+            await anyio.sleep_forever()  # the stream ends regularly
 
     async def _recheck(self) -> None:
-        """End the stream of a token that was revoked or expired, or of a closed session."""
+        """End the stream when its token is revoked or expires, or its session is closed."""
         while await run_in_threadpool(self._allowed):
             await anyio.sleep(RECHECK)
         self._listener.end()
@@ -100,7 +101,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -111,17 +112,17 @@ def create_router(context: ConsoleContext) -> APIRouter:
     @router.get("/api/events", response_class=EventStream, responses=_STREAM)
     async def events(
         request: Request,
-        caller: AnyCaller,
+        caller: Reader,
         after: After = None,
         tenant: Tenant = None,
         last_event_id: LastEventId = None,
     ) -> Response:
-        """Everything that happens from now on, or after an event."""
+        """Stream all events from now on, or after a given event."""
         start = last_event_id or after
         position = context.broadcast.position(start) if start else None
-        whose = caller.tenant if caller.tenant is not None else tenant or None
-        wants = EventFilter(tenant=whose, texts=caller.texts)
-        return await _stream(context, wants, position, partial(still_in, request, caller))
+        chosen = EventFilter(tenant=caller.tenant_filter(tenant), texts=caller.texts)
+        allowed = partial(still_authenticated, request, caller)
+        return await _stream(context, chosen, position, allowed)
 
     @router.get(
         "/api/jobs/{job_id}/events",
@@ -131,32 +132,32 @@ def create_router(context: ConsoleContext) -> APIRouter:
     async def job_events(
         request: Request,
         job_id: str,
-        caller: AnyCaller,
+        caller: Reader,
         after: After = None,
         last_event_id: LastEventId = None,
     ) -> Response:
-        """What happened to one job since it was accepted, and what happens to it."""
+        """Stream the events of one job since it was accepted, and its future ones."""
         view = await run_in_threadpool(visible_job, context, caller, job_id)
         start = last_event_id or after or _just_before(view.created_at)
-        wants = EventFilter(job=view.id, texts=caller.texts)
+        chosen = EventFilter(job=view.id, texts=caller.texts)
         position = context.broadcast.position(start)
-        return await _stream(context, wants, position, partial(still_in, request, caller))
+        allowed = partial(still_authenticated, request, caller)
+        return await _stream(context, chosen, position, allowed)
 
     return router
 
 
-#: So much may the clock of a job be ahead of the one that its events are numbered by.
+#: How far a job's clock may be ahead of the clock that numbers its events.
 _SKEW_MS = 1000
 
 
 def _just_before(moment: float) -> str:
-    """A place before a job's first event; what came before it is other jobs' and is not told."""
+    """Return a position before a job's first event. Earlier events belong to other jobs."""
     return f"{max(0, int(moment * 1000) - _SKEW_MS)}-0"
 
 
 async def _stream(
-    context: ConsoleContext, wants: EventFilter, after: Position | None, allowed: Callable[[], bool]
+    context: ConsoleContext, chosen: EventFilter, after: Position | None, allowed: Allowed
 ) -> Response:
-    return EventStream(
-        context.broadcast, await context.broadcast.listen(wants, after=after), allowed
-    )
+    listener = await context.broadcast.listen(chosen, after=after)
+    return EventStream(context.broadcast, listener, allowed)

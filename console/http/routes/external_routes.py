@@ -1,14 +1,14 @@
-"""Work done elsewhere: the next task of a subject, and the attempts it reports."""
+"""External work: claim a subject's next task and report its attempts."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Caller, Producer
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, not_found
 from mulligan.console.http.routes.job_routes import visible_job
@@ -27,13 +27,12 @@ from mulligan.tasks.external.lane import (
 )
 from mulligan.tasks.ports.ledger import ClaimRefused, JobView
 
-Producer = Annotated[Caller, Depends(needs("producer"))]
-#: What tells an attempt by itself from one that was claimed.
-_OF_ITS_OWN = ("subject", "task_type", "labels", "system", "delayed_verification", "policy")
+#: Fields that describe a new job. A claimed task has them already.
+_JOB_FIELDS = ("subject", "task_type", "labels", "system", "delayed_verification", "policy")
 
 
 class ReportedError(BaseModel):
-    """One thing that is wrong with an answer."""
+    """One error in an answer."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,11 +42,11 @@ class ReportedError(BaseModel):
 
 
 class AttemptReport(BaseModel):
-    """An attempt that was made elsewhere: one of its own, or with a token the one it was for."""
+    """An attempt made outside mulligan: of a claimed task (with its token) or of a new job."""
 
     model_config = ConfigDict(extra="forbid")
 
-    #: What came with the task; without it, this is a first attempt of a new job.
+    #: The task's token. Without it, this is the first attempt of a new job.
     token: str | None = Field(default=None, max_length=400)
     subject: Name | None = None
     task_type: Name | None = None
@@ -59,24 +58,24 @@ class AttemptReport(BaseModel):
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=500)
     answer: str = ""
     score: float | None = Field(default=None, ge=0, le=100, allow_inf_nan=False)
-    #: What was wrong, in words: it becomes part of the corrected prompt.
+    #: What was wrong. It becomes part of the corrected prompt.
     feedback: str = Field(default="", max_length=10_000)
     findings: list[ReportedError] = Field(default_factory=list, max_length=200)
-    #: For a delayed verification: the family of the task it was shown with.
+    #: For a delayed verification: the family of the task that was used.
     task_family: Name | None = None
     seconds: Annotated[Seconds, Field(le=1e7)] = 0.0
     usage: Usage = Usage()
     model: str | None = Field(default=None, max_length=200)
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> AttemptReport:
+    def _task_or_new_job(self) -> AttemptReport:
         if self.token is None:
             missing = [name for name in ("subject", "task_type", "prompt", "score")
                        if getattr(self, name) is None]  # fmt: skip
             if missing:
                 raise ValueError(f"without a token, give {', '.join(missing)}")
-        elif given := [name for name in _OF_ITS_OWN if getattr(self, name) is not None]:
-            raise ValueError(f"with a token, {', '.join(given)} are the task's own: leave them out")
+        elif extra := [name for name in _JOB_FIELDS if getattr(self, name) is not None]:
+            raise ValueError(f"with a token, leave out {', '.join(extra)}: the task has them")
         return self
 
     def report(self) -> ReportedAttempt:
@@ -93,22 +92,22 @@ class AttemptReport(BaseModel):
         )
 
     def job(self) -> dict[str, Any]:
-        fields = (*_OF_ITS_OWN, "prompt", "idempotency_key")
+        fields = (*_JOB_FIELDS, "prompt", "idempotency_key")
         return {name: value for name in fields if (value := getattr(self, name)) is not None}
 
 
 class RecordedAttempt(BaseModel):
-    """What became of a reported attempt."""
+    """The result of recording an attempt."""
 
     job_id: str
-    #: The job's state now: a retry may be waiting in the subject's lane.
+    #: The job's state now: its retry may wait for the subject.
     state: str
     reason: str | None
     attempt: int
     mode: str
     score: float | None
     success: bool | None
-    #: The attempt that follows; null if none does.
+    #: The attempt that follows; null if there is none.
     next_attempt: int | None
     next_mode: str | None
     #: The cycle that this attempt opened or belongs to, and its status.
@@ -127,16 +126,16 @@ class SelfRepair(_Camel):
 
 
 class Reformulation(_Camel):
-    """What makes a delayed verification count."""
+    """The conditions under which a delayed verification is valid."""
 
     max_similarity: float
     other_family: bool
-    #: The task in other words; null if it is so long that no words around it would make others.
+    #: The task in other words; null if it is too long for a reworded frame to make a difference.
     suggestion: str | None
 
 
 class TaskDocument(_Camel):
-    """What a subject is to do now. The token must come back with the attempt."""
+    """A subject's next task. Its token must be sent with the attempt."""
 
     job_id: str
     attempt: int
@@ -162,23 +161,24 @@ Subject = Annotated[
 ]
 Tenant = Annotated[
     str | None,
-    Query(min_length=1, max_length=200, description="Whose subject; a bound token's own."),
+    Query(
+        min_length=1,
+        max_length=200,
+        description="The subject's tenant; ignored for a tenant's token.",
+    ),
 ]
 
 
 def create_router(context: ConsoleContext) -> APIRouter:
-    router = APIRouter(tags=["elsewhere"])
+    router = APIRouter(tags=["external"])
     nothing: dict[int | str, dict[str, Any]] = {204: {"description": "Nothing is due"}}
 
     def claim_next(
         caller: Producer, response: Response, subject: Subject, tenant: Tenant = None
     ) -> Any:
-        """Claim what a subject is to do: what it holds already, else its mandatory retry first."""
+        """Claim a subject's next task: the one it holds, else a mandatory retry first."""
         response.headers["Cache-Control"] = "no-store"
-        whose = caller.tenant or tenant
-        if not caller.sees(whose):
-            raise not_found(f"tenant {tenant}")
-        task = next_task(context.services.context, subject, tenant=whose)
+        task = next_task(context.services.context, subject, tenant=caller.tenant_filter(tenant))
         if task is None:
             return Response(status_code=204, headers={"Cache-Control": "no-store"})
         return _document(task)
@@ -193,9 +193,9 @@ def create_router(context: ConsoleContext) -> APIRouter:
             operation_id=f"{method.lower()}_task_next",
         )
 
-    @router.post("/api/attempts", status_code=201, responses={**errors(404, 409)})
+    @router.post("/api/attempts", status_code=201, responses=errors(404, 409))
     def attempts(body: AttemptReport, caller: Producer) -> RecordedAttempt:
-        """Record an attempt that was made, and scored, elsewhere."""
+        """Record an attempt that was made and scored outside mulligan."""
         try:
             job_id, number, cycle_id = _record(context, body, caller)
         except NotCounted as error:
@@ -215,7 +215,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
 def _record(
     context: ConsoleContext, body: AttemptReport, caller: Caller
 ) -> tuple[str, int, str | None]:
-    """The job, the attempt, and the cycle if it was a delayed verification."""
+    """Return the job, the attempt, and the cycle if it was a delayed verification."""
     attempt_context, report = context.services.context, body.report()
     if body.token is None:
         job_id, _ = record_attempt(
@@ -224,15 +224,15 @@ def _record(
         return job_id, 1, None
     lease = parse_token(body.token)
     visible_job(context, caller, lease.entry.job_id)
-    told = report_attempt(attempt_context, lease, report)
-    if isinstance(told, ClaimRefused):
-        _refuse(told)
+    result = report_attempt(attempt_context, lease, report)
+    if isinstance(result, ClaimRefused):
+        _check_refusal(result)
     entry = lease.entry
     return entry.job_id, entry.attempt, entry.cycle_id if entry.kind == "cycle" else None
 
 
 def _owned(context: ConsoleContext, body: AttemptReport, caller: Caller) -> dict[str, Any]:
-    """The new job of an attempt; a tenant's token makes it that tenant's."""
+    """Return the new job of an attempt, labelled with the token's tenant if it has one."""
     raw = body.job()
     if caller.tenant is None:
         return raw
@@ -243,24 +243,20 @@ def _owned(context: ConsoleContext, body: AttemptReport, caller: Caller) -> dict
     return {**raw, "labels": {**labels, name: caller.tenant}}
 
 
-def _refuse(told: ClaimRefused) -> None:
-    """A report that comes twice is answered like the first; any other refusal is told."""
-    match told.reason:
-        case "stored" | "verifying":
+def _check_refusal(refused: ClaimRefused) -> None:
+    """Raise HttpError, unless the same report came before: then the response is the same, too."""
+    match refused.reason:
+        case "stored" | "verifying" | "escalated":
             return
         case "gone":
             raise not_found("task with this token")
         case "finished":
-            raise HttpError(
-                409, "finished", "this task has ended already; its job's story says how"
-            )
-        case "escalated":
-            return
+            raise HttpError(409, "finished", "this task has already ended; see its job")
         case _:
             raise HttpError(
                 409,
                 "lease_lost",
-                "the token is no longer good: the task was held for too long; ask for it again",
+                "the token has expired because the task was held too long; claim it again",
             )
 
 
@@ -294,7 +290,7 @@ def _document(task: ExternalTask) -> TaskDocument:
 
 
 def _verified(view: JobView, cycle_id: str) -> RecordedAttempt:
-    """A delayed verification ends its cycle, and changes nothing of the job."""
+    """Describe a delayed verification. It ends its cycle and does not change the job."""
     cycle = next(each for each in view.cycles if each.id == cycle_id)
     return RecordedAttempt(
         job_id=view.id,
@@ -313,10 +309,13 @@ def _verified(view: JobView, cycle_id: str) -> RecordedAttempt:
 
 def _recorded(view: JobView, number: int) -> RecordedAttempt:
     attempt = view.attempts[number - 1]
-    coming = view.attempts[number] if len(view.attempts) > number else None
-    own = attempt.plan.cycle_id
-    opened = [c for c in view.cycles if c.source_attempt == number or c.id == own]
-    cycle = opened[-1] if opened else None
+    following = view.attempts[number] if len(view.attempts) > number else None
+    cycles = [
+        cycle
+        for cycle in view.cycles
+        if cycle.source_attempt == number or cycle.id == attempt.plan.cycle_id
+    ]
+    cycle = cycles[-1] if cycles else None
     return RecordedAttempt(
         job_id=view.id,
         state=view.state,
@@ -325,8 +324,8 @@ def _recorded(view: JobView, number: int) -> RecordedAttempt:
         mode=attempt.plan.mode,
         score=attempt.score,
         success=attempt.verdict.success if attempt.verdict else None,
-        next_attempt=coming.plan.number if coming else None,
-        next_mode=coming.plan.mode if coming else None,
+        next_attempt=following.plan.number if following else None,
+        next_mode=following.plan.mode if following else None,
         cycle_id=cycle.id if cycle else None,
         cycle_status=cycle.status.value if cycle else None,
     )

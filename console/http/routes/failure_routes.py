@@ -1,13 +1,13 @@
-"""Failures by signature: how often, how it goes, what repaired them, what made them one."""
+"""Failures by signature: counts, trends, repairs, and the explanation of a signature."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Ops, Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, invalid, not_found
 from mulligan.console.reports.failure_report import failure_report, failures_report
@@ -15,8 +15,6 @@ from mulligan.policies.figures.failure_ranking import RankingFilter
 from mulligan.policies.jobs.job import parse_duration
 from mulligan.workers.figures.windows import LONGEST_WINDOW
 
-Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
-Ops = Annotated[Caller, Depends(needs("ops"))]
 Signature = Annotated[
     str, Path(min_length=1, max_length=200, description="v1:… or reason:…", examples=["v1:0a1b"])
 ]
@@ -37,15 +35,15 @@ class FailureRow(BaseModel):
     kind: str
     cause: str | None
     count: int
-    #: How often it happened in the window before.
+    #: The count in the previous window.
     before: int
-    #: Against the window before: 1 more, -1 fewer, 0 as many.
+    #: Compared with the previous window: 1 more, -1 fewer, 0 the same.
     trend: Literal[-1, 0, 1]
     #: One count per step of the window.
     series: list[int]
     task_types: dict[str, int]
     models: dict[str, int]
-    #: Repairs that were tried for it, and those that succeeded.
+    #: Repairs tried for it, and how many succeeded.
     tried: int
     repaired: int
     repaired_share: float | None
@@ -66,7 +64,7 @@ class FailureList(BaseModel):
 
 
 class Explanation(BaseModel):
-    """What made a signature; parts that may quote an answer only for those who may read it."""
+    """The parts of a signature. Parts that may quote an answer need a token that may read it."""
 
     version: str
     kind: str
@@ -86,16 +84,16 @@ class FailureDetail(FailureRow):
     window: str
     since: str
     step_seconds: int
-    #: Where in the answer it failed; empty if nobody knows.
+    #: Where in the answer it failed; empty if unknown.
     place: str
-    #: Null when no attempt that had it is left.
+    #: Null if no attempt with this failure is left.
     explanation: Explanation | None
 
 
 class MuteRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    #: For how long, such as 4h; null lifts the mute.
+    #: How long, such as 4h; null ends the mute.
     for_: str | None = Field(alias="for", max_length=20, examples=["4h"])
 
 
@@ -116,20 +114,15 @@ def create_router(context: ConsoleContext) -> APIRouter:
         model: Filter = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> FailureList:
-        """The most frequent failure signatures of a window first."""
+        """List the failure signatures of a window, the most frequent first."""
         choice = RankingFilter(tenant=caller.tenant, kind=kind, task_type=task_type, model=model)
-        report = failures_report(
-            context.ledger,
-            context.services.figures,
-            window=window,
-            choice=choice,
-            limit=limit,
-        )
+        figures = context.services.figures
+        report = failures_report(context.ledger, figures, window=window, choice=choice, limit=limit)
         return FailureList.model_validate(report)
 
     @router.get("/{signature}", responses=errors(404))
     def failure(signature: Signature, caller: Reader, window: WindowText = "7d") -> FailureDetail:
-        """One signature, with the explanation of what made it."""
+        """Return one signature with its explanation."""
         report = failure_report(
             context.ledger,
             context.services.figures,
@@ -144,14 +137,14 @@ def create_router(context: ConsoleContext) -> APIRouter:
 
     @router.post("/{signature}/mute", responses=errors(404))
     def mute(signature: Signature, body: MuteRequest, caller: Ops) -> MuteResponse:
-        """No alerts of this signature for a while; it is counted and listed as before."""
+        """Send no alerts about this signature for a while. It is still counted and listed."""
         if caller.tenant is not None:
             raise HttpError(
-                403, "forbidden", "alerts are everybody's: this token is bound to one tenant"
+                403, "forbidden", "a mute affects all tenants: it needs a token without a tenant"
             )
         until = None if body.for_ is None else context.ledger.now() + _seconds(body.for_)
         if not context.ledger.mute(signature, until=until):
-            raise not_found(f"escalation of {signature}: nothing alerts about it")
+            raise not_found(f"escalation with the signature {signature}, so there are no alerts")
         return MuteResponse(signature=signature, muted_until=until)
 
     return router

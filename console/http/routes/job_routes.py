@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submit, list, look at, cancel."""
+"""Jobs over HTTP: submit, list, show, cancel."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Response
+from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import BaseModel, Field
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Caller, Producer, Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import NOT_JSON, HttpError, errors, invalid, not_found
 from mulligan.console.http.models.job_models import JobDocument, JobSummary, document, summary
@@ -22,15 +22,13 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.ledger.job_pages import JobFilter
 
-#: What is no id must not become another of the ledger's keys.
+#: Anything else could address another of the ledger's keys.
 _ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}$", re.ASCII)
-#: Jobs of one request.
-MANY = 1000
-#: Jobs that one request may ask for by their ids.
-NAMED = 100
+#: The most jobs that one request may submit.
+MAX_JOBS = 1000
+#: The most jobs that one request may read by their ids.
+MAX_IDS = 100
 State = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
-Producer = Annotated[Caller, Depends(needs("producer"))]
-AnyCaller = Annotated[Caller, Depends(needs("producer", "ops"))]
 Moment = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 Key = Annotated[
     str | None,
@@ -38,24 +36,22 @@ Key = Annotated[
         alias="Idempotency-Key",
         min_length=1,
         max_length=480,
-        description="The idempotency key of the job; of many: KEY-0, KEY-1…",
+        description="The idempotency key of the job; for several jobs: KEY-0, KEY-1…",
     ),
 ]
-
-
 Ids = Annotated[
     str | None,
     Query(
-        max_length=100 * NAMED,
-        description="The jobs with these ids, by commas, up to 100, in this order and without"
-        " those that there are not. Not together with a filter or a cursor.",
+        max_length=100 * MAX_IDS,
+        description="Up to 100 ids, separated by commas. The jobs come in this order; unknown ids"
+        " are left out. Cannot be combined with a filter or a cursor.",
     ),
 ]
 
 
 class AcceptedJob(BaseModel):
     id: str
-    #: seen: the same job came before under this key.
+    #: seen: the same job was submitted before with this key.
     status: Literal["accepted", "seen"]
 
 
@@ -65,7 +61,7 @@ class SubmitResponse(BaseModel):
 
 class JobList(BaseModel):
     jobs: list[JobSummary]
-    #: Give it back for the next page; null: there is none. A short page may have one.
+    #: Send it to get the next page; null on the last page. A short page may have one.
     cursor: str | None
 
 
@@ -76,11 +72,11 @@ class CancelResponse(BaseModel):
 
 _JOB = {
     **inline_schema(Job),
-    "description": "A job as in a job file (see docs/job-files.md), without files of this host",
+    "description": "A job as in a job file (see docs/job-files.md), without local files",
 }
-_MANY = {"type": "array", "minItems": 1, "maxItems": MANY, "items": _JOB}
+_JOBS = {"type": "array", "minItems": 1, "maxItems": MAX_JOBS, "items": _JOB}
 _BODY = {
-    "anyOf": [_JOB, _MANY, {"type": "object", "required": ["jobs"], "properties": {"jobs": _MANY}}]
+    "anyOf": [_JOB, _JOBS, {"type": "object", "required": ["jobs"], "properties": {"jobs": _JOBS}}]
 }
 _EXAMPLE = {
     "task_type": "extract_person",
@@ -98,54 +94,24 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def submit(
         body: JobsBody, caller: Producer, response: Response, key: Key = None
     ) -> SubmitResponse:
-        """Hand in a job, a list of them, or {"jobs": […]}. One bad job refuses them all.
+        """Submit a job, a list of jobs, or {"jobs": […]}. One invalid job refuses them all.
 
-        A key that is another job's refuses that job only: the others are accepted all the same.
+        A key that belongs to another job refuses only the job that uses it.
         """
-        raws, many = _listed(body)
-        keyed = [_keyed(raw, key, i if many else None) for i, raw in enumerate(raws)]
-        check = context.services.intake.problems
-        read = read_jobs(keyed, check, single=not many)
+        raws, is_list = _jobs_of(body)
+        keyed = [_keyed(raw, key, i if is_list else None) for i, raw in enumerate(raws)]
+        read = read_jobs(keyed, context.services.intake.problems, single=not is_list)
         jobs = [_owned(context, job, caller, i) for i, job in enumerate(read)]
-        taken = _accept(context, jobs)
-        if not many:
-            response.headers["Location"] = f"/api/jobs/{taken[0].id}"
-        return SubmitResponse(jobs=taken)
+        accepted = _accept(context, jobs)
+        if not is_list:
+            response.headers["Location"] = f"/api/jobs/{accepted[0].id}"
+        return SubmitResponse(jobs=accepted)
 
-    @router.get("/api/jobs")
-    def list_jobs(
-        caller: AnyCaller,
-        state: State | None = None,
-        task_type: Annotated[str | None, Query(max_length=200)] = None,
-        label: Annotated[list[str] | None, Query(max_length=20)] = None,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        limit: Annotated[int, Query(ge=1, le=500)] = 50,
-        cursor: Annotated[str | None, Query(max_length=100)] = None,
-        ids: Ids = None,
-    ) -> JobList:
-        """Jobs, newest first; of one state, those first that came into it last; or named ones."""
-        if ids is not None:
-            filters = (state, task_type, label, since, until, cursor)
-            return _named(context, caller, ids, alone=all(each is None for each in filters))
-        wanted = JobFilter(
-            state=state,
-            task_type=task_type,
-            labels=_labels(label or ()),
-            tenant=caller.tenant,
-            since=since,
-            until=until,
-        )
-        return _page(context, caller, wanted, limit=limit, cursor=cursor)
-
-    @router.get("/api/jobs/{job_id}", responses=errors(404))
-    def show(job_id: str, caller: AnyCaller) -> JobDocument:
-        """A job with every attempt."""
-        return document(visible_job(context, caller, job_id), texts=caller.texts)
+    _add_reading(router, context)
 
     @router.post("/api/jobs/{job_id}/cancel", responses=errors(404, 409))
-    def cancel(job_id: str, caller: AnyCaller) -> CancelResponse:
-        """Cancel a job that has not ended; a running attempt goes nowhere."""
+    def cancel(job_id: str, caller: Reader) -> CancelResponse:
+        """Cancel a job that has not ended. The result of a running attempt is discarded."""
         view = visible_job(context, caller, job_id)
         state = context.ledger.cancel(view.id, detail=f"by {caller.name}, over HTTP")
         if state == "gone":
@@ -157,30 +123,55 @@ def create_router(context: ConsoleContext) -> APIRouter:
     return router
 
 
-def _page(
-    context: ConsoleContext, caller: Caller, wanted: JobFilter, *, limit: int, cursor: str | None
-) -> JobList:
-    page = context.ledger.page_jobs(wanted, limit=limit, cursor=cursor)
-    rows = [summary(row, texts=caller.texts) for row in page.jobs]
-    return JobList(jobs=rows, cursor=page.cursor)
+def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
+    @router.get("/api/jobs")
+    def list_jobs(
+        caller: Reader,
+        state: State | None = None,
+        task_type: Annotated[str | None, Query(max_length=200)] = None,
+        label: Annotated[list[str] | None, Query(max_length=20)] = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+        cursor: Annotated[str | None, Query(max_length=100)] = None,
+        ids: Ids = None,
+    ) -> JobList:
+        """List jobs, newest first; with a state, by when they entered it; or the jobs by id."""
+        if ids is not None:
+            if any(each is not None for each in (state, task_type, label, since, until, cursor)):
+                raise invalid("ids: cannot be combined with a filter or a cursor")
+            return _by_ids(context, caller, ids.split(","))
+        chosen = JobFilter(
+            state=state,
+            task_type=task_type,
+            labels=parse_labels(label or ()),
+            tenant=caller.tenant,
+            since=since,
+            until=until,
+        )
+        page = context.ledger.page_jobs(chosen, limit=limit, cursor=cursor)
+        rows = [summary(row, texts=caller.texts) for row in page.jobs]
+        return JobList(jobs=rows, cursor=page.cursor)
+
+    @router.get("/api/jobs/{job_id}", responses=errors(404))
+    def show(job_id: str, caller: Reader) -> JobDocument:
+        """Return a job with all its attempts."""
+        return document(visible_job(context, caller, job_id), texts=caller.texts)
 
 
 def visible_job(context: ConsoleContext, caller: Caller, job_id: str) -> JobView:
-    """The job, if there is one and it is this caller's to see; else 404."""
+    """Return the job, or raise 404 if it does not exist or the caller may not see it."""
     view = context.ledger.job(job_id) if _ID.match(job_id) else None
     if view is None or not caller.sees(view.tenant):
         raise not_found(f"job {job_id}")
     return view
 
 
-def _named(context: ConsoleContext, caller: Caller, ids: str, *, alone: bool) -> JobList:
-    """Summaries of jobs by their ids; what there is not, or is another's to see, is left out."""
-    wanted = ids.split(",")
-    if not alone:
-        raise invalid("ids: alone; leave out the filters and the cursor")
-    if len(wanted) > NAMED:
-        raise invalid(f"ids: up to {NAMED} at a time, not {len(wanted):,}")
-    valid = [job_id for job_id in wanted if _ID.match(job_id)]
+def _by_ids(context: ConsoleContext, caller: Caller, ids: Sequence[str]) -> JobList:
+    """Return the jobs with these ids, without those that do not exist for this caller."""
+    if len(ids) > MAX_IDS:
+        raise invalid(f"ids: up to {MAX_IDS} at a time, not {len(ids):,}")
+    valid = [job_id for job_id in ids if _ID.match(job_id)]
     rows = context.ledger.find_jobs(valid, tenant=caller.tenant)
     return JobList(jobs=[summary(row, texts=caller.texts) for row in rows], cursor=None)
 
@@ -188,38 +179,37 @@ def _named(context: ConsoleContext, caller: Caller, ids: str, *, alone: bool) ->
 # -- submitting ------------------------------------------------------------------------------------
 
 
-def _listed(body: Any) -> tuple[list[Any], bool]:
-    """The jobs of a body, and whether they came as a list."""
+def _jobs_of(body: Any) -> tuple[list[Any], bool]:
+    """Return the jobs of a body, and whether they came as a list."""
     if isinstance(body, bytes):
         raise invalid(NOT_JSON)
     try:
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):  # a NaN, half a surrogate pair, nesting without end
-        raise invalid("body: has a value that cannot be kept as JSON") from None
-    many = body
+    except (ValueError, RecursionError):  # a NaN, a lone surrogate, extreme nesting
+        raise invalid("body: has a value that cannot be stored as JSON") from None
+    jobs = body
     if isinstance(body, dict) and "jobs" in body:
         if set(body) != {"jobs"} or not isinstance(body["jobs"], list):
-            raise invalid("jobs: a list, and nothing beside it")
-        many = body["jobs"]
-    if not isinstance(many, list):
-        return [many], False
-    if not 1 <= len(many) <= MANY:
-        raise invalid(f"jobs: 1 to {MANY:,} at a time, not {len(many):,}")
-    return many, True
+            raise invalid("jobs: must be a list, without other fields beside it")
+        jobs = body["jobs"]
+    if not isinstance(jobs, list):
+        return [jobs], False
+    if not 1 <= len(jobs) <= MAX_JOBS:
+        raise invalid(f"jobs: 1 to {MAX_JOBS:,} at a time, not {len(jobs):,}")
+    return jobs, True
 
 
 def _keyed(raw: Any, key: str | None, index: int | None) -> Any:
     if key is None or not isinstance(raw, dict):
         return raw
-    wanted = key if index is None else f"{key}-{index}"
-    given = raw.get("idempotency_key")
-    if given not in (None, wanted):
-        raise invalid("idempotency_key: differs from the Idempotency-Key header; give one of them")
-    return {**raw, "idempotency_key": wanted}
+    job_key = key if index is None else f"{key}-{index}"
+    if raw.get("idempotency_key") not in (None, job_key):
+        raise invalid("idempotency_key: differs from the Idempotency-Key header; send one of them")
+    return {**raw, "idempotency_key": job_key}
 
 
 def _owned(context: ConsoleContext, job: Job, caller: Caller, index: int) -> Job:
-    """The job of a tenant's token is that tenant's."""
+    """Return the job, labelled with the token's tenant if it has one."""
     if caller.tenant is None:
         return job
     name = context.settings.tenant_label
@@ -235,17 +225,18 @@ def _accept(context: ConsoleContext, jobs: Sequence[Job]) -> list[AcceptedJob]:
         accepted = submit_jobs(context.services.intake, jobs)
     except BadInput as error:
         if error.has("key_in_use"):
-            message = "an idempotency key is another job's"
+            message = "an idempotency key belongs to another job"
             raise HttpError(409, "key_in_use", message, details=error.problems) from None
         raise
     return [AcceptedJob(id=answer.id, status=answer.status) for answer in accepted]
 
 
-def _labels(given: Sequence[str]) -> Mapping[str, str]:
-    found = {}
-    for text in given:
+def parse_labels(texts: Sequence[str]) -> Mapping[str, str]:
+    """Parse labels written as NAME:VALUE, or raise 422."""
+    labels = {}
+    for text in texts:
         name, colon, value = text.partition(":")
         if not colon or not name:
             raise invalid(f"label: {text!r} is not NAME:VALUE")
-        found[name] = value
-    return found
+        labels[name] = value
+    return labels

@@ -1,4 +1,4 @@
-"""Signing in with a browser: a token opens a session, which the browser keeps as a cookie."""
+"""Login from a browser: a token opens a session, which the browser keeps as a cookie."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from starlette.responses import RedirectResponse, Response
 
 from mulligan.console.http.access import COOKIE, authenticate
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import HttpError, errors, too_many
-from mulligan.console.http.login_redirect import LOGIN, inside
-
-_PATH = "/"
+from mulligan.console.http.errors import HttpError, errors, rate_limited
+from mulligan.console.http.login_redirect import LOGIN, local_path
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """A form's or a JSON object's fields, those that are text."""
+    """Return the text fields of a form or a JSON object."""
     body = (await request.body()).decode("utf-8", "replace")
     if request.headers.get("content-type", "").startswith("application/json"):
         try:
@@ -52,7 +50,7 @@ _BODY = {
 
 
 def _encrypted(request: Request, context: ConsoleContext) -> bool:
-    """Whether the browser speaks TLS: with us, or with the proxy that people reach us by."""
+    """Whether the browser uses TLS, to the console or to the proxy in front of it."""
     return request.url.scheme == "https" or (context.settings.console_url or "").startswith(
         "https:"
     )
@@ -69,20 +67,19 @@ def create_router(context: ConsoleContext) -> APIRouter:
         responses={303: {"description": "Signed in; see Location"}},
     )
     def login(request: Request, form: Form) -> Response:
-        """Open a session with a token: a cookie that scripts cannot read."""
+        """Open a session with a token. Scripts cannot read its cookie."""
         address = request.client.host if request.client else ""
         if wait := context.rate.take(f"address:{address}"):
-            raise too_many(wait)
-        # Kept for the page that asks once more.
-        request.state.wanted = inside(form.get("next", ""))
+            raise rate_limited(wait)
+        # The error page needs it for its login form.
+        request.state.login_target = local_path(form.get("next", ""))
         token = context.tokens.find(form.get("token", "").strip())
         if token is None:
             raise HttpError(403, "unknown_token", "the token is unknown, revoked or expired")
-        response = RedirectResponse(request.state.wanted, 303)
+        response = RedirectResponse(request.state.login_target, 303)
         response.set_cookie(
             COOKIE,
             context.tokens.open_session(token),
-            path=_PATH,
             httponly=True,
             samesite="strict",
             secure=_encrypted(request, context),
@@ -102,11 +99,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
             context.tokens.close_session(cookie)
         response = RedirectResponse(LOGIN, 303)
         response.delete_cookie(
-            COOKIE,
-            path=_PATH,
-            httponly=True,
-            samesite="strict",
-            secure=_encrypted(request, context),
+            COOKIE, httponly=True, samesite="strict", secure=_encrypted(request, context)
         )
         return response
 

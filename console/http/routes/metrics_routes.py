@@ -1,12 +1,12 @@
-"""`/metrics` for Prometheus: counters from the totals of the fold, gauges as things are now."""
+"""`/metrics` for Prometheus: counters from the folded totals, gauges from the current state."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -17,7 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Ops
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError
 from mulligan.policies.figures import trend
@@ -37,10 +37,12 @@ def create_router(context: ConsoleContext) -> APIRouter:
         response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
-    def metrics(caller: Annotated[Caller, Depends(needs("ops"))]) -> Response:
-        """Everything Prometheus can watch."""
+    def metrics(caller: Ops) -> Response:
+        """Return all metrics for Prometheus."""
         if caller.tenant is not None:
-            raise HttpError(403, "forbidden", "metrics are of all tenants: this token has one")
+            raise HttpError(
+                403, "forbidden", "metrics cover all tenants: they need a token without a tenant"
+            )
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Metrics(context))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -53,7 +55,7 @@ class _Metrics(Collector):
         self._context = context
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: the registry is for one answer."""
+        """Return nothing: the registry serves a single response."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -64,26 +66,24 @@ class _Metrics(Collector):
         yield from _histograms(totals)
         yield from self._queues()
         yield from self._workers(now)
-        yield from self._people()
-        yield _gauge(
-            "fold_lag_seconds", "How long the oldest uncounted event waits.", figures.lag(now=now)
-        )
+        yield from self._attention()
+        yield _gauge("fold_lag_seconds", "Age of the oldest uncounted event.", figures.lag(now=now))
         age = self._context.ledger.sweep_age()
         if age is not None:
-            yield _gauge("sweep_age_seconds", "Since the last sweep.", max(0.0, age))
+            yield _gauge("sweep_age_seconds", "Time since the last sweep.", max(0.0, age))
 
     def _queues(self) -> Iterator[Metric]:
         depth = GaugeMetricFamily(
-            "mulligan_queue_depth", "Messages that wait.", labels=["queue", "priority"]
+            "mulligan_queue_depth", "Waiting messages.", labels=["queue", "priority"]
         )
         oldest = GaugeMetricFamily(
-            "mulligan_queue_oldest_seconds", "How long the oldest waits.", labels=["queue"]
+            "mulligan_queue_oldest_seconds", "Age of the oldest message.", labels=["queue"]
         )
         for queue, found in waiting(self._context.app, QUEUES).items():
-            # AMQP does not tell priorities: all is one step.
-            steps = [(str(step), n) for step, n in found.by_priority.items()]
-            for step, count in steps or [("", found.depth)]:
-                depth.add_metric([queue, step], count)
+            # AMQP does not report priorities: everything has an empty one.
+            depths: Mapping[Any, int] = found.by_priority or {"": found.depth}
+            for priority, count in depths.items():
+                depth.add_metric([queue, str(priority)], count)
             oldest.add_metric([queue], found.oldest_seconds or 0.0)
         yield depth
         yield oldest
@@ -110,39 +110,42 @@ class _Metrics(Collector):
         yield _labelled("workers", "Workers of a pool.", "pool", workers)
         yield trips
 
-    def _people(self) -> Iterator[Metric]:
-        """What needs attention, or may need it soon."""
+    def _attention(self) -> Iterator[Metric]:
+        """Yield what needs attention now or may need it soon."""
         ledger = self._context.ledger
         breakers = ledger.breakers.all()
         states = {name: _BREAKERS[breaker.state] for name, breaker in breakers.items()}
         yield _labelled(
-            "breaker_state", "0 closed, 1 half open, 2 open; closed ones leave.", "provider", states
+            "breaker_state",
+            "0 closed, 1 half open, 2 open; closed ones disappear.",
+            "provider",
+            states,
         )
         groups = ledger.groups(limit=_GROUPS)
-        yield _gauge("escalations_open", "Escalations.", sum(group.open for group in groups))
-        yield _gauge("escalation_groups_open", "Groups of escalations alike.", len(groups))
+        yield _gauge("escalations_open", "Open escalations.", sum(group.open for group in groups))
+        yield _gauge("escalation_groups_open", "Groups of open escalations.", len(groups))
         deliveries = self._context.services.webhooks.deliveries
         yield _labelled(
-            "webhook_deliveries", "Alerts on their way, or given up.", "state", deliveries.counts()
+            "webhook_deliveries", "Alerts pending or given up.", "state", deliveries.counts()
         )
 
 
 # -- from the totals -------------------------------------------------------------------------------
 
-#: Family of the totals → name, what it is, labels.
+#: Family of the totals → name, description, labels.
 _TOTALS: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "attempt": ("attempts", "Settled attempts.", ("mode", "outcome", "kind")),
     "job": ("jobs", "Jobs accepted and ended.", ("state",)),
-    "escalated": ("escalations", "Jobs that were escalated.", ("reason",)),
-    "cycle": ("cycles", "Self-repair cycles that came into a status.", ("status",)),
-    "tokens": ("tokens", "Tokens that were used.", ("runner", "direction", "repair")),
+    "escalated": ("escalations", "Escalated jobs.", ("reason",)),
+    "cycle": ("cycles", "Self-repair cycles that entered a status.", ("status",)),
+    "tokens": ("tokens", "Tokens used.", ("runner", "direction", "repair")),
     "missed": ("events_missed", "Times that events were trimmed before they were counted.", ()),
 }
 
 
 def _counters(totals: Mapping[Figure, int]) -> Iterator[Metric]:
-    for family, (name, about, labels) in _TOTALS.items():
-        metric = CounterMetricFamily(f"mulligan_{name}", about, labels=labels)
+    for family, (name, description, labels) in _TOTALS.items():
+        metric = CounterMetricFamily(f"mulligan_{name}", description, labels=labels)
         rows = [(each.dims, n) for each, n in totals.items() if each.family == family]
         for dims, n in sorted(rows):
             metric.add_metric(list(dims), n)
@@ -168,29 +171,29 @@ def _histogram(
     totals: Mapping[Figure, int],
     family: str,
     name: str,
-    about: str,
+    description: str,
     bounds: Sequence[int],
     bound_unit: int,
     sum_unit: int,
 ) -> Metric:
-    """Cumulative, as Prometheus wants it. The units are what the figures are multiplied by."""
+    """Return a cumulative histogram. The figures are integers: values multiplied by their unit."""
     counts = trend.histogram([totals], family)
-    cumulated, buckets = 0, []
+    total, buckets = 0, []
     for bound in [*bounds, float("inf")]:
-        cumulated += counts.get(float(bound), 0)
-        shown = "+Inf" if bound == float("inf") else repr(bound / bound_unit)
-        buckets.append((shown, cumulated))
-    metric = HistogramMetricFamily(f"mulligan_{name}", about)
+        total += counts.get(float(bound), 0)
+        label = "+Inf" if bound == float("inf") else repr(bound / bound_unit)
+        buckets.append((label, total))
+    metric = HistogramMetricFamily(f"mulligan_{name}", description)
     metric.add_metric([], buckets, trend.sum_of([totals], family) / sum_unit)
     return metric
 
 
-def _gauge(name: str, about: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"mulligan_{name}", about, value=value)
+def _gauge(name: str, description: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"mulligan_{name}", description, value=value)
 
 
-def _labelled(name: str, about: str, label: str, values: Mapping[str, Any]) -> Metric:
-    metric = GaugeMetricFamily(f"mulligan_{name}", about, labels=[label])
+def _labelled(name: str, description: str, label: str, values: Mapping[str, Any]) -> Metric:
+    metric = GaugeMetricFamily(f"mulligan_{name}", description, labels=[label])
     for value, count in sorted(values.items()):
         metric.add_metric([value], count)
     return metric

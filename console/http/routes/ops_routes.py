@@ -1,13 +1,13 @@
-"""Whether the console lives and is ready; queues, breakers, pauses."""
+"""Health checks, queues, breakers and pauses."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Caller, Ops
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, invalid
 from mulligan.console.reports.visibility import visible_breakers, visible_pauses
@@ -15,9 +15,8 @@ from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES
 
-#: Without a sweep for this long, nothing that waits is let go.
+#: The console is not ready if the last sweep is older, because waiting work does not start then.
 SWEEP_AGE = 30.0
-Ops = Annotated[Caller, Depends(needs("ops"))]
 What = Annotated[
     str,
     Path(
@@ -34,13 +33,13 @@ class Liveness(BaseModel):
 
 class Readiness(BaseModel):
     ok: bool
-    #: Why not: ledger or sweep.
+    #: What is not ready.
     why: Literal["ledger", "sweep"] | None = None
 
 
 class QueueRow(BaseModel):
     name: str
-    #: Messages that wait in the broker.
+    #: Messages waiting in the broker.
     waiting: int
     paused: bool
 
@@ -53,7 +52,7 @@ class BreakerRow(BaseModel):
     provider: str
     state: Literal["closed", "open", "half_open"]
     faults: int
-    #: When it lets somebody through again, while it is open.
+    #: When the next probe is allowed, while it is open.
     until: float | None
 
 
@@ -82,7 +81,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
 
     @router.get("/api/queues")
     def queues(_: Ops) -> QueueList:
-        """How much waits in each queue."""
+        """List the queues with the number of waiting messages."""
         paused = context.ledger.paused()
         waiting = depths(context.app, QUEUES)
         return QueueList(
@@ -94,7 +93,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
 
     @router.get("/api/breakers")
     def breakers(caller: Ops) -> BreakerList:
-        """Every provider with faults on record; a tenant's token is told of none."""
+        """List the providers with recorded faults; none for a tenant's token."""
         found = visible_breakers(context.services, caller.tenant)
         return BreakerList(
             breakers=[
@@ -112,47 +111,45 @@ def create_router(context: ConsoleContext) -> APIRouter:
 def _add_pauses(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/pauses")
     def pauses(caller: Ops) -> PauseList:
-        """What is paused; a tenant's token is told of queues and of its own task types."""
+        """List what is paused; for a tenant's token, queues and its own task types."""
         return PauseList(paused=visible_pauses(context.services, caller.tenant))
 
     @router.put("/api/pauses/{what:path}", responses=errors(404, 422))
     def pause(what: What, caller: Ops) -> PauseList:
-        """Start nothing more of this kind. What runs goes on to its end."""
-        _for_everybody(caller)
+        """Start no more of this work. Running attempts finish."""
+        _refuse_tenants(caller)
         context.ledger.pause(known_pause(what))
         return PauseList(paused=context.ledger.paused())
 
     @router.delete("/api/pauses/{what:path}", responses=errors(404, 422))
     def resume(what: What, caller: Ops) -> PauseList:
-        """Lift a pause; lifting one that is not there changes nothing."""
-        _for_everybody(caller)
+        """Resume paused work. Resuming what is not paused changes nothing."""
+        _refuse_tenants(caller)
         context.ledger.resume(known_pause(what))
         return PauseList(paused=context.ledger.paused())
 
 
-def _for_everybody(caller: Caller) -> None:
+def _refuse_tenants(caller: Caller) -> None:
     if caller.tenant is not None:
-        raise HttpError(403, "tenants", "a pause is everybody's: it needs a token without a tenant")
+        raise HttpError(
+            403, "tenants", "a pause affects all tenants: it needs a token without a tenant"
+        )
 
 
 def known_pause(what: str) -> str:
-    """The name of a pause as the ledger looks it up, or 422."""
+    """Return the name of a pause, or raise 422 if nothing can have that name."""
     kind, _, name = what.partition(":")
     if (kind in ("task_type", "provider") and name) or (kind == "queue" and name in JOB_QUEUES):
         return what
-    raise invalid(
-        f"what: name queue:{', queue:'.join(JOB_QUEUES)}, task_type:NAME or provider:NAME"
-    )
+    raise invalid(f"what: use queue:{', queue:'.join(JOB_QUEUES)}, task_type:NAME or provider:NAME")
 
 
 def readiness(context: ConsoleContext) -> Readiness:
-    """Whether work is taken and let go."""
+    """Return whether the ledger answers and the sweep runs."""
     try:
         age = context.ledger.sweep_age()
     except LedgerUnavailable:
         return Readiness(ok=False, why="ledger")
-    return (
-        Readiness(ok=True)
-        if age is not None and age < SWEEP_AGE
-        else Readiness(ok=False, why="sweep")
-    )
+    if age is None or age >= SWEEP_AGE:
+        return Readiness(ok=False, why="sweep")
+    return Readiness(ok=True)

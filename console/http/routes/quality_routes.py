@@ -1,15 +1,15 @@
-"""Quality reports over self-repair cycles. Their names are a contract: camelCase."""
+"""Quality reports over self-repair cycles. Their camelCase names are a fixed contract."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Caller, Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.policies.cycles.report import (
     budget_report,
@@ -17,11 +17,9 @@ from mulligan.policies.cycles.report import (
     immediate_loop_report,
 )
 
-Reader = Annotated[Caller, Depends(needs("producer", "ops"))]
-
 
 def between(low: int, high: int) -> AfterValidator:
-    """Both bounds in one message: half a range sends people to the next error."""
+    """Return a validator whose message names both bounds, so that one error is enough."""
 
     def check(value: int) -> int:
         if not low <= value <= high:
@@ -36,7 +34,7 @@ WindowDays = Annotated[
     between(1, 365),
     Query(
         alias="windowDays",
-        description="So many days back, 1 to 365.",
+        description="Days to look back, 1 to 365.",
         json_schema_extra={"minimum": 1, "maximum": 365},
     ),
 ]
@@ -44,20 +42,22 @@ Limit = Annotated[
     int,
     between(10, 50_000),
     Query(
-        description="At most so many cycles, the newest, 10 to 50000.",
+        description="Maximum number of cycles, newest first, 10 to 50000.",
         json_schema_extra={"minimum": 10, "maximum": 50_000},
     ),
 ]
 
 
-class _Report(BaseModel):
+class _Camel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
+
+class _Report(_Camel):
     generated_at: str
     protocol_version: str
     window_days: int
     total_cycles: int
-    #: Whether there may be more cycles than were looked at.
+    #: Whether there may be more cycles than were read.
     limit_reached: bool
 
 
@@ -70,7 +70,7 @@ class StatusCounts(BaseModel):
 
 
 class ImmediateLoopReport(_Report):
-    """How many low scores got their immediate retry, how soon, and what became of them."""
+    """How many low scores were retried immediately, how soon, and with which result."""
 
     immediate_completed_count: int
     #: Null when there was no cycle.
@@ -86,7 +86,7 @@ class ImmediateLoopReport(_Report):
 
 
 class DelayedVerificationReport(_Report):
-    """Which delayed verifications counted, which did not and why, and which never happened."""
+    """The valid and invalid delayed verifications, the reasons, and those that never ran."""
 
     valid_count: int
     invalid_count: int
@@ -96,9 +96,7 @@ class DelayedVerificationReport(_Report):
     pending_count: int
 
 
-class TaskTypeBudget(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
+class TaskTypeBudget(_Camel):
     total_cycles: int
     exhausted_count: int
     exhaustion_rate: float | None
@@ -106,7 +104,7 @@ class TaskTypeBudget(BaseModel):
 
 
 class BudgetReport(_Report):
-    """Which cycles a guardrail or a budget ended before their retry."""
+    """The cycles that a guardrail or a budget ended before their retry."""
 
     exhausted_count: int
     exhaustion_rate: float | None
@@ -117,7 +115,7 @@ class BudgetReport(_Report):
 def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(prefix="/api/quality", tags=["quality"])
 
-    def made(
+    def run(
         report: Callable[..., dict[str, Any]], caller: Caller, window_days: int, limit: int
     ) -> dict[str, Any]:
         now = context.ledger.now()
@@ -130,21 +128,21 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def immediate_loop(
         caller: Reader, window_days: WindowDays = 30, limit: Limit = 5000
     ) -> ImmediateLoopReport:
-        """How many low scores got their immediate retry, how soon, and what became of them."""
-        report = made(immediate_loop_report, caller, window_days, limit)
+        """Report how many low scores were retried immediately, how soon, and the results."""
+        report = run(immediate_loop_report, caller, window_days, limit)
         return ImmediateLoopReport.model_validate(report)
 
     @router.get("/self-repair-delayed-verification")
     def delayed_verification(
         caller: Reader, window_days: WindowDays = 30, limit: Limit = 5000
     ) -> DelayedVerificationReport:
-        """Which delayed verifications counted, which did not and why, and which are stale."""
-        report = made(delayed_verification_report, caller, window_days, limit)
+        """Report which delayed verifications were valid, invalid (and why) or stale."""
+        report = run(delayed_verification_report, caller, window_days, limit)
         return DelayedVerificationReport.model_validate(report)
 
     @router.get("/self-repair-budget")
     def budget(caller: Reader, window_days: WindowDays = 30, limit: Limit = 5000) -> BudgetReport:
-        """How often a budget or a guardrail left no room for a retry, by reason."""
-        return BudgetReport.model_validate(made(budget_report, caller, window_days, limit))
+        """Report how often a budget or a guardrail prevented a retry, by reason."""
+        return BudgetReport.model_validate(run(budget_report, caller, window_days, limit))
 
     return router

@@ -1,14 +1,14 @@
-"""How loaded each worker pool is: what autoscalers such as KEDA's metrics-api scaler ask for."""
+"""The load of each worker pool, for autoscalers such as KEDA's metrics-api scaler."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 from pydantic import BaseModel
 
-from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.access import Ops
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors
 from mulligan.policies.scaling import PoolLoad
@@ -16,7 +16,6 @@ from mulligan.workers.celery.queue_depth import QueueDepth, waiting
 from mulligan.workers.celery.queues import Pool, pools
 from mulligan.workers.ledger.stores.beats import Beat
 
-Ops = Annotated[Caller, Depends(needs("ops"))]
 Name = Annotated[str, Path(max_length=200, description="a worker pool", examples=["attempt"])]
 
 
@@ -24,12 +23,12 @@ class PoolLoadResponse(BaseModel):
     pool: str
     #: Tasks that its workers are running.
     active: int
-    #: Messages that they may take.
+    #: Messages waiting in its queues.
     queued: int
-    #: Tasks they can run at once; without a worker, as many as one would have.
+    #: Tasks that its workers can run at once; without a worker, the slots of one.
     slots: int
     workers: int
-    #: How long the oldest message has waited, if any waits that says when it was sent.
+    #: How long the oldest message has waited; null if none waits or none has a time stamp.
     oldest_seconds: float | None
     #: (active + queued) / slots.
     value: float
@@ -40,7 +39,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
 
     @router.get("/api/scale/{pool}", responses=errors(404))
     def scale(pool: Name, _: Ops) -> PoolLoadResponse:
-        """The load of one pool, all its workers together."""
+        """Return the load of one pool, summed over its workers."""
         beats = context.ledger.beats.live(now=context.ledger.now())
         known = known_pools(pools(context.settings), beats)
         if pool not in known:
@@ -52,7 +51,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
 
 
 def known_pools(configured: Sequence[Pool], beats: Sequence[Beat]) -> dict[str, Pool]:
-    """The pools of the stack, and any other that has a worker now."""
+    """Return the configured pools and any other that has a worker now."""
     present = {
         beat.pool: Pool(name=beat.pool, queues=beat.queues, slots=max(beat.slots, 1))
         for beat in beats
@@ -60,19 +59,19 @@ def known_pools(configured: Sequence[Pool], beats: Sequence[Beat]) -> dict[str, 
     return present | {pool.name: pool for pool in configured}
 
 
-def load_of(pool: Pool, beats: Sequence[Beat], lines: dict[str, QueueDepth]) -> PoolLoadResponse:
-    """The load of a pool, from its workers' beats and what waits in its queues."""
-    mine = [beat for beat in beats if beat.pool == pool.name]
-    queued = sum(line.depth for line in lines.values())
-    ages = [line.oldest_seconds for line in lines.values() if line.oldest_seconds is not None]
-    active = sum(beat.active for beat in mine)
-    slots = sum(beat.slots for beat in mine) or pool.slots
+def load_of(pool: Pool, beats: Sequence[Beat], queues: dict[str, QueueDepth]) -> PoolLoadResponse:
+    """Compute the load of a pool from its workers' beats and its queues."""
+    workers = [beat for beat in beats if beat.pool == pool.name]
+    queued = sum(queue.depth for queue in queues.values())
+    ages = [queue.oldest_seconds for queue in queues.values() if queue.oldest_seconds is not None]
+    active = sum(beat.active for beat in workers)
+    slots = sum(beat.slots for beat in workers) or pool.slots
     return PoolLoadResponse(
         pool=pool.name,
         active=active,
         queued=queued,
         slots=slots,
-        workers=len(mine),
+        workers=len(workers),
         oldest_seconds=round(max(ages), 3) if ages else None,
         value=PoolLoad(slots=slots, active=active, queued=queued, share=queued).value,
     )

@@ -130,7 +130,7 @@ def test_one_escalation_is_ended_by_its_id(context: ConsoleContext, api: TestCli
     assert post_json(api, f"{path}/requeue", strategy=strategy)["done"] == 1
     assert post_json(api, f"{path}/requeue")["total"] == 0, "repeating it is harmless"
     refused = post_json(api, f"{path}/resolve", 409, note="no")
-    assert refused["error"]["message"] == "it was requeued already, by loopback"
+    assert refused["error"]["message"] == "it was already requeued by loopback"
     claim = Scenario(context.ledger, context.settings).claim(one.partition(":")[0], 2)
     assert claim.plan.decoding.model_dump() == strategy
     assert get_json(api, GROUP, state="open")["escalations"][0]["id"] == other
@@ -293,7 +293,7 @@ def test_a_tenant_sees_and_ends_only_its_own_escalations(context: ConsoleContext
         f"ids: there is no escalation {theirs}"
     ]
     assert post_json(api, "/api/escalations/resolve", 422)["error"]["details"][0].startswith(
-        "say which"
+        "set at least one filter: signature, ids"
     )
     done = post_json(api, f"{GROUP}/resolve")
     assert (done["done"], done["by"]) == (1, "acme-ops")

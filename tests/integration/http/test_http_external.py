@@ -146,7 +146,7 @@ def test_the_same_attempt_reported_twice_is_one_job(api: TestClient) -> None:
         ({"subject": "mia", "score": 50}, "without a token, give task_type, prompt"),
         (attempt(score=101), "score"),
         (attempt(score=None), "without a token, give score"),
-        ({"token": "a:p00-x/2.aa", "score": 1, "subject": "mia"}, "leave them out"),
+        ({"token": "a:p00-x/2.aa", "score": 1, "subject": "mia"}, "leave out subject"),
         (attempt(nonsense=1), "nonsense"),
         (attempt(policy={"max_attempts": 1}), "max_attempts"),
     ],

@@ -13,7 +13,8 @@ from support.ledger_scenario import SettingsMaker
 
 from mulligan.console.http.broadcast import EventFilter
 from mulligan.console.http.context import ConsoleContext, open_context
-from mulligan.console.reports.overview import Overview, overview
+from mulligan.console.reports.overview import overview
+from mulligan.console.reports.overview_values import Overview
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.heartbeat import Heartbeat
@@ -230,7 +231,7 @@ def test_the_overview_of_a_stack_without_workers(context: ConsoleContext) -> Non
     assert "no workers are running" in shown.health.reasons
     assert shown.success.first_try.share is None
     assert shown.speed.retry_p50_ms is None
-    assert (shown.why, shown.techniques, shown.cost.tokens_per_success) == ((), (), None)
+    assert (shown.failures, shown.techniques, shown.cost.tokens_per_success) == ((), (), None)
     assert len(shown.outcomes) == 60
 
 
@@ -248,8 +249,11 @@ def test_the_overview_shows_results_and_what_needs_attention(
     assert shown.speed.jobs_per_minute > 0
     (need,) = shown.needs_attention
     assert (need.kind, need.count, need.key) == ("escalations", 1, signature_of(ran[2]))
-    assert {why.signature for why in shown.why} == {signature_of(ran[0]), signature_of(ran[2])}
-    (schema,) = [why for why in shown.why if why.kind == "schema_invalid"]
+    assert {each.signature for each in shown.failures} == {
+        signature_of(ran[0]),
+        signature_of(ran[2]),
+    }
+    (schema,) = [each for each in shown.failures if each.kind == "schema_invalid"]
     assert (schema.place, schema.count, schema.repaired) == ("$.age", 2, 1.0)
     assert shown.heat["schema_invalid"] == {"extract_person": 1, "invoice": 1}
     assert shown.tenants == ("acme", "rival")
@@ -262,7 +266,7 @@ def test_the_overview_of_one_tenant(context: ConsoleContext, ran: list[JobView])
     shown = overview_of(context, window="1h", tenant="acme")
     assert (shown.success.ended, shown.tenants) == (1, ("acme",))
     assert all(need.kind != "escalations" for need in shown.needs_attention)
-    assert [why.count for why in shown.why] == [1]
+    assert [each.count for each in shown.failures] == [1]
     assert overview_of(context, tenant="rival").success.escalated.count == 1
 
 
@@ -273,7 +277,7 @@ def test_every_window_has_at_most_sixty_steps(
     shown = overview_of(context, window=window)
     assert len(shown.outcomes) == steps
     assert sum(step.repaired for step in shown.outcomes) == 2
-    assert len(shown.why[0].series) <= 60
+    assert len(shown.failures[0].series) <= 60
 
 
 def test_the_overview_shows_a_pause_and_a_queue_without_a_worker(

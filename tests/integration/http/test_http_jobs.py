@@ -86,13 +86,13 @@ def test_an_idempotency_key_names_one_job(client: TestClient) -> None:
         ([scripted(GOOD), {"prompt": "x"}], ["jobs[1].task_type: is required", "jobs[1].runner"]),
         (scripted(GOOD, verifiers=["json.objet"]), ["did you mean 'json.object'"]),
         ([], ["jobs: 1 to 1,000 at a time, not 0"]),
-        ({"jobs": "no"}, ["jobs: a list"]),
+        ({"jobs": "no"}, ["jobs: must be a list"]),
         ("text", ["a job is a mapping"]),
         (None, ["a job is a mapping"]),
-        (scripted("\ud800"), ["cannot be kept"]),
+        (scripted("\ud800"), ["cannot be stored"]),
         (
             scripted(GOOD, runner={"kind": "scripted", "answers": [float("nan")]}),
-            ["cannot be kept"],
+            ["cannot be stored"],
         ),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_used_key_is_a_conflict(client: TestClient) -> None:
     assert answer.json() == {
         "error": {
             "code": "key_in_use",
-            "message": "an idempotency key is another job's",
+            "message": "an idempotency key belongs to another job",
             "details": ["idempotency_key: 'k' was used for another job"],
         }
     }

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from support.jobs import make_job
 
 from mulligan.console.cli.commands.console import url_of
 from mulligan.console.http.access import Caller, cross_site, origin_of
-from mulligan.console.http.login_redirect import inside
+from mulligan.console.http.login_redirect import local_path
 from mulligan.console.http.models.job_models import REDACTED, redacted
 from mulligan.console.http.rate_limit import RateLimit
+from mulligan.policies.cycles.cycle import SelfRepairCycle
+from mulligan.policies.failures.failure import (
+    FailureKind,
+    FailureRecord,
+    Finding,
+    VerificationResult,
+    VerificationStatus,
+)
+from mulligan.policies.jobs.job import AttemptPlan, Output
+from mulligan.policies.repair.instruction import RepairInstruction
+from mulligan.policies.repair.verdict import Verdict
+from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 
 @pytest.mark.parametrize(
@@ -18,7 +29,7 @@ from mulligan.console.http.rate_limit import RateLimit
     [
         ("POST", {"host": "localhost:8700"}, False),  # curl
         ("POST", {"host": "h", "sec-fetch-site": "same-origin", "origin": "http://h"}, False),
-        ("POST", {"host": "h", "sec-fetch-site": "none"}, False),  # typed by a person
+        ("POST", {"host": "h", "sec-fetch-site": "none"}, False),  # typed into the address bar
         ("POST", {"host": "h", "sec-fetch-site": "cross-site"}, True),
         ("DELETE", {"host": "h", "sec-fetch-site": "same-site"}, True),  # a sibling domain
         ("POST", {"host": "h", "origin": "http://evil.example"}, True),
@@ -47,7 +58,7 @@ def test_pages_of_other_sites_cannot_change_anything(
             "https://ops.example",
             "http://ops.example",
             True,
-        ),  # without TLS the origin is not trustworthy
+        ),  # without TLS
         ("https://ops.example", "https://ops.example:8443", True),
         ("https://ops.example", "https://evil.example", True),
         ("https://ops.example", "null", True),
@@ -59,8 +70,8 @@ def test_console_url_is_a_trusted_origin_behind_a_proxy(
     console_url: str | None, origin: str, foreign: bool
 ) -> None:
     headers = {"host": "127.0.0.1:8700", "sec-fetch-site": "same-origin", "origin": origin}
-    ours = origin_of(console_url)
-    assert cross_site("POST", "/api/jobs", headers, ours=ours) is foreign
+    console_origin = origin_of(console_url)
+    assert cross_site("POST", "/api/jobs", headers, console_origin=console_origin) is foreign
 
 
 def test_a_bucket_holds_a_minute_of_requests_and_refills() -> None:
@@ -109,7 +120,7 @@ def test_a_caller_of_a_tenant_sees_only_that_tenant(
     ],
 )
 def test_the_login_redirects_only_to_the_console(requested: str, next_: str) -> None:
-    assert inside(requested) == next_
+    assert local_path(requested) == next_
 
 
 @pytest.mark.parametrize(
@@ -126,43 +137,49 @@ def test_the_printed_url_can_be_opened(host: str, url: str) -> None:
 
 def test_redaction_keeps_codes_and_places_and_drops_texts() -> None:
     secret = "Alice"
-    finding = {"message": secret, "path": "$.age", "code": "type", "expected": 1, "actual": secret}
-    attempt: dict[str, Any] = {
-        "prompt": secret,
-        "answer": secret,
-        "last_fault": secret,
-        "score": 40,
-        "results": [
-            {"status": "fail", "verifier_id": "v", "summary": secret, "errors": [finding],
-             "evidence": {"text": secret}, "warnings": [secret]}
-        ],
-        "failure": {"kind": "schema_invalid", "message": secret, "findings": [finding],
-                    "coarse_signature": "v1:x", "evidence": {"line": secret}},
-        "instruction": {"action": "fix_type", "prompt_suffix": secret,
-                        "minimal_next_step": secret},
-    }  # fmt: skip
-    job = {
-        "id": "p00-1",
-        "job": {
-            "task_type": "t",
-            "prompt": secret,
-            "runner": {"kind": "scripted", "answers": [secret]},
-            "verifiers": [{"id": "text.match", "pattern": secret}],
-        },
-        "detail": secret,
-        "system": None,
-        "answer": secret,
-        "attempts": [attempt],
-        "cycles": [{"id": "c", "metadata": {"prompt": secret, "taskType": "t"}}],
-    }
-    shown = redacted(job)
+    finding = Finding(message=secret, path="$.age", code="type", expected=1, actual=secret)
+    failure = FailureRecord(
+        kind=FailureKind.SCHEMA_INVALID, classification_signature="v1:y", coarse_signature="v1:x",
+        message=secret, source="verify", findings=(finding,), evidence={"line": secret},
+    )  # fmt: skip
+    result = VerificationResult(
+        status=VerificationStatus.FAIL, verifier_id="v", summary=secret, errors=(finding,),
+        evidence={"text": secret}, warnings=(secret,),
+    )  # fmt: skip
+    instruction = RepairInstruction(
+        action="fix_type", prompt_suffix=secret, minimal_next_step=secret
+    )
+    attempt = AttemptView(
+        plan=AttemptPlan(prompt=secret), state="settled", output=Output(text=secret),
+        verdict=Verdict(score=40, results=(result,), failure=failure, instruction=instruction),
+        queued_at=1.0, started_at=2.0, settled_at=3.0, worker="w", claims=1, faults=1,
+        last_fault=secret,
+    )  # fmt: skip
+    cycle = SelfRepairCycle(
+        id="c", job_id="p00-1", source_attempt=1, loop_index=1, created_at=3.0,
+        metadata={"prompt": secret, "taskType": "t"},
+    )  # fmt: skip
+    job = make_job(
+        prompt=secret,
+        runner={"kind": "scripted", "answers": [secret]},
+        verifiers=[{"id": "text.match", "pattern": secret}],
+    )
+    view = JobView(
+        id="p00-1", job=job, state="escalated", waiting_for=None, reason="r", detail=secret,
+        created_at=1.0, finished_at=3.0, best_attempt=1, tokens=3, seconds=1.0,
+        attempts=(attempt,), cycles=(cycle,),
+    )  # fmt: skip
+    shown = redacted(view)
     assert secret not in str(shown)
-    assert shown["system"] is None
-    shown_attempt = shown["attempts"][0]
-    assert (shown_attempt["score"], shown_attempt["prompt"]) == (40, REDACTED)
-    assert shown_attempt["results"][0]["errors"][0]["path"] == "$.age"
-    assert shown_attempt["results"][0]["evidence"] == {"text": REDACTED}
-    assert shown_attempt["failure"]["kind"] == "schema_invalid"
-    assert shown_attempt["failure"]["coarse_signature"] == "v1:x"
-    assert shown_attempt["instruction"]["action"] == "fix_type"
-    assert shown["cycles"][0]["metadata"] == {"prompt": REDACTED, "taskType": "t"}
+    assert shown.job.system is None
+    (shown_attempt,) = shown.attempts
+    assert (shown_attempt.score, shown_attempt.plan.prompt) == (40, REDACTED)
+    assert shown_attempt.verdict is not None
+    assert shown_attempt.verdict.results[0].errors[0].path == "$.age"
+    assert shown_attempt.verdict.results[0].evidence == {"text": REDACTED}
+    assert shown_attempt.verdict.failure is not None
+    assert shown_attempt.verdict.failure.kind is FailureKind.SCHEMA_INVALID
+    assert shown_attempt.verdict.failure.coarse_signature == "v1:x"
+    assert shown_attempt.verdict.instruction is not None
+    assert shown_attempt.verdict.instruction.action == "fix_type"
+    assert shown.cycles[0].metadata == {"prompt": REDACTED, "taskType": "t"}

@@ -1,4 +1,4 @@
-"""The web server: uvicorn, with an end for streams that never end by themselves."""
+"""The web server: uvicorn, which ends open event streams when it stops."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import sys
 
 import uvicorn
 
-from mulligan.console.http.app import create_console
+from mulligan.console.app import create_console
 from mulligan.console.http.context import ConsoleContext
 from mulligan.tasks.ports.errors import BadInput
 
-#: How long requests under way may take when the server stops.
+#: Seconds that running requests may take when the server stops.
 _GRACE = 5
-#: A peer that takes nothing for so long is gone, whatever it says.
+#: A peer that acknowledges nothing for this long is considered gone.
 _STUCK_MS = 60_000
 
 
 class ConsoleServer(uvicorn.Server):
-    """Ends the event streams first when it is told to stop."""
+    """A server that ends the event streams first when it stops."""
 
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
@@ -27,26 +27,26 @@ class ConsoleServer(uvicorn.Server):
             create_console(context),
             log_level="warning",
             access_log=False,
-            # Who asks is who connects: no header may say otherwise.
+            # The caller's address is the connection's: no header may override it.
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=_GRACE,
         )
         super().__init__(config)
-        logging.getLogger("uvicorn.error").addFilter(_expected)
+        logging.getLogger("uvicorn.error").addFilter(_is_unexpected)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._context.broadcast.end_all()
         await super().shutdown(sockets)
 
 
-def _expected(record: logging.LogRecord) -> bool:
-    """A dropped listener's stream is cut on purpose, and our own log has said so."""
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    """Hide the error about the stream of a dropped listener, which broadcast.py logs itself."""
     return "without completing response" not in record.getMessage()
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there; BadInput if it cannot."""
+    """Return a listening socket, or raise BadInput."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         found = socket.create_server((host, port), family=family, backlog=512)
@@ -57,8 +57,8 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {reason.lower()}; set"
             " MULLIGAN_CONSOLE_PORT (or --port) to another one",
         ) from None
-    # Connections inherit it. Without it an answer on a kept connection waits for the peer's
-    # delayed acknowledgement of the one before.
+    # Connections inherit it. Without it, a response on a kept-alive connection waits for the
+    # peer's delayed acknowledgement of the previous one.
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if sys.platform == "linux" and family in (socket.AF_INET, socket.AF_INET6):
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STUCK_MS)
