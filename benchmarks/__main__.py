@@ -16,13 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import latency, throughput
+from benchmarks.rig import percentile
 
 console = Console(width=110)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def spread(values: Sequence[float], form: str = "{:,.0f}") -> str:
@@ -31,7 +27,7 @@ def spread(values: Sequence[float], form: str = "{:,.0f}") -> str:
 
 
 class Folders:
-    """A fresh folder for each rig; short, because socket paths must be."""
+    """A new folder for each rig, with a short path, because socket paths must be short."""
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="mb-"))
@@ -43,7 +39,7 @@ class Folders:
 
 
 def measure_throughput(folders: Callable[[], Path], rounds: int, tasks: int) -> dict[str, Any]:
-    """Interleaved, so that both sides meet the same noise; the ratio is taken round by round."""
+    """Measure in alternating rounds, so that both sides have the same noise."""
     plain, solo, ours = [], [], []
     for number in range(1, rounds + 1):
         with console.status(f"throughput, round {number} of {rounds}"):
@@ -68,7 +64,7 @@ def measure_throughput(folders: Callable[[], Path], rounds: int, tasks: int) -> 
             spread([rate.commands for rate in rates], "{:.1f}"),
         )
     console.print(table)
-    console.print(f"mulligan / Celery as it comes (prefork): {spread(ratios, '{:.2f}')}")
+    console.print(f"mulligan / Celery with default settings (prefork): {spread(ratios, '{:.2f}')}")
     trips = throughput.round_trips(folders())
     console.print(f"ledger round trips per attempt on the happy path: {trips:.2f}\n")
     return {

@@ -1,11 +1,10 @@
-"""An hour of bursty load: our autoscaler, Celery's own and pools of a fixed size.
+"""An hour of bursty load: our autoscaler, Celery's autoscaler and pools of a fixed size.
 
-`python -m benchmarks.autoscale`: a simulation, so it takes seconds and says the same for the same
-seed. Ours is the policy itself (policies/scaling.py). Celery's is written after
-celery/worker/autoscale.py 5.7: it counts the requests this worker has reserved, which are at most
-as many as the pool's largest size (worker_prefetch_multiplier = 1, worker_disable_prefetch); it
-looks at every message and every 30 s, grows to what it reserved, and shrinks only if no message
-came for 30 s, then by everything that is idle.
+`python -m benchmarks.autoscale`: a simulation that takes seconds and is deterministic for a seed.
+Ours is the policy itself (policies/scaling.py). Celery's follows celery/worker/autoscale.py 5.7: it
+counts the requests that this worker has reserved, at most as many as the pool's largest size
+(worker_prefetch_multiplier = 1, worker_disable_prefetch). At every message and every 30 s it grows
+to what it reserved; after 30 s without a message it ends every idle process.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.rig import percentile
 from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
 
 HOUR = 3600.0
@@ -42,7 +42,7 @@ class Message:
 
 
 def traffic(seed: int) -> list[Message]:
-    """A trickle, and a burst every few minutes; each attempt waits for a model for some seconds."""
+    """Return a trickle with a burst every few minutes; each attempt waits seconds for a model."""
     dice = random.Random(seed)  # noqa: S311 - a simulation that must repeat itself
     times, at = [], 0.0
     while (at := at + dice.expovariate(0.25)) < HOUR:
@@ -60,10 +60,10 @@ def traffic(seed: int) -> list[Message]:
 
 @dataclass
 class Pool:
-    """Processes that take messages: repairs first, then in the order they came."""
+    """Processes that take messages: repairs first, then in order of arrival."""
 
     size: int
-    #: How many messages may be taken beyond those at work; Celery takes up to its largest size.
+    #: The maximum number of messages taken in advance; Celery takes up to its largest size.
     reserve: int = 0
     busy: int = 0
     starting: int = 0
@@ -107,7 +107,7 @@ class Pool:
         self.work()
 
     def work(self) -> None:
-        """Take what may be taken, and start what has a process."""
+        """Take messages and start those that have a process."""
         while self.repairs or self.attempts:
             if self.busy + len(self.taken) >= max(self.size - self.starting, self.reserve):
                 break
@@ -146,8 +146,8 @@ class Pool:
 
     @property
     def oldest(self) -> float:
-        lines = [line[0].sent for line in (self.repairs, self.attempts) if line]
-        return self.clock - min(lines) if lines else 0.0
+        sent = [queue[0].sent for queue in (self.repairs, self.attempts) if queue]
+        return self.clock - min(sent) if sent else 0.0
 
 
 def fixed(messages: Sequence[Message], size: int) -> Pool:
@@ -157,18 +157,18 @@ def fixed(messages: Sequence[Message], size: int) -> Pool:
 
 
 def ours(messages: Sequence[Message]) -> Pool:
-    """The camera and the event loop each go once a second, half a second apart."""
+    """Run our policy: sampling and scaling each once a second, half a second apart."""
     pool = Pool(LEAST)
     policy = ScalingPolicy(least=LEAST, most=MOST)
-    state, seen = ScalingDecision(), (0, 0, 0.0)
+    state, sample = ScalingDecision(), (0, 0, 0.0)
 
-    def look() -> None:
-        nonlocal seen
-        seen = (pool.queued, len(pool.repairs), pool.oldest)
+    def take_sample() -> None:
+        nonlocal sample
+        sample = (pool.queued, len(pool.repairs), pool.oldest)
 
     def scale() -> None:
         nonlocal state
-        queued, repairs, oldest = seen
+        queued, repairs, oldest = sample
         load = PoolLoad(
             slots=pool.size,
             active=pool.busy,
@@ -181,14 +181,14 @@ def ours(messages: Sequence[Message]) -> Pool:
         state = size.state
         pool.resize(size.slots)
 
-    pool.every(1.0, look, first=0.5)
+    pool.every(1.0, take_sample, first=0.5)
     pool.every(1.0, scale, first=1.0)
     pool.run(messages)
     return pool
 
 
 def celery(messages: Sequence[Message]) -> Pool:
-    """celery.worker.autoscale.Autoscaler on the event loop."""
+    """Run celery.worker.autoscale.Autoscaler on the event loop."""
     pool = Pool(LEAST, reserve=MOST)
     last_up: float | None = None
     last_received: float | None = None
@@ -215,11 +215,6 @@ def celery(messages: Sequence[Message]) -> Pool:
     return pool
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
 def row(name: str, pool: Pool) -> tuple[str, ...]:
     waits = [*pool.waits, *pool.repair_waits]
     return (
@@ -234,13 +229,13 @@ def row(name: str, pool: Pool) -> tuple[str, ...]:
 
 
 def rows(seed: int) -> list[tuple[str, ...]]:
-    """Every line of the table: deterministic for a seed."""
+    """Return every row of the table. It is deterministic for a seed."""
     messages = traffic(seed)
     scaled = ours(messages)
     mean = round(scaled.process_seconds / HOUR)
     return [
         row("ours", scaled),
-        row("Celery's own", celery(messages)),
+        row("Celery's autoscaler", celery(messages)),
         row(f"fixed, {LEAST}", fixed(messages, LEAST)),
         row(f"fixed, {mean} (mean of ours)", fixed(messages, mean)),
         row(f"fixed, {MOST}", fixed(messages, MOST)),

@@ -1,8 +1,8 @@
-"""What a program pays before its first job is in the ledger: CPU seconds, in a process of its own.
+"""The CPU seconds of a program until its first job is in the ledger, in a separate process.
 
-A client is made in an instant, because it loads nothing; what it needs is loaded by the first job.
-So three moments are measured: made, ready (settings read, ledger opened) and the first job handed
-in, which for a broker includes Celery. What Python itself needs to start is told apart.
+Creating a client loads nothing; the first job loads what it needs. So three steps are measured:
+created, ready (settings read, ledger opened) and first job submitted, which with a broker includes
+Celery. The start of Python itself is a separate column.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ mark()
 client.close()
 print(*marks)
 """
-_COLUMNS = ("Python itself", "made", "ready", "first job handed in")
+_COLUMNS = ("Python itself", "created", "ready", "first job submitted")
 
 
 def measure(url: str, home: Path) -> list[float]:
-    """CPU seconds since the process began: at its first line, and at each of the three moments."""
+    """Return the CPU seconds since the process began, at its first line and after each step."""
     argv = [sys.executable, "-c", _PROGRAM, url, str(home)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     return [float(value) for value in done.stdout.split()]
 
 
 def cells(runs: Sequence[Sequence[float]]) -> list[str]:
-    """The median and the range of what each step adds to the one before it."""
+    """Return the median and the range of the seconds that each step adds."""
     steps = [[b - a for a, b in zip((0.0, *run), run, strict=False)] for run in runs]
     columns = zip(*steps, strict=True)
     return [f"{statistics.median(c):.2f} ({min(c):.2f}–{max(c):.2f})" for c in columns]
@@ -61,10 +61,10 @@ def main() -> None:
     table.add_column("")
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    with tempfile.TemporaryDirectory(prefix="mb-") as folder, rig(Path(folder) / "rig") as made:
-        for name, url in (("embedded stack", ""), ("broker", made.broker)):
+    with tempfile.TemporaryDirectory(prefix="mb-") as folder, rig(Path(folder) / "rig") as bench:
+        for name, url in (("embedded stack", ""), ("broker", bench.broker)):
             home = Path(folder) / "home"
-            measure(url, home)  # what Python compiles is compiled
+            measure(url, home)  # so that every module is compiled
             table.add_row(name, *cells([measure(url, home) for _ in range(options.runs)]))
     Console(width=110).print(table)
 

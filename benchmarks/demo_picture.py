@@ -44,7 +44,7 @@ THEMES = {
 
 
 def run_demo() -> str:
-    """The demo's output, with its colours."""
+    """Run the demo and return its output with its colours."""
     program = Path(sys.executable).with_name("mulligan")
     jobs = ROOT / "examples" / "demo" / "jobs.yaml"
     argv = [str(program), "run", str(jobs), "--show-repair", "--wait-cycles", "--always-zero"]

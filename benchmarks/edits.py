@@ -9,9 +9,9 @@ Every side changes one line in each of 1,000 files of 200 lines.
 - "files only": ours computes the change on a private copy, checks what it was computed from, and
   syncs the file and its folder. Nothing can be undone.
 - "with history": the same as a session does it, under the tree's lock, with the contents and the
-  journal synced and a checkpoint for each edit. It can be undone, also after a crash. The session
+  journal synced and a checkpoint for each edit. It can be undone, even after a crash. The session
   grows to all edits; its commits are made at the end of each round. "one by one" takes the lock and
-  makes the commit for each edit by itself, as a queue with many sessions would.
+  makes the commit for each edit, as a queue with many sessions would.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from mulligan.workers.edits.operations.file_operations import PatchFile, SearchR
 from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.edits.tree.write_changes import perform
 
-#: Edits a round: the sides alternate, so that a busy machine is busy for all of them.
+#: Edits per round. The sides alternate, so that a busy machine slows all of them.
 ROUND = 50
 PLAIN = "git apply"
 LINES = [f"line {number}\n" for number in range(200)]
-_CLEAN = {
+_ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -47,9 +47,9 @@ _CLEAN = {
 
 #: Applies the edit of one file.
 Apply = Callable[[str], object]
-#: What a file's edit changes.
+#: Computes the changes of a file's edit.
 Compute = Callable[[Path, str], Sequence[FileChange]]
-#: A side at work on a root; what it does at the beginning and the end of a round counts too.
+#: Opens a side on a root; its work at the beginning and the end of a round counts, too.
 Side = Callable[[Path], AbstractContextManager[Apply]]
 
 
@@ -64,7 +64,7 @@ def main() -> None:
         spent = measured(Path(folder).resolve(), sides(), rounds)
     print(f"{rounds * ROUND:,} edits of one line, one file each, in {rounds} alternating rounds;")
     print(f"{os.cpu_count()} cores, load {load:.1f} at the start\n")
-    print("| side | seconds | ms an edit (median round) | against git apply |\n|---|---|---|---|")
+    print("| side | seconds | ms per edit (median round) | ratio to git apply |\n|---|---|---|---|")
     for label, times in spent.items():
         middle = 1000 * median(times) / ROUND
         ratios = [ours / plain for ours, plain in zip(times, spent[PLAIN], strict=True)]
@@ -72,30 +72,30 @@ def main() -> None:
 
 
 def sides() -> dict[str, Side]:
-    patch = partial(computed, PatchFile(), lambda name: {"diff": diff(name)})
-    ladder = partial(computed, PatchFile(), lambda name: {"diff": sloppy(name)})
+    patch = partial(compute_changes, PatchFile(), lambda name: {"diff": diff(name)})
+    tolerant = partial(compute_changes, PatchFile(), lambda name: {"diff": inexact_diff(name)})
     replaced = {"search": "line 100\n", "replace": "changed\n"}
-    search = partial(computed, SearchReplace(), lambda _: replaced)
+    search = partial(compute_changes, SearchReplace(), lambda _: replaced)
     return {
         PLAIN: lambda root: nullcontext(partial(git_apply, root)),
         "git apply and commit": lambda root: nullcontext(partial(git_commit, root)),
         "patch_file, files only": partial(files_only, patch),
         "patch_file, with history": partial(with_history, patch),
         "patch_file, with history, one by one": partial(one_by_one, patch),
-        "patch_file (ladder), files only": partial(files_only, ladder),
-        "patch_file (ladder), with history": partial(with_history, ladder),
+        "patch_file (tolerant), files only": partial(files_only, tolerant),
+        "patch_file (tolerant), with history": partial(with_history, tolerant),
         "search_replace, files only": partial(files_only, search),
         "search_replace, with history": partial(with_history, search),
     }
 
 
 def measured(folder: Path, every: dict[str, Side], rounds: int) -> dict[str, list[float]]:
-    """The seconds that each side takes for each round; every file is checked afterwards."""
+    """Return the seconds of each side for each round. Check every file afterwards."""
     spent: dict[str, list[float]] = {label: [] for label in every}
     for number in range(rounds):
         for place, (label, side) in enumerate(every.items()):
             root = folder / str(place) / "root"
-            names = planted(root, number)
+            names = write_round(root, number)
             started = time.perf_counter()
             with side(root) as apply:
                 for name in names:
@@ -106,8 +106,8 @@ def measured(folder: Path, every: dict[str, Side], rounds: int) -> dict[str, lis
     return spent
 
 
-def planted(root: Path, number: int) -> list[str]:
-    """The files of a round, in a tree that is also a repository."""
+def write_round(root: Path, number: int) -> list[str]:
+    """Write the files of a round into a tree that is also a repository."""
     if not root.exists():
         root.mkdir(parents=True)
         git(root, "init", "-q")
@@ -116,12 +116,12 @@ def planted(root: Path, number: int) -> list[str]:
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text(name))
     git(root, "add", "-A")
-    git(root, "commit", "-qm", "planted")
+    git(root, "commit", "-qm", "round")
     return names
 
 
 def text(name: str) -> str:
-    """A file's content. No two are alike, or a history would have to store only one of them."""
+    """Return a file's content. All differ, so that the history has to store each of them."""
     return "".join([f"{name}\n", *LINES[1:]])
 
 
@@ -137,25 +137,27 @@ def diff(name: str) -> str:
     return f"--- a/{name}\n+++ b/{name}\n@@ -98,7 +98,7 @@\n{before}-line 100\n+changed\n{after}"
 
 
-def sloppy(name: str) -> str:
-    """The same with wrong counts, as models write them."""
+def inexact_diff(name: str) -> str:
+    """Return the same diff with wrong counts, as models write them."""
     return diff(name).replace("-98,7 +98,7", "-1,3 +1,4")
 
 
-def git(root: Path, *arguments: str, given: str = "") -> None:
-    subprocess.run(["git", *arguments], cwd=root, env=_CLEAN, input=given.encode(), check=True)
+def git(root: Path, *arguments: str, stdin: str = "") -> None:
+    subprocess.run(
+        ["git", *arguments], cwd=root, env=_ENVIRONMENT, input=stdin.encode(), check=True
+    )
 
 
 def git_apply(root: Path, name: str) -> None:
-    git(root, "apply", "-", given=diff(name))
+    git(root, "apply", "-", stdin=diff(name))
 
 
 def git_commit(root: Path, name: str) -> None:
-    git(root, "apply", "--index", "-", given=diff(name))
+    git(root, "apply", "--index", "-", stdin=diff(name))
     git(root, "commit", "-qm", name)
 
 
-def computed(
+def compute_changes(
     applier: EditApplier, payload: Callable[[str], dict[str, str]], root: Path, name: str
 ) -> Sequence[FileChange]:
     edit = Edit(id="e", op=applier.op, target=name, payload={**payload(name)})

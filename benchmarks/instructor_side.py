@@ -1,11 +1,11 @@
-"""What Instructor asks a server: run by `benchmarks.repair_cost` in an environment of its own."""
+"""The requests of Instructor, run by `benchmarks.repair_cost` in a separate environment."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-# Neither is a dependency of ours: `uv run --with instructor` brings them.
+# `uv run --with instructor` installs them.
 import instructor  # type: ignore[import-not-found,unused-ignore]
 from openai import OpenAI
 from pydantic import BaseModel
@@ -27,7 +27,7 @@ def main() -> None:
             max_retries=retries,
             messages=[{"role": "user", "content": "Extract the person: 'Alice is 31 years old.'"}],
         )
-    except Exception as error:  # its own retry error: what counts is what was asked
+    except Exception as error:  # its retry error; only the requests count
         print(type(error).__name__)
 
 

@@ -1,4 +1,4 @@
-"""From a low score to the start of its retry, while many jobs wait."""
+"""The time from a low score to the start of its retry while many jobs wait."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ WARM_UP = 20
 
 
 def mulligan(folder: Path, waiting: int) -> list[float]:
-    """Milliseconds by the ledger's own clock: the verdict's stamp to the retry's claim."""
-    with rig(folder) as made:
-        services = made.services()
+    """Return milliseconds by the ledger's clock, from the verdict to the claim of the retry."""
+    with rig(folder) as bench:
+        services = bench.services()
         verifiers = ["json.object", {"id": "contract.schema", "schema": SCHEMA}]
         common = {"task_type": "bench", "prompt": "x" * 1000, "verifiers": verifiers}
         backlog = read_job({**common, "runner": {"kind": "scripted", "answers": [GOOD]}})
@@ -25,20 +25,20 @@ def mulligan(folder: Path, waiting: int) -> list[float]:
         probe = read_job(
             {**common, "priority": 0, "runner": {"kind": "scripted", "answers": [WRONG, GOOD]}}
         )
-        made.start("mulligan.workers.app", "-P", "threads", "-c", "4", "-Q", "repair")
-        made.start("mulligan.workers.app", "-P", "threads", "-c", "2", "-Q", "repair,attempt")
-        # Both workers up and every slot's connections open: a fleet is measured, not its start.
+        bench.start("mulligan.workers.app", "-P", "threads", "-c", "4", "-Q", "repair")
+        bench.start("mulligan.workers.app", "-P", "threads", "-c", "2", "-Q", "repair,attempt")
+        # Measure when both workers are up and every slot is connected.
         for answer in submit_jobs(services.intake, [probe] * WARM_UP):
-            _waited(services.ledger, answer.id)
+            _retry_delay(services.ledger, answer.id)
         probes = submit_jobs(services.intake, [probe] * PROBES)
-        found = [_waited(services.ledger, answer.id) for answer in probes]
-        left: object = made.client.zcard("mulligan:{p00}:jobs:queued")
+        found = [_retry_delay(services.ledger, answer.id) for answer in probes]
+        left: object = bench.client.zcard("mulligan:{p00}:jobs:queued")
         if int(str(left)) < waiting * 0.5:
-            raise SystemExit("the backlog ran dry while the probes were measured")
+            raise SystemExit("the backlog was empty before all probes were measured")
         return found
 
 
-def _waited(ledger: object, job_id: str) -> float:
+def _retry_delay(ledger: object, job_id: str) -> float:
     from mulligan.workers.ledger.redis_ledger import RedisLedger
 
     assert isinstance(ledger, RedisLedger)
@@ -57,25 +57,25 @@ def _waited(ledger: object, job_id: str) -> float:
 
 
 def plain(folder: Path, waiting: int) -> list[float]:
-    """The same with Celery as it comes: self.retry(countdown=0) behind the same backlog."""
-    with rig(folder) as made:
+    """Return the same for Celery with default settings and self.retry(countdown=0)."""
+    with rig(folder) as bench:
         from benchmarks import plain as module
 
         app = module.app
         probes = 20
-        with app.connection_for_write(made.broker) as connection:
+        with app.connection_for_write(bench.broker) as connection:
             producer = app.amqp.Producer(connection)
             for _ in range(probes):
                 app.send_task("again", producer=producer)
             for _ in range(waiting):
                 app.send_task("noop", args=("x" * 1000,), producer=producer)
-        made.start("benchmarks.plain", "-P", "prefork", "-c", "2")
-        wait_until(lambda: _retries(made) >= probes)
-        values: object = made.client.lrange(RETRIES, 0, -1)
+        bench.start("benchmarks.plain", "-P", "prefork", "-c", "2")
+        wait_until(lambda: _retries(bench) >= probes)
+        values: object = bench.client.lrange(RETRIES, 0, -1)
         assert isinstance(values, list)
         return [float(value) for value in values]
 
 
-def _retries(made: Rig) -> int:
-    value: object = made.client.llen(RETRIES)
+def _retries(bench: Rig) -> int:
+    value: object = bench.client.llen(RETRIES)
     return int(str(value))

@@ -1,7 +1,7 @@
-"""Events to many listeners: `python -m benchmarks.listeners`. A real server, real HTTP clients.
+"""Events to many listeners over HTTP: `python -m benchmarks.listeners`.
 
-The server is held to one core. Each event carries the time it was written, so that a listener can
-tell how old it is when it comes.
+The server is limited to one core. Each event carries the time when it was written, so that a
+listener knows its age on arrival.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Figures:
     p50_ms: float
     p99_ms: float
     max_ms: float
-    #: Of one core.
+    #: The share of one core.
     server_cpu: float
 
 
 def measure(folder: Path, *, listeners: int, per_second: int, seconds: float) -> Figures:
-    """Write events at a steady pace and see when every listener has them."""
-    with rig(folder) as made, _console(made) as (server, port):
-        return asyncio.run(_run(made, server, port, listeners, per_second, seconds))
+    """Write events at a steady rate and measure when every listener has them."""
+    with rig(folder) as bench, _console(bench) as (server, port):
+        return asyncio.run(_run(bench, server, port, listeners, per_second, seconds))
 
 
 @contextmanager
-def _console(made: Rig) -> Iterator[tuple[psutil.Process, int]]:
+def _console(bench: Rig) -> Iterator[tuple[psutil.Process, int]]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
-    environment = {**os.environ, **made.settings_environment()}
+    environment = {**os.environ, **bench.settings_environment()}
     argv = [sys.executable, "-m", "mulligan.console", "console", "--port", str(port)]
     process = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL)
     server = psutil.Process(process.pid)
@@ -76,7 +76,7 @@ def _answers(port: int) -> bool:
 
 
 async def _run(
-    made: Rig, server: psutil.Process, port: int, listeners: int, per_second: int, seconds: float
+    bench: Rig, server: psutil.Process, port: int, listeners: int, per_second: int, seconds: float
 ) -> Figures:
     ages: list[float] = []
     ready = asyncio.Semaphore(0)
@@ -85,9 +85,9 @@ async def _run(
         await ready.acquire()
     expected = int(per_second * seconds)
     before, started = _cpu(server), time.monotonic()
-    await asyncio.to_thread(_write, made, expected, per_second)
-    took = time.monotonic() - started
-    cpu = (_cpu(server) - before) / took
+    await asyncio.to_thread(_write, bench, expected, per_second)
+    elapsed = time.monotonic() - started
+    cpu = (_cpu(server) - before) / elapsed
     deadline = time.monotonic() + 10
     while len(ages) < expected * listeners and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
@@ -96,7 +96,7 @@ async def _run(
     ordered = sorted(ages) or [float("nan")]
     return Figures(
         listeners=listeners,
-        per_second=expected / took,
+        per_second=expected / elapsed,
         delivered=len(ages),
         expected=expected * listeners,
         p50_ms=statistics.median(ordered) * 1000,
@@ -120,8 +120,8 @@ async def _listen(port: int, ages: list[float], ready: asyncio.Semaphore) -> Non
         rest = rest[rest.rfind(b"\n") + 1 :]
 
 
-def _write(made: Rig, count: int, per_second: int) -> None:
-    """Events as a settled attempt makes them, at a steady pace."""
+def _write(bench: Rig, count: int, per_second: int) -> None:
+    """Write events like those of a settled attempt, at a steady rate."""
     started = time.monotonic()
     for number in range(count):
         time.sleep(max(0.0, started + number / per_second - time.monotonic()))
@@ -132,7 +132,7 @@ def _write(made: Rig, count: int, per_second: int) -> None:
             "runner": "scripted", "prompt_tokens": 120, "completion_tokens": 40,
             "total_tokens": 160, "seconds": 0.812,
         }  # fmt: skip
-        made.client.xadd("mulligan:{p00}:events", {"data": json.dumps(event)}, maxlen=100_000)
+        bench.client.xadd("mulligan:{p00}:events", {"data": json.dumps(event)}, maxlen=100_000)
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -145,14 +145,14 @@ def main() -> None:
     parser.add_argument("--listeners", type=int, default=50)
     parser.add_argument("--per-second", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=10.0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="mb-"))
     try:
         found = measure(
             root / "1",
-            listeners=given.listeners,
-            per_second=given.per_second,
-            seconds=given.seconds,
+            listeners=options.listeners,
+            per_second=options.per_second,
+            seconds=options.seconds,
         )
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The plain Celery app that mulligan is compared with: Celery's own defaults, no results."""
+"""The plain Celery app that mulligan is compared with: default settings, no results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def noop(payload: str) -> int:
 
 
 def again(self: Any, failed_at: float | None = None) -> None:
-    """Fail once, be retried at once, and note how long it took to start again."""
+    """Fail once, retry at once, and record the milliseconds until the retry starts."""
     if failed_at is None:
         raise self.retry(kwargs={"failed_at": time.time()}, countdown=0)
     waited = time.time() - failed_at

@@ -1,7 +1,7 @@
-"""The same contract, the same model, the same mistakes: what Instructor asks and what we ask.
+"""The requests of Instructor and mulligan for the same contract, model and mistakes.
 
-`python -m benchmarks.repair_cost`: a server of ours plays the model and counts. Instructor runs in
-an environment of its own (`uv run --with instructor`), because it is no dependency of ours.
+`python -m benchmarks.repair_cost`: a test server plays the model and counts. Instructor runs in a
+separate environment (`uv run --with instructor`), because it is not a dependency.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SCHEMA = {
     "required": ["name", "age"],
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
 }
-#: The most calls that either side is allowed to make.
+#: The maximum number of calls of each side.
 ALLOWED = 10
 
 
 @dataclass
 class Model:
-    """Answers wrongly so many times, then rightly; remembers the size of every prompt."""
+    """A model that is wrong a number of times, then right, and records the size of each prompt."""
 
     wrong: int
     prompts: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Model:
 
 @contextmanager
 def serving(model: Model) -> Iterator[str]:
-    """The model behind an OpenAI-compatible server on loopback."""
+    """Serve the model as an OpenAI-compatible server on loopback."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -73,7 +73,7 @@ def serving(model: Model) -> Iterator[str]:
             self.wfile.write(data)
 
         def log_message(self, *_: Any) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -90,7 +90,7 @@ def ask_instructor(url: str) -> None:
     argv += ["--with", f"instructor=={VERSION}", "python", "-P", str(script), url, str(ALLOWED - 1)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"Instructor could not be run:\n{done.stderr[-2000:]}")
+        raise SystemExit(f"Instructor failed:\n{done.stderr[-2000:]}")
 
 
 def ask_mulligan(url: str) -> None:
@@ -115,19 +115,12 @@ def ask_mulligan(url: str) -> None:
 
 def main() -> None:
     console = Console(width=100)
-    table = Table(title=f"calls and prompt characters, up to {ALLOWED} calls allowed")
-    for column in (
-        "the model is wrong",
-        "",
-        "calls",
-        "characters sent",
-        "longest prompt",
-        "got it right",
-    ):
-        table.add_column(
-            column, justify="left" if column in ("", "the model is wrong") else "right"
-        )
-    for wrong, words in ((1, "once"), (3, "three times, alike"), (1000, "always, alike")):
+    table = Table(title=f"calls and prompt characters ({ALLOWED} calls allowed)")
+    for column in ("same wrong answer", ""):
+        table.add_column(column)
+    for column in ("calls", "characters sent", "longest prompt", "solved"):
+        table.add_column(column, justify="right")
+    for wrong, words in ((1, "once"), (3, "three times"), (1000, "always")):
         for name, ask in ((f"Instructor {VERSION}", ask_instructor), ("mulligan", ask_mulligan)):
             model = Model(wrong)
             with console.status(f"{name}, wrong {words}"), serving(model) as url:

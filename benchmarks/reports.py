@@ -1,8 +1,7 @@
-"""Reports over a full ledger, asked for over HTTP: `python -m benchmarks.reports`.
+"""Reports of a full ledger over HTTP: `python -m benchmarks.reports`.
 
-A ledger gets 50,000 cycles and 60 days of figures. A console answers over a real socket: the first
-time, when it knows nothing, and then again, when ended cycles are known. A report must take less
-than a second.
+The ledger has 50,000 cycles and 60 days of figures. The console answers over a real socket: first
+with an empty cache, then with the ended cycles cached. A report must take less than a second.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ REPORTS = (
 
 
 def fill_cycles(client: Any, count: int) -> None:
-    """Cycles as the ledger keeps them, one a half minute back in time."""
+    """Write cycles as the ledger stores them, one every 30 seconds back in time."""
     now = time.time() * 1000
     pipe = client.pipeline(transaction=False)
     for number in range(count):
@@ -73,20 +72,20 @@ def fill_cycles(client: Any, count: int) -> None:
         }
         pipe.hset(f"{_P}cycle:{cycle}", mapping=record)
         pipe.zadd(f"{_P}cycles", {cycle: created})
-        told = {
+        event = {
             "type": "cycle",
             "job": record["job_id"],
             "cycle": cycle,
             "status": record["status"],
         }
-        pipe.xadd(f"{_P}events", {"data": json.dumps(told)})
+        pipe.xadd(f"{_P}events", {"data": json.dumps(event)})
         if number % 2000 == 0:
             pipe.execute()
     pipe.execute()
 
 
 def fill_figures(client: Any, hours: int) -> None:
-    """Figures by the hour, as many different ones as a busy fleet has."""
+    """Write hourly figures with as many dimensions as a busy fleet has."""
     rows: dict[str, int] = {}
     for kind in range(TASK_TYPES):
         of = (f"type_{kind}", "small", "model-1", "", "")
@@ -105,7 +104,7 @@ def fill_figures(client: Any, hours: int) -> None:
 
 
 def fold(services: Services) -> float:
-    """What the control worker does every second; answers with the seconds that all of it took."""
+    """Fold all events, as the control worker does every second. Return the seconds."""
     started = time.perf_counter()
     folding = Fold(services.ledger)
     while folding.run():
@@ -115,7 +114,7 @@ def fold(services: Services) -> float:
 
 @contextmanager
 def answering(broker: str) -> Iterator[str]:
-    """A console on a free port, in a thread."""
+    """Run a console on a free port, in a thread."""
     context = open_context(Settings(broker_url=broker, console_port=0))
     socket = listen("127.0.0.1", 0)
     server = ConsoleServer(context)
@@ -131,7 +130,7 @@ def answering(broker: str) -> Iterator[str]:
 
 
 def measure(broker: str, paths: Sequence[str], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each answer. A new console for each path: the first answer is a cold one."""
+    """Return the seconds of each answer. Each path has a new console, so the first one is cold."""
     found: dict[str, list[float]] = {}
     for path in paths:
         with answering(broker) as url, httpx2.Client(base_url=url, timeout=60) as client:
@@ -144,25 +143,25 @@ def measure(broker: str, paths: Sequence[str], rounds: int) -> dict[str, list[fl
 
 
 def run(cycles: int = CYCLES, rounds: int = 4) -> dict[str, list[float]]:
-    """Fill a ledger, ask for every report, and show how long each took."""
+    """Fill a ledger, request every report and print the seconds of each."""
     folder = Path(tempfile.mkdtemp(prefix="mb-"))
     try:
-        with rig(folder / "r") as made, console.status(f"reports over {cycles:,} cycles"):
-            fill_cycles(made.client, cycles)
-            folding = fold(made.services())
-            fill_figures(made.client, HOURS)
-            found = measure(made.broker, REPORTS, rounds)
+        with rig(folder / "r") as bench, console.status(f"reports over {cycles:,} cycles"):
+            fill_cycles(bench.client, cycles)
+            folding = fold(bench.services())
+            fill_figures(bench.client, HOURS)
+            found = measure(bench.broker, REPORTS, rounds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     table = Table(title=f"reports over {cycles:,} cycles, seconds over HTTP")
-    for column in ("report", "first", "again", f"under {ALLOWED_SECONDS:g} s"):
+    for column in ("report", "first", "next", f"under {ALLOWED_SECONDS:g} s"):
         table.add_column(column, justify="left" if column == "report" else "right", no_wrap=True)
     for path, seconds in found.items():
-        again = max(seconds[1:], default=seconds[0])
+        repeated = max(seconds[1:], default=seconds[0])
         good = "yes" if max(seconds) < ALLOWED_SECONDS else "no"
-        table.add_row(path.partition("?")[0], f"{seconds[0]:.2f}", f"{again:.2f}", good)
+        table.add_row(path.partition("?")[0], f"{seconds[0]:.2f}", f"{repeated:.2f}", good)
     console.print(table)
-    console.print(f"folding the {cycles:,} events of their ends took {folding:.1f} s")
+    console.print(f"folding the {cycles:,} events took {folding:.1f} s")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the measurements share: a fresh Redis, worker processes, and what they cost."""
+"""Shared by the benchmarks: a new Redis, worker processes, and their costs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WRONG = '{"name": "Alice", "age": "31"}'
 
 @dataclass
 class Rig:
-    """One Redis and the workers started against it."""
+    """A Redis and its workers."""
 
     folder: Path
     client: redis.Redis
@@ -63,7 +63,7 @@ class Rig:
         return app_services(settings, create_app(settings), local_paths=True)
 
     def cpu(self) -> tuple[float, float]:
-        """CPU seconds used so far by the workers and by Redis."""
+        """Return the CPU seconds used so far by the workers and by Redis."""
         tree = [p for worker in self.workers for p in (worker, *worker.children(recursive=True))]
         return sum(map(_seconds, tree)), _seconds(self.server)
 
@@ -77,29 +77,34 @@ def _seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
 def wait_until(condition: Callable[[], bool], *, seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit("the benchmark made no progress; see the workers' logs")
+            raise SystemExit("the benchmark bench no progress; see the workers' logs")
         time.sleep(0.01)
 
 
 @contextmanager
 def rig(folder: Path) -> Iterator[Rig]:
-    """A rig whose processes are gone at the end."""
+    """Start a rig and stop its processes at the end."""
     folder.mkdir(parents=True)
     socket = folder / "r.sock"
     argv = [find_server(), "--port", "0", "--unixsocket", str(socket), "--save", ""]
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
     wait_until(socket.exists, seconds=10)
     client = redis.Redis(unix_socket_path=str(socket), decode_responses=True)
-    made = Rig(folder, client, psutil.Process(server.pid), [])
+    bench = Rig(folder, client, psutil.Process(server.pid), [])
     try:
-        yield made
+        yield bench
     finally:
-        _stop([p for w in made.workers for p in (*w.children(recursive=True), w)])
-        _stop([made.server])
+        _stop([p for w in bench.workers for p in (*w.children(recursive=True), w)])
+        _stop([bench.server])
 
 
 def _stop(processes: Sequence[psutil.Process]) -> None:

@@ -1,4 +1,4 @@
-"""No-op tasks a second, with two worker processes and 1 KB payloads."""
+"""No-op tasks per second, with two worker processes and 1 KB payloads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAYLOAD = "x" * 1000
 
 @dataclass(frozen=True)
 class Rate:
-    """What was measured over the middle of a run, workers warm and the queue never empty."""
+    """The figures of the middle of a run, with warm workers and a full queue."""
 
     per_second: float
     #: CPU microseconds per task in the workers and in Redis: less noisy than the clock.
@@ -26,28 +26,28 @@ class Rate:
 
 
 def plain(folder: Path, tasks: int, *, solo: bool = False) -> Rate:
-    """Celery as it comes: one prefork worker with two processes; or two solo workers."""
-    with rig(folder) as made:
+    """Measure Celery with default settings: a prefork worker of two processes, or two solo ones."""
+    with rig(folder) as bench:
         from benchmarks import plain as module
 
         app = module.app
-        app.conf.broker_url = made.broker
-        with app.connection_for_write(made.broker) as connection:
+        app.conf.broker_url = bench.broker
+        with app.connection_for_write(bench.broker) as connection:
             producer = app.amqp.Producer(connection)
             for _ in range(tasks):
                 app.send_task("noop", args=(PAYLOAD,), producer=producer)
         if solo:
             for _ in range(2):
-                made.start("benchmarks.plain", "-P", "solo")
+                bench.start("benchmarks.plain", "-P", "solo")
         else:
-            made.start("benchmarks.plain", "-P", "prefork", "-c", "2")
-        return _measure(made, tasks, lambda: tasks - _length(made, "celery"))
+            bench.start("benchmarks.plain", "-P", "prefork", "-c", "2")
+        return _measure(bench, tasks, lambda: tasks - _length(bench, "celery"))
 
 
 def mulligan(folder: Path, tasks: int) -> Rate:
-    """The complete attempt: claim, answer, store, json.object, contract.schema, settle."""
-    with rig(folder) as made:
-        services = made.services()
+    """Measure the complete attempt: claim, answer, store, json.object, contract.schema, settle."""
+    with rig(folder) as bench:
+        services = bench.services()
         job = read_job(
             {
                 "task_type": "bench",
@@ -59,41 +59,41 @@ def mulligan(folder: Path, tasks: int) -> Rate:
         for _ in range(0, tasks, 500):
             submit_jobs(services.intake, [job] * 500)
         for _ in range(2):
-            made.start("mulligan.workers.app", "-P", "solo", "-Q", "repair,attempt")
-        return _measure(made, tasks, lambda: _count(made, "jobs:succeeded"))
+            bench.start("mulligan.workers.app", "-P", "solo", "-Q", "repair,attempt")
+        return _measure(bench, tasks, lambda: _count(bench, "jobs:succeeded"))
 
 
-def _length(made: Rig, queue: str) -> int:
-    value: object = made.client.llen(queue)
+def _length(bench: Rig, queue: str) -> int:
+    value: object = bench.client.llen(queue)
     return int(str(value))
 
 
-def _count(made: Rig, index: str) -> int:
-    value: object = made.client.zcard(f"mulligan:{{p00}}:{index}")
+def _count(bench: Rig, index: str) -> int:
+    value: object = bench.client.zcard(f"mulligan:{{p00}}:{index}")
     return int(str(value))
 
 
-def _measure(made: Rig, tasks: int, done: Callable[[], int]) -> Rate:
+def _measure(bench: Rig, tasks: int, done: Callable[[], int]) -> Rate:
     wait_until(lambda: done() >= tasks * 0.2)
-    started, first, cpu, commands = time.perf_counter(), done(), made.cpu(), made.commands()
+    started, first, cpu, commands = time.perf_counter(), done(), bench.cpu(), bench.commands()
     wait_until(lambda: done() >= tasks * 0.9)
     elapsed, count = time.perf_counter() - started, done() - first
-    used = made.cpu()
+    used = bench.cpu()
     return Rate(
         per_second=count / elapsed,
         worker_cpu=(used[0] - cpu[0]) / count * 1e6,
         redis_cpu=(used[1] - cpu[1]) / count * 1e6,
-        commands=(made.commands() - commands) / count,
+        commands=(bench.commands() - commands) / count,
     )
 
 
 def round_trips(folder: Path) -> float:
-    """Ledger round trips of one attempt on the happy path, counted in process."""
+    """Return the ledger round trips of one successful attempt, counted in process."""
     from mulligan.tasks.jobs.attempt import run_attempt
     from mulligan.tasks.ports.ledger import Entry
 
-    with rig(folder) as made:
-        services = made.services()
+    with rig(folder) as bench:
+        services = bench.services()
         job = {
             "task_type": "bench",
             "prompt": PAYLOAD,

@@ -1,4 +1,4 @@
-"""What the browser tests talk about: a console with a filled ledger, and tabs on it."""
+"""Shared by the browser tests: a console with a filled ledger, and tabs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DESKTOP = {"width": 1280, "height": 900}
 ARTIFACTS = Path(
     os.environ.get("MULLIGAN_ARTIFACTS") or Path(__file__).parents[2] / ".artifacts"
 ).resolve()
-#: Tells of every violation of the content security policy on the console, which tests read.
+#: Reports every violation of the content security policy on the console, which tests read.
 WATCH = """document.addEventListener("securitypolicyviolation",
     (event) => console.error(`CSP ${event.violatedDirective} ${event.blockedURI}`));"""
 
@@ -30,8 +30,8 @@ Tab = Callable[..., Page]
 
 
 @dataclass(frozen=True)
-class Set:
-    """The stage, filled, and a console that shows it."""
+class Scene:
+    """A filled ledger and a console that shows it."""
 
     fleet: Fleet
     console: RunningConsole
@@ -42,7 +42,7 @@ class Set:
         return self.console.url
 
     def submit(self, *jobs: dict[str, Any]) -> list[str]:
-        """Through the HTTP API, as any producer does."""
+        """Submit jobs through the HTTP API and return their ids."""
         with self.console.client() as client:
             answer = client.post("/api/jobs", json={"jobs": list(jobs)})
         assert answer.status_code == 202, answer.text

@@ -23,16 +23,16 @@ from support.fleet import running_fleet
 sys.path.insert(0, str(Path(__file__).parent))
 
 import stage
-from browsing import ARGUMENTS, CHROMIUM, DESKTOP, WATCH, Set, Tab
+from browsing import ARGUMENTS, CHROMIUM, DESKTOP, WATCH, Scene, Tab
 
-#: Milliseconds to wait for what is bound to happen, however busy the computer is.
+#: Milliseconds to wait for an expected change on a busy computer.
 PATIENCE = 30_000
 expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One per module: while it is open, no event loop of anybody else's can run in this thread."""
+    """One per module. While it is open, no other event loop can run in this thread."""
     if not CHROMIUM.exists():
         reason = f"{CHROMIUM} is missing: apt-get install chromium"
         if os.environ.get("CI"):
@@ -45,23 +45,23 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Set]:
+def scene(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Scene]:
     with running_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
         stage.history(fleet, per_minute=4)
         filled = stage.fill(fleet)
         with running_console(stage.console_settings(fleet)) as console:
-            yield Set(fleet, console, filled)
+            yield Scene(fleet, console, filled)
 
 
 @pytest.fixture
 def tab(browser: Browser) -> Iterator[Tab]:
-    """``tab("/jobs")``: a page of its own; no error and no violation may be left on its console."""
+    """``tab("/jobs")`` opens a page. Errors and violations on its console fail the test."""
     contexts: list[BrowserContext] = []
-    said: list[str] = []
+    errors: list[str] = []
 
-    def hear(message: ConsoleMessage) -> None:
+    def record(message: ConsoleMessage) -> None:
         if message.type == "error":
-            said.append(message.text)
+            errors.append(message.text)
 
     def make(url: str, *, expected: str | None = None, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": DESKTOP, **options})
@@ -69,12 +69,12 @@ def tab(browser: Browser) -> Iterator[Tab]:
         context.add_init_script(WATCH)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda m: None if expected and expected in m.text else hear(m))
-        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("console", lambda m: None if expected and expected in m.text else record(m))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(url)
         return page
 
     yield make
     for context in contexts:
         context.close()
-    assert said == []
+    assert errors == []

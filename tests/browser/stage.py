@@ -1,4 +1,4 @@
-"""A believable morning: a ledger filled by real workers, for the browser tests and for looking.
+"""A ledger filled by real workers, for the browser tests and for manual inspection.
 
 ``python tests/browser/stage.py`` serves a console over it until Ctrl-C.
 """
@@ -45,7 +45,7 @@ NAMES = ("Alice", "Bertha", "Chen", "Dmitri", "Esperanza", "Farid")
 
 @dataclass(frozen=True)
 class Filled:
-    """What the stage has to show."""
+    """Ids of jobs and the signature of a group in the filled ledger."""
 
     repaired: str
     escalated: str
@@ -75,7 +75,7 @@ def person(name: str, *, slips: bool = False, **fields: Any) -> dict[str, Any]:
 
 
 def invoice(number: int) -> dict[str, Any]:
-    """Never right: the total stays a text."""
+    """Return a job that never succeeds: the total stays a string."""
     wrong = json.dumps({"number": f"2026-{number:03d}", "total": "12 EUR"})
     return {
         "task_type": "extract_invoice",
@@ -112,7 +112,7 @@ def aloud(number: int) -> dict[str, Any]:
 
 
 def mixture(scale: int) -> Iterator[dict[str, Any]]:
-    """First tries, repairs and two sorts of escalations."""
+    """Yield jobs with first-try successes, repairs and two kinds of escalations."""
     for number in range(scale):
         name = NAMES[number % len(NAMES)]
         yield person(name, slips=number % 3 == 0)
@@ -125,7 +125,7 @@ def mixture(scale: int) -> Iterator[dict[str, Any]]:
 
 
 def fill(fleet: Fleet, *, scale: int = 8) -> Filled:
-    """Run the mixture to its end; pause, break and park what ops should see."""
+    """Run the mixture to its end, with a pause, an open breaker and waiting jobs."""
     fleet.ledger.pause("task_type:read_aloud")
     jobs = list(mixture(scale))
     ids = fleet.submit(*jobs)
@@ -138,7 +138,9 @@ def fill(fleet: Fleet, *, scale: int = 8) -> Filled:
     wait_for(lambda: all(_state(fleet, each) == "waiting" for each in waiting), "jobs to be parked")
     repaired = next(v for v in views if v.state == "succeeded" and len(v.attempts) > 1)
     escalated = next(v for v in views if v.state == "escalated")
-    group = max(fleet.ledger.groups(), key=lambda each: each.open)  # the newest may be alone
+    group = max(
+        fleet.ledger.groups(), key=lambda each: each.open
+    )  # the newest group may have one member
     return Filled(repaired.id, escalated.id, waiting[0], group.signature)
 
 
@@ -148,7 +150,7 @@ def _state(fleet: Fleet, job_id: str) -> str:
 
 
 def history(fleet: Fleet, *, minutes: int = 57, per_minute: int = 12) -> None:
-    """An hour before: events as workers write them, older than anything they will add."""
+    """Write the events of the last hour, older than those that workers will add."""
     dice = random.Random(7)
     stream = keys.partition_prefix("mulligan", "p00") + "events"
     now = time.time()
@@ -163,7 +165,7 @@ def history(fleet: Fleet, *, minutes: int = 57, per_minute: int = 12) -> None:
 
 
 def _past(dice: random.Random, job: str) -> Iterator[dict[str, Any]]:
-    """The events of one job that ended."""
+    """Yield the events of one job that ended."""
     chance = dice.random()
     attempts = 1 if chance < 0.62 else 2
     state = "escalated" if chance > 0.97 else "succeeded"
@@ -193,12 +195,12 @@ def _past(dice: random.Random, job: str) -> Iterator[dict[str, Any]]:
 
 
 def console_settings(fleet: Fleet) -> Settings:
-    """The console's own settings: links to a Flower that need not be there."""
+    """Return the settings of the console, with links to a Flower that need not exist."""
     return fleet.services.settings.model_copy(update={"flower_url": "http://127.0.0.1:5555"})
 
 
 def trickle(fleet: Fleet) -> None:
-    """New jobs now and then, for whoever watches."""
+    """Submit a new job every two seconds."""
     for number in count(1):
         fleet.submit(person(NAMES[number % len(NAMES)], slips=number % 3 == 0))
         time.sleep(2)

@@ -1,4 +1,4 @@
-"""Edits on the page: a person sees what an edit would change and what it did, and decides."""
+"""Edits on the page: a person sees the changes and the effect of an edit, and decides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOKS: tuple[tuple[int, Literal["light", "dark"]], ...] = (
 
 @dataclass(frozen=True)
 class EditsPage:
-    """A console with the configuration example worked on, as far as it goes without a person."""
+    """A console with the configuration example, processed up to the reviews."""
 
     console: RunningConsole
     tree: Path
@@ -41,7 +41,7 @@ class EditsPage:
         return f"{self.console.url}/edits/{self.session}"
 
     def work(self) -> None:
-        """What the edit worker does with what was approved."""
+        """Process the approved edits, as the edit worker does."""
         engine = edit_engine(self.console.context)
         while engine.work(self.session).phase != "done":
             pass
@@ -53,7 +53,7 @@ def _read(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[EditsPage]:
-    _ = browser  # the first to start: see its fixture
+    _ = browser  # must start first: see its fixture
     folder = tmp_path_factory.mktemp("edits")
     tree = Path(shutil.copytree(EXAMPLES / "config" / "tree", folder / "tree"))
     server = RedisServer(folder / "redis")
@@ -77,7 +77,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Itera
         server.kill()
 
 
-def told(page: Page, text: str) -> None:
+def expect_notice(page: Page, text: str) -> None:
     expect(page.locator("#notices")).to_contain_text(text)
 
 
@@ -98,9 +98,9 @@ def test_every_page_of_edits_fits_its_screen(backend: EditsPage, tab: Tab) -> No
             page.screenshot(path=ARTIFACTS / f"{name}-{scheme}-{width}.png", full_page=True)
 
 
-def test_a_review_from_the_list_to_the_rollback(backend: EditsPage, tab: Tab) -> None:
+def test_edits_are_reviewed_and_rolled_back(backend: EditsPage, tab: Tab) -> None:
     page = tab(f"{backend.console.url}/edits")
-    # What waits is at the top; the keyboard is enough to get there.
+    # Pending edits are at the top and can be reached by keyboard.
     waiting = page.get_by_role("region", name="Waiting for review")
     link = waiting.get_by_role("link", name=re.compile("^Review m5"))
     link.focus()
@@ -109,25 +109,25 @@ def test_a_review_from_the_list_to_the_rollback(backend: EditsPage, tab: Tab) ->
     expect(page.locator("#diff .add")).to_contain_text('+class = "PlanAndAct"')
     expect(page.locator("#diff .del")).to_contain_text('-class = "SingleTurn"')
     expect(page.get_by_role("main")).to_contain_text("it should plan first")
-    # Measured on a copy before anybody decides.
+    # The effect was measured on a copy.
     effect = page.get_by_role("region", name="Measured effect")
     expect(effect.get_by_role("row", name=re.compile("reasoning.*target"))).to_be_visible()
     expect(effect).to_contain_text("no_improvement")
 
-    # Approved, it still has to pass the gate; what becomes of it appears without a reload.
+    # An approved edit must still pass the gate; the result appears without a reload.
     page.evaluate("window.stays = true")
     page.locator("#approve").focus()
     page.keyboard.press("Enter")
     page.get_by_role("textbox", name="Note").fill("worth a try")
     page.keyboard.press("Enter")
-    told(page, "m5 approved")
+    expect_notice(page, "m5 approved")
     expect(page.locator("#part")).to_contain_text("continues")
     backend.work()
     expect(page.locator("#part")).to_contain_text("no improvement")
     assert page.evaluate("window.stays === true")
     assert "SingleTurn" in (backend.tree / "agents.toml").read_text()
 
-    # To reject needs a reason.
+    # A rejection needs a reason.
     page.goto(f"{backend.url}/m6")
     page.get_by_role("button", name="Reject").click()
     dialog = page.get_by_role("dialog", name="Reject")
@@ -135,21 +135,21 @@ def test_a_review_from_the_list_to_the_rollback(backend: EditsPage, tab: Tab) ->
     expect(dialog).to_be_visible()
     dialog.get_by_label("Reason").fill("models are trained elsewhere")
     dialog.get_by_role("button", name="Reject").click()
-    told(page, "m6 rejected")
+    expect_notice(page, "m6 rejected")
     expect(page.locator("#part")).to_contain_text("models are trained elsewhere")
 
-    # What was kept can be taken back.
+    # A kept edit can be rolled back.
     page.goto(f"{backend.url}/m1")
     expect(page.get_by_role("region", name="Measured effect")).to_contain_text("+0.350")
     page.get_by_role("button", name="Roll back").click()
     dialog = page.get_by_role("dialog", name="Roll back")
     dialog.get_by_role("button", name="Roll back").click()
-    told(page, "m1 rolled back")
+    expect_notice(page, "m1 rolled back")
     expect(page.locator("#part")).to_contain_text("rolled back")
     assert "temperature = 0.9" in (backend.tree / "agents.toml").read_text()
     page.goto(backend.url)
     page.get_by_role("button", name="Roll back all").click()
     page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
-    told(page, f"Session {backend.session} rolled back")
+    expect_notice(page, f"Session {backend.session} rolled back")
     original = EXAMPLES / "config" / "tree" / "agents.toml"
     assert (backend.tree / "agents.toml").read_bytes() == original.read_bytes()

@@ -1,4 +1,4 @@
-"""Doors and empty rooms: logging in, hidden texts, an empty ledger, a ledger that is away."""
+"""Logging in, hidden texts, an empty ledger, and a ledger that is away."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def console(settings: SettingsMaker) -> Iterator[RunningConsole]:
         yield running
 
 
-def test_an_empty_ledger_says_how_to_fill_it(console: RunningConsole, tab: Tab) -> None:
+def test_an_empty_ledger_explains_how_to_submit_jobs(console: RunningConsole, tab: Tab) -> None:
     page = tab(console.url)
     expect(page.get_by_role("main")).to_contain_text("No jobs in this window")
     expect(page.get_by_role("main")).to_contain_text("mulligan submit jobs.yaml")
@@ -37,7 +37,7 @@ def test_an_empty_ledger_says_how_to_fill_it(console: RunningConsole, tab: Tab) 
     expect(page.get_by_role("main")).to_contain_text("No cycles in the last 7 days")
 
 
-def test_a_token_opens_the_door_and_hides_texts(console: RunningConsole, tab: Tab) -> None:
+def test_a_token_logs_in_and_may_hide_texts(console: RunningConsole, tab: Tab) -> None:
     job = read_job(
         {
             "task_type": "extract_person",
@@ -66,18 +66,18 @@ def test_a_token_opens_the_door_and_hides_texts(console: RunningConsole, tab: Ta
     expect(page).to_have_url(re.compile("/login"))
 
 
-def test_what_is_not_there_is_told_with_a_way_on(console: RunningConsole, tab: Tab) -> None:
+def test_a_missing_page_links_to_the_list(console: RunningConsole, tab: Tab) -> None:
     page = tab(f"{console.url}/jobs/p00-nothing", expected="404")
     expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
     page.get_by_role("link", name="All jobs").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
 
 
-def test_a_ledger_that_is_away_is_told_and_tried_again(
+def test_an_unreachable_ledger_is_reported_and_retried(
     settings: SettingsMaker, tab: Tab, tmp_path: Path
 ) -> None:
-    nowhere = f"redis+socket://{tmp_path}/nobody.sock"
-    with running_console(settings(broker_url=nowhere, submit_patience=0.2)) as console:
+    missing = f"redis+socket://{tmp_path}/missing.sock"
+    with running_console(settings(broker_url=missing, submit_patience=0.2)) as console:
         page = tab(console.url, expected="503")
         expect(page.get_by_role("heading", level=1)).to_have_text("The ledger cannot be reached")
         expect(page.get_by_role("main")).to_contain_text("retries every 5 seconds")

@@ -1,4 +1,4 @@
-"""The page in a real browser: what ops see and do, against real workers."""
+"""The page in a real browser, with real workers."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from urllib.parse import quote
 
 import pytest
 import stage
-from browsing import ARTIFACTS, Set, Tab
+from browsing import ARTIFACTS, Scene, Tab
 from playwright.sync_api import Page, expect
 from ruamel.yaml import YAML
 
 
-def remember(page: Page) -> None:
-    """Leaves a mark that a reload would wipe out."""
+def mark(page: Page) -> None:
+    """Leave a mark that a reload would remove."""
     page.evaluate("window.stays = true")
 
 
-def stayed(page: Page) -> bool:
+def was_not_reloaded(page: Page) -> bool:
     return bool(page.evaluate("window.stays === true"))
 
 
-def told(page: Page, text: str) -> None:
+def expect_notice(page: Page, text: str) -> None:
     expect(page.locator("#notices")).to_contain_text(text)
 
 
 # -- at a glance -----------------------------------------------------------------------------------
 
 
-def test_the_overview_answers_the_four_questions(scene: Set, tab: Tab) -> None:
+def test_the_overview_answers_the_four_questions(scene: Scene, tab: Tab) -> None:
     page = tab(scene.url)
     # Are we healthy?
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("degraded"))
@@ -48,10 +48,10 @@ def test_the_overview_answers_the_four_questions(scene: Set, tab: Tab) -> None:
     expect(page.locator("#stream")).to_have_text("live")
 
 
-def test_a_submitted_job_appears_without_a_reload(scene: Set, tab: Tab) -> None:
+def test_a_submitted_job_appears_without_a_reload(scene: Scene, tab: Tab) -> None:
     page = tab(scene.url)
     expect(page.locator("#stream")).to_have_text("live")
-    remember(page)
+    mark(page)
     (job,) = scene.submit(stage.person("Grace", slips=True))
     row = page.locator(f'#live li[data-job="{job}"]')
     expect(row).to_contain_text("person-grace")
@@ -62,12 +62,12 @@ def test_a_submitted_job_appears_without_a_reload(scene: Set, tab: Tab) -> None:
     before = ended.inner_text()
     scene.submit(*(stage.person("Heidi") for _ in range(3)))
     expect(ended).not_to_have_text(before)
-    assert stayed(page)
+    assert was_not_reloaded(page)
     row.get_by_role("link", name="details").click()
     expect(page).to_have_url(f"{scene.url}/jobs/{job}")
 
 
-def test_a_chosen_tenant_alone_is_followed(scene: Set, tab: Tab) -> None:
+def test_only_the_chosen_tenant_is_followed(scene: Scene, tab: Tab) -> None:
     page = tab(f"{scene.url}/?tenant=acme")
     expect(page.locator("#stream")).to_have_text("live")
     (other,) = scene.submit(stage.person("Ivan", labels={"tenant": "globex"}))
@@ -76,7 +76,7 @@ def test_a_chosen_tenant_alone_is_followed(scene: Set, tab: Tab) -> None:
     expect(page.locator(f'#live li[data-job="{other}"]')).to_have_count(0)
 
 
-def test_a_broken_stream_is_told_and_mended(scene: Set, tab: Tab) -> None:
+def test_a_broken_stream_is_shown_and_reconnected(scene: Scene, tab: Tab) -> None:
     page = tab("about:blank", expected="ERR_FAILED")
     page.route("**/api/events*", lambda route: route.abort())
     page.goto(scene.url)
@@ -88,7 +88,7 @@ def test_a_broken_stream_is_told_and_mended(scene: Set, tab: Tab) -> None:
 # -- a story ---------------------------------------------------------------------------------------
 
 
-def test_the_story_shows_the_corrected_prompt_as_a_diff(scene: Set, tab: Tab) -> None:
+def test_the_story_shows_the_corrected_prompt_as_a_diff(scene: Scene, tab: Tab) -> None:
     page = tab(f"{scene.url}/jobs/{scene.filled.repaired}")
     first, second = page.locator("article").all()
     expect(first).to_contain_text("score 33")
@@ -103,84 +103,84 @@ def test_the_story_shows_the_corrected_prompt_as_a_diff(scene: Set, tab: Tab) ->
     )
 
 
-def test_a_job_is_copied_as_a_file_that_can_be_submitted(scene: Set, tab: Tab) -> None:
+def test_a_job_is_copied_as_a_file_that_can_be_submitted(scene: Scene, tab: Tab) -> None:
     page = tab(
         f"{scene.url}/jobs/{scene.filled.repaired}",
         permissions=["clipboard-read", "clipboard-write"],
     )
     page.get_by_role("button", name="Copy").click()
-    told(page, "Copied")
+    expect_notice(page, "Copied")
     text = str(page.evaluate("navigator.clipboard.readText()"))
     document = YAML(typ="safe").load(text)
     assert document["task_type"] == "extract_person"
-    (again,) = scene.submit(document)
-    assert again != scene.filled.repaired
+    (copy,) = scene.submit(document)
+    assert copy != scene.filled.repaired
 
 
-def test_a_story_goes_on_by_itself_and_can_be_cancelled(scene: Set, tab: Tab) -> None:
+def test_a_story_is_updated_live_and_a_job_can_be_cancelled(scene: Scene, tab: Tab) -> None:
     (job,) = scene.submit(stage.aloud(9))
     page = tab(f"{scene.url}/jobs/{job}")
-    remember(page)
+    mark(page)
     expect(page.locator("#part")).to_contain_text("waiting for pause")
     page.get_by_role("button", name="Cancel job").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel job").click()
-    told(page, "Cancelled")
+    expect_notice(page, "Cancelled")
     expect(page.locator("#part")).to_contain_text("✕ cancelled")
     expect(page.get_by_role("button", name="Cancel job")).to_have_count(0)
-    assert stayed(page)
+    assert was_not_reloaded(page)
 
 
 # -- acting ----------------------------------------------------------------------------------------
 
 
-def test_a_queue_is_paused_and_resumed(scene: Set, tab: Tab) -> None:
+def test_a_queue_is_paused_and_resumed(scene: Scene, tab: Tab) -> None:
     page = tab(scene.url)
-    remember(page)
+    mark(page)
     page.get_by_role("button", name="Pause queue attempt").click()
-    told(page, "queue attempt paused")
+    expect_notice(page, "queue attempt paused")
     row = page.get_by_role("row", name=re.compile("^attempt"))
     expect(row).to_contain_text("paused")
     (job,) = scene.submit(stage.person("Ivan"))
     story = tab(f"{scene.url}/jobs/{job}")
     expect(story.locator("#part")).to_contain_text("waiting for pause")
     page.get_by_role("button", name="Resume queue attempt").click()
-    told(page, "queue attempt resumed")
+    expect_notice(page, "queue attempt resumed")
     expect(row).not_to_contain_text("paused")
     expect(story.locator("#part")).to_contain_text("✓ succeeded")
-    assert stayed(page)
+    assert was_not_reloaded(page)
 
 
-def test_a_provider_is_paused_on_the_operations_page(scene: Set, tab: Tab) -> None:
+def test_a_provider_is_paused_on_the_operations_page(scene: Scene, tab: Tab) -> None:
     page = tab(f"{scene.url}/operations")
     page.get_by_role("button", name="Pause openai-eu").click()
-    told(page, "openai-eu paused")
+    expect_notice(page, "openai-eu paused")
     page.get_by_role("button", name="Resume openai-eu").click()
-    told(page, "openai-eu resumed")
+    expect_notice(page, "openai-eu resumed")
 
 
-def test_what_is_not_listed_is_paused_by_its_name(scene: Set, tab: Tab) -> None:
+def test_an_unlisted_name_can_be_paused(scene: Scene, tab: Tab) -> None:
     page = tab(f"{scene.url}/operations")
     page.get_by_label("Name").fill("not/yet seen")
     page.get_by_label("Name").press("Enter")
-    told(page, "not/yet seen paused")
+    expect_notice(page, "not/yet seen paused")
     row = page.get_by_role("row", name="not/yet seen")
     expect(row).to_contain_text("paused")
     row.get_by_role("button", name="Resume").click()
     expect(row).to_have_count(0)
 
 
-def test_an_escalation_is_requeued_with_another_prompt(scene: Set, tab: Tab) -> None:
+def test_an_escalation_is_requeued_with_another_prompt(scene: Scene, tab: Tab) -> None:
     (job,) = scene.submit(stage.reply(900, "No."))
     page = tab(f"{scene.url}/jobs/{job}")
     page.get_by_role("button", name="Requeue").click()
     dialog = page.get_by_role("dialog", name="Requeue")
     dialog.get_by_label(re.compile("New prompt")).fill("Answer ticket 900 with No. Regards")
     dialog.get_by_role("button", name="Requeue").click()
-    told(page, "Requeued")
+    expect_notice(page, "Requeued")
     expect(page.locator("#part")).to_contain_text("Answer ticket 900 with No. Regards")
 
 
-def test_a_whole_group_is_ended_after_a_dry_run(scene: Set, tab: Tab) -> None:
+def test_a_whole_group_is_ended_after_a_dry_run(scene: Scene, tab: Tab) -> None:
     group = f"{scene.url}/escalations/{quote(scene.filled.signature, safe='')}"
     page = tab(group)
     count = page.locator("tbody tr").count()
@@ -196,38 +196,38 @@ def test_a_whole_group_is_ended_after_a_dry_run(scene: Set, tab: Tab) -> None:
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=ARTIFACTS / "group-dialog-light-1280.png")
     go.click()
-    told(page, f"resolve done for {count}")
+    expect_notice(page, f"resolve done for {count}")
     expect(page.locator("#part")).to_contain_text("No open escalations")
     page.get_by_role("link", name="show all").click()
     expect(page.locator("#part")).to_contain_text("known; the supplier changed the format")
 
 
-def test_a_refused_action_says_why(scene: Set, tab: Tab) -> None:
+def test_a_refused_action_is_explained(scene: Scene, tab: Tab) -> None:
     page = tab(scene.url, expected="403")
     page.evaluate("""document.querySelector('meta[name="csrf-token"]').content = 'old'""")
     page.get_by_role("button", name="Pause queue verify").click()
-    told(page, "X-CSRF-Token is missing or old; reload the page")
+    expect_notice(page, "X-CSRF-Token is missing or old; reload the page")
     expect(page.get_by_role("button", name="Pause queue verify")).to_be_enabled()
 
 
-# -- for everybody ---------------------------------------------------------------------------------
+# -- accessibility ---------------------------------------------------------------------------------
 
 
-def test_the_main_actions_are_reached_and_used_by_keyboard(scene: Set, tab: Tab) -> None:
+def test_the_main_actions_are_reached_and_used_by_keyboard(scene: Scene, tab: Tab) -> None:
     page = tab(scene.url)
     reached = []
     for _ in range(60):
         page.keyboard.press("Tab")
         reached.append(str(page.evaluate(_NAME)))
-    for wanted in ("Skip to content", "Jobs", "Open ", "Requeue all", "Pause queue attempt",
+    for expected in ("Skip to content", "Jobs", "Open ", "Requeue all", "Pause queue attempt",
                    "schema_invalid", "details"):  # fmt: skip
-        assert any(name.startswith(wanted) for name in reached), (wanted, reached)
+        assert any(name.startswith(expected) for name in reached), (expected, reached)
     page.locator("#lane-verify").focus()
     page.keyboard.press("Enter")
-    told(page, "queue verify paused")
+    expect_notice(page, "queue verify paused")
     expect(page.locator("#lane-verify")).to_be_focused()
     page.keyboard.press("Space")
-    told(page, "queue verify resumed")
+    expect_notice(page, "queue verify resumed")
 
 
 _NAME = """(() => { const e = document.activeElement;
@@ -235,7 +235,7 @@ _NAME = """(() => { const e = document.activeElement;
     return e.getAttribute("aria-label") || text || e.name || e.tagName; })()"""
 
 
-def test_jobs_are_filtered_and_paged(scene: Set, tab: Tab) -> None:
+def test_jobs_are_filtered_and_paged(scene: Scene, tab: Tab) -> None:
     scene.submit(*(stage.person("Judy", labels={"lot": "7"}) for _ in range(55)))
     page = tab(f"{scene.url}/jobs")
     page.get_by_label("Label").fill("lot:7")
@@ -270,7 +270,7 @@ LOOKS: tuple[tuple[int, Literal["light", "dark"]], ...] = (
 )
 
 
-def address(scene: Set, name: str) -> str:
+def address(scene: Scene, name: str) -> str:
     filled = scene.filled
     signature = quote(filled.signature, safe="")
     return PAGES[name].format(
@@ -279,7 +279,7 @@ def address(scene: Set, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_page_fits_its_screen(scene: Set, tab: Tab, name: str) -> None:
+def test_every_page_fits_its_screen(scene: Scene, tab: Tab, name: str) -> None:
     page = tab(scene.url + address(scene, name))
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
     expect(page.get_by_role("heading", level=1)).to_have_count(1)

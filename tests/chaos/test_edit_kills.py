@@ -1,8 +1,7 @@
 """A process is killed at every step of an edit and of a rollback; the tree is never torn.
 
-Two ways: at each step that has a name, and right before each single thing that the process does to
-the file system. Whenever it dies, the recovery that precedes any further use leaves the tree before
-or after the whole operation: contents, modes, new files and folders.
+It is killed at each named step, and right before each effect on the file system. After recovery,
+the tree is in its state before or after the whole operation: contents, modes, files and folders.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ FILES: dict[str, bytes | tuple[bytes, int]] = {
 KILLED = -9
 
 
-class Story:
-    """A tree, an operation on it, and the two states that it may ever be found in."""
+class TreeCase:
+    """A tree, an operation on it, and its only two allowed states."""
 
     def __init__(self, place: Path, kind: str) -> None:
         self.root, self.home = place / "root", place / "home"
@@ -70,15 +69,15 @@ class Story:
         else:
             tree.rollback_edit("e1")
 
-    def again(self) -> None:
-        """As if nothing had happened."""
+    def reset(self) -> None:
+        """Restore the tree as it was before the operation."""
         for folder in (self.root, self.home):
             shutil.rmtree(folder, ignore_errors=True)
             if (self._stage / folder.name).exists():
                 shutil.copytree(self._stage / folder.name, folder)
 
     def check_whole(self) -> str:
-        """The tree after recovery is whole, says so, and can be used on. Which state it is in."""
+        """Recover the tree, check that it is whole and usable, and return its state."""
         tree = self.tree()
         tree.recover()
         found = snapshot(self.root)
@@ -106,70 +105,70 @@ def _changes(root: Path) -> list[FileChange]:
 
 
 @pytest.fixture(scope="module", params=["edit", "rollback"])
-def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("story"), request.param)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TreeCase:
+    return TreeCase(tmp_path_factory.mktemp("case"), request.param)
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_killed_at_a_named_step(story: Story, name: str) -> None:
+def test_a_kill_at_a_named_step_leaves_a_whole_tree(case: TreeCase, name: str) -> None:
     def dying(passed: str) -> None:
-        if passed == f"{story.kind}_{name}":
+        if passed == f"{case.kind}_{name}":
             die()
 
-    story.again()
-    assert in_child(lambda: story.act(story.tree(dying))) == KILLED
-    state = story.check_whole()
-    # Before the first file is written it never happened; after the last it did.
+    case.reset()
+    assert in_child(lambda: case.act(case.tree(dying))) == KILLED
+    state = case.check_whole()
+    # Before the first file is written, the operation is undone; later, it is completed.
     early = name in ("checked", "stored", "intended")
     assert state == ("before" if early else "after")
 
 
-def test_killed_before_each_single_deed(story: Story) -> None:
+def test_a_kill_before_any_effect_leaves_a_whole_tree(case: TreeCase) -> None:
     states = []
-    deed = 1
+    effect = 1
     while True:
-        story.again()
-        ended = in_child(killed_before(deed, lambda: story.act(story.tree())))
+        case.reset()
+        ended = in_child(killed_before(effect, lambda: case.act(case.tree())))
         if ended == 0:
             break
         assert ended == KILLED
-        states.append(story.check_whole())
-        deed += 1
+        states.append(case.check_whole())
+        effect += 1
     assert len(states) > 20
-    # There is one moment from which on it happened.
+    # From one effect on, the operation is completed.
     assert states == sorted(states, reverse=True)
     assert set(states) == {"before", "after"}
-    git("--git-dir", str(story.tree().state / "git"), "fsck", "--strict", cwd=story.root)
+    git("--git-dir", str(case.tree().state / "git"), "fsck", "--strict", cwd=case.root)
 
 
-def test_a_recovery_that_is_killed_is_recovered_from(story: Story) -> None:
-    torn = _torn(story)
-    deed = 1
+def test_a_killed_recovery_can_be_repeated(case: TreeCase) -> None:
+    torn = _torn(case)
+    effect = 1
     while True:
-        story.again()
-        assert in_child(killed_before(torn, lambda: story.act(story.tree()))) == KILLED
-        ended = in_child(killed_before(deed, lambda: story.tree().recover()))
-        assert story.check_whole() == "after"
+        case.reset()
+        assert in_child(killed_before(torn, lambda: case.act(case.tree()))) == KILLED
+        ended = in_child(killed_before(effect, lambda: case.tree().recover()))
+        assert case.check_whole() == "after"
         if ended == 0:
             break
-        deed += 1
-    assert deed > 5
+        effect += 1
+    assert effect > 5
 
 
-def _torn(story: Story) -> int:
-    """A deed before which some files are written and others are not: the one after the first."""
+def _torn(case: TreeCase) -> int:
+    """Return an effect before which some files are written and others are not."""
     untouched, touched = 1, 500
     while touched - untouched > 1:
-        deed = (untouched + touched) // 2
-        story.again()
-        in_child(killed_before(deed, lambda: story.act(story.tree())))
-        if _files(snapshot(story.root)) == _files(story.before):
-            untouched = deed
+        effect = (untouched + touched) // 2
+        case.reset()
+        in_child(killed_before(effect, lambda: case.act(case.tree())))
+        if _files(snapshot(case.root)) == _files(case.before):
+            untouched = effect
         else:
-            touched = deed
-    story.again()
-    in_child(killed_before(touched + 1, lambda: story.act(story.tree())))
-    assert _files(snapshot(story.root)) not in (_files(story.before), _files(story.after))
+            touched = effect
+    case.reset()
+    in_child(killed_before(touched + 1, lambda: case.act(case.tree())))
+    assert _files(snapshot(case.root)) not in (_files(case.before), _files(case.after))
     return touched + 1
 
 
@@ -182,18 +181,18 @@ def _files(found: Snapshot) -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "kept"),
+    ("users", "kept"),
     [
-        # Other lines of a file that was written: the edit goes, their line stays.
+        # The user changed other lines: the edit is undone, the user's line stays.
         (b"ONE\r\n2\r\n3\r\nmine\r\n", b"one\r\n2\r\n3\r\nmine\r\n"),
-        # The same lines: whose they are cannot be told, so nothing is overwritten.
+        # The user changed the same lines: nothing is overwritten.
         (b"mine\r\n2\r\n3\r\n4\r\n", b"mine\r\n2\r\n3\r\n4\r\n"),
         # The file was deleted.
         (None, None),
     ],
 )
-def test_what_the_user_did_before_the_recovery_stays(
-    tmp_path: Path, theirs: bytes | None, kept: bytes | None
+def test_changes_of_the_user_before_the_recovery_stay(
+    tmp_path: Path, users: bytes | None, kept: bytes | None
 ) -> None:
     root = tmp_path / "root"
     write_files(root, {"a": b"one\r\n2\r\n3\r\n4\r\n", "b": b"b\n"})
@@ -204,17 +203,17 @@ def test_what_the_user_did_before_the_recovery_stays(
     assert in_child(lambda: tree.apply("e1", "s", "auto", changes)) == KILLED
     assert (root / "b").read_bytes() == b"B\n"
     (root / "a").unlink()
-    if theirs is not None:
-        write_files(root, {"a": theirs})
+    if users is not None:
+        write_files(root, {"a": users})
     settled = EditedTree(root, tmp_path / "home").recover()
     assert settled is not None
     assert settled.outcome == "undone"
-    assert settled.left == (() if kept != theirs else ("a",))
+    assert settled.left == (() if kept != users else ("a",))
     assert (root / "b").read_bytes() == b"b\n"
     assert ((root / "a").read_bytes() if kept is not None else None) == kept
 
 
-def test_a_link_in_the_place_of_a_file_does_not_stop_the_recovery(tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_file_does_not_stop_the_recovery(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write_files(root, {"a": b"a\n", "b": b"b\n", "c": b"c\n"})
     changes = [change(root, "a", b"A\n"), change(root, "b", b"B\n")]

@@ -1,4 +1,4 @@
-"""Workers are killed at random moments and at every named step; the invariants hold."""
+"""Workers are killed at random moments and at every named step, and the invariants hold."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ WORKERS = [
 SLOW = {"id": "command.subprocess", "argv": ["true"]}
 FAST = ["json.object", {"id": "contract.schema", "schema": scripted()["verifiers"][1]["schema"]}]
 
-#: Answers, and how their job must end however often workers die.
-STORIES: list[tuple[tuple[str, ...], str, int]] = [
+#: The answers of a job, and its state and number of attempts at the end.
+CASES: list[tuple[tuple[str, ...], str, int]] = [
     ((GOOD,), "succeeded", 1),
     ((WRONG_TYPE, GOOD), "succeeded", 2),
     ((WRONG_TYPE, MISSING, GOOD), "succeeded", 3),
@@ -39,13 +39,13 @@ STORIES: list[tuple[tuple[str, ...], str, int]] = [
 
 
 def jobs() -> list[dict[str, Any]]:
-    made = []
+    found = []
     for i in range(JOBS):
-        answers, _, _ = STORIES[i % len(STORIES)]
-        # Every fifth job has a slow verification, so that the hand-over is crashed too.
+        answers, _, _ = CASES[i % len(CASES)]
+        # Every fifth job has a slow verification, so that crashes hit the hand-over, too.
         verifiers = [*FAST, SLOW] if i % 5 == 0 else FAST
-        made.append(scripted(*answers, name=f"job-{i}", verifiers=verifiers))
-    return made
+        found.append(scripted(*answers, name=f"job-{i}", verifiers=verifiers))
+    return found
 
 
 def workers(fleet: Fleet) -> list[psutil.Process]:
@@ -80,7 +80,7 @@ def test_nothing_is_lost_or_doubled_while_workers_are_killed(tmp_path: Path) -> 
 
 
 def _kill_at_random(fleet: Fleet, dice: random.Random, ids: list[str], *, kills: int) -> None:
-    """Kill a worker each time another share of the jobs is done."""
+    """Kill a worker each time another share of the jobs has ended."""
     client = fleet.server.client()
     for share in range(1, kills + 1):
 
@@ -99,7 +99,7 @@ def _kill_at_random(fleet: Fleet, dice: random.Random, ids: list[str], *, kills:
 
 
 def _stop_one_past_its_lease(fleet: Fleet, ids: list[str]) -> None:
-    """Freeze a worker until the sweep took its work away; what it then writes is refused."""
+    """Freeze a worker until the sweep has taken its work. Its later writes are refused."""
 
     def frozen() -> psutil.Process | None:
         fleet.stack.watch()
@@ -121,16 +121,16 @@ def _stop_one_past_its_lease(fleet: Fleet, ids: list[str]) -> None:
 
 
 def check_no_job_lost(views: list[JobView]) -> None:
-    """Invariant 1: each job reached the end that its answers lead to."""
+    """Invariant 1: each job reached the end that follows from its answers."""
     for view in views:
         number = int((view.job.name or "").removeprefix("job-"))
-        _, state, attempts = STORIES[number % len(STORIES)]
+        _, state, attempts = CASES[number % len(CASES)]
         ended = (view.state, len(view.attempts))
         assert ended == (state, attempts), f"{view.job.name}: {view.reason} {view.detail}"
 
 
 def check_one_retry_per_low_score(views: list[JobView]) -> None:
-    """Invariant 2: never zero, never two. (A limit that was reached makes a score ineligible.)"""
+    """Invariant 2: exactly one retry, unless a limit was reached."""
     for view in views:
         low = [
             a.plan.number
@@ -147,7 +147,7 @@ def check_one_retry_per_low_score(views: list[JobView]) -> None:
 
 
 def check_no_answer_bought_twice(views: list[JobView], trace: Path) -> None:
-    """Invariant 3: once an answer is stored, its runner is not asked again."""
+    """Invariant 3: after an answer is stored, its runner is not called again."""
     asked: dict[str, list[float]] = defaultdict(list)
     stored: dict[str, float] = {}
     for line in trace.read_text().splitlines():
@@ -158,12 +158,12 @@ def check_no_answer_bought_twice(views: list[JobView], trace: Path) -> None:
             stored.setdefault(entry, float(at))
     for entry, times in asked.items():
         late = [at for at in times if at > stored.get(entry, float("inf"))]
-        assert not late, f"{entry} was asked again after its answer was stored"
+        assert not late, f"{entry}: the runner was called again after its answer was stored"
     assert len(asked) == sum(len(view.attempts) for view in views)
 
 
 def check_failures_counted_once(fleet: Fleet, views: list[JobView]) -> None:
-    """Invariant 4: the memory holds each attempt's failure once."""
+    """Invariant 4: the memory counts each attempt's failure once."""
     client = fleet.server.client()
     for view in views:
         expected = Counter(s for a in view.attempts for s in verdict_of(a).signatures)

@@ -1,7 +1,7 @@
-"""A process is killed at every step of a session: apply, measure, keep or take back.
+"""A process is killed at every step of a session: apply, measure, keep or roll back.
 
-The tree is then before or after a whole edit. Who goes on comes to the same end as if nothing had
-happened, and who gives the session up has the tree as it was.
+The tree is then before or after a whole edit. A resumed session ends as if it had not been killed,
+and a session that is rolled back leaves the tree as it was.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 pytestmark = pytest.mark.chaos
 
-#: The file's own words say how good it is.
+#: The scores are the numbers in the file.
 SCORE = b"""
 import json, pathlib
 main, rest = pathlib.Path("a.txt").read_text().split()
@@ -36,10 +36,10 @@ print(json.dumps({"scores": {"main": float(main), "rest": float(rest)}}))
 SUITE = Suite.model_validate(
     {"deterministic": True, "tasks": [{"id": "all", "command": [sys.executable, "score.py"]}]}
 )
-#: One edit that is kept and one that is rejected: what they write into a.txt.
+#: The text that each edit writes into a.txt. The first is kept, the second rejected.
 PLAN = {"e1": "0.7 0.5\n", "e2": "0.9 0.1\n"}
-#: Everything that a session does to the world, killed right before and right after each.
-DEEDS: list[tuple[type, str]] = [
+#: The effects of a session. The process is killed right before and right after each.
+EFFECTS: list[tuple[type, str]] = [
     (SessionStore, "save"),
     (SessionStore, "note"),
     (SuiteMeasurer, "snapshot"),
@@ -63,7 +63,7 @@ def engine(redis_client: redis.Redis, settings: SettingsMaker) -> MakeEngine:
     return make
 
 
-def begun(engine: EditEngine, root: Path, name: str) -> EditSession:
+def begin(engine: EditEngine, root: Path, name: str) -> EditSession:
     write_files(root, {"a.txt": b"0.5 0.5\n", "score.py": SCORE})
     edits = [
         {"id": key, "op": "write_file", "target": "a.txt", "payload": {"content": text}}
@@ -73,12 +73,8 @@ def begun(engine: EditEngine, root: Path, name: str) -> EditSession:
     return engine.begin(plan, root, AutonomyMode.AUTO, suite=SUITE)
 
 
-def drive(engine: EditEngine, name: str) -> EditSession:
-    return engine.drive(name)
-
-
-def killed_at(moment: int, engine: MakeEngine, name: str) -> int:
-    """How a child ended that drives the session and is killed at this moment."""
+def run_killed_at(moment: int, engine: MakeEngine, name: str) -> int:
+    """Drive the session in a child that is killed at this moment. Return its exit status."""
 
     def run() -> None:
         passed = 0
@@ -89,9 +85,9 @@ def killed_at(moment: int, engine: MakeEngine, name: str) -> int:
             if passed == moment:
                 die()
 
-        for owner, method in DEEDS:
+        for owner, method in EFFECTS:
             setattr(owner, method, _watched(getattr(owner, method), counted))
-        drive(engine(), name)
+        engine().drive(name)
 
     return in_child(run)
 
@@ -107,16 +103,18 @@ def _watched(real: Callable[..., Any], counted: Callable[[], None]) -> Callable[
 
 
 @pytest.mark.parametrize("way", ["resumed", "rolled back"])
-def test_killed_at_every_moment_of_a_session(tmp_path: Path, engine: MakeEngine, way: str) -> None:
+def test_a_session_survives_a_kill_at_every_moment(
+    tmp_path: Path, engine: MakeEngine, way: str
+) -> None:
     whole = {b"0.5 0.5\n", *(text.encode() for text in PLAN.values())}
     moment = 0
     while True:
         moment += 1
         name, root = f"k{moment}", tmp_path / str(moment)
         backend = engine()
-        begun(backend, root, name)
+        begin(backend, root, name)
         before = snapshot(root)
-        ended = killed_at(moment, engine, name)
+        ended = run_killed_at(moment, engine, name)
         if ended == 0:
             break
         assert ended == KILLED
@@ -126,7 +124,7 @@ def test_killed_at_every_moment_of_a_session(tmp_path: Path, engine: MakeEngine,
             assert (done.phase, snapshot(root)) == ("done", before), moment
             assert not any(outcome.status == "applied" for outcome in done.outcomes)
             continue
-        done = drive(backend, name)
+        done = backend.drive(name)
         assert [outcome.reason for outcome in done.outcomes] == ["kept", "regression"], moment
         assert (root / "a.txt").read_text() == PLAN["e1"]
         kinds = [point.kind for point in EditedTree(root, backend.home).history()]

@@ -1,4 +1,4 @@
-"""Making a client costs next to nothing, and says at once what it cannot do."""
+"""Creating a client imports little, and invalid arguments are refused at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mulligan.workers.services import app_services
 from mulligan.workers.settings.model import load_settings
 
 
-def test_importing_and_making_a_client_loads_nothing_heavy() -> None:
+def test_creating_a_client_loads_no_heavy_package() -> None:
     code = """
 import sys
 from typing import Any
@@ -29,8 +29,8 @@ print([name for name in sys.modules if name.startswith(("mulligan.workers", "mul
     assert done.stdout.split() == ["[]", "[]"]
 
 
-def test_a_client_of_a_broker_is_ready_without_what_only_workers_need() -> None:
-    """What it costs in seconds is told by `python -m benchmarks.client_start`."""
+def test_a_client_of_a_broker_loads_no_package_of_workers() -> None:
+    """`python -m benchmarks.client_start` prints the seconds."""
     code = """
 import sys
 from mulligan import Client
@@ -78,7 +78,7 @@ print([m for m in sys.modules if m.startswith(("mulligan.console", "mulligan.wor
     assert done.stdout.split() == ["LedgerUnavailable", "[]", "[]"], done.stderr
 
 
-def test_a_broker_without_a_default_runner_wants_one_named() -> None:
+def test_a_broker_without_a_default_runner_needs_a_named_one() -> None:
     with Client("redis://127.0.0.1:1", submit_patience=0) as client:
         with pytest.raises(BadInput, match="name a profile of the workers"):
             client.submit("x", verifiers=["json.object"])
@@ -86,7 +86,7 @@ def test_a_broker_without_a_default_runner_wants_one_named() -> None:
             Client(lease="soon").submit("x")
 
 
-def test_what_can_never_work_is_refused_at_once() -> None:
+def test_invalid_arguments_are_refused_at_once() -> None:
     with pytest.raises(BadInput, match=r"^workers: 1 or more"):
         Client(workers=0)
     with Client() as client:
@@ -96,7 +96,7 @@ def test_what_can_never_work_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("urls", "said"),
+    ("urls", "message"),
     [
         ({"broker_url": "redis://localhost:secret"}, "^setting broker_url: its port"),
         (
@@ -110,15 +110,17 @@ def test_what_can_never_work_is_refused_at_once() -> None:
         ),
     ],
 )
-def test_a_bad_address_is_named_by_its_setting(urls: dict[str, Any], said: str) -> None:
-    with Client(**urls) as client, pytest.raises(BadInput, match=said) as refused:
+def test_an_invalid_address_is_reported_with_its_setting(
+    urls: dict[str, Any], message: str
+) -> None:
+    with Client(**urls) as client, pytest.raises(BadInput, match=message) as refused:
         client.cancel("p00-x")
     assert "secret" not in str(refused.value)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         app_services(load_settings(**urls), Celery("mine", set_as_current=False))
 
 
-def test_a_closed_client_says_so() -> None:
+def test_a_closed_client_refuses_calls() -> None:
     client = Client()
     client.close()
     client.close()

@@ -1,4 +1,4 @@
-"""What deploy/ and docker-compose.yml promise: schemas hold, names match, nothing is cut short."""
+"""deploy/ and docker-compose.yml: valid schemas, matching names, sufficient grace periods."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 @pytest.mark.parametrize("key", sorted(manifests()), ids="/".join)
-def test_every_manifest_holds_its_schema(key: tuple[str, str]) -> None:
+def test_every_manifest_fits_its_schema(key: tuple[str, str]) -> None:
     document = manifests()[key]
     if document["apiVersion"].startswith("keda.sh/"):
         assert document["apiVersion"] == "keda.sh/v1alpha1"
@@ -78,11 +78,11 @@ def test_every_manifest_holds_its_schema(key: tuple[str, str]) -> None:
     else:
         newest = kubernetes_validate.latest_version()
         kubernetes_validate.validate(document, newest, strict=True)
-    wanted = "mulligan" if document["kind"] != "Namespace" else None
-    assert document["metadata"].get("namespace") == wanted
+    expected = "mulligan" if document["kind"] != "Namespace" else None
+    assert document["metadata"].get("namespace") == expected
 
 
-def test_the_kustomization_has_every_file_but_the_example_of_a_secret() -> None:
+def test_the_kustomization_has_every_file_except_the_example_secret() -> None:
     (root,) = documents(KUBERNETES / "kustomization.yaml")
     files = {path.name for path in KUBERNETES.glob("*.yaml")}
     assert set(root["resources"]) == files - {"kustomization.yaml", "secret.example.yaml"}
@@ -90,13 +90,13 @@ def test_the_kustomization_has_every_file_but_the_example_of_a_secret() -> None:
     assert images == {image["name"] for image in root["images"]}
 
 
-def test_the_example_of_a_secret_holds_none() -> None:
+def test_the_example_secret_contains_no_secret() -> None:
     for value in of_kind("Secret")["mulligan"]["stringData"].values():
         assert "REPLACE_ME" in value
 
 
-def test_no_attempt_is_cut_short(settings: Settings) -> None:
-    """A claim lasts hard_limit at most; an attempt its runner's timeout and some slack."""
+def test_no_pod_is_stopped_during_an_attempt(settings: Settings) -> None:
+    """A claim lasts at most hard_limit, an attempt its runner's timeout plus slack."""
     profiles = [parse_duration(r["timeout"]) for r in settings.runners.values() if "timeout" in r]
     longest = max([settings.runner_timeout, *profiles]) + attempt_task.SLACK
     assert longest <= settings.hard_limit
@@ -107,7 +107,7 @@ def test_no_attempt_is_cut_short(settings: Settings) -> None:
 
 
 def references() -> Iterator[tuple[str, str, str]]:
-    """(kind, name, key) of everything that is taken out of a Secret or a ConfigMap."""
+    """Yield (kind, name, key) of every reference to a Secret or a ConfigMap."""
     for name in of_kind("Deployment"):
         for item in container(name)["env"]:
             source = item.get("valueFrom", {})
@@ -130,22 +130,22 @@ def references() -> Iterator[tuple[str, str, str]]:
             yield "Secret", target["name"], target["key"]
 
 
-def test_every_key_that_is_referred_to_exists_and_every_key_is_used() -> None:
+def test_every_referenced_key_exists_and_every_key_is_used() -> None:
     used = set(references())
-    there = {
+    existing = {
         (kind, name, key)
         for kind in ("Secret", "ConfigMap")
         for name, document in of_kind(kind).items()
         for key in document.get("stringData", document.get("data", {}))
     }
-    assert used == there
+    assert used == existing
 
 
 def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     return selector.items() <= labels.items()
 
 
-def test_selectors_find_what_they_are_for() -> None:
+def test_selectors_match_their_pods() -> None:
     deployments = of_kind("Deployment")
     labels = {
         name: each["spec"]["template"]["metadata"]["labels"] for name, each in deployments.items()
@@ -175,30 +175,30 @@ def test_selectors_find_what_they_are_for() -> None:
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
 
 
-def test_keda_asks_the_console() -> None:
+def test_keda_reads_the_scale_from_the_console() -> None:
     service = of_kind("Service")["console"]
     (port,) = service["spec"]["ports"]
     for name, each in of_kind("ScaledObject").items():
         spec = each["spec"]
         assert spec["scaleTargetRef"]["name"] == name
-        assert "replicas" not in of_kind("Deployment")[name]["spec"], "two would decide"
+        assert "replicas" not in of_kind("Deployment")[name]["spec"], "KEDA sets the replicas"
         assert spec["minReplicaCount"] < spec["maxReplicaCount"]
         (trigger,) = spec["triggers"]
         base = f"http://console.{service['metadata']['namespace']}.svc:{port['port']}"
         assert trigger["metadata"]["url"] == f"{base}/api/scale/{name}"
         assert trigger["metadata"]["valueLocation"] == "value"
         assert trigger["metadata"]["authMode"] == "bearer"
-        # A ratio over all pods, so not an average of each.
+        # A ratio over all pods, not an average per pod.
         assert trigger["metricType"] == "Value"
         authentication = of_kind("TriggerAuthentication")[trigger["authenticationRef"]["name"]]
         assert authentication["spec"]["secretTargetRef"][0]["parameter"] == "token"
     assert of_kind("ScaledObject")["repair"]["spec"]["minReplicaCount"] >= 1, (
-        "retries wait for none"
+        "a retry must never wait for a pod"
     )
 
 
 @pytest.mark.parametrize("name", sorted(of_kind("Deployment")))
-def test_every_pod_is_locked_down_and_looked_after(name: str) -> None:
+def test_every_pod_is_locked_down_and_has_probes(name: str) -> None:
     spec, box = pod(name), container(name)
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -218,18 +218,18 @@ def test_every_pod_is_locked_down_and_looked_after(name: str) -> None:
         assert not secret or "valueFrom" in item or "RUNBOOK" in item["name"]
 
 
-def test_probes_look_where_the_worker_signs(settings: Settings) -> None:
+def test_probes_read_the_liveness_file_of_the_worker(settings: Settings) -> None:
     from mulligan.workers.celery.worker_heartbeat import liveness_file
 
     for name in (pool.name for pool in POOLS):
         home = next(i["value"] for i in container(name)["env"] if i["name"] == "MULLIGAN_HOME")
-        signed = liveness_file(settings.model_copy(update={"home": Path(home)}), f"{name}@host")
-        assert signed == Path(home) / "alive" / f"{name}@host"
+        file = liveness_file(settings.model_copy(update={"home": Path(home)}), f"{name}@host")
+        assert file == Path(home) / "alive" / f"{name}@host"
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             words = container(name)[probe]["exec"]["command"]
             assert words[-1].startswith(f"find \"$MULLIGAN_HOME/alive\" -name '{name}@*' -mmin -1 ")
         mounts = [Path(mount["mountPath"]) for mount in container(name)["volumeMounts"]]
-        assert any(mount in signed.parents for mount in mounts), "the rest cannot be written"
+        assert any(mount in file.parents for mount in mounts), "the root filesystem is read-only"
     flower = shlex.join(container("flower")["command"])
     assert "--read_only=True" in flower
 
@@ -237,13 +237,13 @@ def test_probes_look_where_the_worker_signs(settings: Settings) -> None:
 # -- compose ---------------------------------------------------------------------------------------
 
 
-def test_pools_of_compose_can_be_scaled_and_are_not_cut_short() -> None:
+def test_pools_of_compose_can_be_scaled_and_finish_their_attempts() -> None:
     (data,) = documents(ROOT / "docker-compose.yml")
     services = data["services"]
     longest = Settings().runner_timeout + attempt_task.SLACK
     for name in SCALED:
         assert "container_name" not in services[name]
-        assert "ports" not in services[name], "two could not share one"
+        assert "ports" not in services[name], "two containers cannot share a port"
         assert parse_duration(services[name]["stop_grace_period"]) > longest
     console = services["console"]
     assert console["command"] == "mulligan console --host 0.0.0.0 --port 8700"
@@ -270,7 +270,7 @@ def queries() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("where", "text"), queries())
-def test_every_query_parses_and_names_metrics_and_labels_there_are(where: str, text: str) -> None:
+def test_every_query_is_valid_and_uses_existing_metrics_and_labels(where: str, text: str) -> None:
     selectors = vector_selectors(promql_parser.parse(text))
     assert selectors, where
     for selector in selectors:
@@ -288,7 +288,7 @@ def test_every_query_parses_and_names_metrics_and_labels_there_are(where: str, t
 
 
 def vector_selectors(expression: Any) -> list[Any]:
-    """Every selector below an expression."""
+    """Return every selector in an expression."""
     if isinstance(expression, promql_parser.VectorSelector):
         return [expression]
     if isinstance(expression, promql_parser.MatrixSelector):
@@ -306,7 +306,7 @@ def kebab(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(alerts()))
-def test_every_alert_says_what_it_means_and_where_to_read_on(name: str) -> None:
+def test_every_alert_has_a_summary_and_a_runbook_link(name: str) -> None:
     rule = alerts()[name]
     assert rule["for"]
     assert rule["labels"]["severity"] in ("page", "ticket")
@@ -314,7 +314,7 @@ def test_every_alert_says_what_it_means_and_where_to_read_on(name: str) -> None:
     assert rule["annotations"]["runbook_url"].endswith(f"/docs/runbook.md#{kebab(name)}")
 
 
-def test_the_alerts_that_must_be_there() -> None:
+def test_the_required_alerts_exist() -> None:
     assert alerts().keys() >= {
         "MulliganDown", "NotReady", "SweepStale", "RetryLatencyHigh", "EscalationsRising",
         "BreakerOpen", "QueueOldest", "NoWorkers", "CompletionRateLow", "WebhooksDead", "FoldLag",
@@ -329,16 +329,16 @@ def test_the_runbook_has_a_section_for_every_alert() -> None:
     assert {kebab(name) for name in alerts()} <= anchors
 
 
-def test_the_scrape_is_of_the_console_with_a_token() -> None:
+def test_prometheus_scrapes_the_console_with_a_token() -> None:
     (config,) = documents(OBSERVABILITY / "prometheus.yml")
     assert config["rule_files"] == ["rules.yml"]
     (scrape,) = config["scrape_configs"]
     assert scrape["job_name"] == "mulligan"
     assert (scrape["metrics_path"], scrape["authorization"]["type"]) == ("/metrics", "Bearer")
-    assert "credentials" not in scrape["authorization"], "in a file, not in here"
+    assert "credentials" not in scrape["authorization"], "the token belongs in a file"
 
 
-def test_the_dashboard_is_one_that_grafana_takes() -> None:
+def test_the_dashboard_is_valid_and_shows_every_metric() -> None:
     data = dashboard()
     ids = [panel["id"] for panel in data["panels"]]
     assert len(set(ids)) == len(ids)
@@ -352,4 +352,4 @@ def test_the_dashboard_is_one_that_grafana_takes() -> None:
         for _, text in queries()
         for name in re.findall(r"mulligan_\w+", text)
     }
-    assert shown == set(METRICS), "every metric is looked at somewhere"
+    assert shown == set(METRICS)

@@ -1,4 +1,4 @@
-"""The documents say what is: settings, options, commands, files and examples are looked up."""
+"""The documents agree with the code: settings, options, commands, files and examples."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def text_of(name: str) -> str:
 
 
 def rows(text: str) -> Iterator[list[str]]:
-    """The rows of all tables, without headings and rulers."""
+    """Yield the rows of all tables, without headings and rulers."""
     lines = text.splitlines()
     for before, line in zip(["", *lines], lines, strict=False):
         if line.startswith("|") and before.startswith("|") and not line.startswith("|--"):
@@ -72,12 +72,12 @@ def rows(text: str) -> Iterator[list[str]]:
 
 
 def named_in(text: str) -> set[str]:
-    """What the first cells of all tables name."""
+    """Return the names in the first cells of all tables."""
     return {name for row in rows(text) for name in re.findall(r"`([^`]+)`", row[0])}
 
 
 def section(text: str, title: str) -> str:
-    """From a heading to the next one of its level or above."""
+    """Return the text from a heading to the next one of its level or above."""
     level = len(title) - len(title.lstrip("#"))
     found = re.search(
         rf"^{re.escape(title)}$(.*?)(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL
@@ -108,11 +108,11 @@ def settings_rows() -> dict[str, list[str]]:
     return {row[0].strip("`"): row for row in found if len(row) == 4}
 
 
-def test_every_setting_is_documented_and_no_other() -> None:
+def test_exactly_the_settings_are_documented() -> None:
     assert settings_rows().keys() == Settings.model_fields.keys()
 
 
-def test_a_group_of_settings_is_a_section_of_the_document() -> None:
+def test_every_group_of_settings_has_a_section() -> None:
     sections = re.split(r"^## ", text_of("docs/configuration.md"), flags=re.MULTILINE)
     tables = [{row[0].strip("`") for row in rows(part) if len(row) == 4} for part in sections]
     groups = [b for b in Settings.__bases__ if issubclass(b, BaseModel) and b is not BaseSettings]
@@ -121,7 +121,7 @@ def test_a_group_of_settings_is_a_section_of_the_document() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(Settings.model_fields))
-def test_a_setting_has_its_variable_and_its_default(name: str) -> None:
+def test_a_setting_is_documented_with_its_variable_and_default(name: str) -> None:
     _, variable, default, meaning = settings_rows()[name]
     assert variable == f"`MULLIGAN_{name.upper()}`"
     assert meaning
@@ -132,8 +132,9 @@ def test_a_setting_has_its_variable_and_its_default(name: str) -> None:
             call_default_factory=True
         )
     else:
-        made = field.default is PydanticUndefined
-        assert (default, field.default) == ("none", None) or (default, made) == ("processors", True)
+        computed = field.default is PydanticUndefined
+        pair = (default, computed)
+        assert (default, field.default) == ("none", None) or pair == ("processors", True)
 
 
 def test_the_complete_file_has_every_setting_at_its_default(
@@ -159,7 +160,7 @@ def settings_of(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
         return settings
 
 
-def test_every_variable_that_is_named_anywhere_exists() -> None:
+def test_every_named_variable_exists() -> None:
     known = {f"MULLIGAN_{name.upper()}" for name in Settings.model_fields}
     known |= OTHER_VARIABLES
     names = [name for name in tracked() if name.endswith((".md", ".yml", "Procfile", "Dockerfile"))]
@@ -190,7 +191,7 @@ def test_every_field_of_a_job_is_documented(title: str, model: type[BaseModel]) 
     assert model.model_fields.keys() <= named_in(section(text_of("docs/job-files.md"), title))
 
 
-def test_every_failure_kind_and_memory_scope_is_named() -> None:
+def test_every_failure_kind_and_memory_scope_is_documented() -> None:
     text = text_of("docs/job-files.md")
     scopes = get_args(Job.model_fields["memory_scope"].annotation)
     names = [*(kind.value for kind in FailureKind), *scopes]
@@ -200,23 +201,23 @@ def test_every_failure_kind_and_memory_scope_is_named() -> None:
 def test_every_verifier_and_its_options_are_documented() -> None:
     text = text_of("docs/verifiers.md")
     for name in VERIFIERS.names():
-        told = section(text, f"## `{name}`")
+        page = section(text, f"## `{name}`")
         fields = VERIFIERS._class(name).Options.model_fields
         options = {field.alias or option for option, field in fields.items()}
-        also = {"command"} if name == "command.subprocess" else set()
-        assert {n for n in named_in(told) if n.isidentifier()} == options | also, name
-        assert "Evidence:" in told
+        extra = {"command"} if name == "command.subprocess" else set()
+        assert {n for n in named_in(page) if n.isidentifier()} == options | extra, name
+        assert "Evidence:" in page
         assert f"`{name}`" in text_of("CHANGELOG.md")
 
 
 def test_every_runner_and_its_options_are_documented() -> None:
     assert RunnerRegistry().kinds() == sorted(RUNNERS)
     for kind, model in RUNNERS.items():
-        told = section(text_of("docs/runners.md"), f"## `{kind}`")
+        page = section(text_of("docs/runners.md"), f"## `{kind}`")
         options = set(model.model_fields)
         if kind == "scripted":
             options |= set(ScriptedAnswer.model_fields)
-        assert named_in(told) == options, kind
+        assert named_in(page) == options, kind
     for name in ("docs/runners.md", "docs/job-files.md"):
         assert [n for n in SAFE_OVERRIDES if f"`{n}`" not in text_of(name)] == []
 
@@ -231,7 +232,7 @@ def yaml_examples() -> list[Any]:
 
 @pytest.mark.parametrize(("name", "block"), yaml_examples())
 def test_a_job_example_is_a_valid_job(name: str, block: str, tmp_path: Path) -> None:
-    """A fragment is completed by what it leaves out; a profile must be one that the page shows."""
+    """Missing fields of a fragment are added; a profile must be one that the page shows."""
     data = YAML(typ="safe").load(block)
     if isinstance(data, dict) and "jobs" not in data:
         rest = {"task_type": "example", "prompt": "x", "verifiers": ["json.object"],
@@ -276,8 +277,8 @@ def test_a_configuration_among_the_examples_is_valid(
 
 @pytest.mark.parametrize(
     "path",
-    # Those beside a pyproject.toml use a plug-in of their own; test_gallery.py runs them. Those
-    # of edits are plans and suites, which test_examples_edits.py runs.
+    # test_gallery.py runs the files that use a plug-in (beside a pyproject.toml);
+    # test_examples_edits.py runs the plans and suites of edits.
     [
         path
         for path in sorted((ROOT / "examples").rglob("*.yaml"))
@@ -292,7 +293,7 @@ def test_a_job_file_among_the_examples_is_valid(path: Path) -> None:
         assert VERIFIERS.check(found.job.verifiers, found.job.workspace) == []
 
 
-def test_the_plug_ins_of_the_documents_work() -> None:
+def test_the_plug_ins_in_the_documents_work() -> None:
     for name in ("docs/verifiers.md", "docs/runners.md"):
         (block,) = blocks(name, "python")
         scope: dict[str, Any] = {"__name__": "example"}
@@ -330,18 +331,18 @@ def test_every_command_and_option_is_documented() -> None:
         if path not in found:
             continue
         level = next(line for line in text.splitlines() if line.endswith(f"# `{title}`"))
-        told = {word for cell in named_in(section(text, level)) for word in cell.split()}
+        documented = {word for cell in named_in(section(text, level)) for word in cell.split()}
         options = [p for p in found[path].params if p.param_type_name == "option"]
-        # Of an option with a negative form, both are opts of one parameter.
-        wanted = {flag for o in options for flag in (*o.opts, *o.secondary_opts)}
-        wanted -= {"--help", "-h"}
-        assert {word for word in told if word.startswith("--")} == wanted, path
+        # An option with a negative form has both as opts of one parameter.
+        expected = {flag for o in options for flag in (*o.opts, *o.secondary_opts)}
+        expected -= {"--help", "-h"}
+        assert {word for word in documented if word.startswith("--")} == expected, path
 
 
 # -- processes -------------------------------------------------------------------------------------
 
 
-def test_compose_keeps_what_it_must_and_shows_nothing_to_the_network() -> None:
+def test_compose_persists_the_ledger_and_publishes_only_local_ports() -> None:
     data = compose()
     services = data["services"]
     for name in ("ledger", "broker"):
@@ -372,12 +373,12 @@ def test_the_configuration_in_compose_is_valid(
     assert settings.runners
 
 
-def test_the_image_has_what_it_copies_and_a_user_of_its_own() -> None:
+def test_the_image_copies_existing_files_and_runs_without_root() -> None:
     lines = text_of("deploy/Dockerfile").splitlines()
     copied = [word for line in lines if line.startswith("COPY ") and "--from" not in line
               for word in line.split()[1:-1]]  # fmt: skip
-    let_in = {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
-    assert set(copied) == let_in
+    included = {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
+    assert set(copied) == included
     assert all((ROOT / name).exists() for name in copied)
     user = next(line for line in lines if line.startswith("USER "))
     assert user.split()[1] not in ("0", "root")
@@ -398,13 +399,13 @@ def documents() -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub creates them."""
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_every_relative_link_leads_somewhere() -> None:
+def test_every_relative_link_has_a_target() -> None:
     for name in documents():
         prose = re.sub(r"^```.*?^```$", "", text_of(name), flags=re.MULTILINE | re.DOTALL)
         for link in re.findall(r"\]\(([^)\s]+)\)", prose):
@@ -425,13 +426,13 @@ def architecture_and_map() -> str:
 
 
 def pointers() -> list[str]:
-    """Everything in backticks that is a file, with or without a name in it."""
+    """Return everything in backticks that is a file, with or without a name in it."""
     quoted = re.findall(r"`([^`\n]+)`", architecture_and_map())
     return [word for word in quoted if _POINTER.fullmatch(word)]
 
 
 def defined_in(path: Path) -> set[str]:
-    """Every name that a module defines at its top or inside a class."""
+    """Return every name that a module defines at its top or in a class."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         match node:
@@ -467,7 +468,7 @@ def test_every_script_is_on_the_map() -> None:
 
 
 def drawn_rooms() -> dict[str, set[str]]:
-    """The folders in the picture of the architecture, by layer."""
+    """Return the folders in the picture of the architecture, by layer."""
     (picture,) = blocks("docs/architecture.md", "text")
     rooms: dict[str, set[str]] = {}
     for line in picture.splitlines():
@@ -491,7 +492,7 @@ def test_the_architecture_fits_on_two_screens() -> None:
     assert len(text_of("docs/architecture.md").splitlines()) <= 110
 
 
-def test_decisions_are_numbered_without_gaps_and_say_three_things() -> None:
+def test_decisions_are_numbered_without_gaps_and_have_three_sections() -> None:
     files = sorted((DOCS / "decisions").glob("*.md"))
     assert [int(path.name[:4]) for path in files] == list(range(1, len(files) + 1))
     for path in files:
@@ -501,7 +502,7 @@ def test_decisions_are_numbered_without_gaps_and_say_three_things() -> None:
         assert [title.split(",")[0] for title in titles] == ["Context", "Choice", "What it costs"]
 
 
-#: Put together here, so that this file does not name what it forbids.
+#: Put together from parts, so that this file does not contain what it forbids.
 FORBIDDEN = re.compile(
     "|".join(
         [
@@ -516,8 +517,8 @@ FORBIDDEN = re.compile(
 )
 
 
-def test_no_file_names_a_registry_or_somebody_s_home() -> None:
-    """The exceptions are the made-up homes that masks are tested with."""
+def test_no_file_names_a_registry_or_a_home_directory() -> None:
+    """The exceptions are the invented homes in tests of masks."""
     for name in tracked():
         data = (ROOT / name).read_bytes()
         if b"\0" in data:

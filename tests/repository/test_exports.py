@@ -1,4 +1,4 @@
-"""The names that packages export: a reader of the handbook finds them where he tries first."""
+"""The names that packages export, where a reader of the handbook expects them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PACKAGES = ("mulligan", "mulligan.policies", "mulligan.workers")
-#: What the seeds name, and the package in which a reader looks for it.
+#: The names of the seeds, by the package in which a reader looks for them.
 SEEDS = {
     "mulligan.policies": (
         "classify_failure VerificationResult ParseFailure SchemaFailure ConfigFailure FailureRecord"
@@ -24,7 +24,7 @@ SEEDS = {
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_what_type_checkers_read_is_what_runs(package: str) -> None:
+def test_type_checkers_and_the_interpreter_see_the_same_names(package: str) -> None:
     module = import_module(package)
     tree = ast.parse(Path(str(module.__file__)).read_text())
     imports = [
@@ -41,7 +41,7 @@ def test_what_type_checkers_read_is_what_runs(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_name_that_is_not_exported_is_an_attribute_error(package: str) -> None:
+def test_an_unknown_name_is_an_attribute_error(package: str) -> None:
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Klient'"):
         getattr(import_module(package), "Klient")  # noqa: B009 - a type checker would refuse it
 
@@ -56,5 +56,5 @@ def test_importing_the_packages_loads_none_of_their_modules() -> None:
         "import sys, mulligan, mulligan.policies, mulligan.workers;"
         "print(*sorted(name for name in sys.modules if name.startswith('mulligan')))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == [*PACKAGES[:1], "mulligan.lazy_exports", *PACKAGES[1:]]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [*PACKAGES[:1], "mulligan.lazy_exports", *PACKAGES[1:]]

@@ -1,4 +1,4 @@
-"""Optional packages: declared once, needed by nobody who does not use them, named when missing."""
+"""Optional packages: declared once, not needed by others, named when they are missing."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mulligan.extras import EXTRA_OF, install_command
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("policies", "tasks", "workers", "console", "mulligan")
 EXTRAS = sorted(set(EXTRA_OF.values()))
-#: What a producer and a user's own Celery app import.
+#: The modules that a producer and a user's Celery app import.
 CORE = ("mulligan", "mulligan.client", "mulligan.policies", "mulligan.tasks", "mulligan.workers")
-#: Parts of those that are extras themselves.
+#: Parts of them that are extras.
 OPTIONAL = (
     "mulligan.policies.edits.fit",
     "mulligan.policies.edits.search_replace",
@@ -32,7 +32,7 @@ OPTIONAL = (
     "mulligan.testing",
 )
 
-#: Makes the packages that are named look as if they were not installed.
+#: Makes the named packages appear as not installed.
 _BLOCK = """
 import json, sys
 for name in json.loads(sys.argv.pop(1)):
@@ -58,12 +58,12 @@ def pyproject() -> dict[str, Any]:
 
 
 def names_of(requirements: list[str]) -> Iterator[str]:
-    """The distributions that requirements name, those of our own extras included."""
+    """Yield the distributions of requirements, including those of mulligan's extras."""
     for requirement in requirements:
-        own = re.fullmatch(r"mulligan\[(.+)\]", requirement)
-        for extra in own[1].split(",") if own else ():
+        extras = re.fullmatch(r"mulligan\[(.+)\]", requirement)
+        for extra in extras[1].split(",") if extras else ():
             yield from names_of(pyproject()["optional-dependencies"][extra])
-        if own is None:
+        if extras is None:
             yield re.split(r"[^\w.-]", requirement)[0].lower()
 
 
@@ -74,16 +74,16 @@ def test_every_optional_package_is_installed_by_its_extra() -> None:
         for module, names in packages_distributions().items()
     }
     direct = {name: set(names_of(declared[name])) for name in EXTRAS}
-    wanted = set().union(*direct.values())
+    optional = set().union(*direct.values())
     for package, extra in EXTRA_OF.items():
         found = distributions[package]
-        if found & wanted:  # others come with one of these
+        if found & optional:  # others are dependencies of these
             assert found & direct[extra], f"{package} is not in the extra {extra}"
-    assert set(names_of(declared["all"])) == wanted
+    assert set(names_of(declared["all"])) == optional
 
 
 def imported_packages() -> dict[str, set[str]]:
-    """Packages of others that our modules import, and which modules do."""
+    """Return the third-party packages that our modules import, with those modules."""
     found: dict[str, set[str]] = {}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
@@ -97,9 +97,9 @@ def imported_packages() -> dict[str, set[str]]:
     return {name: paths for name, paths in found.items() if name not in ours}
 
 
-def test_every_import_is_of_a_core_dependency_or_of_an_extra() -> None:
+def test_every_imported_package_is_a_core_dependency_or_an_extra() -> None:
     core = set(names_of(pyproject()["dependencies"]))
-    #: What the dependencies themselves depend on, and always will.
+    #: Dependencies of the dependencies.
     core |= {"amqp", "anyio", "kombu", "pydantic-core"}
     installed = packages_distributions()
     for package, paths in imported_packages().items():
@@ -109,7 +109,7 @@ def test_every_import_is_of_a_core_dependency_or_of_an_extra() -> None:
 
 
 def test_the_core_is_imported_without_any_extra() -> None:
-    """Given no optional package at all, a producer's and a worker's modules can be imported."""
+    """Given no optional package, the modules of producers and workers can be imported."""
     modules = sorted(
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for folder in ("mulligan/client", *(f"mulligan/{name}" for name in ("policies", "tasks")))
@@ -121,17 +121,17 @@ def test_the_core_is_imported_without_any_extra() -> None:
         for path in workers
         if "\nif __name__ ==" not in path.read_text("utf-8")
     ]
-    wanted = [name for name in modules if not name.startswith(OPTIONAL)]
-    assert len(wanted) > 200
+    core = [name for name in modules if not name.startswith(OPTIONAL)]
+    assert len(core) > 200
     code = "from importlib import import_module\nfor name in sys.argv[1:]: import_module(name)"
-    done = run_without(*EXTRAS, code=code, arguments=tuple(wanted))
+    done = run_without(*EXTRAS, code=code, arguments=tuple(core))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# -- what is said ----------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------
 
 
-def test_the_command_line_says_what_installs_it() -> None:
+def test_a_missing_command_line_names_its_extra() -> None:
     code = "from mulligan.console.__main__ import main\nmain()"
     done = run_without("console", code=code, arguments=("--help",))
     assert (done.returncode, done.stdout) == (2, "")
@@ -140,7 +140,7 @@ def test_the_command_line_says_what_installs_it() -> None:
     assert line.endswith(install_command("console"))
 
 
-def test_a_command_says_which_extra_it_lacks(tmp_path: Path) -> None:
+def test_a_command_names_its_missing_extra(tmp_path: Path) -> None:
     code = "from mulligan.console.__main__ import main\nmain()"
     done = run_without("edits", code=code, arguments=("edits", "history"), cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -192,17 +192,17 @@ with temporary_ledger(Settings()): pass
         ("testing", _TESTING, "BadInput: no Redis server: "),
     ],
 )
-def test_what_is_missing_is_named_with_the_command_that_installs_it(
+def test_a_missing_package_is_named_with_its_install_command(
     extra: str, code: str, error: str, tmp_path: Path
 ) -> None:
     without = ("local", "testing") if extra == "testing" else (extra,)
     done = run_without(*without, code=code, cwd=tmp_path, PATH=str(tmp_path))
-    said = done.stderr.splitlines()[-1]
-    assert error in said, done.stderr
-    assert install_command(extra) in said
+    message = done.stderr.splitlines()[-1]
+    assert error in message, done.stderr
+    assert install_command(extra) in message
 
 
-def test_a_worker_of_the_edit_queue_stops_at_once(tmp_path: Path) -> None:
+def test_a_worker_of_the_edit_queue_without_its_extra_stops_at_once(tmp_path: Path) -> None:
     worker = ("-A", "mulligan.workers.app", "worker", "-Q", "edit", "-P", "threads")
     code = "from celery.__main__ import main\nmain()"
     url = "redis://127.0.0.1:9/0"

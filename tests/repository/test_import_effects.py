@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: `celery -A mulligan.workers.app`: its import makes the app, which is what it is for.
+#: Modules that exist for their effect: `celery -A mulligan.workers.app` creates the app.
 ENTRY_POINTS = ["mulligan.workers.app"]
 
-#: Imports the modules that are named, and prints what they left behind.
+#: Imports the named modules and prints their effects.
 _PROBE = """
 import atexit, json, logging, os, signal, sys, threading
 from importlib import import_module
@@ -58,7 +58,7 @@ for module in json.loads(sys.argv[1]):
 
 
 def modules() -> list[str]:
-    """Every module but the entry points, and programs that are run as files."""
+    """Return every module except entry points and programs that run as files."""
     found = []
     for folder in ("mulligan", "policies", "tasks", "workers", "console"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -71,7 +71,7 @@ def modules() -> list[str]:
 
 
 def effects(names: Sequence[str], folder: Path) -> list[str]:
-    # -B: compiled modules are files, too.
+    # -B: compiled modules would be files.
     argv = [sys.executable, "-B", "-c", _PROBE, json.dumps(names)]
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -85,7 +85,7 @@ def test_importing_a_module_has_no_effect(tmp_path: Path) -> None:
 
 
 def test_an_effect_is_noticed(tmp_path: Path) -> None:
-    """Given the module that makes the app, its receivers and its transport are seen."""
+    """Given the module that creates the app, its signal receivers and transport are noticed."""
     found = effects(ENTRY_POINTS, tmp_path)
     for what in ("celery signals", "transports"):
         assert any(line.startswith(f"mulligan.workers.app: {what}") for line in found), found

@@ -1,4 +1,4 @@
-"""The wheel, an empty environment, and users whose own modules are called like our folders.
+"""The wheel in an empty environment, and projects whose modules have the names of our folders.
 
 Needs the package registry that `make setup` used; uv answers nearly all of it from its cache.
 """
@@ -27,13 +27,13 @@ CONSTRAINTS = ROOT / "constraints.txt"
 
 
 def clean_environment() -> dict[str, str]:
-    """Nothing of the developer's environment that Python looks at."""
+    """Return the environment without variables that affect Python or mulligan."""
     hidden = ("PYTHON", "MULLIGAN_", "VIRTUAL_ENV")
     return {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
 
 
 def run(*argv: str | Path, cwd: Path | None = None) -> str:
-    """What a program prints."""
+    """Run a program and return its output."""
     environment = clean_environment()
     done = subprocess.run(
         argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
@@ -43,14 +43,14 @@ def run(*argv: str | Path, cwd: Path | None = None) -> str:
 
 
 def environment_in(folder: Path) -> Path:
-    """The Python of a new, empty environment."""
+    """Create an empty environment and return its Python."""
     run(UV, "venv", "--quiet", "--python", sys.executable, folder)
     return folder / "bin" / "python"
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clean copy, as a clone has it: builders leave things behind where they work."""
+    """A clean copy of the repository, because builders leave files behind."""
     copy = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, copy)
@@ -70,13 +70,13 @@ def wheel(source: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that has the wheel with every extra, and nothing else."""
+    """The Python of an environment with only the wheel and every extra."""
     return _install(f"mulligan[all] @ {wheel.as_uri()}", tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture(scope="module")
 def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that has the wheel without extras."""
+    """The Python of an environment with the wheel without extras."""
     return _install(f"mulligan @ {wheel.as_uri()}", tmp_path_factory.mktemp("core"))
 
 
@@ -89,7 +89,7 @@ def _install(requirement: str, folder: Path) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A user's project: its modules are called like our folders."""
+    """A user's project whose modules have the names of our folders."""
     (tmp_path / "tasks.py").write_text("OWNER = 'the user'\n")
     for name in ("workers", "policies"):
         (tmp_path / name).mkdir()
@@ -97,26 +97,24 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_folders_are_reached_by_relative_links() -> None:
+def test_the_package_links_to_the_folders_by_relative_links() -> None:
     for name in FOLDERS:
         assert str((ROOT / "mulligan" / name).readlink()) == f"../{name}"
 
 
-def test_the_wheel_has_every_module_and_script_and_nothing_beside_mulligan(
-    wheel: Path, source: Path
-) -> None:
+def test_the_wheel_has_every_module_and_script_and_only_mulligan(wheel: Path, source: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"mulligan"}
-    wanted = {
+    expected = {
         f"mulligan/{path.relative_to(source).as_posix()}"
         for folder in FOLDERS
         for path in (source / folder).rglob("*")
         if path.suffix in (".py", ".lua")
     }
-    assert wanted - names == set(), "add the package to [tool.setuptools] packages"
+    assert expected - names == set(), "add the package to [tool.setuptools] packages"
     assert {"mulligan/__init__.py", "mulligan/py.typed"} <= names
-    assert any(name.endswith("/settle.lua") for name in wanted)
+    assert any(name.endswith("/settle.lua") for name in expected)
 
 
 def test_the_wheel_works_in_an_empty_environment_from_another_directory(
@@ -141,16 +139,18 @@ def test_the_wheel_works_in_an_empty_environment_from_another_directory(
         "verify",
         "webhooks",
     ]
-    scripts = len(list((ROOT / "workers/ledger/lua").glob("*.lua"))) - 1  # the prelude is in each
+    scripts = (
+        len(list((ROOT / "workers/ledger/lua").glob("*.lua"))) - 1
+    )  # each script includes the prelude
     assert run(installed, "-c", code, cwd=tmp_path) == (
         f"{[f'mulligan.{name}' for name in tasks]} {scripts}"
     )
 
 
-def test_a_project_with_modules_of_the_same_names_keeps_them_and_ours(
+def test_a_project_with_modules_of_the_same_names_can_import_both(
     installed: Path, project: Path
 ) -> None:
-    """Given a project with tasks.py, workers/ and policies/, both sides import their own."""
+    """Given a project with tasks.py, workers/ and policies/, it and mulligan import their own."""
     code = (
         "import tasks, workers, policies; import mulligan.workers.app, mulligan.tasks.jobs.submit;"
         "import mulligan.policies.repair.retry as r;"
@@ -161,13 +161,13 @@ def test_a_project_with_modules_of_the_same_names_keeps_them_and_ours(
     assert "software -> celery" in run(installed, *report, cwd=project)
 
 
-def test_the_client_and_ones_own_tasks_work_in_such_a_project(
+def test_the_client_and_a_users_tasks_work_in_such_a_project(
     installed: Path, project: Path
 ) -> None:
-    """Given two programs of the gallery in it, they find mulligan's parts and the project's own."""
+    """Given two programs of the gallery, they find both mulligan's and the project's modules."""
     shutil.copy(GALLERY / "01_client.py", project)
-    told = run(installed, "01_client.py", cwd=project)
-    assert told.endswith("Person(name='Alice', age=31), attempts: 2, score: 100")
+    output = run(installed, "01_client.py", cwd=project)
+    assert output.endswith("Person(name='Alice', age=31), attempts: 2, score: 100")
     shutil.copy(GALLERY / "03_own_celery_app" / "tasks.py", project)
     code = (
         "import tasks, workers, policies; from mulligan import RepairingTask;"
@@ -189,7 +189,7 @@ with Client(sys.argv[1]) as client:
     result = client.run("Who?", returns=Person, timeout=60, runner="script")
 print(result.value.name, len(result.attempts))
 """
-_OWN_APP = """
+_USER_APP = """
 import sys
 from celery import Celery
 from pydantic import BaseModel
@@ -206,7 +206,7 @@ print(price.delay().get())
 """
 
 
-def test_the_core_has_none_of_what_only_extras_need(core: Path, tmp_path: Path) -> None:
+def test_the_core_installs_no_package_of_an_extra(core: Path, tmp_path: Path) -> None:
     code = (
         "from importlib.util import find_spec;"
         "from mulligan.extras import EXTRA_OF;"
@@ -215,8 +215,8 @@ def test_the_core_has_none_of_what_only_extras_need(core: Path, tmp_path: Path) 
     assert run(core, "-c", code, cwd=tmp_path) == "[]"
 
 
-def test_the_core_runs_a_job_over_a_broker_and_a_users_own_task(core: Path, tmp_path: Path) -> None:
-    """Given a broker and a worker without extras, a job is repaired; so is a task of an own app."""
+def test_the_core_runs_a_job_over_a_broker_and_a_users_task(core: Path, tmp_path: Path) -> None:
+    """Given a broker and a worker without extras, a job and a user's task are repaired."""
     runner = """[runners.script]
 kind = "scripted"
 answers = ['{"nam": "Alice"}', '{"name": "Alice"}']
@@ -226,20 +226,10 @@ answers = ['{"nam": "Alice"}', '{"name": "Alice"}']
     server.start()
     try:
         queues = ",".join((*JOB_QUEUES, CONTROL_QUEUE))
-        argv = (
-            "-m",
-            "celery",
-            "-A",
-            "mulligan.workers.app",
-            "worker",
-            "-P",
-            "threads",
-            "-Q",
-            queues,
-        )
-        with worker_process([core, *argv], tmp_path, server.url):
+        argv = ["-m", "celery", "-A", "mulligan.workers.app", "worker", "-P", "threads", "-Q"]
+        with worker_process([core, *argv, queues], tmp_path, server.url):
             assert run(core, "-c", _PRODUCER, server.url, cwd=tmp_path) == "Alice 2"
-        assert run(core, "-c", _OWN_APP, server.url, cwd=tmp_path) == '{"amount": 3}'
+        assert run(core, "-c", _USER_APP, server.url, cwd=tmp_path) == '{"amount": 3}'
     finally:
         server.stop()
 
@@ -256,7 +246,7 @@ def worker_process(argv: Sequence[str | Path], folder: Path, broker_url: str) ->
         worker.wait(60)
 
 
-def test_the_core_has_no_command_line_and_says_what_installs_it(core: Path, tmp_path: Path) -> None:
+def test_the_core_has_no_command_line_and_names_its_extra(core: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [core.with_name("mulligan"), "--help"], cwd=tmp_path, env=clean_environment(),
         capture_output=True, text=True, check=False,
@@ -266,8 +256,8 @@ def test_the_core_has_no_command_line_and_says_what_installs_it(core: Path, tmp_
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_editable_install_has_no_names_but_mulligan(source: Path, tmp_path: Path) -> None:
-    """From any other directory, `import tasks` does not find ours."""
+def test_an_editable_install_exposes_only_mulligan(source: Path, tmp_path: Path) -> None:
+    """From another directory, `import tasks` does not find mulligan's folder."""
     python = environment_in(tmp_path / "venv")
     pinned: list[str | Path] = ["--python", python, "--build-constraints", CONSTRAINTS]
     run(UV, "pip", "install", "--quiet", "--no-deps", *pinned, "--editable", source)
@@ -276,5 +266,5 @@ def test_an_editable_install_has_no_names_but_mulligan(source: Path, tmp_path: P
         "import mulligan.policies, mulligan.tasks, mulligan.workers, mulligan.console;"
         f"print([n for n in {FOLDERS!r} if find_spec(n)], mulligan.tasks.__file__)"
     )
-    told = run(python, "-c", code, cwd=tmp_path)
-    assert told == f"[] {source}/mulligan/tasks/__init__.py"
+    output = run(python, "-c", code, cwd=tmp_path)
+    assert output == f"[] {source}/mulligan/tasks/__init__.py"

@@ -1,7 +1,7 @@
 """Every file that runs the pools runs those of workers/celery/queues.py.
 
-A new queue or pool is added there first. Then exactly these tests fail, and each says which file
-to change and how.
+Add a new queue or pool there first. Then exactly these tests fail, and each names the file and the
+change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mulligan.workers.celery.queues import (
 from mulligan.workers.settings.model import Settings
 
 DECLARED = "workers/celery/queues.py"
-#: What runs beside the pools.
+#: The services beside the pools.
 BESIDE = ("console", "flower")
 SCALED = [pool.name for pool in POOLS if pool.scalable]
 NAMES = [pool.name for pool in POOLS]
@@ -37,7 +37,7 @@ SLOTS = "N"
 
 
 def commands() -> dict[str, list[str]]:
-    """What each pool is started with, but for the number of slots."""
+    """Return the command of each pool, without the number of slots."""
     return {pool.name: without_slots(pool.argv()[2:]) for pool in pools(Settings())}
 
 
@@ -47,7 +47,7 @@ def without_slots(argv: Sequence[str]) -> list[str]:
 
 
 def differences(file: str, found: Iterable[str], wanted: Iterable[str]) -> list[str]:
-    """What to change in a file whose names are not those of the declaration."""
+    """Return the changes that a file needs to have the declared names."""
     missing = [f"add {name} to {file}" for name in wanted if name not in found]
     extra = [f"remove {name} from {file}, or add it to {DECLARED}" for name in found
              if name not in wanted]  # fmt: skip
@@ -71,7 +71,7 @@ def test_every_required_queue_has_a_pool(found: Sequence[PoolSpec]) -> None:
 
 
 @pytest.mark.parametrize("pool", [*POOLS, *RUN_POOLS], ids=lambda pool: pool.name)
-def test_a_pool_lists_its_queues_in_their_order_and_reads_settings_there_are(
+def test_a_pool_lists_its_queues_in_order_and_reads_existing_settings(
     pool: PoolSpec,
 ) -> None:
     order = (*QUEUES, SUBMIT_QUEUE)
@@ -145,7 +145,7 @@ def test_slots_are_read_from_the_settings_variables(file: str) -> None:
         found = re.fullmatch(rf"\$\{{{variable}:-(.+)\}}", slots)
         assert found, f"{file}: -c of {pool.name} must read {variable}"
         fixed = Settings.model_fields[pool.slots[0]].default_factory is None
-        if fixed:  # the number of processors is said in another way in each file
+        if fixed:  # each file has another notation for the number of processors
             assert found[1] == str(getattr(settings, pool.slots[0])), f"{file}: {variable}"
 
 

@@ -1,7 +1,7 @@
-"""The code of docs/quickstart.md is run, block after block, as one program.
+"""The code of docs/quickstart.md runs, block after block, as one program.
 
-Its runner is replaced by a scripted one through the environment: MULLIGAN_DEFAULT_RUNNER names a
-profile that MULLIGAN_RUNNERS defines, as any user may do. Its first answer breaks the validator.
+The environment replaces its runner by a scripted one: MULLIGAN_DEFAULT_RUNNER names a profile that
+MULLIGAN_RUNNERS defines, as any user may do. The first answer breaks the validator.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def test_the_quickstart_works(
     monkeypatch.setenv("MULLIGAN_RUNNERS", json.dumps(profiles))
     monkeypatch.setenv("MULLIGAN_DEFAULT_RUNNER", "scripted")
     scope: dict[str, Any] = {"__name__": "quickstart"}
-    said = []
+    outputs = []
     for block in blocks():
         exec(compile(block, str(PAGE), "exec"), scope)  # noqa: S102 - our own page
-        said.append(capsys.readouterr().out)
-    first, result, failed, _own, many, coroutines = said
+        outputs.append(capsys.readouterr().out)
+    first, result, failed, _own, many, coroutines = outputs
     assert first == "name='Alice' age=31\n"
     assert result.startswith("True succeeded 100.0\n2 None\nPerson  succeeded")
     assert "must be at most 130: read the text again" in result

@@ -1,4 +1,4 @@
-"""Redis keys are named in one file, and only workers speak Redis."""
+"""Redis keys are named in one file, and only workers use Redis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTITIONS = {
 
 
 def table() -> list[str]:
-    """Every key of the table in keys.py, without its prefix: `job:<id>`, `jobs`, …"""
+    """Return every key of the table in keys.py, without its prefix: `job:<id>`, `jobs`, …"""
     found = []
     for line in (keys.__doc__ or "").splitlines():
         if match := re.match(r"mulligan:\{\w+\}:(\S+?)(?:, (\S+))?\s", line):
@@ -32,12 +32,12 @@ def table() -> list[str]:
 
 
 def heads() -> set[str]:
-    """The fixed text that each key of the table begins with."""
+    """Return the fixed text at the beginning of each key of the table."""
     return {name.partition("<")[0] for name in table()}
 
 
 def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Texts that are put right behind a value: `f"{prefix}job:"`, `prefix + "jobs"`."""
+    """Yield texts that directly follow a value: `f"{prefix}job:"`, `prefix + "jobs"`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             for before, part in zip(node.values, node.values[1:], strict=False):
@@ -45,14 +45,14 @@ def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
                     yield node.lineno, str(part.value)
         elif (
             isinstance(node, ast.BinOp)
-            and isinstance(node.op, ast.Add)  # a path's `/` is no concatenation
+            and isinstance(node.op, ast.Add)  # not the `/` of a path
             and isinstance(node.right, ast.Constant)
         ):
             yield node.lineno, str(node.right.value)
 
 
 def keys_built_in(source: str) -> list[str]:
-    """Texts that look like a key of the table: `job:…`, or a whole name such as `outbox`."""
+    """Return texts that look like a key of the table: `job:…`, or a whole name such as `outbox`."""
     known = heads()
     return [
         f"{line}: {text}"
@@ -65,7 +65,7 @@ def modules(*folders: str) -> list[Path]:
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def test_the_check_finds_keys_that_are_built() -> None:
+def test_the_check_finds_keys() -> None:
     assert keys_built_in('f"{prefix}job:{job_id}"') == ["1: job:"]
     assert keys_built_in('prefix + "swept_at"') == ["1: swept_at"]
     assert keys_built_in('f"{count} jobs"') == []
@@ -81,17 +81,17 @@ def test_no_other_module_builds_a_key(folder: str) -> None:
     assert found == {}
 
 
-def test_every_key_that_is_built_is_in_the_table() -> None:
+def test_every_key_is_in_the_table() -> None:
     patterns = [re.sub(r"<\w+>", "[^:]+", name) for name in table()]
     for name, function in inspect.getmembers(keys, inspect.isfunction):
         if name in PARTITIONS:
             continue
-        wanted = inspect.signature(function).parameters.values()
-        key = function("", *("x" for _ in list(wanted)[1:]))
+        parameters = inspect.signature(function).parameters
+        key = function("", *["x"] * (len(parameters) - 1))
         assert any(re.fullmatch(pattern, key) for pattern in patterns), name
 
 
-def test_lua_names_no_key_that_is_not_in_the_table() -> None:
+def test_every_key_in_lua_is_in_the_table() -> None:
     known = heads()
     scripts = "".join(path.read_text() for path in LUA.glob("*.lua"))
     used = set(re.findall(r"\bP \.\. '([^']+)'", scripts))
@@ -99,8 +99,8 @@ def test_lua_names_no_key_that_is_not_in_the_table() -> None:
     assert {name for name in used if not any(head.startswith(name) for head in known)} == set()
 
 
-def test_the_console_and_the_client_never_use_the_connection_of_the_ledger() -> None:
-    """import-linter sees imports; this sees `ledger.calls`, which needs none."""
+def test_console_and_client_never_use_the_ledgers_connection() -> None:
+    """import-linter checks imports; this checks `ledger.calls`, which needs no import."""
     files = [*modules("console", "mulligan/client"), ROOT / "mulligan" / "testing.py"]
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"

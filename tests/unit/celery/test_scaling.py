@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import autoscale
+from benchmarks.rig import percentile
 from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
 from mulligan.workers.celery.autoscale import (
     QueueAutoscaler,
@@ -259,4 +260,4 @@ def test_the_simulation_is_deterministic_and_our_policy_costs_less() -> None:
         assert len(pool.waits) == len(messages), "every attempt ran once"
         assert len(pool.repair_waits) == sum(message.fails for message in messages)
     assert ours.process_seconds < 0.5 * celery.process_seconds
-    assert autoscale.percentile(ours.waits, 0.95) < autoscale.percentile(largest.waits, 0.95) + 1
+    assert percentile(ours.waits, 0.95) < percentile(largest.waits, 0.95) + 1
