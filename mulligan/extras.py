@@ -1,4 +1,4 @@
-"""Optional packages: the extra that installs each of them, and what to say when one is missing."""
+"""Optional packages: the extra that installs each, and the message when one is missing."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def install_command(extra: str) -> str:
 
 
 def find_missing(*packages: str) -> str | None:
-    """What to say about the first of these packages that is not installed; None if all are."""
+    """Return the message about the first missing package; None if all are installed."""
     absent = next((package for package in packages if find_spec(package) is None), None)
     return _say(absent) if absent else None
 
 
 def explain_import(error: ImportError) -> str | None:
-    """What to say about an import that failed; None if no extra would have helped."""
+    """Return the message about a failed import; None if no extra would help."""
     package = (error.name or "").partition(".")[0]
     return _say(package) if package in EXTRA_OF else None
 

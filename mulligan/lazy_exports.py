@@ -8,7 +8,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package (PEP 562).
+    """Return the ``__getattr__`` of a package (PEP 562).
 
     ``modules`` maps the full name of each module to the names that the package exports from it,
     separated by spaces. For type checkers the package imports them under ``TYPE_CHECKING`` and

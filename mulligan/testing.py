@@ -1,6 +1,6 @@
 """A pytest plug-in for your own tests: an in-memory stack, scripted answers, blocked models.
 
-Loaded by pytest in every project that has mulligan installed, so it imports nothing by itself.
+pytest loads it in every project with mulligan installed, so it imports mulligan only when used.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from mulligan.workers.local.local_stack import LocalStack
 
 T = TypeVar("T")
-#: While this variable is set, only scripts answer jobs: also in workers that a test starts.
+#: While this variable is set, only scripts answer jobs, even in workers that a test starts.
 NO_MODELS = "MULLIGAN_NO_MODELS"
 _OUTSIDE = pytest.StashKey[str | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    told = "this test may ask real models, or only runners of the kinds that are named"
-    config.addinivalue_line("markers", f"real_models(*kinds): {told}")
-    # Here and not in a fixture: those of a wider scope come before any of a test's own.
+    meaning = "this test may ask real models, or only runners of the named kinds"
+    config.addinivalue_line("markers", f"real_models(*kinds): {meaning}")
+    # Not in a fixture: fixtures of a wider scope would run before it.
     config.stash[_OUTSIDE] = os.environ.get(NO_MODELS)
     os.environ.setdefault(NO_MODELS, "1")
 
@@ -51,8 +51,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @contextmanager
 def real_models(*kinds: str) -> Iterator[None]:
-    """Let models be asked in here, or only runners of these kinds: for fixtures of a wide scope
-    that start workers. A test is marked instead."""
+    """Allow real models, or only runners of these kinds. For fixtures of a wide scope that start
+    workers; mark a test instead."""
     before = os.environ.pop(NO_MODELS, None)
     if kinds:
         os.environ[NO_MODELS] = f"except:{','.join(kinds)}"
@@ -73,7 +73,7 @@ def _as_marked(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class InMemoryStack:
-    """The whole queue in this process: real policies, verifiers and verbs, nothing outside."""
+    """The whole queue in this process: real policies, verifiers and tasks, no other process."""
 
     def __init__(self, stack: LocalStack) -> None:
         self._stack = stack
@@ -117,10 +117,10 @@ class InMemoryStack:
                 raise AssertionError(str(error)) from error
 
     def client(self, *, answers: Answers = ()) -> Client:
-        """A real Client of this stack, for code that takes one.
+        """Return a real Client of this stack, for code that takes one.
 
-        With ``answers``, its jobs are answered by these whatever runner they name: a list by
-        attempt, whose last repeats, or a function from the prompt to such a list.
+        ``answers`` answer its jobs, whatever runner they name: a list by attempt, whose last item
+        repeats, or a function from the prompt to such a list.
         """
         from mulligan.client.in_memory import ScriptedBackend
         from mulligan.client.sync_client import Client
@@ -128,34 +128,34 @@ class InMemoryStack:
         return Client.at(ScriptedBackend(self._stack, answers))
 
     def async_client(self, *, answers: Answers = ()) -> AsyncClient:
-        """As ``client``, for asyncio."""
+        """Like ``client``, for asyncio."""
         from mulligan.client.async_client import AsyncClient
         from mulligan.client.in_memory import ScriptedBackend
 
         return AsyncClient.at(ScriptedBackend(self._stack, answers))
 
     def install(self, app: Celery) -> None:
-        """In place of ``mulligan.install(app)``, until the test has ended: the app's repairing
-        tasks run inline, with all their attempts, and neither a broker nor Redis is asked."""
+        """Replace ``mulligan.install(app)`` until the end of the test: the app's repairing tasks
+        run inline, with all their attempts, without a broker or Redis."""
         from mulligan.client.in_memory import install_in_memory
 
         self._undo.append(install_in_memory(app, self._stack))
 
     def jobs(self) -> list[JobView]:
-        """Every job of this stack, in the order in which they came; own tasks' are among them."""
+        """Return all jobs of this stack in their order, those of repairing tasks included."""
         ledger = self._stack.ledger
-        came = dict.fromkeys(event.job_id for event in ledger.events() if event.type == "job")
-        return [view for view in map(ledger.job, came) if view is not None]
+        ids = dict.fromkeys(event.job_id for event in ledger.events() if event.type == "job")
+        return [view for view in map(ledger.job, ids) if view is not None]
 
     def close(self) -> None:
-        """Leave every app as it was."""
+        """Restore every app."""
         while self._undo:
             self._undo.pop()()
 
 
 @pytest.fixture
 def mulligan_stack() -> Iterator[InMemoryStack]:
-    """An in-memory stack of your own for one test."""
+    """An in-memory stack for one test."""
     from mulligan.workers.local.local_stack import local_stack
     from mulligan.workers.local.temporary_ledger import temporary_ledger
     from mulligan.workers.settings.model import Settings
@@ -175,23 +175,23 @@ def mulligan_stack() -> Iterator[InMemoryStack]:
 def assert_repaired(
     job: Result[Any] | JobView, *, by: str | None = None, attempts: int | None = None
 ) -> None:
-    """The job failed at first and succeeded in the end; ``by`` is part of the technique's name."""
+    """Assert that a job failed first and succeeded later; ``by``: part of the technique's name."""
     from mulligan.client.result import Result
 
     view = job.view if isinstance(job, Result) else job
     count = len(view.attempts)
-    told = f"{view.job.label} ended {view.state} ({view.reason}) after {count} attempts"
-    assert view.state == "succeeded", told
-    assert count > 1, f"{told}: it needed no repair"
+    ended = f"{view.job.label} ended {view.state} ({view.reason}) after {count} attempts"
+    assert view.state == "succeeded", ended
+    assert count > 1, f"{ended}: it needed no repair"
     if attempts is not None:
-        assert count == attempts, told
+        assert count == attempts, ended
     techniques = [attempt.plan.technique or "" for attempt in view.attempts[1:]]
     if by is not None:
-        assert any(by in technique for technique in techniques), f"{told}, by {techniques}"
+        assert any(by in technique for technique in techniques), f"{ended}, by {techniques}"
 
 
 def check_verifier(verifier: Verifier, *, good: str, bad: str) -> None:
-    """The contract of a verifier: it tells good from bad, the same each time, as plain JSON."""
+    """Assert a verifier's contract: it tells good from bad, always the same way, as plain JSON."""
     from mulligan.policies.failures.classify import classify_failure
     from mulligan.policies.failures.failure import VerificationStatus
 
@@ -217,7 +217,7 @@ def _verify(verifier: Verifier, text: str) -> VerificationResult:
 
 
 def check_runner(runner: Runner, *, prompt: str = "Say something.") -> Output:
-    """The contract of a runner: a named provider, and an answer that survives being stored."""
+    """Assert a runner's contract: a named provider, and an answer that can be stored."""
     from mulligan.policies.jobs.job import Message, Output
     from mulligan.tasks.ports.runners import Request
 
@@ -231,9 +231,9 @@ def check_runner(runner: Runner, *, prompt: str = "Say something.") -> Output:
 def check_applier(
     applier: EditApplier, edit: Edit, *, root: Path, expect: Mapping[str, bytes | None]
 ) -> list[FileChange]:
-    """The contract of an edit's operation: it computes changes and writes nothing, says truly what
-    is there, and done twice it changes nothing. ``expect`` is each file afterwards; None: deleted.
-    """
+    """Assert an applier's contract: it computes changes and writes nothing, reports the present
+    files correctly, and changes nothing the second time. ``expect``: each file afterwards; None:
+    deleted."""
     from mulligan.tasks.ports.appliers import ApplyContext, EditRefused
     from mulligan.workers.edits.tree.confined_paths import normal
     from mulligan.workers.edits.tree.write_changes import perform

@@ -140,9 +140,9 @@ class AsyncClient:
         handles, single = handles_of(jobs)
         ended = await self._call(partial(self._client.completion_futures, handles))
         waiting = [asyncio.wrap_future(future) for future in ended]
-        for each in waiting:  # results_of raises what went wrong; asyncio need not log it as well
+        for each in waiting:  # results_of raises the errors; asyncio need not log them as well
             each.add_done_callback(lambda done: done.cancelled() or done.exception())
-        with bar("waiting", len(handles), wanted=progress) as advance:
+        with bar("waiting", len(handles), enabled=progress) as advance:
             for future in ended:
                 future.add_done_callback(lambda _: advance(1))
             try:
@@ -190,7 +190,7 @@ class AsyncClient:
         await self.close()
 
     async def _call(self, call: Callable[[], T]) -> T:
-        """On a thread of ours: the loop's own are for the caller."""
+        """Run on this client's threads: the loop's own are for the caller."""
         if self._threads is None:
             from concurrent.futures import ThreadPoolExecutor
 

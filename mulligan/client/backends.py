@@ -65,13 +65,13 @@ class Backend(JobReader, Protocol):
 
 
 def open_backend(overrides: Mapping[str, Any], *, slots: int) -> Backend:
-    """The configured broker, or else threads of this process and a ledger in its home directory."""
+    """Open the configured broker, or else threads of this process and a ledger in its home."""
     from mulligan.workers.backends.placement import place_jobs
 
     settings = load_settings(**overrides)
     # The program may change its working directory later.
     settings = settings.model_copy(update={"home": settings.home.resolve()})
-    # Python models, which answers may be checked with, exist in this process alone.
+    # Python models that check answers exist only in this process.
     placement = place_jobs(settings, private=True)
     if placement.workers == "fleet":
         return BrokerBackend(settings)
@@ -79,7 +79,7 @@ def open_backend(overrides: Mapping[str, Any], *, slots: int) -> Backend:
 
 
 class LedgerBackend:
-    """What every backend does that reaches the ledger directly."""
+    """The base of backends that use the ledger directly."""
 
     def __init__(self, ledger: RedisLedger, intake: Intake) -> None:
         self._ledger = ledger
@@ -116,7 +116,7 @@ class LedgerBackend:
 
 
 class BrokerBackend(LedgerBackend):
-    """A fleet: jobs are written to its ledger, and its broker passes the hints to its workers."""
+    """A fleet: jobs are written to its ledger, and its broker sends the hints to its workers."""
 
     def __init__(self, settings: Settings) -> None:
         from mulligan.workers.celery.producer import producer_intake
@@ -139,7 +139,7 @@ class BrokerBackend(LedgerBackend):
 
 
 class LocalBackend(LedgerBackend):
-    """Threads of this process do the work. The stack belongs to the caller, who closes it."""
+    """Threads of this process run the jobs. The caller owns and closes the stack."""
 
     def __init__(self, stack: LocalStack) -> None:
         check = stack.intake.check
@@ -200,7 +200,7 @@ class EmbeddedBackend(LocalBackend):
         return super().submit(jobs, stored=stored)
 
     def close(self) -> None:
-        """Leave; the last one to leave stops the work and gives back what is unfinished."""
+        """Release the backend; the last release stops the work and requeues unfinished jobs."""
         with _LOCK:
             self.users -= 1
             if self.users > 0:
@@ -225,7 +225,7 @@ _OPEN: dict[tuple[int, str], EmbeddedBackend] = {}
 
 
 def _at_exit() -> None:
-    """A process that ends without closing leaves nothing running and loses nothing."""
+    """Shut down the backends of a process that did not close them, so that nothing is lost."""
     for key, backend in list(_OPEN.items()):
         if key[0] == os.getpid():
             backend.shut_down()

@@ -1,4 +1,4 @@
-"""From what a caller says to a job: the contract of a model, defaults, every problem named."""
+"""Building jobs from a caller's arguments: the contract, the defaults and every problem."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class JobOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class RequestDefaults:
-    """What all jobs of one call have in common."""
+    """The defaults for all jobs of one call."""
 
     #: The verifier spec of ``returns``, and its name.
     contract: Mapping[str, Any] | None
     title: str | None
-    #: Who answers if nothing else is said.
+    #: The default runner.
     runner: Any
 
 
@@ -80,7 +80,7 @@ class JobDraft:
 
     #: The document, whether or not it is well-formed.
     raw: Any
-    #: What only the client can know to be wrong.
+    #: Problems that only the client can find.
     problems: list[Problem] = field(default_factory=list)
 
     @cached_property
@@ -97,17 +97,17 @@ class JobDraft:
 def draft_jobs(
     asks: Sequence[tuple[Ask, Mapping[str, Any]]], asked: RequestDefaults
 ) -> list[JobDraft]:
-    """What is submitted for each ask, with the contract and the defaults filled in."""
+    """Return the draft of each job, with the contract and the defaults filled in."""
     return [_draft(ask, options, asked) for ask, options in asks]
 
 
 def well_formed(
     drafts: Sequence[JobDraft], check: Callable[[Sequence[JobDraft]], list[Problem]]
 ) -> list[Job]:
-    """The jobs. BadInput if one is malformed, with every problem of all of them.
+    """Return the jobs. If one is malformed, raise BadInput with every problem of all of them.
 
-    ``check`` finds everything wrong with the drafts. It is asked if one is malformed: storing the
-    jobs checks them otherwise.
+    ``check`` finds every problem of the drafts. It is called only if one is malformed, because
+    storing the jobs checks them, too.
     """
     jobs = [draft.job for draft in drafts if draft.job is not None]
     if len(jobs) == len(drafts):
@@ -122,7 +122,7 @@ def well_formed(
 
 
 def _merged(draft: JobDraft, found: Sequence[Problem]) -> list[Problem]:
-    """A client's own words about a field, or about the whole job, replace others about it."""
+    """Let the client's problems replace others about the same field or the whole job."""
     own = {problem.path for problem in draft.problems}
     others = (problem for problem in found if problem.path[:1] not in own and () not in own)
     return [*draft.problems, *others]
@@ -141,7 +141,7 @@ def _draft(ask: Ask, options: Mapping[str, Any], asked: RequestDefaults) -> JobD
         given = ()
     raw["verifiers"] = [*_contract_verifiers(contract), *given]
     if contract is not None and isinstance(raw.get("prompt"), str):
-        # The first attempt is told too: asking blindly would waste it.
+        # Without the form, the first attempt would be wasted.
         raw["prompt"] = with_form(raw["prompt"], contract["schema"])
     raw.setdefault("task_type", asked.title or "ask")
     raw.setdefault("runner", asked.runner)
@@ -170,7 +170,7 @@ def _contract_verifiers(contract: Mapping[str, Any] | None) -> list[Mapping[str,
 
 
 def check_returns(returns: Any) -> None:
-    """BadInput unless it is a JSON Schema or something that an answer can be read as."""
+    """Raise BadInput unless it is a JSON Schema or a type that an answer can be read as."""
     if isinstance(returns, Mapping):
         return
     if returns is str:
@@ -183,15 +183,15 @@ def check_returns(returns: Any) -> None:
         )
     try:
         schema_of(returns)
-    except Exception as error:  # what pydantic raises for what is no type is its own affair
+    except Exception as error:  # pydantic raises various errors for what is not a type
         if is_model(returns):
             raise
-        told = "a pydantic model, a type such as list[Person] or a dataclass, or a JSON Schema"
-        raise BadInput.at("returns", f"must be {told}, not {returns!r}") from error
+        allowed = "a pydantic model, a type such as list[Person] or a dataclass, or a JSON Schema"
+        raise BadInput.at("returns", f"must be {allowed}, not {returns!r}") from error
 
 
 def title_of(returns: Any) -> str | None:
-    """What a job for this is called, unless it is told."""
+    """Return the default task type of a job that returns this."""
     if isinstance(returns, type):
         return returns.__name__
     title = returns.get("title") if isinstance(returns, Mapping) else None
@@ -199,7 +199,7 @@ def title_of(returns: Any) -> str | None:
 
 
 def contract_by_reference(returns: Any, models: ContractModels) -> dict[str, Any]:
-    """The contract for workers elsewhere: the schema, and a model that they may import by name."""
+    """Return the contract for other processes: the schema, and a model they may import by name."""
     if isinstance(returns, Mapping):
         return {"id": CONTRACT, "schema": dict(returns)}
     spec: dict[str, Any] = {"id": CONTRACT, "schema": schema_of(returns)}

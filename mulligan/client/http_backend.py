@@ -25,7 +25,7 @@ from mulligan.workers.settings.model import Settings, load_settings
 
 #: Jobs, and bytes of them, per request: the console has caps.
 _JOBS, _BYTES = 1000, 4_000_000
-#: Stands for a job that is not sent.
+#: Replaces a job that is not sent.
 _NULL = "null"
 _NO_FILES = (
     "files are not sent over HTTP: name a directory of the workers with `profile:`, or give"
@@ -36,14 +36,14 @@ _NAMED = 100
 
 
 def open_console(url: str, token: str | None, overrides: Mapping[str, Any]) -> HttpBackend:
-    """The backend of a console. Nothing is contacted yet."""
+    """Return the backend of a console, without contacting it."""
     settings = load_settings(**overrides)
     token = token or os.environ.get(TOKEN_VARIABLE) or None
     return HttpBackend(ConsoleConnection(url, token, patience=settings.submit_patience), settings)
 
 
 class HttpBackend:
-    """A console: the jobs are checked, stored and run where it is."""
+    """A console, whose fleet checks, stores and runs the jobs."""
 
     def __init__(self, console: ConsoleConnection, settings: Settings) -> None:
         self._console = console
@@ -56,7 +56,7 @@ class HttpBackend:
         return contract_by_reference(returns, self._models)
 
     def check(self, drafts: Sequence[JobDraft]) -> list[Problem]:
-        """As far as the console can be asked: the parts of malformed jobs are not sent."""
+        """Return the problems that the console can check; malformed jobs are not sent."""
         malformed = {place for place, draft in enumerate(drafts) if draft.job is None}
         found = [problem.of_job(i) for i in malformed for problem in drafts[i].read[1]]
         start = 0
@@ -69,13 +69,13 @@ class HttpBackend:
                 problems = _shifted(error.problems, start)
                 asked = {*range(start, start + len(part))} - malformed
                 found += [each for each in problems if each.index in asked]
-            except MulliganError:  # what is known here is worth more than why it is not reached
+            except MulliganError:  # report the known problems, not that it cannot be reached
                 break
             start += len(part)
         return found
 
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
-        """Each under a key of its own, so that a repeated request makes no second job."""
+        """Submit each job with a unique key, so that a repeated request creates no second job."""
         _refuse_paths(jobs)
         accepted: dict[int, Accepted] = {}
         for part in _parts([_keyed(job) for job in jobs]):
@@ -90,8 +90,8 @@ class HttpBackend:
                     raise BadInput(*problems) from None
                 return SubmitResult(accepted=accepted, problems=problems)
             for place, answer in enumerate(answers, start):
-                mine = jobs[place].idempotency_key is None  # so nobody else's job can be seen
-                accepted[place] = replace(answer, status="accepted") if mine else answer
+                generated = jobs[place].idempotency_key is None  # "seen" only after a repeat
+                accepted[place] = replace(answer, status="accepted") if generated else answer
             stored(len(answers))
         return SubmitResult(accepted=accepted)
 
@@ -141,7 +141,7 @@ def _path(job_id: str) -> str:
 
 
 def _refuse_paths(jobs: Sequence[Job]) -> None:
-    """The console knows all other problems: they depend on its settings."""
+    """Refuse local paths. The console finds all other problems, by its settings."""
     named = [i for i, job in enumerate(jobs) if job.workspace and job.workspace.path is not None]
     if named:
         problem = Problem.at("workspace.path", _NO_FILES, "not_allowed")
@@ -149,7 +149,7 @@ def _refuse_paths(jobs: Sequence[Job]) -> None:
 
 
 def _shifted(problems: Sequence[Problem], start: int) -> list[Problem]:
-    """The problems of one request's jobs, by their places among all of them."""
+    """Return the problems of one request's jobs with their indices among all jobs."""
     return [problem.of_job(start + (problem.index or 0)) for problem in problems]
 
 
@@ -159,7 +159,7 @@ def _keyed(job: Job) -> str:
 
 
 def _parts(bodies: Sequence[str], *, spare: int = 0) -> Iterator[list[str]]:
-    """As few requests as the caps allow, each with room for ``spare`` jobs more."""
+    """Yield as few requests as the caps allow, each with room for ``spare`` more jobs."""
     part: list[str] = []
     size = 0
     for body in bodies:

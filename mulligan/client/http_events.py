@@ -1,4 +1,4 @@
-"""Events of a console: one connection, made again where it broke."""
+"""Events of a console over one connection, which is reopened where it broke."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mulligan.workers.backends.follow import BLOCK
 
 
 class ConsoleEvents:
-    """Events over one connection, which is made again where it broke.
+    """Events over one connection, which is reopened where it broke.
 
-    A thread reads, so that whoever takes them never waits for longer than a moment.
+    A thread reads them, so that ``take`` never blocks for long.
     """
 
     def __init__(self, console: ConsoleConnection, path: str, *, after: str | None = None) -> None:
@@ -34,7 +34,7 @@ class ConsoleEvents:
         threading.Thread(target=self._read, name="mulligan-events", daemon=True).start()
 
     def take(self) -> Sequence[Event] | None:
-        """What came within a moment. None: some of it may have been missed."""
+        """Return the events within a moment; None if some may have been missed."""
         events: list[Event] = []
         missed = False
         try:
@@ -57,7 +57,7 @@ class ConsoleEvents:
             stream = self._response.extensions.get("network_stream")
         connection = stream.get_extra_info("socket") if stream is not None else None
         if connection is not None:
-            with suppress(OSError):  # it has ended by itself
+            with suppress(OSError):  # it has already ended
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
@@ -71,13 +71,13 @@ class ConsoleEvents:
                     self._response = response
                 if self._after is None:
                     self._found.put(None)
-        except Exception as error:  # whoever takes is told
+        except Exception as error:  # ``take`` raises it
             self._found.put(error)
         finally:
             self._response.close()
 
     def _pass_on(self) -> None:
-        """Hand over what comes until the connection breaks or ends."""
+        """Queue the events until the connection breaks or ends."""
         try:
             for item in httpx2.EventSource(self._response):
                 self._after = item.id or self._after
@@ -86,6 +86,6 @@ class ConsoleEvents:
                     event = Event(id=item.id, type=data["type"], job_id=data["job"], data=data)
                     self._found.put(event)
         except (httpx2.TransportError, httpx2.StreamError):
-            pass  # it is made again
+            pass  # it is reopened
         finally:
             self._response.close()

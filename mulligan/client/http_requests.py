@@ -1,4 +1,4 @@
-"""Requests to a console: who asks, how patiently, and what an answer means."""
+"""Requests to a console: authentication, retries, and the errors in its answers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, MulliganErr
 
 TOKEN_VARIABLE = "MULLIGAN_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN = re.compile(r"^[\x21-\x7e]{1,1000}$")
-#: How the console spells a problem of one of several jobs.
+#: How the console writes a problem of one of several jobs.
 _OF_JOB = re.compile(r"jobs\[(?P<index>\d+)\](?:\.(?P<field>[^:]+))?: (?P<message>.*)", re.DOTALL)
 _TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
-#: The console says something every 15 s, if only that it is still there.
+#: The console sends at least a keep-alive every 15 s.
 _STREAM_TIMEOUT = httpx2.Timeout(45.0, connect=5.0)
-#: Waiting between two tries: the first and the longest.
+#: Seconds between two tries: the first and the longest pause.
 PAUSES = (0.1, 1.0)
-#: How long a caller that asks too much is patient at least.
+#: Minimum seconds to keep retrying after a 429.
 _SLOWED = 120.0
 _AWAY = frozenset({502, 503, 504})
 
@@ -33,7 +33,7 @@ class HttpAnswer(NamedTuple):
 
 
 class ConsoleConnection:
-    """Requests to one console, repeated while it is away: each of ours may be made twice."""
+    """Requests to one console, repeated while it is unavailable: each may safely be sent twice."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ConsoleConnection:
         self._client = httpx2.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
-            # A proxy is for what is elsewhere: it could not reach this host's loopback anyway.
+            # No proxy for loopback addresses: it could not reach them.
             mounts={f"all://{host}": None} if _is_loopback(host) else None,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
             timeout=_TIMEOUT,
@@ -64,7 +64,7 @@ class ConsoleConnection:
     def ask(
         self, method: str, path: str, content: str | None = None, *, also: Sequence[int] = ()
     ) -> HttpAnswer:
-        """The answer if it is a good one or its status is in ``also``; else the error it means."""
+        """Return the answer if it succeeded or its status is in ``also``; else raise its error."""
         headers = {"Content-Type": "application/json"} if content is not None else {}
         data = content.encode() if content is not None else None
         request = self._client.build_request(method, path, content=data, headers=headers)
@@ -74,7 +74,7 @@ class ConsoleConnection:
     def listen(
         self, path: str, after: str | None, wait: Callable[[float], object]
     ) -> httpx2.Response:
-        """A stream of events, open when this returns. ``wait`` passes the time between tries."""
+        """Open a stream of events. ``wait`` is called between tries."""
         headers = {"Accept": "text/event-stream"}
         if after is not None:
             headers["Last-Event-ID"] = after
@@ -96,7 +96,7 @@ class ConsoleConnection:
     def _patiently(
         self, send: Callable[[], httpx2.Response], wait: Callable[[float], object]
     ) -> httpx2.Response:
-        """The answer, asked for again while the console is away or wants us to slow down."""
+        """Return the answer; retry while the console is unavailable or asks to slow down."""
         pause, began = PAUSES[0], None
         while True:
             if self._client.is_closed:
@@ -124,13 +124,13 @@ class ConsoleConnection:
             pause = min(pause * 2, PAUSES[1])
 
     def _document(self, response: httpx2.Response, also: Sequence[int]) -> Any:
-        """The JSON of an answer; raises what an answer that was not wanted means."""
+        """Return the JSON of an answer, or raise the error that it reports."""
         status = response.status_code
         try:
             body = response.json()
-            told = body["error"] if not response.is_success else {}
-            message, details = str(told.get("message", "")), list(told.get("details", ()))
-            code = told.get("code")
+            error = body["error"] if not response.is_success else {}
+            message, details = str(error.get("message", "")), list(error.get("details", ()))
+            code = error.get("code")
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self._stranger() from None
         if response.is_success or status in also:
@@ -154,17 +154,17 @@ class ConsoleConnection:
 
     def _unreachable(self, error: httpx2.TransportError) -> LedgerUnavailable:
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-            told = f"no console at {self.url}; is `mulligan up` running?"
+            message = f"no console at {self.url}; is `mulligan up` running?"
         else:
-            told = f"the connection to the console at {self.url} broke"
-        return LedgerUnavailable(f"{told} ({str(error) or type(error).__name__})")
+            message = f"the connection to the console at {self.url} broke"
+        return LedgerUnavailable(f"{message} ({str(error) or type(error).__name__})")
 
     def _stranger(self) -> MulliganError:
         return MulliganError(f"{self.url} does not answer as a mulligan console does")
 
 
 def _problem(line: str, code: object) -> Problem:
-    """A line of an error's ``details``: the API sends the index and the field within the text."""
+    """Read a line of an error's ``details``: the API puts the index and the field in the text."""
     parts = _OF_JOB.fullmatch(line)
     kind: ProblemCode = "key_in_use" if code == "key_in_use" else "invalid"
     if parts is None:
@@ -174,7 +174,7 @@ def _problem(line: str, code: object) -> Problem:
 
 
 def _host_of(url: str) -> str:
-    """The host as it stands in a pattern for URLs; BadInput if the URL will not do."""
+    """Return the host in the form of URL patterns. Raise BadInput for an unusable URL."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
@@ -192,5 +192,5 @@ def _is_loopback(host: str) -> bool:
 
 
 def _retry_after(response: httpx2.Response) -> float:
-    said = response.headers.get("retry-after", "")
-    return float(said) if said.isdecimal() else 0.0
+    seconds = response.headers.get("retry-after", "")
+    return float(seconds) if seconds.isdecimal() else 0.0

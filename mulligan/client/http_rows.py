@@ -1,4 +1,4 @@
-"""A job as the ledger has it, from what the console tells of it."""
+"""Reading the ledger's job views from the console's JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _names(kind: type[JobView | AttemptView], *, but: set[str]) -> set[str]:
     return {field.name for field in fields(kind)} - but
 
 
-#: What the console tells under the names that our values have.
+#: Fields with the same name in the console's JSON and in our values.
 _JOB = _names(JobView, but={"job", "attempts", "cycles"})
 _ATTEMPT = _names(AttemptView, but={"plan", "output", "verdict"})
 _PLAN = AttemptPlan.model_fields.keys() - {"prompt"}
@@ -24,7 +24,7 @@ _OUTPUT = Output.model_fields.keys() - {"text"}
 
 
 def view_of(document: Mapping[str, Any]) -> JobView:
-    """The job with all that happened to it."""
+    """Return the job with its attempts and cycles."""
     job = Job.model_validate(document["job"])
     return JobView(
         job=job,
@@ -45,7 +45,7 @@ def _attempt(job: Job, found: Mapping[str, Any]) -> AttemptView:
     return AttemptView(
         plan=AttemptPlan(prompt=asked, **_taken(found, _PLAN)),
         output=output,
-        # There is a verdict as soon as it is known whether the attempt was a success.
+        # There is a verdict as soon as ``success`` is known.
         verdict=verdict_from_dict(found) if found["success"] is not None else None,
         **_taken(found, _ATTEMPT),
     )

@@ -21,7 +21,7 @@ Answers = Sequence[Any] | Callable[[str], Sequence[Any]]
 
 
 class ScriptedBackend(LocalBackend):
-    """Jobs are answered from a script, whatever runner they name; without one, as they say."""
+    """A script answers all jobs, whatever runner they name; without one, their runners do."""
 
     def __init__(self, stack: LocalStack, answers: Answers) -> None:
         super().__init__(stack)
@@ -49,7 +49,7 @@ class ScriptedBackend(LocalBackend):
 
 
 def install_in_memory(app: Celery, stack: LocalStack) -> Callable[[], None]:
-    """Have the app's repairing tasks run inline over this stack; how to undo that."""
+    """Run the app's repairing tasks inline over this stack. Return a function that undoes it."""
     from mulligan.workers.user_tasks.installed_app import InstalledApp
 
     holder: Any = app

@@ -20,7 +20,7 @@ _ANSWER = 300
 
 
 def tell(view: JobView) -> str:
-    """Every attempt with its answer, its checks and what was decided."""
+    """Write every attempt with its answer, its checks and the decision."""
     story = tell_story(view)
     lines = [f"{view.job.label}  {story.status}  {view.id}"]
     lines += [view.detail] if view.detail else []

@@ -1,4 +1,4 @@
-"""A progress bar for many jobs, where somebody can see it."""
+"""A progress bar for many jobs, on terminals and in notebooks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from importlib.util import find_spec
 
 
 def visible() -> bool:
-    """On a terminal or in a notebook, where rich is installed; never in a log file."""
+    """Whether this is a terminal or a notebook, not a log file, and rich is installed."""
     return (sys.stderr.isatty() or "ipykernel" in sys.modules) and find_spec("rich") is not None
 
 
 @contextmanager
-def bar(title: str, total: int, *, wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """What to call with how many more are done. Shows nothing for fewer than two."""
-    if not wanted or total < 2 or not visible():
+def bar(title: str, total: int, *, enabled: bool = True) -> Iterator[Callable[[int], None]]:
+    """Yield a function that adds finished jobs. Show nothing for fewer than two jobs."""
+    if not enabled or total < 2 or not visible():
         yield lambda _count: None
         return
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""What a client gets back: a handle when a job is accepted, a result when it has ended."""
+"""What a client returns: a handle when a job is accepted, a result when it has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JSON = frozenset({"json.object", "contract.schema"})
 
 
 class JobFailed(MulliganError):
-    """A job ended without success, so it has no value. ``result`` has all there is to know."""
+    """A job ended without success, so it has no value. ``result`` has the details."""
 
     def __init__(self, message: str, result: Result[Any]) -> None:
         super().__init__(message)
@@ -28,25 +28,25 @@ class JobFailed(MulliganError):
 
 
 class BadValue(MulliganError):
-    """The job succeeded by its verifiers, but the caller's own model refuses the answer."""
+    """The job passed its verifiers, but the caller's own model refuses the answer."""
 
 
 class NotAllStored(BadInput):
     """Some of many jobs were refused after others had been stored.
 
-    ``handles`` are those of the stored ones, by their places among all; ``problems`` name the rest.
+    ``handles`` maps the indices of the stored jobs to their handles; ``problems`` name the rest.
     """
 
     def __init__(self, problems: Sequence[Problem], handles: Mapping[int, Handle[Any]]) -> None:
         count = len(handles)
-        told = "1 job is" if count == 1 else f"{count} jobs are"
-        super().__init__(*problems, f"{told} stored all the same; see handles of this error")
+        stored = "1 job is" if count == 1 else f"{count} jobs are"
+        super().__init__(*problems, f"{stored} stored all the same; see handles of this error")
         self.problems = tuple(problems)
         self.handles = dict(handles)
 
 
 class WaitTimeout(MulliganError, TimeoutError):
-    """Some jobs had not ended in time. They go on; wait for them again."""
+    """Some jobs did not end in time. They continue; wait for them again."""
 
     def __init__(self, unfinished: Sequence[str], timeout: float) -> None:
         self.unfinished = tuple(unfinished)
@@ -93,7 +93,7 @@ class Result(Generic[T]):
 
     @property
     def detail(self) -> str | None:
-        """What there is to say about the reason."""
+        """More about the reason."""
         return self.view.detail
 
     @property
@@ -103,7 +103,7 @@ class Result(Generic[T]):
 
     @property
     def best(self) -> AttemptView | None:
-        """The attempt whose answer is the job's: the best one, good enough or not."""
+        """The best attempt, whose answer is the job's, whether it is good enough or not."""
         return self.view.best
 
     @property
@@ -118,15 +118,15 @@ class Result(Generic[T]):
 
     @property
     def tokens(self) -> int | None:
-        """What all attempts cost together; None if no runner said."""
+        """The tokens of all attempts together; None if no runner reported them."""
         return self.view.tokens
 
     @property
     def value(self) -> T:
-        """The answer as what was asked for: the model, parsed JSON, or text.
+        """The answer as requested: the model, parsed JSON, or text.
 
-        JobFailed if the job did not succeed: a value that was not verified is never returned.
-        BadValue if it did, but the model of ``returns`` refuses the answer.
+        Raises JobFailed if the job did not succeed: an unverified value is never returned. Raises
+        BadValue if it succeeded, but the model of ``returns`` refuses the answer.
         """
         self.raise_for_state()
         text = self.text or ""
@@ -152,26 +152,26 @@ class Result(Generic[T]):
             ) from error
 
     def raise_for_state(self) -> Result[T]:
-        """This result, or JobFailed with its state, its reason and its best attempt."""
+        """Return this result, or raise JobFailed with its state, reason and best attempt."""
         if not self.ok:
-            raise JobFailed(self._complaint(), self)
+            raise JobFailed(self._failure_message(), self)
         return self
 
-    def _complaint(self) -> str:
+    def _failure_message(self) -> str:
         view, best = self.view, self.best
         reason = f": {view.reason}" if view.reason else ""
         detail = f" ({view.detail})" if view.detail else ""
-        told = f"the job {view.job.label} ({view.id}) was {view.state}{reason}{detail}"
+        state = f"the job {view.job.label} ({view.id}) was {view.state}{reason}{detail}"
         if view.state not in ("escalated", "cancelled"):
-            told = f"the job {view.job.label} ({view.id}) has not ended; it is {view.state}"
+            state = f"the job {view.job.label} ({view.id}) has not ended; it is {view.state}"
         if best is None:
-            return f"{told}; no attempt brought an answer"
+            return f"{state}; no attempt has an answer"
         score = "no score" if self.score is None else f"a score of {self.score:g}"
         count = len(view.attempts)
-        return f"{told}; attempt {best.plan.number} of {count} was the best, with {score}"
+        return f"{state}; attempt {best.plan.number} of {count} was the best, with {score}"
 
     def story(self) -> str:
-        """What was asked, answered, found wrong and changed, for people."""
+        """Return the prompts, answers, errors and changes of all attempts, for people."""
         from mulligan.client.job_story import tell
 
         return tell(self.view)

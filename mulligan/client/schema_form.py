@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 SENTENCE = "Answer with JSON and nothing else, of this form: {form}"
-#: References deeper than this are named and not written out: a schema may contain itself.
+#: Deeper references are not written out: a schema may contain itself.
 _DEEPEST = 6
 
 
 def with_form(prompt: str, schema: Any) -> str:
-    """The prompt with what the answer must look like; as it is for a schema that says nothing."""
+    """Add the form of the answer to the prompt, unless the schema allows anything."""
     form = _form(schema, _definitions(schema), 0)
     return f"{prompt.rstrip()}\n\n{SENTENCE.format(form=form)}" if form != "any" else prompt
 
@@ -37,9 +37,9 @@ def _form(schema: Any, known: Mapping[str, Any], depth: int) -> str:
     if "$ref" in schema:
         target = known.get(str(schema["$ref"]))
         return _form(target, known, depth + 1) if target and depth < _DEEPEST else "any"
-    said = schema.get("description") if depth else None
+    note = schema.get("description") if depth else None
     shape = _shape(schema, known, depth)
-    return f"{shape} ({said})" if isinstance(said, str) and shape != "any" else shape
+    return f"{shape} ({note})" if isinstance(note, str) and shape != "any" else shape
 
 
 def _shape(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> str:

@@ -1,9 +1,8 @@
-"""The client: submit prompts, get back values that were verified.
+"""The client: submit prompts, get verified values back.
 
-``Client()`` talks to the broker that is configured; without one it runs the work itself, on threads
-of this process, with a durable ledger in the home directory. ``Client("http://…")`` talks to a
-console. Making a client contacts nothing and imports next to nothing: what is needed is loaded by
-the first job.
+``Client()`` uses the configured broker; without one it runs the jobs on threads of this process,
+with a durable ledger in the home directory. ``Client("http://…")`` uses a console. Creating a
+client contacts nothing and imports almost nothing: the first job loads the rest.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Client:
 
     @classmethod
     def at(cls, backend: Backend) -> Client:
-        """A client of a backend that is open already."""
+        """Return a client of an open backend."""
         from mulligan.workers.backends.completion import CompletionWatcher
 
         client = cls()
@@ -124,12 +123,12 @@ class Client:
     def submit_many(
         self, asks: Iterable[Ask], *, returns: Any = None, progress: bool = True, **options: Any
     ) -> list[Handle[Any]]:
-        """Submit many jobs. Nothing is stored if one has a problem.
+        """Submit many jobs. If one has a problem, store none.
 
-        An ``idempotency_key`` is the beginning of each one's own: ``key-0``, ``key-1``… One that
-        belongs to another job is a problem, too. NotAllStored has the handles of those that are
-        stored when a problem shows late: because another program takes a key at this very moment,
-        or over HTTP in a later request (each has up to a thousand jobs).
+        An ``idempotency_key`` is the prefix of each job's key: ``key-0``, ``key-1``… A key that
+        another job uses is a problem, too. If a problem shows only after some jobs are stored,
+        NotAllStored has their handles: another program took a key at the same moment, or, over
+        HTTP, a later request failed (each has up to a thousand jobs).
         """
         from mulligan.client.build_jobs import draft_jobs, well_formed
         from mulligan.client.progress_bar import bar
@@ -146,7 +145,7 @@ class Client:
         try:
             drafts = draft_jobs([(ask, {**options, **next(own)}) for ask in asks], defaults)
             jobs = well_formed(drafts, self._backend.check)
-            with bar("submitting", len(jobs), wanted=progress) as advance:
+            with bar("submitting", len(jobs), enabled=progress) as advance:
                 return self._submit(jobs, returns, advance)
         except NotAllStored as error:
             problems = [problem.of_job(problem.index or 0) for problem in error.problems]
@@ -198,9 +197,9 @@ class Client:
     ) -> list[Result[T]]: ...
 
     def wait(self, jobs: Any, timeout: float | None = None, *, progress: bool = True) -> Any:
-        """The result of a handle or a job's id, or those of many in their order.
+        """Return the result of a handle or a job id, or the results of many in their order.
 
-        WaitTimeout after ``timeout`` seconds; the jobs go on.
+        Raise WaitTimeout after ``timeout`` seconds; the jobs continue.
         """
         from concurrent import futures
 
@@ -208,7 +207,7 @@ class Client:
 
         handles, single = handles_of(jobs)
         waited = self.completion_futures(handles)
-        with bar("waiting", len(handles), wanted=progress) as advance:
+        with bar("waiting", len(handles), enabled=progress) as advance:
             for future in waited:
                 future.add_done_callback(lambda _: advance(1))
             try:
@@ -221,11 +220,11 @@ class Client:
         return results[0] if single else results
 
     def watch(self, job: Handle[Any] | str) -> Iterator[Event]:
-        """What happens to a job, from its beginning to its end, as it happens."""
+        """Yield the events of a job as they happen, from its beginning to its end."""
         return (event for event in self.events_of(job) if event is not None)
 
     def cancel(self, job: Handle[Any] | str) -> str:
-        """Cancel a job; its state afterwards, which is another one if it had ended before."""
+        """Cancel a job. Return its state, which is not ``cancelled`` if it had already ended."""
         from mulligan.tasks.ports.errors import BadInput
 
         (handle,), _ = handles_of(job)
@@ -235,7 +234,7 @@ class Client:
         return state
 
     def handle(self, job_id: str, *, returns: type[M] | None = None) -> Handle[M]:
-        """A handle for a job that another process submitted."""
+        """Return a handle for a job that another process submitted."""
         from mulligan.client.result import Handle
 
         if returns is not None:
@@ -243,7 +242,7 @@ class Client:
         return Handle(id=job_id, returns=returns)
 
     def close(self) -> None:
-        """Stop what this client started; unfinished jobs stay in the ledger. Twice is harmless."""
+        """Stop what this client started. Unfinished jobs stay in the ledger. May be repeated."""
         with self._lock:
             self._closed = True
             opened, self._open = self._open, None
@@ -323,10 +322,10 @@ class Client:
             raise NotAllStored(taken.problems, handles)
         return list(handles.values())
 
-    # What the async client is made of, too.
+    # The async client uses these, too.
 
     def completion_futures(self, handles: Sequence[Handle[Any]]) -> list[Future[None]]:
-        """Futures that are done when the jobs have ended."""
+        """Return futures that are done when the jobs have ended."""
         backend, watcher = self._opened()
         backend.start()
         return watcher.futures([handle.id for handle in handles])
@@ -334,7 +333,7 @@ class Client:
     def results_of(
         self, handles: Sequence[Handle[Any]], ended: Sequence[Future[None]]
     ) -> list[Result[Any]]:
-        """The results of jobs that have ended, or what went wrong with the waiting."""
+        """Return the results of jobs that have ended, or raise the error that ended the wait."""
         from mulligan.client.result import Result
         from mulligan.tasks.ports.errors import BadInput
 
@@ -348,7 +347,7 @@ class Client:
         return results
 
     def events_of(self, job: Handle[Any] | str) -> Iterator[Event | None]:
-        """As ``watch``, with None now and then while nothing happens."""
+        """Like ``watch``, with None from time to time while nothing happens."""
         from mulligan.workers.backends.follow import job_events
 
         (handle,), _ = handles_of(job)
@@ -358,7 +357,7 @@ class Client:
 
 
 def handles_of(jobs: Any) -> tuple[list[Handle[Any]], bool]:
-    """One or many handles or ids as handles, and whether it was one."""
+    """Return handles for one or many handles or ids, and whether it was one."""
     from mulligan.client.result import Handle
 
     single = isinstance(jobs, str | Handle)
@@ -369,7 +368,7 @@ def handles_of(jobs: Any) -> tuple[list[Handle[Any]], bool]:
 def timed_out(
     handles: Sequence[Handle[Any]], unfinished: Sequence[bool], timeout: float | None
 ) -> Exception:
-    """What to raise for the jobs that had not ended."""
+    """Return the WaitTimeout for the jobs that have not ended."""
     from mulligan.client.result import WaitTimeout
 
     late = [handle.id for handle, open_ in zip(handles, unfinished, strict=True) if open_]

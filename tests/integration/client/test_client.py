@@ -340,7 +340,7 @@ def test_only_an_unfinished_job_is_cancelled(client: Client) -> None:
     assert client.cancel(handle) == "cancelled"
     result = client.wait(handle)
     assert (result.state, result.ok) == ("cancelled", False)
-    with pytest.raises(JobFailed, match="no attempt brought an answer"):
+    with pytest.raises(JobFailed, match="no attempt has an answer"):
         _ = result.value
     done = client.run("x", runner=scripted(GOOD), **CHECKED)
     assert client.cancel(done.id) == "succeeded"
