@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mulligan.policies.failures.classify import MAX_MESSAGE, classify_failure
+from mulligan.policies.failures.describe import describe_failure
 from mulligan.policies.failures.failure import (
     ConfigFailure,
     FailureKind,
@@ -395,3 +396,8 @@ def test_records_are_bounded_and_storable() -> None:
 
 def test_a_record_always_has_a_message() -> None:
     assert classify({"kind": "tool_error"}).message == "tool_error without a message"
+
+
+def test_a_truncated_answer_is_described_with_its_kind() -> None:
+    record = classify_failure({"finish_reason": "length"}, source="task", attempt=1)
+    assert describe_failure(record) == "json_invalid truncated"
