@@ -1,4 +1,4 @@
-"""Scripted answers, the registry with its profiles and plug-ins, and what an attempt asks."""
+"""Scripted answers, the registry with its profiles and plug-ins, and request bodies."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ class TestScripted:
     def test_unknown_usage_is_none(self) -> None:
         assert scripted("x").answer(request()).usage == Usage()
 
-    def test_an_object_says_more(self) -> None:
+    def test_an_answer_may_have_usage_and_finish_reason(self) -> None:
         usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
         runner = scripted({"text": "cut", "finish_reason": "length", "usage": usage})
         output = runner.answer(request())
         assert output.truncated
         assert output.usage.total_tokens == 7
 
-    def test_a_fault_is_raised_as_the_provider_would(self) -> None:
+    def test_a_fault_is_a_transport_fault(self) -> None:
         runner = scripted({"fault": {"status": 429, "retry_after": "2s"}})
         with pytest.raises(TransportFault, match="429") as caught:
             runner.answer(request())
         assert (caught.value.status, caught.value.retry_after) == (429, 2.0)
         assert caught.value.provider == runner.provider == "scripted"
 
-    def test_a_fault_can_end_after_some_times_for_each_job(self) -> None:
+    def test_a_fault_can_be_limited_for_each_job(self) -> None:
         runner = scripted({"text": "at last", "fault": {"status": 503, "times": 2}})
         for _ in range(2):
             with pytest.raises(TransportFault):
@@ -87,7 +87,7 @@ class TestScripted:
             ),
         ],
     )
-    def test_bad_options_are_named(self, options: dict[str, Json], problem: str) -> None:
+    def test_invalid_options_are_named(self, options: dict[str, Json], problem: str) -> None:
         with pytest.raises(BadInput) as caught:
             ScriptedRunner.from_options(options)
         assert any(str(line).startswith(problem) for line in caught.value.problems)
@@ -96,13 +96,13 @@ class TestScripted:
 class TestProfiles:
     profiles = RunnerRegistry({"small": SMALL, "broken": {"kind": "openai"}, "kindless": {}})
 
-    def test_a_profile_is_found_and_kept(self) -> None:
+    def test_a_profile_is_resolved_once(self) -> None:
         found = self.profiles.resolve(RunnerSpec(profile="small"), allow_inline=False)
         again = self.profiles.resolve(RunnerSpec(profile="small"), allow_inline=False)
         assert found is again
         assert found.provider == "127.0.0.1:8080"
 
-    def test_the_order_of_fields_makes_no_other_runner(self) -> None:
+    def test_the_order_of_fields_does_not_matter(self) -> None:
         one = RunnerSpec.model_validate({"profile": "small", "seed": 1, "temperature": 0.1})
         two = RunnerSpec.model_validate({"temperature": 0.1, "seed": 1, "profile": "small"})
         resolve = self.profiles.resolve
@@ -120,12 +120,12 @@ class TestProfiles:
         "field", ["base_url", "api_key_env", "model", "argv", "env", "extra", "fallbacks", "x"]
     )
     @pytest.mark.parametrize("allow_inline", [True, False])
-    def test_nothing_else_does(self, field: str, allow_inline: bool) -> None:
+    def test_other_fields_do_not_override(self, field: str, allow_inline: bool) -> None:
         spec = RunnerSpec.model_validate({"profile": "small", field: "http://evil"})
         problems = self.profiles.check(spec, allow_inline=allow_inline)
         assert [problem.field for problem in problems] == [f"runner.{field}"]
 
-    def test_all_problems_come_in_one_pass(self) -> None:
+    def test_all_problems_are_reported_at_once(self) -> None:
         spec = RunnerSpec.model_validate(
             {"profile": "small", "base_url": "x", "temperature": 9, "max_tokens": "many"}
         )
@@ -142,7 +142,7 @@ class TestProfiles:
             ("kindless", "[runners.kindless] of mulligan.toml: kind: is required"),
         ],
     )
-    def test_a_profile_that_cannot_be_used_is_explained(self, name: str, part: str) -> None:
+    def test_an_unusable_profile_is_explained(self, name: str, part: str) -> None:
         (problem,) = self.profiles.check(RunnerSpec(profile=name), allow_inline=False)
         assert problem.field == "runner.profile"
         assert part in problem.message
@@ -159,20 +159,20 @@ class TestProfiles:
 
 
 class TestInline:
-    def test_is_refused_with_what_to_do(self) -> None:
+    def test_an_inline_runner_is_refused_with_advice(self) -> None:
         spec = RunnerSpec.model_validate({"kind": "command", "argv": ["rm"]})
         (problem,) = RunnerRegistry({"small": SMALL}).check(spec, allow_inline=False)
         assert problem.field == "runner.kind"
         assert "(small)" in problem.message
         assert "allow_inline = true" in problem.message
 
-    def test_is_built_where_it_is_allowed(self) -> None:
+    def test_an_allowed_inline_runner_is_built(self) -> None:
         spec = RunnerSpec.model_validate({"kind": "scripted", "answers": ["x"]})
         runner = RunnerRegistry().resolve(spec, allow_inline=True)
         assert runner.answer(request()).text == "x"
         assert RunnerRegistry().check(spec, allow_inline=True) == []
 
-    def test_an_allowed_one_is_not_remembered_for_others(self) -> None:
+    def test_a_built_inline_runner_is_still_refused_to_others(self) -> None:
         shared = RunnerRegistry()
         spec = RunnerSpec.model_validate({"kind": "scripted", "answers": ["x"]})
         shared.resolve(spec, allow_inline=True)
@@ -252,7 +252,7 @@ class TestPlugIns:
         monkeypatch.setitem(sys.modules, __name__, sys.modules[type(self).__module__])
         monkeypatch.setattr(registry, "entry_points", lambda *, group: points)
 
-    def test_one_is_found_by_its_kind(self) -> None:
+    def test_a_plug_in_is_found_by_its_kind(self) -> None:
         runner = RunnerRegistry().resolve(RunnerSpec(kind="echo"), allow_inline=True)
         assert runner.answer(request()).text == "hello"
         assert defaults_of(runner) == RunnerDefaults()
@@ -266,7 +266,7 @@ class TestPlugIns:
             ({"kind": "gone"}, "plug-in 'gone' (no_such_module:make) failed: ModuleNotFoundError"),
         ],
     )
-    def test_a_broken_one_is_named(self, spec: dict[str, Json], problem: str) -> None:
+    def test_a_broken_plug_in_is_named(self, spec: dict[str, Json], problem: str) -> None:
         (found,) = RunnerRegistry().check(RunnerSpec.model_validate(spec), allow_inline=True)
         assert problem in found.message
 
@@ -315,8 +315,8 @@ class TestRequestBody:
         options = OpenAIOptions.model_validate(
             {"model": "m", "base_url": "http://h", "constrain": constrain}
         )
-        wanted = request(decoding=Decoding(constrained=True), json_schema=schema)
-        assert request_body(options, wanted).get("response_format", {}).get("type") == expected
+        constrained = request(decoding=Decoding(constrained=True), json_schema=schema)
+        assert request_body(options, constrained).get("response_format", {}).get("type") == expected
 
     @pytest.mark.parametrize(
         ("schema", "strict"),
@@ -346,7 +346,7 @@ class TestRequestBody:
         ({"retry-after": "Fri, 14 Mar 2025 09:00:00 GMT"}, 0.0),
     ],
 )
-def test_retry_after_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
     now = datetime(2025, 3, 14, 9, 30, tzinfo=UTC)
     assert retry_after_seconds(headers, now) == seconds
 
@@ -358,8 +358,8 @@ def test_the_sdk_is_not_imported_until_it_is_needed() -> None:
         "spec = RunnerSpec.model_validate({'kind': 'openai', 'model': 'm'});"
         "print(RunnerRegistry().check(spec, allow_inline=True), 'openai' in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True)
-    assert told.stdout.decode().split() == ["[]", "False"]
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True)
+    assert done.stdout.decode().split() == ["[]", "False"]
 
 
 class TestLocalState:
@@ -376,7 +376,7 @@ class TestLocalState:
             ((gone, me), True, True),
         ],
     )
-    def test_who_needs_the_server(
+    def test_the_server_runs_while_an_owner_lives(
         self, owners: tuple[ProcessId, ...], idle: bool, expected: bool
     ) -> None:
         server = ProcessId(pid=7, started=1)
@@ -385,12 +385,12 @@ class TestLocalState:
         assert not needed(state, 8, idle=False)
         assert not needed(None, 7, idle=False)
 
-    def test_a_later_process_with_the_same_number_is_another(self) -> None:
+    def test_a_later_process_with_the_same_pid_is_another(self) -> None:
         assert self.me is not None
         assert self.me.alive
         assert not ProcessId(pid=self.me.pid, started=self.me.started + 1).alive
 
-    def test_what_is_not_installed_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_model_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(local_state, "find_spec", lambda name: None)
         with pytest.raises(RunnerError, match=r"pip install 'mulligan\[local\]'") as caught:
             local_state.model_path()

@@ -1,4 +1,4 @@
-"""A user's app that is configured after `install`: nothing of it is lost, and nothing of ours."""
+"""A user's app that is configured after `install` keeps its settings and ours."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def check(app: Celery) -> None:
 
 
 def begin_worker(app: Celery) -> None:
-    """What a worker says before it connects."""
+    """Send the signal that a worker sends before it connects."""
     worker = SimpleNamespace(app=app)
     signals.celeryd_init.send(sender="worker", instance=worker, conf=app.conf, options={})
 
 
-def test_a_configuration_that_follows_install(configure: Configure) -> None:
+def test_an_app_may_be_configured_after_install(configure: Configure) -> None:
     app = Celery("mine", set_as_current=False)
     install(app)
     configure(app)
@@ -77,7 +77,7 @@ def test_a_configuration_that_follows_install(configure: Configure) -> None:
     check(app)
 
 
-def test_a_configuration_that_comes_before_install(configure: Configure) -> None:
+def test_an_app_may_be_configured_before_install(configure: Configure) -> None:
     app = Celery("mine", set_as_current=False)
     configure(app)
     install(app)
@@ -85,7 +85,7 @@ def test_a_configuration_that_comes_before_install(configure: Configure) -> None
     check(app)
 
 
-def test_a_configuration_that_follows_the_first_use(configure: Configure) -> None:
+def test_an_app_may_be_configured_after_its_first_use(configure: Configure) -> None:
     app = Celery("mine", set_as_current=False)
     install(app)
     app.finalize()
@@ -94,7 +94,7 @@ def test_a_configuration_that_follows_the_first_use(configure: Configure) -> Non
     check(app)
 
 
-def test_an_app_that_is_complete_when_it_is_installed() -> None:
+def test_a_finalized_app_may_be_installed() -> None:
     app = Celery("mine", broker=LATE, set_as_current=False)
     app.finalize()
     install(app)
@@ -102,7 +102,7 @@ def test_an_app_that_is_complete_when_it_is_installed() -> None:
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-def test_beat_sends_the_sweep_whatever_was_configured_in_between(replaced: bool) -> None:
+def test_beat_always_sends_the_sweep(replaced: bool) -> None:
     app = Celery("mine", broker=LATE, set_as_current=False)
     install(app, sweep_interval=0.5)
     app.finalize()
@@ -116,7 +116,7 @@ def test_beat_sends_the_sweep_whatever_was_configured_in_between(replaced: bool)
     assert ("nightly" in service.scheduler.schedule) is replaced
 
 
-def test_a_sweep_of_the_users_own_is_left_alone() -> None:
+def test_a_sweep_configured_by_the_user_is_kept() -> None:
     app = Celery("mine", broker=LATE, set_as_current=False)
     install(app)
     own = {"task": SWEEP, "schedule": 9.0}
@@ -126,7 +126,7 @@ def test_a_sweep_of_the_users_own_is_left_alone() -> None:
     assert app.conf.beat_schedule == {SWEEP: own}
 
 
-def test_other_apps_are_left_alone() -> None:
+def test_other_apps_are_not_changed() -> None:
     install(Celery("mine", broker=LATE, set_as_current=False))
     other = Celery("other", broker=LATE, set_as_current=False)
     other.finalize()
@@ -135,14 +135,14 @@ def test_other_apps_are_left_alone() -> None:
     assert SWEEP not in other.conf.beat_schedule
 
 
-def test_a_setting_that_is_none_is_refused_at_once() -> None:
+def test_an_unknown_setting_is_refused_at_once() -> None:
     app = Celery("mine", set_as_current=False)
     with pytest.raises(BadInput, match="did you mean 'lease'"):
         install(app, **{"leese": 3})
 
 
 def test_install_reads_no_configuration() -> None:
-    """Reading it would fix it, before the app has said what it is."""
+    """Reading it would fix it before the app has set it."""
     app = Celery("mine", set_as_current=False)
     read: list[Any] = []
     app.on_after_configure.connect(lambda **_: read.append(1), weak=False)

@@ -1,4 +1,4 @@
-"""The arguments of a user's own task on their way to its retry, and the queue it came through."""
+"""The arguments of a user's task in its retry, and the queue of its message."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ binding: Any = entity.binding
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_arguments_come_back_as_they_were(value: Any) -> None:
+def test_arguments_survive_the_ledger(value: Any) -> None:
     kept = keep_arguments((value, [value]), {"named": {"in": value}})
     stored = json.loads(json.dumps(kept, allow_nan=False))
     args, kwargs = sent_arguments(**stored)
@@ -53,12 +53,12 @@ def test_arguments_come_back_as_they_were(value: Any) -> None:
     assert type(args[0]) is type(value)
 
 
-def test_a_tuple_comes_back_as_a_list() -> None:
+def test_a_tuple_becomes_a_list() -> None:
     assert sent_arguments(**keep_arguments(((1, 2),), {})) == ([[1, 2]], {})
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (object(), "argument 2: a object cannot be kept for a retry"),
         ({1, 2}, "argument 2: a set cannot be kept for a retry"),
@@ -67,14 +67,14 @@ def test_a_tuple_comes_back_as_a_list() -> None:
     ],
     ids=["object", "set", "keys", "nan"],
 )
-def test_what_would_not_come_back_is_refused_by_name(value: Any, told: str) -> None:
-    with pytest.raises(BadInput, match=f"^{told}"):
+def test_an_argument_that_json_would_change_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=f"^{message}"):
         keep_arguments(("text", value), {})
     with pytest.raises(BadInput, match=r"^argument named: "):
         keep_arguments((), {"named": value})
 
 
-def test_a_shape_stands_for_what_cannot_be_kept() -> None:
+def test_arguments_are_described_by_their_shape() -> None:
     described = describe_arguments((object(), "a secret"), {"named": 3})
     assert described == {"args": ["object", "text(8)"], "kwargs": {"named": "3"}}
 
@@ -115,14 +115,14 @@ def app() -> Celery:
         (None, None, "celery"),
     ],
 )
-def test_the_queue_of_a_message(app: Celery, exchange: Any, key: Any, queue: str) -> None:
+def test_the_queue_of_a_message_is_found(app: Celery, exchange: Any, key: Any, queue: str) -> None:
     assert queue_of(app, {"exchange": exchange, "routing_key": key}) == queue
 
 
 @pytest.mark.parametrize(
     ("selected", "queue"), [(["straight"], "straight"), (["straight", "bound"], "celery")]
 )
-def test_a_message_that_no_queue_takes_is_complained_of(
+def test_a_message_without_a_queue_is_logged(
     app: Celery, caplog: pytest.LogCaptureFixture, selected: list[str], queue: str
 ) -> None:
     app.amqp.queues.select(selected)
@@ -131,7 +131,7 @@ def test_a_message_that_no_queue_takes_is_complained_of(
     assert "declare the queue" in caplog.text
 
 
-def test_of_several_queues_the_one_that_is_served_here_is_meant(app: Celery) -> None:
+def test_of_several_queues_the_one_served_here_is_chosen(app: Celery) -> None:
     app.amqp.queues.add(Queue("all_words", FEED, routing_key="#"))
     app.amqp.queues.select(["all_words"])
     assert queue_of(app, {"exchange": "feed", "routing_key": "feed.import"}) == "all_words"

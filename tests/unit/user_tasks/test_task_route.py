@@ -1,4 +1,4 @@
-"""What the job of a user's own task keeps: how its retries are sent, and whether there are any."""
+"""The route in the job of a user's task: how its retries are sent, and its mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_route_is_read_back_from_its_job(mode: TaskMode) -> None:
     assert task_mode(job) == mode
 
 
-def test_an_enforced_task_is_stored_as_before() -> None:
+def test_an_enforced_task_is_stored_without_its_mode() -> None:
     assert TaskRoute(**ROUTE).runner.options == ROUTE
 
 
@@ -29,5 +29,5 @@ def test_an_older_job_has_its_mode_in_a_label(label: str, mode: TaskMode) -> Non
     assert (task_mode(job), TaskRoute.of(job).mode) == (mode, mode)
 
 
-def test_a_label_says_nothing_about_any_other_job() -> None:
+def test_the_label_of_another_job_is_ignored() -> None:
     assert task_mode(make_job(labels={"mode": "observe"})) is None

@@ -1,4 +1,4 @@
-"""A user's own task on an in-memory ledger: delivered twice, killed, observed, corrected."""
+"""A user's task on fakeredis: delivered twice, killed, observed, corrected."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def no_runner(_: Any) -> ResolvedRunner:
 
 
 class UserWorker:
-    """A worker of a user's app over a ledger on fakeredis, whose clock a test moves."""
+    """A worker of a user's app with a ledger on fakeredis, whose clock a test moves."""
 
     def __init__(self, **fields: Any) -> None:
         self.clock = MovableClock()
@@ -72,7 +72,7 @@ class UserWorker:
         self.published: list[Publication] = []
         self.calls: list[PreviousAttempt | None] = []
         self.registry = VerifierRegistry()
-        #: Verifiers that are the task's own, by id.
+        #: The verifiers of the task, by id.
         self.checks: dict[str, Verifier] = {}
         self.context = AttemptContext(
             ledger=self.ledger,
@@ -145,7 +145,7 @@ def test_a_message_delivered_again_after_the_end_runs_nothing() -> None:
     assert context.view.state == "succeeded"
 
 
-def test_a_message_delivered_again_while_it_runs_is_left_alone() -> None:
+def test_a_message_delivered_again_while_it_runs_is_refused() -> None:
     context = UserWorker()
     claim = context.ledger.claim(Entry("attempt", context.job_id, 1), worker="other")
     assert isinstance(claim, Claim)
@@ -174,7 +174,7 @@ def test_a_stored_answer_is_not_asked_for_again(value: Any) -> None:
 
 
 def test_a_scored_answer_of_a_lost_worker_keeps_its_score() -> None:
-    """What the task found is stored with its answer: neither is asked for again."""
+    """The results are stored with the answer, so the task does not run again."""
     context = UserWorker()
     found = check(VerificationStatus.FAIL, 10)
     context.stored_by_a_lost_worker(Output(text="{}"), given=found)
@@ -183,10 +183,10 @@ def test_a_scored_answer_of_a_lost_worker_keeps_its_score() -> None:
     assert context.view.attempts[0].score == 10
 
 
-# -- what a task may say ---------------------------------------------------------------------------
+# -- results of a task -----------------------------------------------------------------------------
 
 
-def test_scored_is_taken_instead_of_the_verifiers() -> None:
+def test_scored_replaces_the_verifiers() -> None:
     context = UserWorker()
     ran = context.deliver(answers(Scored("no JSON", check(VerificationStatus.PASS, 90))))
     assert ran.value == "no JSON"
@@ -207,7 +207,7 @@ def test_a_repair_has_a_score_between_0_and_100(score: float) -> None:
         Repair("wrong", score=score)
 
 
-def test_repair_says_what_is_wrong_and_where() -> None:
+def test_repair_has_a_message_and_a_place() -> None:
     context = UserWorker()
     ran = context.deliver(raises(Repair("say please", score=40, path="$.manners")))
     assert isinstance(ran.error, Repair)
@@ -215,12 +215,12 @@ def test_repair_says_what_is_wrong_and_where() -> None:
     assert attempt.score == 40
     assert verdict_of(attempt).results[0].verifier_id == BY_HAND
     assert attempt.output is None
-    before = bench_before(context)
+    before = previous_attempt(context)
     assert before.results[0].errors[0].path == "$.manners"
     assert "say please" in correct("Ask.", context.job, before)
 
 
-def test_an_exception_is_classified_and_the_next_attempt_is_told() -> None:
+def test_an_exception_is_classified_and_passed_to_the_next_attempt() -> None:
     context = UserWorker()
     context.deliver(raises(KeyError("age")))
     assert failure_of(context.view.attempts[0]).kind == "missing_context"
@@ -232,7 +232,7 @@ def test_an_exception_is_classified_and_the_next_attempt_is_told() -> None:
     assert context.view.state == "succeeded"
 
 
-def test_a_verifier_that_fails_itself_does_not_blame_the_answer() -> None:
+def test_an_error_of_a_verifier_is_not_a_failure_of_the_answer() -> None:
     def broken(_text: str) -> bool:
         raise RuntimeError("the check's own bug")
 
@@ -243,8 +243,8 @@ def test_a_verifier_that_fails_itself_does_not_blame_the_answer() -> None:
     assert context.view.attempts[0].verdict is None
 
 
-def test_a_verifier_that_the_task_no_longer_has_does_not_blame_the_answer() -> None:
-    """A deploy changed the task's verifiers while the job was on its way."""
+def test_a_removed_verifier_is_not_a_failure_of_the_answer() -> None:
+    """Given a deploy that changed the task's verifiers while the job was queued."""
     context = UserWorker(verifiers=["own.removed", "json.object"])
     ran = context.deliver(answers("{}"))
     assert isinstance(ran.outcome, Requeued)
@@ -270,7 +270,7 @@ def test_a_value_that_cannot_be_stored_is_a_failure(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("results", "told"),
+    ("results", "message"),
     [
         ({"score": 3}, "a list of VerificationResult"),
         ([{"score": 3}], "a list of VerificationResult"),
@@ -278,12 +278,12 @@ def test_a_value_that_cannot_be_stored_is_a_failure(value: Any) -> None:
     ],
     ids=["mapping", "dicts", "name"],
 )
-def test_scored_says_what_it_takes(results: Any, told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=re.escape(told)):
+def test_scored_refuses_invalid_results(results: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         Scored("x", results)
 
 
-# -- what whoever asked is given -------------------------------------------------------------------
+# -- the value for the caller ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -291,11 +291,11 @@ def test_scored_says_what_it_takes(results: Any, told: str) -> None:
     ['```json\n{"name": "Alice"}\n```', 'Here you are: {"name": "Alice"} Enjoy.'],
     ids=["fence", "prose"],
 )
-def test_a_free_repair_is_in_what_the_caller_gets(text: str) -> None:
+def test_the_caller_gets_the_repaired_text(text: str) -> None:
     context = UserWorker()
     assert context.deliver(answers(text)).value == '{"name": "Alice"}'
     assert context.view.state == "succeeded"
-    # The ledger keeps what the model said, and a message that comes again tells the same.
+    # The ledger keeps the model's text, and a message that comes again gets the same value.
     attempt = context.view.attempts[0]
     assert attempt.output is not None
     assert attempt.output.text == text
@@ -315,18 +315,18 @@ def test_a_free_repair_is_in_what_the_caller_gets(text: str) -> None:
     ],
     ids=["model", "nested", "set", "date and bytes", "keys"],
 )
-def test_what_is_no_text_is_given_as_json_has_it(value: Any, given: Any) -> None:
+def test_other_values_are_returned_as_json(value: Any, given: Any) -> None:
     context = UserWorker()
     assert context.deliver(answers(value)).value == given
     assert context.view.state == "succeeded"
     assert UserWorker().deliver(answers(value), enforce=False).value is value
 
 
-# -- the queue's own signals -----------------------------------------------------------------------
+# -- Celery's signals ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("enforce", [True, False])
-def test_a_signal_passes_through_and_gives_the_claim_back(enforce: bool) -> None:
+def test_a_signal_passes_through_and_releases_the_claim(enforce: bool) -> None:
     context = UserWorker()
     with pytest.raises(Signal):
         context.deliver(raises(Signal()), enforce=enforce)
@@ -335,7 +335,7 @@ def test_a_signal_passes_through_and_gives_the_claim_back(enforce: bool) -> None
     assert context.deliver(answers("{}"), enforce=enforce).value == "{}"
 
 
-def test_a_signal_that_names_a_time_is_not_overtaken_by_the_sweep() -> None:
+def test_a_signal_with_a_delay_is_not_overtaken_by_the_sweep() -> None:
     context = UserWorker()
     with pytest.raises(Signal):
         context.deliver(raises(Signal()), redelivery_delay=lambda _signal: 30.0)
@@ -359,7 +359,7 @@ def test_a_signal_whose_message_never_comes_again_ends_the_job() -> None:
 # -- observing -------------------------------------------------------------------------------------
 
 
-def test_observing_a_success() -> None:
+def test_an_observed_success_is_recorded() -> None:
     context = UserWorker()
     ran = context.deliver(answers("{}"), enforce=False)
     assert (ran.outcome, ran.value, ran.error) == (OBSERVED, "{}", None)
@@ -377,9 +377,7 @@ def test_observing_a_success() -> None:
     ],
     ids=["failure", "exception", "by-hand"],
 )
-def test_observing_a_failure_records_it_and_does_nothing(
-    task: Task, value: Any, would: str
-) -> None:
+def test_an_observed_failure_is_only_recorded(task: Task, value: Any, would: str) -> None:
     context = UserWorker()
     ran = context.deliver(task, enforce=False)
     assert (ran.outcome, ran.value) == (OBSERVED, value)
@@ -393,7 +391,7 @@ def test_observing_a_failure_records_it_and_does_nothing(
     assert (report["seen"], report[would]) == (1, 1)
 
 
-def test_observing_a_verifier_that_fails_itself_runs_nothing_again() -> None:
+def test_an_observed_error_of_a_verifier_is_only_recorded() -> None:
     class Broken:
         id = "broken"
         slow = False
@@ -420,7 +418,7 @@ def test_a_name_is_cleaned(text: str, name: str) -> None:
     assert as_name(text) == name
 
 
-def test_functions_of_one_name_are_told_apart_and_keep_their_place() -> None:
+def test_functions_of_one_name_get_distinct_ids_in_order() -> None:
     checks: list[Check] = [lambda _text: True, "json.object", lambda _: True, lambda _: True]
     built = build_checks(checks, VerifierRegistry())
     names = ["own.lambda", "json.object", "own.lambda-2", "own.lambda-3"]
@@ -431,7 +429,7 @@ def test_functions_of_one_name_are_told_apart_and_keep_their_place() -> None:
 # -- the prompt ------------------------------------------------------------------------------------
 
 
-def bench_before(context: UserWorker) -> PreviousAttempt:
+def previous_attempt(context: UserWorker) -> PreviousAttempt:
     before = read_previous_attempt(context.view, 1)
     assert before is not None
     return before
@@ -450,7 +448,7 @@ def test_the_prompt_is_corrected_later_and_bounded_whatever_the_answer() -> None
         prompt = correct("Ask.", context.job, before)
         assert prompt.startswith("Ask.\n\n")
         sizes.append(len(prompt))
-    # It replaces the feedback before it: the sixth correction is as long as the first.
+    # Feedback replaces earlier feedback: the sixth correction is as long as the first.
     assert set(sizes) == {sizes[0]}
     assert sizes[0] < 8000
 
@@ -459,7 +457,7 @@ def test_the_prompt_is_corrected_later_and_bounded_whatever_the_answer() -> None
     ("value", "text"),
     [("plain", "plain"), ({"a": 1}, '{"a": 1}'), (Person(name="Ada"), '{"name":"Ada"}')],
 )
-def test_a_return_value_as_verifiers_read_it(value: Any, text: str) -> None:
+def test_verifiers_read_a_return_value_as_text(value: Any, text: str) -> None:
     assert as_text(value) == text
 
 
@@ -468,11 +466,11 @@ def test_a_stored_text_stays_text_even_if_it_looks_like_json() -> None:
     assert value_of(Output(text="31", encoding="json")) == 31
 
 
-def test_an_answer_that_was_stored_before_outputs_had_an_encoding() -> None:
+def test_an_answer_stored_without_an_encoding_is_read() -> None:
     output = Output.model_validate_json('{"text": "31", "finish_reason": "value"}')
     assert (value_of(output), output.finish_reason) == (31, None)
 
 
-def test_a_report_about_nothing() -> None:
+def test_a_report_without_jobs_is_empty() -> None:
     report = observe_report([])
     assert (report["seen"], report["causes"], report["task_types"]) == (0, {}, {})

@@ -1,6 +1,6 @@
-"""contract.schema: the vocabulary of draft 2020-12 and draft-07, and what its findings say.
+"""contract.schema: the vocabulary of draft 2020-12 and draft-07, and its findings.
 
-The official suite needs the network; this table has every keyword with a value that keeps it and
+The official suite needs the network; this table has every keyword with a value that fits it and
 one that breaks it.
 """
 
@@ -23,7 +23,7 @@ DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
 
-#: Schema, a value that keeps it, one that breaks it, and the code of the error.
+#: Schema, a value that fits it, one that breaks it, and the code of the error.
 BOTH: list[tuple[dict[str, Any], Any, Any, str]] = [
     ({"type": "null"}, None, 0, "type"),
     ({"type": "boolean"}, True, 1, "type"),
@@ -164,7 +164,9 @@ def errors(schema: Any, value: Any) -> list[Finding]:
 
 
 @pytest.mark.parametrize(("draft", "schema", "good", "bad", "code"), ROWS)
-def test_every_keyword(draft: str, schema: dict[str, Any], good: Any, bad: Any, code: str) -> None:
+def test_every_keyword_is_checked(
+    draft: str, schema: dict[str, Any], good: Any, bad: Any, code: str
+) -> None:
     schema = {"$schema": draft, **schema}
     assert errors(schema, good) == []
     found = errors(schema, bad)
@@ -193,7 +195,7 @@ def test_formats_are_asserted(draft: str, name: str, good: str, bad: str) -> Non
     schema = {"$schema": draft, "format": name}
     assert errors(schema, good) == []
     assert [finding.code for finding in errors(schema, bad)] == ["format"]
-    assert errors(schema, 3) == [], "formats speak of strings alone"
+    assert errors(schema, 3) == [], "formats apply only to strings"
 
 
 def test_boolean_schemas() -> None:
@@ -214,7 +216,7 @@ PERSON = {
 }
 
 
-def test_all_errors_are_told_with_their_places() -> None:
+def test_all_errors_are_reported_with_their_places() -> None:
     value = {"age": "31", "pets": [{"kind": "cat"}, {}], "odd key": "c", "extra": 1}
     found = {(f.path, f.code, f.schema_path): f for f in errors(PERSON, value)}
     assert set(found) == {
@@ -230,7 +232,7 @@ def test_all_errors_are_told_with_their_places() -> None:
     assert (missing.expected, missing.actual) == ("name", ["age", "extra", "odd key", "pets"])
 
 
-def test_alternatives_tell_what_the_nearest_one_wants() -> None:
+def test_the_nearest_alternative_is_explained() -> None:
     schema = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["a"]}]}
     [finding] = errors(schema, {})
     assert finding.code == "anyOf"
@@ -259,7 +261,7 @@ def verify(schema: Any, text: str, finish_reason: str = "stop") -> Any:
     return verifier.verify(Candidate(output=output, text=text))
 
 
-def test_a_value_that_keeps_its_contract_passes() -> None:
+def test_a_value_that_fits_its_contract_passes() -> None:
     result = verify(PERSON, '{"name": "Ann", "age": 3, "pets": []}')
     assert result.status is PASS
     assert set(result.evidence) == {"contract"}
@@ -272,7 +274,7 @@ def test_the_contracts_hash_does_not_depend_on_the_order_of_keys() -> None:
     assert one.evidence == two.evidence
 
 
-def test_coercions_are_recorded_here_too() -> None:
+def test_coercions_are_recorded() -> None:
     result = verify({"type": "object"}, "```json\n{}\n```")
     assert result.status is PASS
     assert result.evidence["coercions"] == ["fence"]
@@ -297,7 +299,7 @@ def test_null_is_json() -> None:
     assert verify({"type": "null"}, "null").status is PASS
 
 
-def test_very_many_errors_are_cut_and_said_to_be() -> None:
+def test_errors_over_the_maximum_are_left_out_with_a_warning() -> None:
     result = verify({"items": {"type": "string"}}, json.dumps(list(range(1000))))
     assert len(result.errors) == MAX_FINDINGS
     assert "left out" in result.warnings[0]

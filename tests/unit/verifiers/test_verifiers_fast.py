@@ -1,4 +1,4 @@
-"""The verifiers of the hot path: json.object, text.match, the registry and its messages."""
+"""The fast verifiers json.object and text.match, and the registry."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def spec(verifier_id: str, **options: Any) -> VerifierSpec:
         ("true", "stop", "not_object", "not_object"),
     ],
 )
-def test_what_is_no_object_fails_with_its_shape(
+def test_an_answer_that_is_not_an_object_fails_with_its_shape(
     text: str, finish_reason: str, shape: str, code: str
 ) -> None:
     result = JsonObject().verify(candidate(text, finish_reason=finish_reason))
@@ -76,8 +76,8 @@ def test_free_repairs_pass_and_are_recorded() -> None:
     assert len(result.warnings) == len(coercions)
 
 
-def test_coercions_are_those_of_the_runners_own_text() -> None:
-    """Given a candidate whose text was repaired before, the coercion is still seen."""
+def test_coercions_are_those_of_the_original_answer() -> None:
+    """Given a candidate whose text is already repaired, the coercion is still recorded."""
     output = Output(text='```json\n{"a": 1}\n```')
     result = JsonObject().verify(Candidate(output=output, text='{"a": 1}'))
     assert result.evidence["coercions"] == ["fence"]
@@ -90,7 +90,7 @@ def test_the_decoders_message_has_no_position() -> None:
     assert first.evidence == second.evidence
 
 
-def test_a_long_text_is_judged_without_being_kept() -> None:
+def test_a_long_object_passes() -> None:
     result = JsonObject().verify(candidate('{"a": "' + "x" * 100_000 + '"}'))
     assert result.status is PASS
 
@@ -126,13 +126,13 @@ def test_each_option_of_text_match(options: dict[str, Any], good: str, bad: str,
     assert match(bad, **options) == [code]
 
 
-def test_every_broken_rule_is_told() -> None:
+def test_every_broken_rule_is_reported() -> None:
     codes = match("I", contains=["cat", "dog"], not_regex="I", min_length=5)
     assert codes == ["length", "missing", "missing", "forbidden"]
 
 
 def test_a_text_that_is_too_long_to_search_fails() -> None:
-    """Nothing forbidden can hide behind the part that is searched."""
+    """Forbidden text cannot hide after the part that is searched."""
     text = "x" * SEARCHED_CHARACTERS + "TODO"
     assert match(text, not_regex="TODO") == ["length"]
     assert match(text, not_contains="TODO") == ["forbidden"]
@@ -154,7 +154,7 @@ def test_a_costly_pattern_ends_without_a_verdict() -> None:
         regex.found_in("x" * 5000)
 
 
-def test_a_pattern_that_python_would_never_finish_is_decided() -> None:
+def test_a_pattern_with_exponential_backtracking_is_decided() -> None:
     assert not BoundedRegex("^(a+)+$").found_in("a" * 5000 + "!")
 
 
@@ -201,7 +201,7 @@ def test_equal_specs_share_their_verifier(registry: VerifierRegistry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("invalid", "problem"),
     [
         (spec("json.objct"), "verifiers[0].id: unknown verifier 'json.objct'; did you mean"),
         (spec("zzz"), "verifiers[0].id: unknown verifier 'zzz'; there are: command.subprocess"),
@@ -220,17 +220,17 @@ def test_equal_specs_share_their_verifier(registry: VerifierRegistry) -> None:
     ],
 )
 def test_each_problem_names_its_field(
-    registry: VerifierRegistry, given: VerifierSpec, problem: str
+    registry: VerifierRegistry, invalid: VerifierSpec, problem: str
 ) -> None:
     workspace = Workspace(path="x", output_file="solution.py")
-    problems = registry.check([given], workspace)
+    problems = registry.check([invalid], workspace)
     assert len(problems) == 1
     assert problem in str(problems[0])
     with pytest.raises(BadInput):
-        registry.build(given)
+        registry.build(invalid)
 
 
-def test_all_problems_are_found_in_one_pass(registry: VerifierRegistry) -> None:
+def test_all_problems_are_reported_at_once(registry: VerifierRegistry) -> None:
     specs = [
         spec("json.object"),
         spec("contract.schema", schema={"type": "x", "required": 3}),
@@ -258,7 +258,7 @@ def test_an_answer_may_not_become_a_protected_file(registry: VerifierRegistry, n
 
 
 class Shouting:
-    """A plug-in as a user would write it."""
+    """A user's plug-in."""
 
     slow = False
 
