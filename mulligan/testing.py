@@ -235,7 +235,7 @@ def check_applier(
     files correctly, and changes nothing the second time. ``expect``: each file afterwards; None:
     deleted."""
     from mulligan.tasks.ports.appliers import ApplyContext, EditRefused
-    from mulligan.workers.edits.tree.confined_paths import normal
+    from mulligan.workers.edits.tree.confined_paths import normalize
     from mulligan.workers.edits.tree.write_changes import perform
 
     ctx = ApplyContext(root=root)
@@ -246,7 +246,7 @@ def check_applier(
     changes = applier.changes(edit, ctx)
     assert _files(root) == before, "changes() must only read: the one writer writes"
     for change in changes:
-        assert normal(change.path) == change.path, f"{change.path}: relative to the root, with /"
+        assert normalize(change.path) == change.path, f"{change.path}: relative to the root, with /"
         assert change.before == before.get(change.path), f"{change.path}: before is not what it is"
     assert {c.path: c.after for c in changes if not c.unchanged} == dict(expect)
     perform(root, changes)

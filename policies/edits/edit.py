@@ -1,4 +1,4 @@
-"""Edits: a typed change, an ordered plan of them, what became of each, and who may apply which."""
+"""Edits: typed changes, plans of them, their outcomes, and the rules for applying them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mulligan.policies.edits.patch import PatchError, parse
+from mulligan.policies.edits.parse_diff import parse
+from mulligan.policies.edits.patch import PatchError
 from mulligan.policies.problem import FieldError
 from mulligan.policies.value import Json, Value
 
 
 class EditOp(StrEnum):
-    """The operations that are built in. Plug-ins bring others."""
+    """The built-in operations. Plug-ins add others."""
 
     SET_MODEL_FOR_QUERY_CLASS = "set_model_for_query_class"
     SET_MODEL_PARAM = "set_model_param"
@@ -39,7 +40,7 @@ class EditOp(StrEnum):
 
 
 class EditRiskTier(StrEnum):
-    """How much a person has to do with it: nothing, a review, or everything."""
+    """How much a person is involved: not at all, as a reviewer, or by explicit approval."""
 
     AUTO = "auto"
     REVIEW = "review"
@@ -54,7 +55,7 @@ class AutonomyMode(StrEnum):
 
 _STRICTNESS = (EditRiskTier.AUTO, EditRiskTier.REVIEW, EditRiskTier.MANUAL)
 
-#: The tier of each operation. Configuration may change it; an edit itself may only be stricter.
+#: The tier of each operation. Configuration may change it; an edit may only make it stricter.
 #: A diff that deletes or renames files has at least the tier of delete_file, see ``tier_of``.
 TIERS: dict[str, EditRiskTier] = {
     EditOp.SET_MODEL_FOR_QUERY_CLASS: EditRiskTier.AUTO,
@@ -76,14 +77,13 @@ TIERS: dict[str, EditRiskTier] = {
     EditOp.EDIT_PYTHON: EditRiskTier.AUTO,
     EditOp.RUN_FORMATTER: EditRiskTier.AUTO,
 }
-#: What nobody knows is reviewed.
-_UNKNOWN = EditRiskTier.REVIEW
+_UNKNOWN_OP_TIER = EditRiskTier.REVIEW
 
 EditId = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w][\w.-]*$")]
 
 
 class Edit(Value):
-    """One typed change. ``expected_improvement`` names the cluster that it is meant to better."""
+    """One typed change. ``expected_improvement`` names the cluster that it should improve."""
 
     id: EditId
     op: Annotated[str, Field(min_length=1, max_length=100)]
@@ -93,48 +93,48 @@ class Edit(Value):
     pillar: str | None = None
     rationale: str = ""
     expected_improvement: str | None = None
-    #: Stricter than the table's, if given; never laxer.
+    #: Counts only if it is stricter than the operation's.
     risk_tier: EditRiskTier | None = None
     references: tuple[str, ...] = ()
 
 
 class BenchmarkSpec(Value):
-    """What an edit is measured by, or ``policy: allow`` to apply without measuring."""
+    """The suite that measures an edit, or ``policy: allow`` to apply without measuring."""
 
     #: A suite file, relative to the plan.
     suite: str | None = None
-    #: What a cluster may lose.
+    #: The most that a cluster's score may drop.
     max_regression: float = Field(default=0.05, ge=0, le=1)
     policy: Literal["require", "allow"] = "require"
 
 
 class EditPlan(Value):
-    """An ordered list of edits, and how they are measured."""
+    """An ordered list of edits, and how to measure them."""
 
     session: EditId | None = None
-    #: The job whose answer it is: told in a corrected prompt what failed.
+    #: The job that wrote the plan. If edits fail, it runs again with a corrected prompt.
     author: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     benchmark: BenchmarkSpec = BenchmarkSpec()
     edits: tuple[Edit, ...] = Field(min_length=1, max_length=1000)
 
     @model_validator(mode="after")
-    def _each_once(self) -> EditPlan:
-        seen: set[str] = set()
-        for place, edit in enumerate(self.edits):
-            if edit.id in seen:
-                raise FieldError(("edits", place, "id"), f"{edit.id!r} is given twice")
-            seen.add(edit.id)
+    def _check(self) -> EditPlan:
+        ids: set[str] = set()
+        for index, edit in enumerate(self.edits):
+            if edit.id in ids:
+                raise FieldError(("edits", index, "id"), f"{edit.id!r} is used twice")
+            ids.add(edit.id)
         try:
             self.model_dump_json()
         except ValueError:
-            raise FieldError("edits", "a text holds half a surrogate pair") from None
+            raise FieldError("edits", "a text contains half a surrogate pair") from None
         return self
 
 
 EditStatus = Literal[
     "applied", "pending_review", "skipped", "rejected_by_gate", "rejected_by_user", "rolled_back"
 ]
-#: Why: one status never hides several causes.
+#: The cause of a status.
 EditReason = Literal[
     "kept",
     "ungated",
@@ -156,29 +156,28 @@ EditReason = Literal[
 
 
 class EditOutcome(Value):
-    """What became of one edit."""
+    """The result of one edit."""
 
     edit_id: str
     status: EditStatus
     reason: EditReason
-    #: How the overall score changed; None if nothing was measured.
+    #: The change of the overall score; None if nothing was measured.
     benchmark_delta: float | None = None
-    #: How each cluster changed.
     cluster_deltas: dict[str, float] = Field(default_factory=dict)
     error: str | None = None
-    #: What a person should know besides: how its place was found, or why it would not fit.
+    #: More for people: which tolerance found the place, or why the edit would not apply.
     notes: tuple[str, ...] = ()
     applied_at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class ApplyEdit:
-    """Validate it, apply it, and measure it if there is something to measure by."""
+    """Validate the edit, apply it, and measure it if there is a suite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HoldForReview:
-    """Not now: a person decides, or nobody can."""
+    """Do not apply the edit now: a person has to decide, or it is not supported."""
 
     status: Literal["pending_review", "skipped"]
     reason: EditReason
@@ -186,28 +185,27 @@ class HoldForReview:
 
 
 def tier_of(edit: Edit, overrides: Mapping[str, EditRiskTier] | None = None) -> EditRiskTier:
-    """The tier of an edit: configuration's or the table's, of its operation and of whatever else
-    it amounts to. Its author may only make it stricter."""
+    """Return the strictest of the tiers of its operations and the one that the edit asks for."""
     table = {**TIERS, **(overrides or {})}
-    given = [table.get(op, _UNKNOWN) for op in (edit.op, *_amounts_to(edit))]
-    return max(*given, edit.risk_tier or EditRiskTier.AUTO, key=_STRICTNESS.index)
+    tiers = [table.get(op, _UNKNOWN_OP_TIER) for op in (edit.op, *_implied_operations(edit))]
+    return max(*tiers, edit.risk_tier or EditRiskTier.AUTO, key=_STRICTNESS.index)
 
 
-def _amounts_to(edit: Edit) -> tuple[EditOp, ...]:
-    """Operations that an edit performs under another's name: after a diff, files may be gone."""
+def _implied_operations(edit: Edit) -> tuple[EditOp, ...]:
+    """Return the operations that an edit performs under another name: a diff may delete files."""
     diff = edit.payload.get("diff")
     if edit.op != EditOp.PATCH_FILE or not isinstance(diff, str):
         return ()
     try:
-        return (EditOp.DELETE_FILE,) if parse(diff).vanishing else ()
+        return (EditOp.DELETE_FILE,) if parse(diff).removed_paths else ()
     except PatchError:
-        return ()  # it is refused anyway
+        return ()  # the applier refuses it anyway
 
 
 def route(
     edit: Edit, mode: AutonomyMode, *, tier: EditRiskTier, supported: bool, approved: bool = False
 ) -> ApplyEdit | HoldForReview:
-    """Whether an edit may be applied now. A person's approval overrides mode and tier."""
+    """Decide whether an edit may be applied now. A person's approval overrides mode and tier."""
     if not approved:
         if mode is AutonomyMode.MANUAL:
             return HoldForReview(status="pending_review", reason="manual_mode")

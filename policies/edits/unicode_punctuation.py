@@ -1,4 +1,4 @@
-"""Typographic quotes, dashes and spaces: what models and word processors write for ASCII."""
+"""Typographic quotes, dashes and spaces, which models and word processors write for ASCII."""
 
 from __future__ import annotations
 
@@ -13,55 +13,51 @@ _PUNCTUATION = (
 _TABLE = str.maketrans(_PUNCTUATION)
 _BLANKS = " \t\r\n"
 
-#: What each typographic character of an author stands for in a file.
-Spelling = Mapping[str, frozenset[str]]
+#: The characters that a file has for each typographic character of an author.
+PunctuationMap = Mapping[str, set[str]]
 
 
-class Ambiguous(ValueError):
-    """A character stands for several in the file."""
+class AmbiguousCharacter(ValueError):
+    """The file has several characters for one of the author's."""
 
-    def __init__(self, character: str, meanings: frozenset[str]) -> None:
-        ways = " and ".join(sorted(meanings))
+    def __init__(self, character: str, variants: set[str]) -> None:
+        ways = " and ".join(sorted(variants))
         super().__init__(
-            f"adds {character}, for which the file has {ways}: write it as the file shall have it"
+            f"adds {character}, for which the file has {ways}: use the one that the file needs"
         )
 
 
-def plain(text: str) -> str:
-    """Typographic quotes, dashes and spaces as ASCII, character by character."""
+def to_ascii(text: str) -> str:
+    """Replace typographic quotes, dashes and spaces by ASCII, one character by one."""
     return text.translate(_TABLE)
 
 
-def spelling(there: Sequence[str], wanted: Sequence[str]) -> Spelling:
-    """How an author's lines spell those of a file; the two differ in punctuation and in the white
-    space around it only."""
+def punctuation_map(actual: Sequence[str], written: Sequence[str]) -> PunctuationMap:
+    """Map an author's punctuation to a file's. The lines differ only in punctuation and in the
+    white space around them."""
     found: dict[str, set[str]] = {}
-    for is_, was in zip(there, wanted, strict=True):
-        for has, says in _pairs(is_, was):
-            if says in _PUNCTUATION:
-                found.setdefault(says, set()).add(has)
-    if any(plain(says) in has for says, has in found.items() if says in _QUOTES):
-        # Who wrote one kind of quote for an ASCII one wrote them all so.
-        found = {quote: {plain(quote)} for quote in _QUOTES} | found
-    return {says: frozenset(has) for says, has in found.items()}
+    for is_, was in zip(actual, written, strict=True):
+        for ours, theirs in _pairs(is_, was):
+            if theirs in _PUNCTUATION:
+                found.setdefault(theirs, set()).add(ours)
+    if any(to_ascii(theirs) in ours for theirs, ours in found.items() if theirs in _QUOTES):
+        # An author who wrote one typographic quote for an ASCII one did so for all.
+        found = {quote: {to_ascii(quote)} for quote in _QUOTES} | found
+    return found
 
 
 def _pairs(is_: str, was: str) -> Iterator[tuple[str, str]]:
-    """The characters of a line as a file has them and as an author wrote them."""
-    core = plain(was).strip(_BLANKS)
-    at, wrote = plain(is_).index(core), plain(was).index(core)
+    """Pair the characters of a file's line with those that an author wrote."""
+    core = to_ascii(was).strip(_BLANKS)
+    at, wrote = to_ascii(is_).index(core), to_ascii(was).index(core)
     yield from zip(is_[at:], was[wrote : wrote + len(core)], strict=False)
-    # Indentation may differ in length: a blank stands for itself where the file has it too.
-    yield from ((c if c in is_[:at] else plain(c), c) for c in was[:wrote])
+    # Indentation may differ in length: a blank maps to itself if the file has it, too.
+    yield from ((c if c in is_[:at] else to_ascii(c), c) for c in was[:wrote])
 
 
-def respelled(text: str, known: Spelling) -> str:
-    """A text of the same author as the file would have it. Raises Ambiguous."""
-    return "".join(_meant(character, known) for character in text)
-
-
-def _meant(character: str, known: Spelling) -> str:
-    meanings = known.get(character, frozenset({character}))
-    if len(meanings) > 1:
-        raise Ambiguous(character, meanings)
-    return next(iter(meanings))
+def respell(text: str, known: PunctuationMap) -> str:
+    """Return the author's text with the file's punctuation. Raises AmbiguousCharacter."""
+    for character in text:
+        if len(known.get(character, ())) > 1:
+            raise AmbiguousCharacter(character, known[character])
+    return text.translate({ord(c): next(iter(variants)) for c, variants in known.items()})

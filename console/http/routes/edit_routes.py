@@ -39,7 +39,7 @@ from mulligan.tasks.edits.advance import RetryLater
 from mulligan.tasks.ports.appliers import EditConflict
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine
-from mulligan.workers.edits.tree import confined_paths as confine
+from mulligan.workers.edits.tree import confined_paths
 from mulligan.workers.edits.tree.journal import TreeFault
 from mulligan.workers.ledger.stores.tokens import Role
 
@@ -231,7 +231,7 @@ def _begun(context: ConsoleContext, body: PlanSubmission, *, by: str) -> EditSes
     if plan.benchmark.suite is not None and body.suite is None:
         raise invalid("plan.benchmark.suite: no file can be named here; send it as `suite`")
     if body.config != ".":
-        confine.normal(body.config)
+        confined_paths.normalize(body.config)
     try:
         return engine.begin(
             plan,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.policies.edits.patch import special_mode
+from mulligan.policies.edits.parse_diff import special_mode
 from mulligan.tasks.ports.appliers import MAX_BYTES, EditRefused
-from mulligan.workers.edits.operations.git_patch import patched
+from mulligan.workers.edits.operations.git_patch import compute_patch
 from mulligan.workers.edits.tree.write_changes import perform
 
 PROJECT = Path(__file__).parents[3]
@@ -50,7 +50,7 @@ def applied_by_git(folder: Path, diff: bytes) -> bool:
 def applied_by_mulligan(folder: Path, diff: bytes) -> bool:
     text = diff.decode("utf-8", "surrogateescape")
     try:
-        perform(folder, patched(folder, ".", text, max_bytes=MAX_BYTES))
+        perform(folder, compute_patch(folder, ".", text, max_bytes=MAX_BYTES))
     except EditRefused:
         return False
     return True
@@ -353,7 +353,7 @@ def test_applying_twice_is_noted_as_already_applied(tmp_path: Path) -> None:
     for number, commit in enumerate(commits[:4]):
         diff = git(repository, "diff", f"{commit}^", commit).decode()
         tree = tree_at(repository, commit, tmp_path / f"{number}")
-        changes = patched(tree, ".", diff, max_bytes=MAX_BYTES)
+        changes = compute_patch(tree, ".", diff, max_bytes=MAX_BYTES)
         assert [(change.unchanged, change.note) for change in changes] == [
             (True, "already applied")
         ]

@@ -145,7 +145,7 @@ REFUSALS: list[tuple[str, str, dict[str, Any], str]] = [
     ("set_model_param", "models.small", {"model": "small", "param": "temprature", "value": 1},
      "no parameter 'temprature'; did you mean 'temperature'"),
     ("set_model_param", "models.small", {"model": "small", "param": "temperature", "value": "hot"},
-     r"is a number \(0.7\), and 'hot' is not"),
+     r"is a number \(0.7\), but 'hot' is not"),
     ("set_model_param", "models.small", {"model": "small", "param": "max_tokens", "value": True},
      "is a number"),
     ("set_model_param", "models.small", {"model": "small", "param": "streaming", "value": 1},
@@ -198,7 +198,7 @@ def test_a_value_is_required(root: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])
 def test_a_value_that_no_file_can_hold_is_invalid(root: Path, value: object) -> None:
     edit = an_edit("set_model_param", "models.small", model="small", param="name", value=value)
-    assert any("holds what no file can" in line for line in validation_errors(root, edit))
+    assert any("cannot be written to a file" in line for line in validation_errors(root, edit))
     with pytest.raises(EditRefused):
         changes_of(root, edit)
 
@@ -211,7 +211,9 @@ def test_a_guarded_field_cannot_be_set_as_a_parameter(root: Path, param: str, op
     """set_agent_param needs no review, so it may only change fields that need none."""
     edit = an_edit("set_agent_param", "agents.coder", agent="coder", param=param, value="x",
                    create=True, retype=True)  # fmt: skip
-    assert any("is no parameter" in line and op in line for line in validation_errors(root, edit))
+    assert any(
+        "is not a parameter" in line and op in line for line in validation_errors(root, edit)
+    )
     with pytest.raises(EditRefused):
         changes_of(root, edit)
 

@@ -10,8 +10,7 @@ import pytest
 from support.file_trees import snapshot
 
 from mulligan.tasks.ports.appliers import EditConflict, EditRefused, FileChange
-from mulligan.workers.edits.tree import confined_paths as confine
-from mulligan.workers.edits.tree import write_changes as writing
+from mulligan.workers.edits.tree import confined_paths, write_changes
 from mulligan.workers.edits.tree.write_changes import perform, put, remove_leftovers
 
 
@@ -56,7 +55,7 @@ def files_in(folder: Path) -> dict[str, object]:
 )
 def test_a_forbidden_path_is_refused(root: Path, path: str) -> None:
     with pytest.raises(EditRefused):
-        confine.read(root, path)
+        confined_paths.read(root, path)
     with pytest.raises(EditRefused):
         perform(root, [FileChange(path=path, before=None, after=b"x")])
     assert files_in(root.parent) == {"outside/secret": (b"secret", 0o644)}
@@ -74,7 +73,7 @@ def test_a_link_is_never_followed(root: Path) -> None:
     (root / "dangling").symlink_to(root.parent / "outside" / "new")
     for path in ("folder/secret", "folder/new", "file", "dangling"):
         with pytest.raises(EditRefused, match="symbolic link"):
-            confine.read(root, path)
+            confined_paths.read(root, path)
         with pytest.raises(EditRefused):
             perform(root, [FileChange(path=path, before=b"secret", after=b"x")])
         with pytest.raises(EditRefused):
@@ -89,14 +88,14 @@ def test_a_folder_swapped_for_a_link_before_the_write_is_refused(
     renamed into place, the edit is refused and nothing outside changes."""
     (root / "folder").mkdir()
     (root / "folder" / "secret").write_text("secret")
-    place = writing._place
+    place = write_changes._place
 
     def swapped(where: Path, path: str, temporary: str) -> None:
         (root / "folder").rename(root / "away")
         (root / "folder").symlink_to(root.parent / "outside")
         place(where, path, temporary)
 
-    monkeypatch.setattr(writing, "_place", swapped)
+    monkeypatch.setattr(write_changes, "_place", swapped)
     with pytest.raises(EditRefused):
         perform(root, [FileChange(path="folder/secret", before=b"secret", after=b"mine")])
     assert files_in(root.parent / "outside") == {"secret": (b"secret", 0o644)}
@@ -109,9 +108,9 @@ def test_special_files_and_large_ones_are_refused(root: Path) -> None:
         listener.bind(str(root / "socket"))
         for name in ("pipe", "socket"):
             with pytest.raises(EditRefused, match="special file"):
-                confine.read(root, name)
+                confined_paths.read(root, name)
     with pytest.raises(EditRefused, match="over the cap of 100 bytes"):
-        confine.read(root, "large", max_bytes=100)
+        confined_paths.read(root, "large", max_bytes=100)
     with pytest.raises(EditRefused, match="over the cap of 100 bytes"):
         perform(root, [FileChange(path="new", before=None, after=b"x" * 101)], max_bytes=100)
 
@@ -120,7 +119,7 @@ def test_a_missing_file_is_refused_with_a_suggestion(root: Path) -> None:
     (root / "app").mkdir()
     (root / "app" / "parse.py").write_text("")
     with pytest.raises(EditRefused, match=r"does not exist \(did you mean app/parse.py\?\)"):
-        confine.existing(root, "app/prase.py")
+        confined_paths.read_existing(root, "app/prase.py")
 
 
 def test_changes_are_written_with_their_modes_and_folders(root: Path) -> None:
@@ -214,7 +213,7 @@ def test_put_is_idempotent_and_leftovers_are_removed(root: Path) -> None:
     for _ in range(2):
         put(root, "a/b", b"x", 0o700)
     assert files_in(root) == {"a/b": (b"x", 0o700)}
-    (root / "a" / f"{writing.TEMPORARY}1").write_text("left by a killed process")
+    (root / "a" / f"{write_changes.TEMPORARY_PREFIX}1").write_text("left by a killed process")
     remove_leftovers(root, ["a/b", "nowhere/c"])
     for _ in range(2):
         put(root, "a/b", None)

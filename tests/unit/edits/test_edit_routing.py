@@ -211,7 +211,7 @@ def test_no_edit_changes_the_settings_of_mulligan(
         (ctx.root / name).write_text("old = 1\n")
     outcomes = execute_edits(edits=edits_of_file(name), ctx=ctx, autonomy_mode="auto")
     assert {outcome.status for outcome in outcomes} == {"rejected_by_gate"}
-    assert f"{name}: holds mulligan's own settings" in str(outcomes[0].error)
+    assert f"{name}: edits may not change mulligan's settings" in str(outcomes[0].error)
     assert [p.read_text() for p in [ctx.root / name] if p.exists()] == ["old = 1\n"] * exists
     assert (ctx.root / "f.toml").exists()
 
@@ -224,7 +224,7 @@ def test_no_edit_changes_settings_behind_a_link(
     monkeypatch.chdir(tmp_path)
     change = Edit(id="w", op="write_file", target="prod.toml", payload={"content": "lease = 1\n"})
     (outcome,) = execute_edits(edits=[change], ctx=ctx, autonomy_mode="auto")
-    assert "prod.toml: holds mulligan's own settings" in str(outcome.error)
+    assert "prod.toml: edits may not change mulligan's settings" in str(outcome.error)
 
 
 def test_an_operation_without_a_tier_is_reviewed(ctx: EditContext) -> None:

@@ -74,7 +74,7 @@ def diff_of(path: str, old: str, new: str, header: str = "@@ -2 +2 @@") -> str:
             "write_file",
             "x",
             {"content": "", "contnt": ""},
-            "no such field; there are content, exec",
+            "no such field; did you mean 'content'?",
         ),
         ("write_file", "../x", {"content": ""}, "leads out of the root"),
         ("write_file", ".git/config", {"content": ""}, "nothing inside .git may be edited"),
@@ -106,7 +106,7 @@ def test_a_file_is_written_and_writing_it_again_is_a_no_op(root: Path) -> None:
 
 
 def test_a_rename_never_overwrites(root: Path) -> None:
-    assert "exists already" in refused(root, "rename_file", "app/parse.py", to="notes.md")
+    assert "already exists" in refused(root, "rename_file", "app/parse.py", to="notes.md")
     assert "did you mean app/parse.py" in refused(root, "rename_file", "app/pars.py", to="x")
     apply(root, "rename_file", "app/parse.py", to="lib/parser.py")
     assert tree(root) == {"lib/parser.py": PARSE.encode(), "notes.md": b"# Notes\n"}
@@ -283,7 +283,7 @@ def test_a_line_without_a_marker_is_refused(root: Path) -> None:
         "--- a/long.txt\n+++ b/long.txt\n@@ -1,3 +1,3 @@\n line 0\n-line 1\n+one\n line 2\n"
         "line 3\n-line 4\n+four\n"
     )
-    assert "stands outside of a hunk" in refused(root, "patch_file", "long.txt", diff=diff)
+    assert "is outside a hunk" in refused(root, "patch_file", "long.txt", diff=diff)
 
 
 def test_either_all_files_of_a_diff_are_patched_or_none(root: Path) -> None:

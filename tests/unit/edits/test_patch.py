@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.policies.edits.fit import MisfitHunk, apply_hunks
-from mulligan.policies.edits.patch import PatchError, parse, special_mode, unquoted
-from mulligan.policies.edits.search_replace import replaced
+from mulligan.policies.edits.parse_diff import parse, special_mode, unquote_name
+from mulligan.policies.edits.patch import PatchError
+from mulligan.policies.edits.search_replace import replace_text
 
 FILE = """\
 import os
@@ -61,10 +62,10 @@ def test_a_diff_is_parsed_with_its_file_names(diff: str, old: str | None, new: s
 @pytest.mark.parametrize(
     ("diff", "message"),
     [
-        ("I would change line 3.", "there is no unified diff"),
+        ("I would change line 3.", "contains no unified diff"),
         ("--- a/x\n+++ b/x\n", "no hunks"),
         ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n a\n", "adds and removes nothing"),
-        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\nb\n+c\n", "line 6 of the diff stands outside"),
+        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\nb\n+c\n", "line 6 of the diff is outside"),
     ],
 )
 def test_an_invalid_diff_is_refused_with_advice(diff: str, message: str) -> None:
@@ -86,7 +87,7 @@ def test_special_modes_are_found_without_parsing() -> None:
     diff = "diff --git a/l b/l\nnew file mode 120000\nindex 0..1\n--- /dev/null\n+++ b/l\n"
     assert special_mode(diff) == "120000"
     assert special_mode("+new file mode 120000\n") is None
-    assert unquoted('"a/tab\\tquote\\".txt"') == 'a/tab\tquote".txt'
+    assert unquote_name('"a/tab\\tquote\\".txt"') == 'a/tab\tquote".txt'
 
 
 TOLERANCES = [
@@ -154,11 +155,11 @@ def test_an_ambiguous_character_is_refused() -> None:
 
 @pytest.mark.parametrize("search", ["return “old”", "    return “old”  # as it is\n"])
 def test_a_replacement_uses_the_punctuation_of_the_match(search: str) -> None:
-    done = replaced(CODE, search, search.replace("old", "new"))
+    done = replace_text(CODE, search, search.replace("old", "new"))
     assert done.text == CODE.replace("old", "new")
     assert done.tolerances == ("Unicode punctuation", RESPELLED)
     with pytest.raises(MisfitHunk, match="the replacement adds “, for which the file has"):
-        replaced('“a”: "b"\n', "“a”: “b”\n", "“a”: “c”\n")
+        replace_text('“a”: "b"\n', "“a”: “b”\n", "“a”: “c”\n")
 
 
 def test_a_change_of_indentation_must_be_uniform() -> None:
@@ -310,7 +311,7 @@ def test_any_diff_either_fits_line_by_line_or_is_refused(
 def test_search_and_replace_has_the_same_tolerances(
     search: str, replace: str, after: str, tolerances: tuple[str, ...] | None
 ) -> None:
-    done = replaced(FILE, search, replace)
+    done = replace_text(FILE, search, replace)
     assert done.text == after
     assert tolerances is None or done.tolerances == tolerances
 
@@ -324,23 +325,23 @@ def test_search_and_replace_has_the_same_tolerances(
 )
 def test_a_search_without_exactly_one_match_is_refused(search: str, message: str) -> None:
     with pytest.raises(MisfitHunk, match=message):
-        replaced(FILE, search, "x")
+        replace_text(FILE, search, "x")
 
 
 def test_the_count_must_match_the_occurrences() -> None:
-    assert replaced(FILE, "return", "yield", 2).text == FILE.replace("return", "yield")
-    assert replaced(FILE, "return", "yield", "all").text == FILE.replace("return", "yield")
+    assert replace_text(FILE, "return", "yield", 2).text == FILE.replace("return", "yield")
+    assert replace_text(FILE, "return", "yield", "all").text == FILE.replace("return", "yield")
     with pytest.raises(MisfitHunk, match=r"occurs 2 times \(lines 6, 10\), not 3"):
-        replaced(FILE, "return", "yield", 3)
+        replace_text(FILE, "return", "yield", 3)
 
 
 def test_an_applied_replacement_is_not_applied_again() -> None:
-    once = replaced(FILE, "return x + x", "return x + x + 0")
-    assert replaced(once.text, "return x + x", "return x + x + 0").applied
-    assert replaced(FILE, "x + x", "x + x").applied
+    once = replace_text(FILE, "return x + x", "return x + x + 0")
+    assert replace_text(once.text, "return x + x", "return x + x + 0").applied
+    assert replace_text(FILE, "x + x", "x + x").applied
 
 
 def test_replacing_several_lines_keeps_crlf_endings() -> None:
-    done = replaced("a\r\nb\r\nc\r\n", "a\nb", "a\nB\nbb")
+    done = replace_text("a\r\nb\r\nc\r\n", "a\nb", "a\nB\nbb")
     assert done.text == "a\r\nB\r\nbb\r\nc\r\n"
     assert done.tolerances == ("line endings",)

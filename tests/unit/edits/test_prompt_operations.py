@@ -127,7 +127,7 @@ REFUSALS: list[tuple[dict[str, str | bytes], str, dict[str, Any], str]] = [
     (PLACES["prompts"], "patch_system_prompt", {"agent": "clerk", "diff": "Be exact."},
      "no unified diff"),
     ({"a.toml": "[agents.clerk]\n"}, "replace_system_prompt", {"agent": "clerk", "prompt": "x"},
-     "has no prompt.*prompts/clerk.md does not exist; create: true"),
+     "has no prompt.*prompts/clerk.md does not exist; set create: true"),
     ({"a.toml": '[agents.clerk]\nsystem_prompt = "a"\nsystem_prompt_file = "b"\n'},
      "replace_system_prompt", {"agent": "clerk", "prompt": "x"}, "keep one"),
     ({"a.toml": '[agents.clerk]\nsystem_prompt_file = "gone.md"\n'}, "replace_system_prompt",
@@ -249,13 +249,13 @@ def test_an_agent_gets_its_first_exemplars(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        ({"remove": 2}, "no exemplar 2; there are 0 to 1"),
+        ({"remove": 2}, "no exemplar 2; it has 0 to 1"),
         ({"remove": -1}, "no exemplar -1"),
         ({"remove": C}, "has no exemplar"),
         ({"remove": [0, A]}, "named twice"),
         ({"remove": 0, "replace": {"at": 0, "with": C}}, "named twice"),
-        ({"add": "a text"}, "exemplars are tables of input, output there"),
-        ({"add": {"input": "c", "outptu": "C"}}, "retype: true permits it"),
+        ({"add": "a text"}, "exemplars are tables of input, output, but"),
+        ({"add": {"input": "c", "outptu": "C"}}, "retype: true allows it"),
     ],
 )
 def test_exemplars_that_do_not_fit_are_refused(

@@ -1,7 +1,7 @@
-"""Lists and tables between brackets, as texts: one more item, or one less, in the style they have.
+"""Add items to lists and tables between brackets, or remove them, in the style of the text.
 
-The same for arrays, objects and inline tables of TOML, JSON and YAML's flow style: an item's comma,
-line and comment come and go with it, those of the others stay.
+This serves arrays, objects and inline tables of TOML, JSON and YAML's flow style. An item's comma,
+line and comment come and go with it; those of other items stay.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mulligan.workers.edits.formats.structured_file import Span, Splice, spliced
+from mulligan.workers.edits.formats.structured_file import Span, Splice, apply_splices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,17 +17,17 @@ class Bracketed:
     """``items`` are the spans of the items (of whole "key: value" members), without commas."""
 
     text: str
-    #: Of the brackets.
+    #: The position of the opening bracket.
     start: int
-    #: Just after the closing one.
+    #: The position after the closing bracket.
     end: int
     items: Sequence[Span]
     newline: str
-    #: Between two items on one line, where there is no pair to look at.
+    #: Goes between two items on one line, if there is no pair of items to copy from.
     separator: str = ", "
 
-    def appended(self, literal: str) -> str:
-        """The text with one more item at the end."""
+    def append(self, literal: str) -> str:
+        """Return the text with one more item at the end."""
         if not self.items:
             return self._alone(literal)
         last = self.items[-1]
@@ -39,12 +39,13 @@ class Bracketed:
         line = self.newline + indent + literal + ("" if comma is None else ",")
         splices = [Splice(place, place, line)]
         if comma is None:
-            # On one place the later splice in this list is made in front.
+            if place == last.end:
+                return self._put(Splice(place, place, "," + line))
             splices.append(Splice(last.end, last.end, ","))
-        return self._put(*_merged(splices))
+        return self._put(*splices)
 
-    def removed(self, index: int) -> str:
-        """The text without one item."""
+    def remove(self, index: int) -> str:
+        """Return the text without one item."""
         item = self.items[index]
         if len(self.items) == 1:
             return self._emptied(item)
@@ -70,10 +71,10 @@ class Bracketed:
         return Span(self.start + 1, self.end - 1)
 
     def _put(self, *splices: Splice) -> str:
-        return spliced(self.text, splices)
+        return apply_splices(self.text, splices)
 
     def _alone(self, literal: str) -> str:
-        """The first item of an empty list. A comment in it stays."""
+        """Add the first item of an empty list. A comment in it stays."""
         inner = self.text[self._inner.start : self._inner.end]
         if not inner.strip():
             return self._put(Splice(self._inner.start, self._inner.end, literal))
@@ -95,7 +96,7 @@ class Bracketed:
         return self._put(Splice(start, stop))
 
     def _between(self) -> str:
-        """What stands between the last two items, if that is a comma and blanks on one line."""
+        """Return the text between the last two items if it is a comma and blanks on one line."""
         if len(self.items) > 1:
             gap = self.text[self.items[-2].end : self.items[-1].start]
             if gap.startswith(",") and not gap[1:].strip() and "\n" not in gap:
@@ -103,7 +104,7 @@ class Bracketed:
         return self.separator
 
     def _comma(self, start: int, stop: int) -> int | None:
-        """The comma of a gap between items; one in a comment is none."""
+        """Return the position of the comma between items, outside comments."""
         at = start
         while at < stop:
             if self.text[at] == ",":
@@ -116,7 +117,7 @@ class Bracketed:
         return start > self.start and not self.text[start : item.start].strip()
 
     def _has_line(self, item: Span, comma: int | None) -> bool:
-        """Whether nothing but its comma and a comment shares the lines of an item."""
+        """Return whether an item shares its lines only with its comma and a comment."""
         if not self._opens_line(item):
             return False
         after = item.end if comma is None else comma + 1
@@ -125,7 +126,7 @@ class Bracketed:
         return stop < self._inner.end and (not rest or rest.startswith("#"))
 
     def _after_blanks(self, index: int) -> int:
-        """Where the last item's blanks begin: behind the comma before it, or behind its comment."""
+        """Return where the blanks before the last item begin: after a comma or a comment."""
         item, before = self.items[index], self.items[index - 1]
         gap = self.text[before.end : item.start]
         return item.start - (len(gap) - len(gap.rstrip(" \t")))
@@ -134,7 +135,7 @@ class Bracketed:
         return self.text.rfind("\n", 0, at) + 1
 
     def _line_end(self, at: int) -> int:
-        """Where the line's ending starts, or the list's closing bracket if that comes first."""
+        """Return where the line's ending starts, or the closing bracket if that comes first."""
         stop = self._inner.end
         end = self.text.find("\n", at, stop)
         if end < 0:
@@ -145,10 +146,3 @@ class Bracketed:
         if self.text.startswith("\r\n", at):
             return at + 2
         return at + 1 if self.text.startswith("\n", at) else at
-
-
-def _merged(splices: list[Splice]) -> list[Splice]:
-    """Two insertions at one place as one, the later in the list first."""
-    if len(splices) == 2 and splices[0].start == splices[1].start:
-        return [Splice(splices[0].start, splices[0].start, splices[1].text + splices[0].text)]
-    return splices

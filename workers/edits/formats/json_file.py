@@ -1,4 +1,4 @@
-"""JSON: a small walk over the text tells where each value stands."""
+"""JSON files: a walk over the text finds the place of each value."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mulligan.workers.edits.formats.structured_file import (
     Span,
     Splice,
     StructuredFile,
-    Unreadable,
+    UnreadableFile,
     Where,
+    apply_splices,
     float_text,
-    spliced,
 )
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
@@ -38,14 +38,14 @@ class _Member:
 class JsonFile(StructuredFile):
     def parse(self, text: str) -> Any:
         try:
-            return json.loads(text, object_pairs_hook=_once)
+            return json.loads(text, object_pairs_hook=_unique_keys)
         except (json.JSONDecodeError, RecursionError) as error:
-            raise Unreadable(f"is not JSON: {error}") from None
+            raise UnreadableFile(f"is not JSON: {error}") from None
 
     def _setting(self, where: Where, value: Any) -> Iterator[str]:
         span = self._span(where)
         literal = self._literal(value, span.start, self.text[span.start : span.end])
-        yield spliced(self.text, [Splice(span.start, span.end, literal)])
+        yield apply_splices(self.text, [Splice(span.start, span.end, literal)])
 
     def _inserting(self, where: Where, value: Any) -> Iterator[str]:
         span = self._span(where[:-1])
@@ -53,21 +53,21 @@ class JsonFile(StructuredFile):
         at, like = _model(self.text, members, span)
         literal = json.dumps(where[-1], ensure_ascii=self._ascii)
         literal += self._colon(members) + self._literal(value, at, like)
-        yield self._bracketed(span, members).appended(literal)
+        yield self._bracketed(span, members).append(literal)
 
     def _appending(self, where: Where, value: Any) -> Iterator[str]:
         span = self._span(where)
         members = list(_members(self.text, span.start))
         at, like = _model(self.text, members, span)
-        yield self._bracketed(span, members).appended(self._literal(value, at, like))
+        yield self._bracketed(span, members).append(self._literal(value, at, like))
 
     def _removing(self, where: Where, index: int) -> Iterator[str]:
         span = self._span(where)
-        yield self._bracketed(span, list(_members(self.text, span.start))).removed(index)
+        yield self._bracketed(span, list(_members(self.text, span.start))).remove(index)
 
     @property
     def _ascii(self) -> bool:
-        """Whether the file escapes what is not ASCII."""
+        """Whether the file escapes characters that are not ASCII."""
         return self.text.isascii() and "\\u" in self.text
 
     def _span(self, where: Where) -> Span:
@@ -93,7 +93,7 @@ class JsonFile(StructuredFile):
         return found is not None and found[1] == ":"
 
     def _colon(self, members: list[_Member]) -> str:
-        """What stands between a key and its value: here, or anywhere in the file."""
+        """Return the text between a key and its value: in this object, or in the file."""
         if members:
             last = members[-1]
             between = self.text[last.start : last.value.start]
@@ -102,7 +102,7 @@ class JsonFile(StructuredFile):
         return found[1] if found else ": "
 
     def _literal(self, value: Any, at: int, like: str) -> str:
-        """The value as JSON: over several lines if the text that it is modelled on is."""
+        """Write a value as JSON, over several lines if ``like`` is."""
         if isinstance(value, float):
             return float_text(value)
         separators = (",", self._colon([])) if self._compact else (", ", ": ")
@@ -119,7 +119,7 @@ class JsonFile(StructuredFile):
 
 
 def _model(text: str, members: list[_Member], span: Span) -> tuple[int, str]:
-    """What a new member is written like: where the last one stands, and its value."""
+    """Return the position and the value of the last member, which a new one imitates."""
     if not members:
         return span.start, ""
     last = members[-1]
@@ -127,7 +127,7 @@ def _model(text: str, members: list[_Member], span: Span) -> tuple[int, str]:
 
 
 def _members(text: str, start: int) -> Iterator[_Member]:
-    """The members of the object or array that starts there."""
+    """Yield the members of the object or array that starts here."""
     closing = "}" if text[start] == "{" else "]"
     at = _skip(text, start + 1)
     position = 0
@@ -150,19 +150,19 @@ def _skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are given once. What is given twice cannot be edited."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object. Raises UnreadableFile for a key that occurs twice: it cannot be edited."""
     found = dict(pairs)
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise Unreadable(f"gives the key {twice!r} twice in one object")
+        raise UnreadableFile(f"has the key {twice!r} twice in one object")
     return found
 
 
 class JsonLinesFile(JsonFile):
-    """A value on each line; blank lines are none. Only whole lines come, change and go, so that
-    ``where`` is the file itself."""
+    """A value on each line, except blank ones. Only whole lines are edited, so ``where`` is the
+    file itself."""
 
     def parse(self, text: str) -> Any:
         return [self._line(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
@@ -170,12 +170,12 @@ class JsonLinesFile(JsonFile):
     def _line(self, number: int, line: str) -> Any:
         try:
             return super().parse(line)
-        except Unreadable as error:
-            raise Unreadable(f"line {number} {error}") from None
+        except UnreadableFile as error:
+            raise UnreadableFile(f"line {number} {error}") from None
 
     def _setting(self, where: Where, value: Any) -> Iterator[str]:
         span = self._lines()[int(where[-1])]
-        yield spliced(self.text, [Splice(span.start, span.end, self._literal(value, 0, ""))])
+        yield apply_splices(self.text, [Splice(span.start, span.end, self._literal(value, 0, ""))])
 
     def _inserting(self, where: Where, value: Any) -> Iterator[str]:  # noqa: ARG002
         raise EditRefused(f"{self.name}: only whole lines are edited")
@@ -192,7 +192,7 @@ class JsonLinesFile(JsonFile):
         if not stop:
             start, stop = self.text.rfind("\n", 0, start), len(self.text)
             start = start - 1 if self.text[start - 1 : start] == "\r" else max(start, 0)
-        yield spliced(self.text, [Splice(start, stop)])
+        yield apply_splices(self.text, [Splice(start, stop)])
 
     def _lines(self) -> list[Span]:
         found = re.finditer(r"^[^\n]*\S[^\n]*$", self.text, re.MULTILINE)

@@ -1,8 +1,8 @@
 """Structured files as texts: one value changes, every other byte stays.
 
-A document finds where a value stands and splices the new one in. Nothing is dumped again, so
+A document finds where a value is and splices the new one in. Nothing is dumped again, so
 comments, order, quoting, indentation and line endings survive. Each splice is checked: the new
-text has to parse to exactly the data that was meant, and to nothing else.
+text must parse to exactly the expected data.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
 from mulligan.tasks.ports.appliers import EditRefused
 
-#: Where a value is: keys of tables and positions in lists, from the top.
+#: The path of a value: keys of tables and positions in lists, from the top.
 Where = tuple[str | int, ...]
 _BOM = "\ufeff"
+#: A file with more values or levels has aliases of aliases.
+_MAX_VALUES = 1_000_000
+_MAX_DEPTH = 100
 
 
-class Unreadable(ValueError):
-    """A file cannot be read as what its name says; the text says why, in one line."""
+class UnreadableFile(ValueError):
+    """A file cannot be parsed as its name says; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -35,86 +38,83 @@ class Span:
 
 @dataclass(frozen=True)
 class Splice:
-    """Put ``text`` where ``start`` to ``end`` is."""
+    """The replacement of ``start`` to ``end`` by ``text``."""
 
     start: int
     end: int
     text: str = ""
 
 
-def spliced(text: str, splices: Iterable[Splice]) -> str:
-    """A text with every splice made; positions are those of the text as given."""
+def apply_splices(text: str, splices: Iterable[Splice]) -> str:
+    """Return a text with every splice made; positions are those of the original text."""
     for one in sorted(splices, key=lambda one: (one.start, one.end), reverse=True):
         text = text[: one.start] + one.text + text[one.end :]
     return text
 
 
 class StructuredFile(ABC):
-    """A TOML, YAML or JSON file. Every change gives a new document."""
+    """A TOML, YAML or JSON file. Every change returns a new document."""
+
+    #: The byte order mark, if the file has one.
+    mark: str = ""
 
     def __init__(self, name: str, text: str) -> None:
-        """``name`` is what refusals call it. Raises Unreadable."""
+        """``name`` is for messages. Raises UnreadableFile."""
         self.name = name
         self.text = text
         self.data = self.parse(text)
-        #: Files of mixed endings get what their first line has.
+        #: Files with mixed endings get that of their first line.
         self.newline = "\r\n" if "\r\n" in text[: text.find("\n") + 1] else "\n"
 
     @classmethod
     def read(cls, name: str, data: bytes) -> Self:
-        """Raises Unreadable."""
+        """Raises UnreadableFile."""
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise Unreadable(f"is not UTF-8 (byte {error.start})") from None
+            raise UnreadableFile(f"is not UTF-8 (byte {error.start})") from None
         document = cls(name, text.removeprefix(_BOM))
         document.mark = _BOM if text.startswith(_BOM) else ""
         return document
-
-    #: The byte order mark, if the file has one.
-    mark: str = ""
 
     def bytes(self) -> bytes:
         return (self.mark + self.text).encode("utf-8")
 
     def at(self, where: Where) -> Any:
-        """The value there."""
-        value = self.data
-        for step in where:
-            value = value[step]
-        return value
+        """Return the value at a path."""
+        return _value(self.data, where)
 
     def set(self, where: Where, value: Any) -> Self:
-        """Another value for a key or a position that exists."""
+        """Change the value of an existing key or position."""
         expected = self._copy()
-        _holder(expected, where)[where[-1]] = value
-        return self._first(self._setting(where, value), expected, _shown(where))
+        _value(expected, where[:-1])[where[-1]] = value
+        return self._first(self._setting(where, value), expected, where)
 
     def insert(self, where: Where, value: Any) -> Self:
-        """A key that its table does not have yet."""
+        """Add a key to a table."""
         expected = self._copy()
-        _holder(expected, where)[where[-1]] = value
-        return self._first(self._inserting(where, value), expected, _shown(where))
+        _value(expected, where[:-1])[where[-1]] = value
+        return self._first(self._inserting(where, value), expected, where)
 
     def append(self, where: Where, value: Any) -> Self:
-        """One more item at the end of a list."""
+        """Add an item to the end of a list."""
         expected = self._copy()
         _value(expected, where).append(value)
-        return self._first(self._appending(where, value), expected, _shown(where))
+        return self._first(self._appending(where, value), expected, where)
 
     def remove(self, where: Where, index: int) -> Self:
-        """A list without one of its items."""
+        """Remove an item from a list."""
         expected = self._copy()
         del _value(expected, where)[index]
-        return self._first(self._removing(where, index), expected, _shown(where))
+        return self._first(self._removing(where, index), expected, where)
 
     @abstractmethod
     def parse(self, text: str) -> Any:
-        """The data of a text. Raises Unreadable."""
+        """Return the data of a text. Raises UnreadableFile."""
 
     @abstractmethod
     def _setting(self, where: Where, value: Any) -> Iterator[str]:
-        """Texts in which the value is set, the most faithful first."""
+        """Yield texts in which the value is set, the most faithful first."""
 
     @abstractmethod
     def _inserting(self, where: Where, value: Any) -> Iterator[str]: ...
@@ -126,30 +126,31 @@ class StructuredFile(ABC):
     def _removing(self, where: Where, index: int) -> Iterator[str]: ...
 
     def _copy(self) -> Any:
-        """The data without any sharing: an alias's value may change without its anchor's."""
+        """Copy the data without sharing: an alias's value may change without its anchor's."""
         try:
             return _unshared(self.data)
         except RecursionError:
-            raise EditRefused(f"{self.name}: its aliases unfold without end") from None
+            raise EditRefused(f"{self.name}: its aliases expand without end") from None
 
-    def _first(self, texts: Iterator[str], expected: Any, what: str) -> Self:
-        """The first text that parses to what is expected."""
+    def _first(self, texts: Iterator[str], expected: Any, where: Where) -> Self:
+        """Return the first text that parses to the expected data. Raises EditRefused."""
         for text in texts:
             try:
                 document = type(self)(self.name, text)
-            except Unreadable:
+            except UnreadableFile:
                 continue
             if same(document.data, expected):
                 document.mark = self.mark
                 return document
+        what = ".".join(str(step) for step in where) or "the list"
         raise EditRefused(
             f"{self.name}: {what} cannot be changed without changing something else (a shared"
-            " anchor, or a layout that is not understood); edit the file as a text"
+            " anchor, or an unknown layout); edit the file as a text"
         )
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two values are equal in value and type, through and through. 1 is not 1.0 or true."""
+    """Return whether two values have equal values and types at every level: 1 is not 1.0."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -162,44 +163,31 @@ def same(left: Any, right: Any) -> bool:
 
 
 def float_text(value: float) -> str:
-    """A float that TOML, JSON and every version of YAML read as one: ``1.0e-05``."""
+    """Write a float so that TOML, JSON and every version of YAML read one: ``1.0e-05``."""
     text = repr(value)
     mantissa, mark, exponent = text.partition("e")
     return f"{mantissa}.0e{exponent}" if mark and "." not in mantissa else text
 
 
-#: More values than this come from aliases of aliases, not from a person.
-_MOST = 1_000_000
-_DEEPEST = 100
-
-
 def _unshared(value: Any) -> Any:
-    """A deep copy in which nothing is the same object as something else."""
-    left = _MOST
+    """Return a deep copy in which no object occurs twice."""
+    left = _MAX_VALUES
 
-    def copied(value: Any, depth: int) -> Any:
+    def copy_value(value: Any, depth: int) -> Any:
         nonlocal left
         left -= 1
-        if left < 0 or depth > _DEEPEST:
+        if left < 0 or depth > _MAX_DEPTH:
             raise RecursionError
         if isinstance(value, dict):
-            return {key: copied(item, depth + 1) for key, item in value.items()}
+            return {key: copy_value(item, depth + 1) for key, item in value.items()}
         if isinstance(value, list):
-            return [copied(item, depth + 1) for item in value]
+            return [copy_value(item, depth + 1) for item in value]
         return copy.copy(value)
 
-    return copied(value, 0)
+    return copy_value(value, 0)
 
 
-def _holder(data: Any, where: Where) -> Any:
-    return _value(data, where[:-1])
-
-
-def _value(data: Any, where: Sequence[str | int]) -> Any:
+def _value(data: Any, where: Where) -> Any:
     for step in where:
         data = data[step]
     return data
-
-
-def _shown(where: Where) -> str:
-    return ".".join(str(step) for step in where) or "the list"

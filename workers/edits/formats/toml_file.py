@@ -1,4 +1,4 @@
-"""TOML: tomlkit tells where a value stands, tomllib checks what a splice made of the file."""
+"""TOML files: tomlkit finds the place of a value, tomllib checks the result of a splice."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mulligan.workers.edits.formats.structured_file import (
     Span,
     Splice,
     StructuredFile,
-    Unreadable,
+    UnreadableFile,
     Where,
+    apply_splices,
     float_text,
-    spliced,
 )
 
-#: Stands in for a value while its place is looked for.
+#: Replaces a value to find its place.
 _MARKER = "mulligan:\u2400:marker"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LAST_KEY = re.compile(r"""([A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')[ \t]*=[ \t]*$""")
@@ -38,7 +38,7 @@ class TomlFile(StructuredFile):
         try:
             return tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise Unreadable(f"is not TOML: {error}") from None
+            raise UnreadableFile(f"is not TOML: {error}") from None
 
     def _setting(self, where: Where, value: Any) -> Iterator[str]:
         if isinstance(self._item(where[:-1]), AoT):
@@ -46,13 +46,13 @@ class TomlFile(StructuredFile):
             return
         span = self._span(where)
         for literal in self._literals(value, self.text[span.start : span.end]):
-            yield spliced(self.text, [Splice(span.start, span.end, literal)])
+            yield apply_splices(self.text, [Splice(span.start, span.end, literal)])
 
     def _inserting(self, where: Where, value: Any) -> Iterator[str]:
         for literal in self._literals(value, None):
             if isinstance(self._item(where[:-1]), InlineTable):
                 member = f"{_key(str(where[-1]))} = {literal}"
-                yield self._bracketed(where[:-1]).appended(member)
+                yield self._bracketed(where[:-1]).append(member)
                 continue
             yield from self._after_sibling(where, literal)
             yield from self._after_header(where, literal)
@@ -67,14 +67,14 @@ class TomlFile(StructuredFile):
         last = brackets.items[-1] if brackets.items else None
         like = self.text[last.start : last.end] if last else None
         for literal in self._literals(value, like):
-            yield brackets.appended(literal)
+            yield brackets.append(literal)
 
     def _removing(self, where: Where, index: int) -> Iterator[str]:
         if isinstance(self._item(where), AoT):
             yield from self._without_table(where, index)
             yield from self._by_tomlkit(lambda tables: tables.pop(index), where)
         else:
-            yield self._bracketed(where).removed(index)
+            yield self._bracketed(where).remove(index)
 
     def _tree(self) -> Any:
         try:
@@ -89,14 +89,14 @@ class TomlFile(StructuredFile):
         return found
 
     def _span(self, where: Where) -> Span:
-        """Where a value stands, found by putting a marker in its place."""
+        """Find the place of a value by putting a marker there."""
         tree = self._tree()
         holder = tree
         for depth, step in enumerate(where[:-1], start=1):
             holder = holder[step]
             if isinstance(holder, Array):
                 if depth != len(where) - 1:
-                    raise EditRefused(f"{self.name}: it is too deep inside an array to be edited")
+                    raise EditRefused(f"{self.name}: the value is too deep inside an array to edit")
                 return self._bracketed(where[:-1]).items[int(where[-1])]
         holder[where[-1]] = _MARKER
         return self._between(tomlkit.dumps(tree))
@@ -105,7 +105,7 @@ class TomlFile(StructuredFile):
         before, found, after = marked.partition(f'"{_MARKER}"')
         fits = found and self.text.startswith(before) and self.text.endswith(after)
         if not fits or len(before) + len(after) > len(self.text):
-            raise EditRefused(f"{self.name}: its layout is not understood; edit it as a text")
+            raise EditRefused(f"{self.name}: has an unknown layout; edit the file as a text")
         return Span(len(before), len(self.text) - len(after))
 
     def _bracketed(self, where: Where) -> Bracketed:
@@ -119,7 +119,7 @@ class TomlFile(StructuredFile):
         )
 
     def _after_sibling(self, where: Where, literal: str) -> Iterator[str]:
-        """On a line of its own after the last plain value of the same table."""
+        """Add a line after the last plain value of the same table."""
         table = self._item(where[:-1])
         plain = [key for key, value in table.items() if not isinstance(value, dict | AoT)]
         if not plain:
@@ -135,7 +135,7 @@ class TomlFile(StructuredFile):
         yield self._with_line_after(span.end, line)
 
     def _after_header(self, where: Where, literal: str) -> Iterator[str]:
-        """The first line of a table that has no plain value."""
+        """Add the first line of a table that has no plain value."""
         if len(where) < 2:
             return
         names = r"[ \t]*\.[ \t]*".join(_key_pattern(str(step)) for step in where[:-1])
@@ -144,7 +144,7 @@ class TomlFile(StructuredFile):
             yield self._with_line_after(found.end(), line)
 
     def _with_table(self, where: Where, value: Any) -> Iterator[str]:
-        """One more ``[[table]]`` after the last, with a blank line if the last has one."""
+        """Add a ``[[table]]`` after the last, with a blank line if the last has one."""
         count = len(self.at(where))
         last = self._table_span(where, count - 1)
         if last is None or not isinstance(value, dict):
@@ -155,19 +155,19 @@ class TomlFile(StructuredFile):
         yield self._with_line_after(max(last.end - 1, 0), gap + lines)
 
     def _without_table(self, where: Where, index: int) -> Iterator[str]:
-        """Without a ``[[table]]`` and the blank lines after it; comments after it stay."""
+        """Remove a ``[[table]]`` and the blank lines after it; comments after it stay."""
         span = self._table_span(where, index)
         found = _BLANK_LINES.match(self.text, span.end) if span else None
         if span and found:
-            yield spliced(self.text, [Splice(span.start, found.end())])
+            yield apply_splices(self.text, [Splice(span.start, found.end())])
 
     def _other_table(self, where: Where, value: Any) -> Iterator[str]:
-        """Another ``[[table]]`` in the place of one."""
+        """Replace a ``[[table]]``."""
         span = self._table_span(where[:-1], int(where[-1]))
         if span and isinstance(value, dict):
             ends = self.newline if self.text[span.start : span.end].endswith("\n") else ""
             lines = self._table_lines(span, value) + ends
-            yield spliced(self.text, [Splice(span.start, span.end, lines)])
+            yield apply_splices(self.text, [Splice(span.start, span.end, lines)])
 
     def _table_lines(self, like: Span, value: dict[str, Any]) -> str:
         lines = [self.text[like.start : self.text.find("]]", like.start) + 2]]
@@ -176,7 +176,7 @@ class TomlFile(StructuredFile):
         return self.newline.join(lines)
 
     def _table_span(self, where: Where, index: int) -> Span | None:
-        """The whole lines of a ``[[table]]``, from its header to its last plain value."""
+        """Return the whole lines of a ``[[table]]``, from its header to its last plain value."""
         names = r"[ \t]*\.[ \t]*".join(_key_pattern(str(step)) for step in where)
         pattern = rf"^[ \t]*\[\[[ \t]*{names}[ \t]*\]\]"
         starts = [found.start() for found in re.finditer(pattern, self.text, re.MULTILINE)]
@@ -188,14 +188,14 @@ class TomlFile(StructuredFile):
         return Span(starts[index], self.text.find("\n", end) + 1 or len(self.text))
 
     def _with_line_after(self, at: int, line: str) -> str:
-        """The text with one more line after the one that ``at`` is in."""
+        """Return the text with a new line after the line of ``at``."""
         end = self.text.find("\n", at)
         if end < 0:
             return self.text + self.newline + line
-        return spliced(self.text, [Splice(end + 1, end + 1, line + self.newline)])
+        return apply_splices(self.text, [Splice(end + 1, end + 1, line + self.newline)])
 
     def _by_tomlkit(self, change: Any, where: Where) -> Iterator[str]:
-        """What tomlkit makes of it, if it only inserts or only deletes."""
+        """Let tomlkit make the change, if it then only inserts or only deletes text."""
         tree = self._tree()
         holder = tree
         for step in where:
@@ -205,16 +205,16 @@ class TomlFile(StructuredFile):
         except (TOMLKitError, ValueError, KeyError):
             return
         text = tomlkit.dumps(tree)
-        start = _common(self.text, text)
-        stop = _common(self.text[start:][::-1], text[start:][::-1])
-        gone, new = self.text[start : len(self.text) - stop], text[start : len(text) - stop]
-        if gone and new:
+        start = _common_length(self.text, text)
+        stop = _common_length(self.text[start:][::-1], text[start:][::-1])
+        old, new = self.text[start : len(self.text) - stop], text[start : len(text) - stop]
+        if old and new:
             return
         new = new.replace("\r\n", "\n").replace("\n", self.newline)
         yield self.text[:start] + new + self.text[len(self.text) - stop :]
 
     def _literals(self, value: Any, like: str | None) -> Iterator[str]:
-        """The value as TOML, in the manner of the text that it replaces first."""
+        """Yield the value as TOML, first in the style of ``like``."""
         if isinstance(value, str):
             yield from _strings(value, like, self.newline)
         else:
@@ -275,8 +275,8 @@ def _key_pattern(name: str) -> str:
     return f"(?:{re.escape(_basic(name))}|'{re.escape(name)}'{bare})"
 
 
-def _common(left: str, right: str) -> int:
-    """How many characters two texts begin with alike."""
+def _common_length(left: str, right: str) -> int:
+    """Return how many characters two texts share at their start."""
     size = min(len(left), len(right))
     return next((n for n in range(size) if left[n] != right[n]), size)
 
@@ -293,7 +293,7 @@ _TOKEN = re.compile(
 
 
 def _item_spans(text: str, span: Span) -> list[Span]:
-    """The items between the brackets of an array, or the members of an inline table."""
+    """Return the spans of the items of an array, or the members of an inline table."""
     spans: list[Span] = []
     depth = 0
     start = end = None

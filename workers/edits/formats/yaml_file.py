@@ -1,4 +1,4 @@
-"""YAML: ruamel's nodes tell where each value stands; a splice leaves the rest as it was written.
+"""YAML files: ruamel's nodes give the place of each value; a splice leaves the rest unchanged.
 
 ruamel's own round trip would reflow long lines, move comments and normalise indentation.
 """
@@ -20,9 +20,9 @@ from mulligan.workers.edits.formats.structured_file import (
     Span,
     Splice,
     StructuredFile,
-    Unreadable,
+    UnreadableFile,
     Where,
-    spliced,
+    apply_splices,
 )
 from mulligan.workers.edits.formats.yaml_scalars import INDENT, literal, literals, member
 
@@ -36,7 +36,7 @@ class YamlFile(StructuredFile):
         try:
             return YAML(typ="safe", pure=True).load(text)
         except (YAMLError, ValueError, RecursionError, TypeError) as error:
-            raise Unreadable(f"is not YAML of one document: {_first_line(error)}") from None
+            raise UnreadableFile(f"is not YAML of one document: {_first_line(error)}") from None
 
     def _setting(self, where: Where, value: Any) -> Iterator[str]:
         if not self._owns(where):
@@ -54,7 +54,7 @@ class YamlFile(StructuredFile):
             value, present.removeprefix(kept), self._column(where) + INDENT, self.newline
         ):
             for front in dict.fromkeys((kept, "")):
-                yield spliced(self.text, [Splice(span.start, span.end, lead + front + text)])
+                yield apply_splices(self.text, [Splice(span.start, span.end, lead + front + text)])
 
     def _inserting(self, where: Where, value: Any) -> Iterator[str]:
         table = self._node(where[:-1])
@@ -62,7 +62,7 @@ class YamlFile(StructuredFile):
         if table.flow_style:
             like = self.text[table.start_mark.index :][1:2]
             quoted = like in ('"', "'")
-            yield self._bracketed(table).appended(member(name, value, quoted=quoted))
+            yield self._bracketed(table).append(member(name, value, quoted=quoted))
             return
         column = table.value[0][0].start_mark.column
         for text in literals(value, None, column + INDENT, self.newline):
@@ -71,10 +71,12 @@ class YamlFile(StructuredFile):
                 if self._simple(key, node):
                     place = self._line_end(self._value_span(key, node).end)
                     new = self.newline + " " * column + line
-                    yield spliced(self.text, [Splice(place, place, new)])
+                    yield apply_splices(self.text, [Splice(place, place, new)])
                     break
             first = table.value[0][0].start_mark.index
-            yield spliced(self.text, [Splice(first, first, line + self.newline + " " * column)])
+            yield apply_splices(
+                self.text, [Splice(first, first, line + self.newline + " " * column)]
+            )
 
     def _appending(self, where: Where, value: Any) -> Iterator[str]:
         node = self._node(where)
@@ -82,7 +84,7 @@ class YamlFile(StructuredFile):
         like = self.text[items[-1].start : items[-1].end] if items else None
         if node.flow_style:
             for text in literals(value, like, 0, self.newline):
-                yield self._bracketed(node).appended(text)
+                yield self._bracketed(node).append(text)
             return
         column = node.start_mark.column
         gap = self.text[node.start_mark.index + 1 : items[0].start]
@@ -92,18 +94,18 @@ class YamlFile(StructuredFile):
         block = isinstance(node.value[-1], MappingNode) and not node.value[-1].flow_style
         for text in self._item_texts(value, like, inner, block=block):
             line = self.newline + " " * column + "-" + gap + text
-            yield spliced(self.text, [Splice(place, place, line)])
+            yield apply_splices(self.text, [Splice(place, place, line)])
 
     def _removing(self, where: Where, index: int) -> Iterator[str]:
         node = self._node(where)
         if node.flow_style:
-            yield self._bracketed(node).removed(index)
+            yield self._bracketed(node).remove(index)
             return
         items = [self._item_span(node, item) for item in node.value]
         if len(items) == 1:
             start = self._value_start(where)
             lead = " " if where and isinstance(where[-1], str) else ""
-            yield spliced(self.text, [Splice(start, items[0].end, lead + "[]")])
+            yield apply_splices(self.text, [Splice(start, items[0].end, lead + "[]")])
             return
         floor = items[index - 1].end if index else node.start_mark.index
         dash = self.text.rfind("-", floor, items[index].start)
@@ -113,12 +115,12 @@ class YamlFile(StructuredFile):
         stop = self.text.find("\n", items[index].end) + 1 or len(self.text)
         if index == len(items) - 1 and stop == len(self.text) and not self.text.endswith("\n"):
             start -= len(self.newline)
-        yield spliced(self.text, [Splice(start, stop)])
+        yield apply_splices(self.text, [Splice(start, stop)])
 
     def _item_texts(
         self, value: Any, like: str | None, column: int, *, block: bool
     ) -> Iterator[str]:
-        """An item of a block list; a table over several lines where its neighbour is one."""
+        """Yield texts for an item of a block list; a table gets several lines if ``block``."""
         if block and isinstance(value, dict) and value:
             lines = [
                 f"{literal(str(key))}: {next(literals(item, None, column + INDENT, self.newline))}"
@@ -132,8 +134,8 @@ class YamlFile(StructuredFile):
         return YAML(typ="safe", pure=True).compose(self.text)
 
     def _pair(self, where: Where) -> tuple[Node | None, Node] | None:
-        """The node there, with its key's if it is a member of a table. None: it comes by a merge
-        key, or from nowhere."""
+        """Return the node at a path, with its key's node if it is a member of a table. Return None
+        if it comes from a merge key or does not exist."""
         key, node = None, self._root
         for step in where:
             if isinstance(node, SequenceNode):
@@ -149,16 +151,16 @@ class YamlFile(StructuredFile):
         return self._pair(where) is not None
 
     def _node(self, where: Where) -> Any:
+        return self._existing_pair(where)[1]
+
+    def _existing_pair(self, where: Where) -> tuple[Node | None, Any]:
         found = self._pair(where)
         if found is None:
             raise EditRefused(f"{self.name}: {where[-1]} comes from a merge key; edit its source")
-        return found[1]
+        return found
 
     def _span(self, where: Where) -> Span:
-        found = self._pair(where)
-        if found is None:
-            raise EditRefused(f"{self.name}: {where[-1]} comes from a merge key; edit its source")
-        key, node = found
+        key, node = self._existing_pair(where)
         if key is not None:
             return self._value_span(key, node)
         if not where:
@@ -186,12 +188,12 @@ class YamlFile(StructuredFile):
         return Span(node.start_mark.index, self._end(node))
 
     def _end(self, node: Any) -> int:
-        """Where the last visible character of a value is, plus one. A block's own mark stands
-        after the blank lines and comments that follow it."""
+        """Return the position after the last visible character of a value. ruamel's end mark of a
+        block comes after the blank lines and comments that follow it."""
         if isinstance(node, ScalarNode):
             text = self.text[node.start_mark.index : node.end_mark.index]
-            shown = text.rstrip() if node.style in ("|", ">") else text
-            return int(node.start_mark.index) + len(shown)
+            visible = text.rstrip() if node.style in ("|", ">") else text
+            return int(node.start_mark.index) + len(visible)
         if node.flow_style or not node.value:
             return int(node.end_mark.index)
         last = node.value[-1]
@@ -200,20 +202,20 @@ class YamlFile(StructuredFile):
         return self._item_span(node, last).end
 
     def _value_start(self, where: Where) -> int:
-        """Just after the colon of a member, or where an item or the whole starts."""
+        """Return the position after a member's colon, or the start of an item or the document."""
         found = self._pair(where)
         if found is not None and found[0] is not None:
             return self._after_colon(found[0])
         return self._span(where).start
 
     def _column(self, where: Where) -> int:
-        """Where the key, or the item, stands in its line."""
+        """Return the column of the key or the item."""
         found = self._pair(where)
         node = None if found is None else found[0] or found[1]
         return 0 if node is None else int(node.start_mark.column)
 
     def _simple(self, key: Node, node: Any) -> bool:
-        """Whether a member ends with its line: a new line may follow it."""
+        """Return whether a member ends with its line, so that a new line may follow."""
         if node.start_mark.index < key.end_mark.index:
             return True
         if isinstance(node, ScalarNode):

@@ -1,4 +1,4 @@
-"""Values as YAML text, quoted whenever a reader of any YAML version could take them for another."""
+"""Write values as YAML, quoted whenever any YAML version could read them as another value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from mulligan.workers.edits.formats.structured_file import float_text
 
-#: How much deeper a block stands than its key.
+#: The indentation of a block below its key.
 INDENT = 2
 #: Text that every YAML version reads as itself without quotes, also between brackets.
 _PLAIN = re.compile(r"[A-Za-z_/](?:[\w./@+-]| (?=[\w./@+-]))*", re.ASCII)
@@ -19,7 +19,7 @@ _HEADER = re.compile(r"[|>][+-]?\d?[+-]?")
 
 
 def literals(value: Any, like: str | None, indent: int, newline: str) -> Iterator[str]:
-    """A value as text, in the manner of ``like`` first. ``indent`` is that of block lines."""
+    """Yield a value as text, first in the style of ``like``. ``indent`` is that of block lines."""
     if not isinstance(value, str):
         yield literal(value)
         return
@@ -35,7 +35,7 @@ def literals(value: Any, like: str | None, indent: int, newline: str) -> Iterato
 
 
 def literal(value: Any) -> str:
-    """A value on one line."""
+    """Write a value on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -52,7 +52,7 @@ def literal(value: Any) -> str:
 
 
 def member(name: str, value: Any, *, quoted: bool = False) -> str:
-    """``name: value`` on one line."""
+    """Write ``name: value`` on one line."""
     if not quoted:
         return f"{literal(name)}: {literal(value)}"
     return f"{_quoted(name)}: {_quoted(value) if isinstance(value, str) else literal(value)}"
@@ -68,7 +68,7 @@ def _quoted(value: str) -> str:
 
 
 def _block(value: str, like: str, indent: int, newline: str) -> Iterator[str]:
-    """A literal block, if the value can be one."""
+    """Yield a literal block, if the value can be one."""
     body = value.removesuffix("\n")
     if not body.strip() or body.startswith((" ", "\n")) or body.endswith("\n"):
         return

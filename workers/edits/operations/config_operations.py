@@ -15,11 +15,11 @@ from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.workers.edits.formats.structured_file import same
 from mulligan.workers.edits.operations.config_tree import ConfigPlace, ConfigTree, Section
-from mulligan.workers.edits.operations.payloads import payload_of, validated
-from mulligan.workers.edits.tree import confined_paths as confine
+from mulligan.workers.edits.operations.payloads import payload_of, validate_payload
+from mulligan.workers.edits.tree import confined_paths
 
-#: Fields of an agent that are no parameters, and the operation for each. A laxer tier must not
-#: reach what a stricter one guards.
+#: Fields of an agent that are not parameters, and the operation for each: set_agent_param has a
+#: laxer tier than some of these operations.
 FIELDS: dict[str, str] = {
     "class": EditOp.SET_AGENT_CLASS,
     "class_name": EditOp.SET_AGENT_CLASS,
@@ -30,17 +30,17 @@ FIELDS: dict[str, str] = {
     "exemplars_file": EditOp.EDIT_FEW_SHOT_EXEMPLARS,
     "params": EditOp.SET_AGENT_PARAM,
 }
-HAS_IT = "it has this value"
+HAS_VALUE = "it has this value"
 _NO_TRAINING = (
-    "lora_finetune: models are not trained here; train and register the model outside, then point"
-    " to it with set_model_for_query_class"
+    "lora_finetune: mulligan does not train models; train and register the model elsewhere, then"
+    " select it with set_model_for_query_class"
 )
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Payload(Value):
-    """A payload whose numbers, texts and flags are taken as they are: "1" is no number."""
+    """A payload without type coercion: "1" is not a number."""
 
     model_config = ConfigDict(strict=True)
 
@@ -53,27 +53,27 @@ class QueryClassPayload(Payload):
     create: bool = False
 
 
-class _Setting(Payload):
+class _ParamPayload(Payload):
     param: Name
     value: Json
     #: Add the parameter if it does not exist.
     create: bool = False
-    #: Let its type change.
+    #: Allow another type.
     retype: bool = False
 
 
-class ModelParamPayload(_Setting):
+class ModelParamPayload(_ParamPayload):
     model: Name
 
 
-class AgentParamPayload(_Setting):
+class AgentParamPayload(_ParamPayload):
     agent: Name
 
     @field_validator("param")
     @classmethod
-    def _is_no_field(cls, param: str) -> str:
+    def _check_param(cls, param: str) -> str:
         if param in FIELDS:
-            raise ValueError(f"{param!r} is no parameter; it is changed by {FIELDS[param]}")
+            raise ValueError(f"{param!r} is not a parameter; use {FIELDS[param]}")
         return param
 
 
@@ -93,10 +93,10 @@ class AgentClassPayload(Payload):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_spelling(cls, given: Any) -> Any:
-        if isinstance(given, dict) and {"class", "class_name"} <= given.keys():
+    def _check_spelling(cls, data: Any) -> Any:
+        if isinstance(data, dict) and {"class", "class_name"} <= data.keys():
             raise ValueError("give class or class_name, not both")
-        return given
+        return data
 
 
 _P = TypeVar("_P", bound=Value)
@@ -104,17 +104,17 @@ _P = TypeVar("_P", bound=Value)
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigOp(Generic[_P]):
-    """An operation on one named thing of the tree."""
+    """An operation on one named entry of the tree."""
 
     op: str
     payload: type[_P]
-    #: What its target names: the section, and the field of the payload with the name.
     section: Section
+    #: The field of the payload that names the entry.
     named_by: str
     change: Callable[[_P, ConfigTree], list[FileChange]]
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
-        return validated(self.payload, edit, ctx, *self._disagreement(edit))
+        return validate_payload(self.payload, edit, ctx, *self._target_problems(edit))
 
     def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         validation = self.validate(edit, ctx)
@@ -122,11 +122,11 @@ class ConfigOp(Generic[_P]):
             raise EditRefused(validation.reason)
         changes = self.change(payload_of(self.payload, edit), ConfigTree(ctx))
         for change in changes:
-            confine.refuse_large(change.path, len(change.after or b""), ctx.max_bytes)
+            confined_paths.check_size(change.path, len(change.after or b""), ctx.max_bytes)
         return changes
 
-    def _disagreement(self, edit: Edit) -> list[Problem]:
-        """A target that names another thing than the payload: either may be meant."""
+    def _target_problems(self, edit: Edit) -> list[Problem]:
+        """Return a problem if the target and the payload name different entries."""
         name = edit.payload.get(self.named_by)
         if not isinstance(name, str):
             return []
@@ -144,7 +144,9 @@ def _set_route(payload: QueryClassPayload, tree: ConfigTree) -> list[FileChange]
     if not tree.has("routing", payload.query_class) and payload.create:
         tables = tree.routing()
         if len(tables) != 1:
-            raise EditRefused(f"there are {len(tables)} routing tables to add it to; one is needed")
+            raise EditRefused(
+                f"a new query class needs exactly one routing table, but there are {len(tables)}"
+            )
         table = tables[0]
         where = (*table.where, payload.query_class)
         return table.changed(table.document.insert(where, payload.model))
@@ -163,57 +165,57 @@ def _set_agent_param(payload: AgentParamPayload, tree: ConfigTree) -> list[FileC
     params = agent.inside("params")
     if payload.param in agent.value and payload.param in inner:
         raise EditRefused(
-            f"{agent.shown}: has {payload.param!r} directly and under params; keep one"
+            f"{agent.label}: has {payload.param!r} directly and under params; keep one"
         )
     return _set_param(agent if payload.param in agent.value else params, payload)
 
 
-def _set_param(table: ConfigPlace, payload: _Setting) -> list[FileChange]:
-    """A parameter of a table. Types stay, unless the edit says otherwise."""
+def _set_param(table: ConfigPlace, payload: _ParamPayload) -> list[FileChange]:
+    """Set a parameter of a table. Its type stays unless the edit allows another."""
     param = payload.param
     if param in table.value:
         return _set(table.inside(param), payload.value, retype=payload.retype)
     if not payload.create:
         known = [str(name) for name in table.value if name not in FIELDS]
         raise EditRefused(
-            f"{table.shown}: has no parameter {param!r}{name_hint(param, known)} (create: true adds"
+            f"{table.label}: has no parameter {param!r}{name_hint(param, known)} (create: true adds"
             " it)"
         )
     return table.changed(table.document.insert((*table.where, param), payload.value))
 
 
 def _set(place: ConfigPlace, value: Json, *, retype: bool = False) -> list[FileChange]:
-    value = value if retype else fitting(place, value)
+    value = value if retype else _convert(place, value)
     if same(place.value, value):
-        return place.changed(place.document, HAS_IT)
+        return place.changed(place.document, HAS_VALUE)
     return place.changed(place.document.set(place.where, value))
 
 
-def fitting(place: ConfigPlace, value: Json) -> Json:
-    """A value as the type that is there. Raises EditRefused if it is of another kind."""
-    present = place.value
-    if isinstance(present, dict):
-        raise EditRefused(f"{place.shown}: is a table; name one of its members")
-    there, given = _kind(present), _kind(value)
-    if there == "nothing":
+def _convert(place: ConfigPlace, value: Json) -> Json:
+    """Return a value in the type of the current one. Raises EditRefused for another kind."""
+    current = place.value
+    if isinstance(current, dict):
+        raise EditRefused(f"{place.label}: is a table; name one of its members")
+    old_kind, new_kind = _kind(current), _kind(value)
+    if old_kind == "nothing":
         return value
-    if there == given == "a number":
-        return _number(present, value)
-    kinds = {_kind(item) for item in present} if isinstance(present, list) else set()
+    if old_kind == new_kind == "a number":
+        return _convert_number(current, value)
+    kinds = {_kind(item) for item in current} if isinstance(current, list) else set()
     odd = kinds and isinstance(value, list) and not {_kind(item) for item in value} <= kinds
-    if there != given or odd:
-        what = f"a list of {' and '.join(sorted(kinds))}" if odd else there
+    if old_kind != new_kind or odd:
+        what = f"a list of {' and '.join(sorted(kinds))}" if odd else old_kind
         raise EditRefused(
-            f"{place.shown}: is {what} ({present!r:.80}), and {value!r:.80} is not (retype: true"
+            f"{place.label}: is {what} ({current!r:.80}), but {value!r:.80} is not (retype: true"
             " changes the type)"
         )
     return value
 
 
-def _number(present: int | float, value: int | float) -> int | float:
-    """A number as the type that is there, if that loses nothing."""
+def _convert_number(current: int | float, value: int | float) -> int | float:
+    """Return a number in the type of the current one, if that loses nothing."""
     try:
-        cast = type(present)(value)
+        cast = type(current)(value)
     except (OverflowError, ValueError):
         return value
     return cast if cast == value else value
@@ -247,12 +249,10 @@ def _remove_tool(payload: AgentToolPayload, tree: ConfigTree) -> list[FileChange
     agent = tree.table("agents", payload.agent)
     tools = _tools(agent) or []
     if payload.tool not in tools:
-        known = dict.fromkeys(
-            [*tree.names("tools"), *(tool for tool in tools if isinstance(tool, str))]
-        )
+        known = [*tree.names("tools"), *(tool for tool in tools if isinstance(tool, str))]
         if payload.tool not in known:
             raise EditRefused(
-                f"{agent.shown}: has no tool {payload.tool!r}{name_hint(payload.tool, known)}"
+                f"{agent.label}: has no tool {payload.tool!r}{name_hint(payload.tool, known)}"
             )
         return agent.changed(agent.document, f"{payload.agent} has no tool {payload.tool}")
     document = agent.document
@@ -264,7 +264,7 @@ def _remove_tool(payload: AgentToolPayload, tree: ConfigTree) -> list[FileChange
 def _tools(agent: ConfigPlace) -> list[Any] | None:
     tools = agent.value.get("tools")
     if tools is not None and not isinstance(tools, list):
-        raise EditRefused(f"{agent.inside('tools').shown}: is not a list")
+        raise EditRefused(f"{agent.inside('tools').label}: is not a list")
     return tools
 
 
@@ -278,7 +278,7 @@ def _set_class(payload: AgentClassPayload, tree: ConfigTree) -> list[FileChange]
 
 
 def set_field(table: ConfigPlace, field: str, value: str) -> list[FileChange]:
-    """A text that a table has or gets."""
+    """Set or add a text in a table."""
     if field in table.value:
         return _set(table.inside(field), value)
     return table.changed(table.document.insert((*table.where, field), value))
@@ -286,7 +286,7 @@ def set_field(table: ConfigPlace, field: str, value: str) -> list[FileChange]:
 
 @dataclass(frozen=True)
 class LoraFinetune:
-    """Always refused: said here, so that its author learns what to do instead."""
+    """Always refused, with what to do instead."""
 
     op: str = EditOp.LORA_FINETUNE
 

@@ -1,14 +1,15 @@
-"""Few-shot exemplars: a list in the agent's table, or in a file that it names.
+"""The operation on few-shot exemplars: a list in the agent's table, or in a file that it names.
 
 The payload has at least one of
 
     replace   {at: 1, with: …} or a list of them
-    remove    a position from 0, an exemplar as it is, or a list of these
+    remove    a position from 0, a whole exemplar, or a list of these
     add       an exemplar, or a list of them, put at the end
 
-Positions are those of the list as it is now; what is named twice, or not there, is refused. An
-exemplar is a text or a table; it has to look like those that are there (``retype: true`` permits
-another shape). The file is JSON, JSON Lines, YAML or TOML: a list, or a table with ``exemplars``.
+Positions are those of the list before the edit. An exemplar that is missing or named twice is
+refused. An exemplar is a text or a table; it must have the shape of an existing one
+(``retype: true`` allows another). The file is JSON, JSON Lines, YAML or TOML: a list, or a table
+with ``exemplars``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _FORMATS: dict[str, type[StructuredFile]] = {
     ".ndjson": JsonLinesFile,
 }
 Exemplar = str | dict[str, Json]
-HAS_THEM = "its exemplars are these"
+HAS_EXEMPLARS = "its exemplars are these"
 
 
 class Replacement(Payload):
@@ -48,16 +49,16 @@ class ExemplarsPayload(Payload):
     replace: tuple[Replacement, ...] = ()
     remove: tuple[int | Exemplar, ...] = ()
     add: tuple[Exemplar, ...] = ()
-    #: Let new exemplars have another shape than those that are there.
+    #: Allow new exemplars of another shape.
     retype: bool = False
 
     @field_validator("replace", "remove", "add", mode="before")
     @classmethod
-    def _listed(cls, given: Any) -> Any:
-        return tuple(given) if isinstance(given, list | tuple) else (given,)
+    def _as_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list | tuple) else (value,)
 
     @model_validator(mode="after")
-    def _something(self) -> ExemplarsPayload:
+    def _check(self) -> ExemplarsPayload:
         if not (self.replace or self.remove or self.add):
             raise ValueError("give add, remove or replace")
         return self
@@ -65,38 +66,39 @@ class ExemplarsPayload(Payload):
 
 def _edit(payload: ExemplarsPayload, tree: ConfigTree) -> list[FileChange]:
     agent = tree.table("agents", payload.agent)
-    place = _list_of(tree, agent)
+    place = _find_exemplars(tree, agent)
     if place is None:
         if payload.remove or payload.replace:
-            raise EditRefused(f"{agent.shown}: has no exemplars to remove or replace")
+            raise EditRefused(f"{agent.label}: has no exemplars to remove or replace")
         where = (*agent.where, "exemplars")
         return agent.changed(agent.document.insert(where, list(payload.add)))
-    present: list[Any] = place.value
+    current: list[Any] = place.value
     if not payload.retype:
-        _refuse_odd(present, payload, place)
-    removed = _positions(present, payload.remove, place)
-    replaced = _replaced(present, payload.replace, removed, place)
+        _check_shapes(current, payload, place)
+    removed = _removed_positions(current, payload.remove, place)
+    replacements = _replacements(current, payload.replace, removed, place)
     document = place.document
-    for at, exemplar in replaced.items():
-        if not same(present[at], exemplar):
+    for at, exemplar in replacements.items():
+        if not same(current[at], exemplar):
             document = document.set((*place.where, at), exemplar)
-    stay = [there for at, there in enumerate(document.at(place.where)) if at not in removed]
+    kept = [item for at, item in enumerate(document.at(place.where)) if at not in removed]
     for exemplar in payload.add:
-        if not any(same(exemplar, there) for there in stay):
+        if not any(same(exemplar, item) for item in kept):
             document = document.append(place.where, exemplar)
-            stay.append(exemplar)
-    # Last, from the end: so positions hold, and a list never runs empty between two steps.
+            kept.append(exemplar)
+    # Removing comes last, from the end: positions stay valid, and the list is never empty between
+    # two steps.
     for at in sorted(removed, reverse=True):
         document = document.remove(place.where, at)
-    note = HAS_THEM if document is place.document else ""
+    note = HAS_EXEMPLARS if document is place.document else ""
     return place.changed(document, note)
 
 
-def _list_of(tree: ConfigTree, agent: ConfigPlace) -> ConfigPlace | None:
-    """The place of an agent's exemplars, None if it has none."""
+def _find_exemplars(tree: ConfigTree, agent: ConfigPlace) -> ConfigPlace | None:
+    """Return the place of an agent's exemplars, or None if it has none."""
     inline, named = (agent.value.get(key) for key in ("exemplars", "exemplars_file"))
     if inline is not None and named is not None:
-        raise EditRefused(f"{agent.shown}: has exemplars and exemplars_file; keep one")
+        raise EditRefused(f"{agent.label}: has exemplars and exemplars_file; keep one")
     place: ConfigPlace | None = None
     if inline is not None:
         place = agent.inside("exemplars")
@@ -105,75 +107,69 @@ def _list_of(tree: ConfigTree, agent: ConfigPlace) -> ConfigPlace | None:
         if place is not None and isinstance(place.value, dict) and "exemplars" in place.value:
             place = place.inside("exemplars")
     if place is not None and not isinstance(place.value, list):
-        raise EditRefused(f"{place.shown}: is not a list of exemplars")
+        raise EditRefused(f"{place.label}: is not a list of exemplars")
     return place
 
 
-def _positions(
-    present: Sequence[Any], wanted: Sequence[int | Exemplar], place: ConfigPlace
+def _removed_positions(
+    current: Sequence[Any], remove: Sequence[int | Exemplar], place: ConfigPlace
 ) -> set[int]:
-    """The positions that shall go."""
     found: set[int] = set()
-    for one in wanted:
-        hits = [one] if isinstance(one, int) else _hits(present, one, place)
-        for at in hits:
-            _refuse_beyond(at, present, place)
-            if at in found:
-                raise EditRefused(f"{place.shown}: the exemplar {at} is named twice")
-            found.add(at)
+    for one in remove:
+        at = one if isinstance(one, int) else _find_position(current, one, place)
+        _check_position(at, current, place)
+        if at in found:
+            raise EditRefused(f"{place.label}: the exemplar {at} is named twice")
+        found.add(at)
     return found
 
 
-def _hits(present: Sequence[Any], wanted: Exemplar, place: ConfigPlace) -> list[int]:
-    hits = [at for at, there in enumerate(present) if same(there, wanted)]
+def _find_position(current: Sequence[Any], exemplar: Exemplar, place: ConfigPlace) -> int:
+    hits = [at for at, item in enumerate(current) if same(item, exemplar)]
     if len(hits) > 1:
-        raise EditRefused(
-            f"{place.shown}: this exemplar is there {len(hits)} times; give positions"
-        )
+        raise EditRefused(f"{place.label}: has this exemplar {len(hits)} times; give positions")
     if not hits:
         raise EditRefused(
-            f"{place.shown}: has no exemplar {_text(wanted)}"
-            f"{name_hint(_text(wanted), map(_text, present))}"
+            f"{place.label}: has no exemplar {_text(exemplar)}"
+            f"{name_hint(_text(exemplar), [_text(item) for item in current])}"
         )
-    return hits
+    return hits[0]
 
 
-def _replaced(
-    present: Sequence[Any], wanted: Sequence[Replacement], removed: set[int], place: ConfigPlace
+def _replacements(
+    current: Sequence[Any], replace: Sequence[Replacement], removed: set[int], place: ConfigPlace
 ) -> dict[int, Exemplar]:
     found: dict[int, Exemplar] = {}
-    for one in wanted:
-        _refuse_beyond(one.at, present, place)
+    for one in replace:
+        _check_position(one.at, current, place)
         if one.at in found or one.at in removed:
-            raise EditRefused(f"{place.shown}: the exemplar {one.at} is named twice")
+            raise EditRefused(f"{place.label}: the exemplar {one.at} is named twice")
         found[one.at] = one.with_
     return found
 
 
-def _refuse_beyond(at: int, present: Sequence[Any], place: ConfigPlace) -> None:
-    if not 0 <= at < len(present):
-        there = f"0 to {len(present) - 1}" if present else "none"
-        raise EditRefused(f"{place.shown}: has no exemplar {at}; there are {there}")
+def _check_position(at: int, current: Sequence[Any], place: ConfigPlace) -> None:
+    if not 0 <= at < len(current):
+        known = f"it has 0 to {len(current) - 1}" if current else "it has none"
+        raise EditRefused(f"{place.label}: has no exemplar {at}; {known}")
 
 
-def _refuse_odd(present: Sequence[Any], payload: ExemplarsPayload, place: ConfigPlace) -> None:
-    """New exemplars have the shape of one that is there."""
-    shapes = [_shape(there) for there in present]
+def _check_shapes(current: Sequence[Any], payload: ExemplarsPayload, place: ConfigPlace) -> None:
+    """Refuse a new exemplar unless it has the shape of an existing one."""
+    shapes = [_shape(item) for item in current]
     for new in (*payload.add, *(one.with_ for one in payload.replace)):
         if shapes and _shape(new) not in shapes:
             raise EditRefused(
-                f"{place.shown}: exemplars are {_told(shapes[0])} there, and this is"
-                f" {_told(_shape(new))}: {_text(new)} (retype: true permits it)"
+                f"{place.label}: the exemplars are {shapes[0]}, but this is one of {_shape(new)}:"
+                f" {_text(new)} (retype: true allows it)"
             )
 
 
-def _shape(exemplar: Any) -> tuple[str, ...] | None:
-    """The names of a table, None for a text."""
-    return tuple(sorted(map(str, exemplar))) if isinstance(exemplar, dict) else None
-
-
-def _told(shape: tuple[str, ...] | None) -> str:
-    return "texts" if shape is None else f"tables of {', '.join(shape)}"
+def _shape(exemplar: Any) -> str:
+    """Describe exemplars like this one: ``texts`` or ``tables of answer, question``."""
+    if not isinstance(exemplar, dict):
+        return "texts"
+    return f"tables of {', '.join(sorted(map(str, exemplar)))}"
 
 
 def _text(exemplar: Any) -> str:

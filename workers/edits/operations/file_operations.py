@@ -1,27 +1,27 @@
-"""The operations on files as such: write, patch, search and replace, rename, delete."""
+"""The operations on whole files: write, patch, search and replace, rename, delete."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field, field_validator
 
 from mulligan.policies.edits.edit import Edit, EditOp
 from mulligan.policies.edits.fit import MisfitHunk
-from mulligan.policies.edits.search_replace import replaced
+from mulligan.policies.edits.search_replace import replace_text
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.workers.edits.operations.fuzzy_patch import APPLIED
-from mulligan.workers.edits.operations.git_patch import patched
-from mulligan.workers.edits.tree import confined_paths as confine
+from mulligan.workers.edits.operations.git_patch import compute_patch
+from mulligan.workers.edits.operations.payloads import path_problems, payload_of, validate_payload
+from mulligan.workers.edits.tree import confined_paths
 
 
 class WriteFilePayload(Value):
     content: str
-    #: None keeps what the file has; a new file is not executable.
+    #: None keeps the mode of the file; a new file is not executable.
     executable: bool | None = None
 
 
@@ -33,84 +33,58 @@ class PatchFilePayload(Value):
 class SearchReplacePayload(Value):
     search: Annotated[str, Field(min_length=1)]
     replace: str
-    #: How often the search text has to occur. Not given: once.
-    count: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
+    #: How often the search text has to occur. None: once.
+    count: int | Literal["all"] | None = None
+
+    @field_validator("count", mode="before")
+    @classmethod
+    def _check_count(cls, count: Any) -> Any:
+        if count in (None, "all") or (str(count).isdecimal() and int(count) >= 1):
+            return count
+        raise ValueError("give 'all' or a number from 1")
 
 
 class RenameFilePayload(Value):
-    #: The new path, relative to the root. It must not exist.
+    #: The new path, relative to the root; no file may exist there.
     to: Annotated[str, Field(min_length=1)]
 
 
 class DeleteFilePayload(Value):
-    #: The SHA-256 of the content that is meant, in hexadecimal.
+    #: The SHA-256 that the content must have, in hexadecimal.
     expect: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
-
-
-_Payload = TypeVar("_Payload", bound=Value)
-
-
-def _payload(model: type[_Payload], edit: Edit) -> _Payload:
-    """An edit's payload as this operation takes it, or EditRefused with one line per error."""
-    try:
-        return model.model_validate(edit.payload)
-    except ValidationError as error:
-        lines = (_explained(item, list(model.model_fields)) for item in error.errors())
-        raise EditRefused(*lines) from None
-
-
-def _explained(item: ErrorDetails, names: list[str]) -> str:
-    place = ".".join(str(part) for part in ("payload", *item["loc"][:1]))
-    if item["type"] == "extra_forbidden":
-        return f"{place}: there is no such field; there are {', '.join(names)}"
-    return f"{place}: is required" if item["type"] == "missing" else f"{place}: {item['msg']}"
-
-
-def _validated(model: type[Value], edit: Edit, ctx: ApplyContext, *paths: str) -> Validation:
-    """Whether payload and paths have the right form, and no text is over the cap."""
-    try:
-        _payload(model, edit)
-        for name, text in edit.payload.items():
-            confine.refuse_large(f"payload.{name}", len(str(text)), ctx.max_bytes)
-        for path in paths:
-            confine.parts_of(path)
-    except EditRefused as error:
-        return Validation(ok=False, reason=str(error))
-    return Validation(ok=True)
 
 
 @dataclass(frozen=True)
 class WriteFile:
-    """Gives a file a content, new or not."""
+    """Writes a whole file, new or not."""
 
     op: ClassVar[str] = EditOp.WRITE_FILE
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
-        return _validated(WriteFilePayload, edit, ctx, edit.target)
+        return validate_payload(WriteFilePayload, edit, ctx, *path_problems(edit.target))
 
     def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
-        payload = _payload(WriteFilePayload, edit)
-        path = confine.normal(edit.target)
+        payload = payload_of(WriteFilePayload, edit)
+        path = confined_paths.normalize(edit.target)
         try:
             data = payload.content.encode()
         except UnicodeEncodeError:
             raise EditRefused(f"{path}: the content is not Unicode text") from None
-        confine.refuse_large(path, len(data), ctx.max_bytes)
-        seen = confine.read(ctx.root, path, max_bytes=ctx.max_bytes)
-        before = 0o644 if seen is None else seen.mode
-        mode = _mode(before, payload.executable)
-        there = None if seen is None else seen.data
-        note = "it has this content" if there == data and mode is None else ""
-        return [FileChange(path=path, before=there, after=data, mode=mode, note=note)]
+        confined_paths.check_size(path, len(data), ctx.max_bytes)
+        file = confined_paths.read(ctx.root, path, max_bytes=ctx.max_bytes)
+        mode = _changed_mode(0o644 if file is None else file.mode, payload.executable)
+        before = None if file is None else file.data
+        note = "it has this content" if before == data and mode is None else ""
+        return [FileChange(path=path, before=before, after=data, mode=mode, note=note)]
 
 
-def _mode(before: int, executable: bool | None) -> int | None:
-    """The permission bits, if they change."""
+def _changed_mode(before: int, executable: bool | None) -> int | None:
+    """Return the new permission bits, or None if they stay."""
     if executable is None:
         return None
-    # Who may read it may run it.
-    wanted = before | (before & 0o444) >> 2 if executable else before & ~0o111
-    return None if wanted == before else wanted
+    # Everyone who may read the file may run it.
+    after = before | (before & 0o444) >> 2 if executable else before & ~0o111
+    return None if after == before else after
 
 
 @dataclass(frozen=True)
@@ -120,86 +94,84 @@ class PatchFile:
     op: ClassVar[str] = EditOp.PATCH_FILE
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
-        paths = () if edit.target == "." else (edit.target,)
-        return _validated(PatchFilePayload, edit, ctx, *paths)
+        problems = [] if edit.target == "." else path_problems(edit.target)
+        return validate_payload(PatchFilePayload, edit, ctx, *problems)
 
     def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
-        payload = _payload(PatchFilePayload, edit)
-        return patched(ctx.root, edit.target, payload.diff, max_bytes=ctx.max_bytes)
+        payload = payload_of(PatchFilePayload, edit)
+        return compute_patch(ctx.root, edit.target, payload.diff, max_bytes=ctx.max_bytes)
 
 
 @dataclass(frozen=True)
 class SearchReplace:
-    """Replaces a text that occurs exactly once, or as often as ``count`` says."""
+    """Replaces a text that occurs exactly once, or ``count`` times."""
 
     op: ClassVar[str] = EditOp.SEARCH_REPLACE
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
-        return _validated(SearchReplacePayload, edit, ctx, edit.target)
+        return validate_payload(SearchReplacePayload, edit, ctx, *path_problems(edit.target))
 
     def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
-        payload = _payload(SearchReplacePayload, edit)
-        path = confine.normal(edit.target)
-        seen = confine.existing(ctx.root, path, max_bytes=ctx.max_bytes)
-        text = seen.data.decode("utf-8", "surrogateescape")
+        payload = payload_of(SearchReplacePayload, edit)
+        path = confined_paths.normalize(edit.target)
+        file = confined_paths.read_existing(ctx.root, path, max_bytes=ctx.max_bytes)
+        text = file.data.decode("utf-8", "surrogateescape")
         try:
-            done = replaced(text, payload.search, payload.replace, payload.count)
+            done = replace_text(text, payload.search, payload.replace, payload.count)
             data = done.text.encode("utf-8", "surrogateescape")
         except MisfitHunk as error:
             raise EditRefused(*(f"{path}: {problem}" for problem in error.problems)) from None
         except UnicodeEncodeError:
             raise EditRefused(f"{path}: the replacement is not Unicode text") from None
-        confine.refuse_large(path, len(data), ctx.max_bytes)
+        confined_paths.check_size(path, len(data), ctx.max_bytes)
         note = APPLIED if done.applied else "; ".join(done.tolerances)
-        return [FileChange(path=path, before=seen.data, after=data, note=note)]
+        return [FileChange(path=path, before=file.data, after=data, note=note)]
 
 
 @dataclass(frozen=True)
 class RenameFile:
-    """Moves a file to a path where there is none."""
+    """Moves a file to a free path."""
 
     op: ClassVar[str] = EditOp.RENAME_FILE
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
         to = edit.payload.get("to")
-        return _validated(
-            RenameFilePayload, edit, ctx, edit.target, *([to] if isinstance(to, str) else [])
-        )
+        problems = path_problems(edit.target, *([to] if isinstance(to, str) else []))
+        return validate_payload(RenameFilePayload, edit, ctx, *problems)
 
     def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
-        payload = _payload(RenameFilePayload, edit)
-        path, to = confine.normal(edit.target), confine.normal(payload.to)
-        seen = confine.existing(ctx.root, path, max_bytes=ctx.max_bytes)
+        payload = payload_of(RenameFilePayload, edit)
+        path, to = confined_paths.normalize(edit.target), confined_paths.normalize(payload.to)
+        file = confined_paths.read_existing(ctx.root, path, max_bytes=ctx.max_bytes)
         if path == to:
-            return [
-                FileChange(path=path, before=seen.data, after=seen.data, note="it has this name")
-            ]
-        if confine.read(ctx.root, to, max_bytes=ctx.max_bytes) is not None:
-            raise EditRefused(f"{to}: exists already; a rename never overwrites")
-        mode = None if seen.mode == 0o644 else seen.mode
+            note = "it has this name"
+            return [FileChange(path=path, before=file.data, after=file.data, note=note)]
+        if confined_paths.read(ctx.root, to, max_bytes=ctx.max_bytes) is not None:
+            raise EditRefused(f"{to}: already exists; a rename never overwrites")
+        mode = None if file.mode == 0o644 else file.mode
         return [
-            FileChange(path=path, before=seen.data, after=None),
-            FileChange(path=to, before=None, after=seen.data, mode=mode),
+            FileChange(path=path, before=file.data, after=None),
+            FileChange(path=to, before=None, after=file.data, mode=mode),
         ]
 
 
 @dataclass(frozen=True)
 class DeleteFile:
-    """Deletes a file, if ``expect`` is given only with that content."""
+    """Deletes a file; with ``expect``, only if it has that content."""
 
     op: ClassVar[str] = EditOp.DELETE_FILE
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
-        return _validated(DeleteFilePayload, edit, ctx, edit.target)
+        return validate_payload(DeleteFilePayload, edit, ctx, *path_problems(edit.target))
 
     def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
-        payload = _payload(DeleteFilePayload, edit)
-        path = confine.normal(edit.target)
-        seen = confine.existing(ctx.root, path, max_bytes=ctx.max_bytes)
-        is_ = hashlib.sha256(seen.data).hexdigest()
-        if payload.expect is not None and payload.expect.lower() != is_:
-            raise EditRefused(f"{path}: its SHA-256 is {is_}, not {payload.expect.lower()}")
-        return [FileChange(path=path, before=seen.data, after=None)]
+        payload = payload_of(DeleteFilePayload, edit)
+        path = confined_paths.normalize(edit.target)
+        file = confined_paths.read_existing(ctx.root, path, max_bytes=ctx.max_bytes)
+        actual = hashlib.sha256(file.data).hexdigest()
+        if payload.expect is not None and payload.expect.lower() != actual:
+            raise EditRefused(f"{path}: its SHA-256 is {actual}, not {payload.expect.lower()}")
+        return [FileChange(path=path, before=file.data, after=None)]
 
 
 #: Every operation of this module.

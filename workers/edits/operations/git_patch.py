@@ -1,10 +1,9 @@
-"""Diffs become changes: as ``git apply`` would apply them, or by the ladder where git refuses or
-reads less than what is there.
+"""Turn a diff into changes: by ``git apply``, or by tolerant matching where git refuses it or would
+drop lines.
 
-git works on a private copy of the files that the diff names, with no configuration, attributes or
-hooks of anybody, and never sees the real tree. Outside of a repository it applies where it stands;
-GIT_CEILING_DIRECTORIES keeps it from finding one around the temporary folder, in whose
-subdirectories it would exit 0 and change nothing.
+git works on a private copy of the files that the diff names, without the user's configuration,
+attributes or hooks, and never sees the real tree. GIT_CEILING_DIRECTORIES keeps it from finding a
+repository around the temporary folder: inside one, it would exit 0 and change nothing.
 """
 
 from __future__ import annotations
@@ -12,119 +11,123 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from mulligan.policies.edits import patch as diffs
-from mulligan.policies.edits.patch import ParsedDiff, PatchError
+from mulligan.policies.edits.parse_diff import parse, special_mode, strip_fences
+from mulligan.policies.edits.patch import PREFIXES, ParsedDiff, PatchError, strip_prefix
 from mulligan.tasks.ports.appliers import EditRefused, FileChange
 from mulligan.workers.edits.operations.fuzzy_patch import PatchTree, apply_tolerant
-from mulligan.workers.edits.tree import confined_paths as confine
-from mulligan.workers.edits.tree import write_changes as writing
-from mulligan.workers.edits.tree.confined_paths import SeenFile
+from mulligan.workers.edits.tree import confined_paths, write_changes
+from mulligan.workers.edits.tree.confined_paths import FileSnapshot
 
 NO_PREFIX = "names without a/ and b/"
-#: What git may use of the processor; it waits for nothing else.
-_SECONDS = 60
-#: A diff may hold a delta that unpacks to terabytes; git gets this much address space, in KiB.
+_CPU_SECONDS = 60
+#: Address space in KiB: a diff may contain a delta that unpacks to terabytes.
 _MEMORY = 2_000_000
-_APPLY = f'ulimit -v {_MEMORY} && ulimit -t {_SECONDS} && exec git apply --whitespace=nowarn "$@"'
+_LIMITS = f"ulimit -v {_MEMORY} && ulimit -t {_CPU_SECONDS}"
+_APPLY = f'{_LIMITS} && exec git apply --whitespace=nowarn "$@"'
 
 
-@dataclass(frozen=True, kw_only=True)
-class GitRefusal:
-    """Why git did not apply a diff."""
-
-    text: str
-
-
-def patched(root: Path, target: str, diff: str, *, max_bytes: int) -> list[FileChange]:
-    """The changes that a diff makes inside the root. ``target`` is the one file that it may touch,
-    or "." for any number of them. Raises EditRefused if it does not fit as a whole."""
-    _refuse_unfit(diff, target, max_bytes)
-    only = None if target == "." else confine.normal(target)
+def compute_patch(root: Path, target: str, diff: str, *, max_bytes: int) -> list[FileChange]:
+    """Return the changes that a diff makes inside the root. ``target`` is the one file that it may
+    touch, or "." for any number of files. Raises EditRefused unless the whole diff fits."""
+    parsed = _parse(diff, target, max_bytes)
+    only = None if target == "." else confined_paths.normalize(target)
     tree = PatchTree(root=root, max_bytes=max_bytes)
-    read = _parsed(diff, target)
-    copied = tree.readable(read.names)
-    refusal = GitRefusal(text="")
-    for strip in _readings(root, read):
-        done = _git_applied(diffs.unfenced(diff), copied, strip, max_bytes)
-        if isinstance(done, GitRefusal):
-            refusal = refusal if refusal.text else done
-        elif _as_read(done, read) and (only is None or {change.path for change in done} <= {only}):
-            kept = _with_modes(done, read, copied)
-            return _noted(_checked(root, kept, max_bytes), strip)
-    return _checked(root, _by_ladder(read, only, tree, refusal), max_bytes)
+    copied = tree.readable(parsed.paths)
+    changes, refusal = _apply_by_git(root, diff, parsed, copied, only, max_bytes)
+    if changes is None:
+        changes = _apply_tolerantly(parsed, only, tree, refusal)
+    write_changes.check(root, changes, max_bytes=max_bytes)
+    return changes
 
 
-def _parsed(diff: str, target: str) -> ParsedDiff:
-    try:
-        return diffs.parse(diff)
-    except PatchError as error:
-        raise EditRefused(f"{'the diff' if target == '.' else target}: {error}") from None
+def _apply_by_git(
+    root: Path,
+    diff: str,
+    parsed: ParsedDiff,
+    copied: Mapping[str, FileSnapshot],
+    only: str | None,
+    max_bytes: int,
+) -> tuple[list[FileChange] | None, str]:
+    """Return the changes that git made, or None and git's first refusal."""
+    refusal = ""
+    for strip in _strip_options(root, parsed):
+        done = _git_apply(strip_fences(diff), copied, strip, max_bytes)
+        if isinstance(done, str):
+            refusal = refusal or done
+        elif _matches(done, parsed) and (
+            only is None or {change.path for change in done} <= {only}
+        ):
+            kept = _keep_modes(done, parsed, copied)
+            note = "" if strip is None else NO_PREFIX
+            return [replace(change, note=note) for change in kept], ""
+    return None, refusal
 
 
-def _as_read(changes: Sequence[FileChange], read: ParsedDiff) -> bool:
-    """Whether git touched no other files, and deleted none, than those of which we read that."""
+def _matches(changes: Sequence[FileChange], parsed: ParsedDiff) -> bool:
+    """Return whether git touched and deleted only files that we, too, read in the diff."""
     touched = {change.path for change in changes}
-    gone = {change.path for change in changes if change.after is None}
-    return touched <= read.names and gone <= read.vanishing
+    deleted = {change.path for change in changes if change.after is None}
+    return touched <= parsed.paths and deleted <= parsed.removed_paths
 
 
-def _refuse_unfit(diff: str, target: str, max_bytes: int) -> None:
+def _parse(diff: str, target: str, max_bytes: int) -> ParsedDiff:
     if not diff.strip():
         raise EditRefused(f"{target}: the diff is empty")
     try:
         size = len(diff.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
         raise EditRefused(f"{target}: the diff is not Unicode text") from None
-    confine.refuse_large("the diff", size, max_bytes)
-    special = diffs.special_mode(diff)
+    confined_paths.check_size("the diff", size, max_bytes)
+    special = special_mode(diff)
     if special is not None:
         what = "symbolic link" if special == "120000" else "submodule"
         raise EditRefused(f"{target}: the diff touches a {what}; edits change regular files only")
+    try:
+        return parse(diff)
+    except PatchError as error:
+        raise EditRefused(f"{'the diff' if target == '.' else target}: {error}") from None
 
 
-def _readings(root: Path, read: ParsedDiff) -> list[int | None]:
-    """How many leading folders git shall take off names: its own way first (None). git is not asked
-    if a hunk header miscounts: where it states too little, git drops the rest and says nothing.
+def _strip_options(root: Path, parsed: ParsedDiff) -> list[int | None]:
+    """Return how many leading folders git may strip from names, in order; None is git's default.
+    Return nothing if a hunk header miscounts: git would silently drop the lines beyond the count.
 
-    A diff that only creates files and names them without a/ and b/ fits in either reading; where
-    the first folder exists, git's own would put the file beside it instead of into it."""
-    if not read.counts_right:
+    A diff that only creates files and names them without a/ and b/ fits with either; where the
+    first folder exists, git's default would put the file beside it instead of into it."""
+    if not parsed.counts_right:
         return []
-    names = [name for file in read.files for name in (file.old, file.new) if name is not None]
-    bare = [name for name in names if not name.startswith(diffs.PREFIXES)]
+    names = [name for file in parsed.files for name in (file.old, file.new) if name is not None]
+    bare = [name for name in names if not name.startswith(PREFIXES)]
     if not bare:
         return [None]
-    creates = all(file.old is None for file in read.files)
+    creates = all(file.old is None for file in parsed.files)
     inside = all((root / name.partition("/")[0]).is_dir() for name in bare if "/" in name)
     return [0] if creates and inside else [None, 0]
 
 
-def _git_applied(
-    diff: str, copied: Mapping[str, SeenFile], strip: int | None, max_bytes: int
-) -> list[FileChange] | GitRefusal:
-    """What ``git apply`` makes of the copies of these files."""
+def _git_apply(
+    diff: str, copied: Mapping[str, FileSnapshot], strip: int | None, max_bytes: int
+) -> list[FileChange] | str:
+    """Return the changes that ``git apply`` makes in copies of these files, or its refusal."""
     with tempfile.TemporaryDirectory(prefix="mulligan-patch-") as name:
         private = Path(name).resolve()
         files = private / "tree"
         files.mkdir()
-        for path, seen in copied.items():
-            _copy(files, path, seen)
-        failure = _run_git(private, files, diff, strip)
-        return _harvest(files, copied, max_bytes) if failure is None else failure
+        for path, file in copied.items():
+            place = files / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file.data)
+            place.chmod(0o755 if file.executable else 0o644)
+        refusal = _run_git(private, files, diff, strip)
+        return refusal or _collect_changes(files, copied, max_bytes)
 
 
-def _copy(files: Path, path: str, seen: SeenFile) -> None:
-    place = files / path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(seen.data)
-    place.chmod(0o755 if seen.executable else 0o644)
-
-
-def _run_git(private: Path, files: Path, diff: str, strip: int | None) -> GitRefusal | None:
+def _run_git(private: Path, files: Path, diff: str, strip: int | None) -> str:
+    """Return git's error message, or nothing if it applied the diff."""
     options = [] if strip is None else [f"-p{strip}"]
     raw = diff.encode("utf-8", "surrogateescape")
     ran = subprocess.run(
@@ -136,14 +139,14 @@ def _run_git(private: Path, files: Path, diff: str, strip: int | None) -> GitRef
         check=False,
     )
     if ran.returncode == 0:
-        return None
-    said = ran.stderr.decode("utf-8", "replace").splitlines()
-    text = next((line for line in said if line.startswith("error")), "")
-    return GitRefusal(text=text or f"error: it ended with {ran.returncode}")
+        return ""
+    messages = ran.stderr.decode("utf-8", "replace").splitlines()
+    errors = [line.removeprefix("error: ") for line in messages if line.startswith("error")]
+    return errors[0] if errors else f"exit status {ran.returncode}"
 
 
 def _environment(private: Path) -> dict[str, str]:
-    """Nothing of the user's: no configuration, no repository, no language."""
+    """Return variables that hide the user's configuration, repositories and language."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(private),
@@ -156,24 +159,17 @@ def _environment(private: Path) -> dict[str, str]:
     }
 
 
-def _harvest(files: Path, copied: Mapping[str, SeenFile], max_bytes: int) -> list[FileChange]:
-    """The difference between the copies as they were and as git left them."""
-    after: dict[str, SeenFile] = {}
-    for path in _listed(files):
-        seen = confine.read(files, path, max_bytes=max_bytes)
-        if seen is not None:
-            after[path] = seen
-    changes = [_change(path, copied.get(path), after.get(path)) for path in {*copied, *after}]
+def _collect_changes(
+    files: Path, copied: Mapping[str, FileSnapshot], max_bytes: int
+) -> list[FileChange]:
+    """Return the difference between the copies before and after git ran."""
+    left = {str(path.relative_to(files)) for path in files.rglob("*") if not path.is_dir()}
+    after = {path: confined_paths.read(files, path, max_bytes=max_bytes) for path in left}
+    changes = [_change(path, copied.get(path), after.get(path)) for path in {*copied, *left}]
     return sorted((change for change in changes if not change.unchanged), key=lambda c: c.path)
 
 
-def _listed(files: Path) -> Iterable[str]:
-    for folder, _, names in os.walk(files):
-        for name in names:
-            yield str((Path(folder) / name).relative_to(files))
-
-
-def _change(path: str, before: SeenFile | None, after: SeenFile | None) -> FileChange:
+def _change(path: str, before: FileSnapshot | None, after: FileSnapshot | None) -> FileChange:
     mode = None
     if after is not None and before is None:
         mode = 0o755 if after.executable else None
@@ -187,41 +183,31 @@ def _change(path: str, before: SeenFile | None, after: SeenFile | None) -> FileC
     )
 
 
-def _checked(root: Path, changes: list[FileChange], max_bytes: int) -> list[FileChange]:
-    """The changes, if the real tree can take them."""
-    writing.check(root, changes, max_bytes=max_bytes)
-    return changes
-
-
-def _with_modes(
-    changes: list[FileChange], read: ParsedDiff, copied: Mapping[str, SeenFile]
+def _keep_modes(
+    changes: list[FileChange], parsed: ParsedDiff, copied: Mapping[str, FileSnapshot]
 ) -> list[FileChange]:
-    """A renamed or copied file keeps the permission bits of its source: git knows only whether it
-    is executable, and a private file would become a public one."""
-    moved = {diffs.stripped(f.new or ""): f for f in read.files if f.renamed or f.copied}
-    found = []
+    """Give renamed and copied files the permission bits of their source: git knows only whether a
+    file is executable, and would make a private file public."""
+    moved = {strip_prefix(f.new or ""): f for f in parsed.files if f.renamed or f.copied}
+    result = []
     for change in changes:
         file = moved.get(change.path)
-        source = copied.get(diffs.stripped(file.old or "")) if file is not None else None
+        source = copied.get(strip_prefix(file.old or "")) if file is not None else None
         if source is not None and change.before is None:
             executable = change.mode is not None
             bits = source.mode | 0o111 if executable else source.mode & ~0o111
-            wanted = source.mode if executable == source.executable else bits
-            change = replace(change, mode=None if wanted == writing.NEW_FILE else wanted)
-        found.append(change)
-    return found
+            mode = source.mode if executable == source.executable else bits
+            change = replace(change, mode=None if mode == write_changes.NEW_FILE_MODE else mode)
+        result.append(change)
+    return result
 
 
-def _noted(changes: list[FileChange], strip: int | None) -> list[FileChange]:
-    return changes if strip is None else [replace(change, note=NO_PREFIX) for change in changes]
-
-
-def _by_ladder(
-    read: ParsedDiff, only: str | None, tree: PatchTree, refusal: GitRefusal
+def _apply_tolerantly(
+    parsed: ParsedDiff, only: str | None, tree: PatchTree, refusal: str
 ) -> list[FileChange]:
-    """What git refused, by the ladder; its refusal has git's word for it too."""
+    """Apply a diff without git. A refusal also quotes git's."""
     try:
-        return apply_tolerant(read, only, tree)
+        return apply_tolerant(parsed, only, tree)
     except EditRefused as error:
-        said = refusal.text.removeprefix("error: ")
-        raise EditRefused(*error.problems, *([f"git apply says: {said}"] if said else [])) from None
+        git = [f"git apply says: {refusal}"] if refusal else []
+        raise EditRefused(*error.problems, *git) from None

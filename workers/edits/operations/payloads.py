@@ -1,4 +1,4 @@
-"""Payloads of edits: read as an operation's model, with every mistake told at once."""
+"""Check the payload of an edit against its operation's model, and report every problem at once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mulligan.policies.problem import Problem
 from mulligan.policies.value import Value
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, Validation
-from mulligan.workers.edits.tree import confined_paths as confine
+from mulligan.workers.edits.tree import confined_paths
 
 _Payload = TypeVar("_Payload", bound=Value)
 
 
 def payload_of(model: type[_Payload], edit: Edit) -> _Payload:
-    """An edit's payload as an operation takes it. Raises EditRefused with every problem."""
+    """Return an edit's payload as its model. Raises EditRefused with every problem."""
     try:
         return model.model_validate(edit.payload)
     except ValidationError as error:
@@ -27,8 +27,21 @@ def payload_of(model: type[_Payload], edit: Edit) -> _Payload:
         raise EditRefused(*(problem.below("payload") for problem in found)) from None
 
 
-def validated(model: type[Value], edit: Edit, ctx: ApplyContext, *problems: Problem) -> Validation:
-    """Whether the payload has the right form and size; ``problems`` are what was found besides."""
+def path_problems(*paths: str) -> list[Problem]:
+    """Return the problems of paths that do not name a file inside the root."""
+    found: list[Problem] = []
+    for path in paths:
+        try:
+            confined_paths.split_path(path)
+        except EditRefused as error:
+            found += error.problems
+    return found
+
+
+def validate_payload(
+    model: type[Value], edit: Edit, ctx: ApplyContext, *problems: Problem
+) -> Validation:
+    """Check form and size of a payload. ``problems`` are those that the caller found."""
     found: list[Problem] = list(problems)
     try:
         payload_of(model, edit)
@@ -43,9 +56,10 @@ def _unwritable(edit: Edit, ctx: ApplyContext) -> Iterable[Problem]:
         try:
             text = json.dumps(value, allow_nan=False, ensure_ascii=False)
             text.encode("utf-8")
-            confine.refuse_large(f"payload.{name}", len(text), ctx.max_bytes)
+            size = len(value if isinstance(value, str) else text)
+            confined_paths.check_size(f"payload.{name}", size, ctx.max_bytes)
         except EditRefused as error:
             yield from error.problems
         except (TypeError, ValueError, RecursionError):
-            message = "holds what no file can (not JSON, not finite, not Unicode)"
+            message = "cannot be written to a file (not JSON, not finite or not Unicode)"
             yield Problem(message, ("payload", name))

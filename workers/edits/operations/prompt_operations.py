@@ -1,34 +1,35 @@
-"""The operations on an agent's prompt, wherever it is: in a table, a file it names, or prompts/."""
+"""The operations on an agent's prompt: in its table, in a file that it names, or in prompts/."""
 
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from mulligan.policies.edits import patch as diffs
 from mulligan.policies.edits.edit import EditOp
 from mulligan.policies.edits.fit import FittedHunks, MisfitHunk, apply_hunks
+from mulligan.policies.edits.parse_diff import parse
 from mulligan.policies.edits.patch import PatchError
-from mulligan.policies.edits.search_replace import replaced
+from mulligan.policies.edits.search_replace import replace_text
 from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.ports.appliers import EditRefused, FileChange
 from mulligan.workers.edits.operations.config_operations import ConfigOp, Name, Payload, set_field
 from mulligan.workers.edits.operations.config_tree import PROMPTS, ConfigPlace, ConfigTree
-from mulligan.workers.edits.tree import confined_paths as confine
+from mulligan.workers.edits.operations.fuzzy_patch import APPLIED
+from mulligan.workers.edits.tree import confined_paths
 
-APPLIED = "already applied"
-HAS_IT = "it is this prompt"
+HAS_PROMPT = "it is this prompt"
 
 
 class PatchPromptPayload(Payload):
-    """A unified diff of the prompt (its file names do not matter), or a text and its successor."""
+    """A unified diff of the prompt (its file names do not matter), or a text to search and its
+    replacement."""
 
     agent: Name
     diff: Annotated[str, Field(min_length=1)] | None = None
-    #: Has to occur exactly once.
+    #: Must occur exactly once.
     search: Annotated[str, Field(min_length=1)] | None = None
     replace: str | None = None
 
@@ -49,13 +50,13 @@ class ReplacePromptPayload(Payload):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptFile:
-    """A prompt that is a file of its own."""
+    """A prompt in its own file."""
 
     path: str
     before: bytes
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         return self.path
 
     @property
@@ -65,11 +66,11 @@ class PromptFile:
         except UnicodeDecodeError:
             raise EditRefused(f"{self.path}: is not UTF-8") from None
 
-    def written(self, text: str, note: str = "") -> list[FileChange]:
+    def write(self, text: str, note: str = "") -> list[FileChange]:
         return [FileChange(path=self.path, before=self.before, after=text.encode(), note=note)]
 
-    def whole(self, prompt: str) -> str:
-        """A new text with the line endings, and the last one, that the file has."""
+    def with_line_endings(self, prompt: str) -> str:
+        """Return a new text with the file's line endings, including the last one."""
         text = prompt.replace("\r\n", "\n")
         ends = "\r\n" if "\r\n" in self.text else "\n"
         if self.text.endswith("\n") and not text.endswith("\n"):
@@ -84,62 +85,61 @@ class InlinePrompt:
     place: ConfigPlace
 
     @property
-    def shown(self) -> str:
-        return self.place.inside("system_prompt").shown
+    def label(self) -> str:
+        return self.place.inside("system_prompt").label
 
     @property
     def text(self) -> str:
         return str(self.place.value["system_prompt"])
 
-    def written(self, text: str, note: str = "") -> list[FileChange]:
+    def write(self, text: str, note: str = "") -> list[FileChange]:
         if note:
             return self.place.changed(self.place.document, note)
         return set_field(self.place, "system_prompt", text)
 
-    def whole(self, prompt: str) -> str:
+    def with_line_endings(self, prompt: str) -> str:
         return prompt
 
 
 def prompt_of(tree: ConfigTree, agent: str) -> PromptFile | InlinePrompt | None:
-    """Where an agent's prompt is, None if it has none. Raises EditRefused for an unknown agent."""
+    """Return an agent's prompt, None if it has none. Raises EditRefused for an unknown agent."""
     if not tree.has("agents", agent):
         known = tree.prompts()
         if agent not in known:
             names = sorted({*known, *tree.names("agents")})
             raise EditRefused(f"there is no agent {agent!r}{name_hint(agent, names)}")
-        return _of_folder(tree, agent)
+        return _prompt_in_folder(tree, agent)
     place = tree.table("agents", agent)
     inline, named = (place.value.get(key) for key in ("system_prompt", "system_prompt_file"))
     if inline is not None and named is not None:
-        raise EditRefused(f"{place.shown}: has system_prompt and system_prompt_file; keep one")
+        raise EditRefused(f"{place.label}: has system_prompt and system_prompt_file; keep one")
     if inline is not None:
         if not isinstance(inline, str):
-            raise EditRefused(f"{place.inside('system_prompt').shown}: is not a text")
+            raise EditRefused(f"{place.inside('system_prompt').label}: is not a text")
         return InlinePrompt(place=place)
     if named is not None:
         path = named_file(tree, place, "system_prompt_file")
         return PromptFile(path=path, before=tree.existing(path))
-    return _of_folder(tree, agent)
+    return _prompt_in_folder(tree, agent)
 
 
 def named_file(tree: ConfigTree, place: ConfigPlace, field: str) -> str:
-    """The file that a table names: relative to its own file, or to the configuration folder."""
+    """Return the file that a table names, relative to its own file or the configuration folder."""
     named = place.value[field]
     if not isinstance(named, str):
-        raise EditRefused(f"{place.inside(field).shown}: is not a path")
+        raise EditRefused(f"{place.inside(field).label}: is not a path")
     bases = dict.fromkeys((posixpath.dirname(place.path), tree.folder))
     joined = dict.fromkeys(posixpath.normpath(posixpath.join(base, named)) for base in bases)
-    outside = [path for path in joined if path.startswith("../")]
-    paths = [confine.normal(path) for path in joined if path not in outside or len(joined) == 1]
-    there = [path for path in paths if tree.exists(path)]
-    if len(there) > 1:
-        raise EditRefused(f"{place.shown}: {field} may be {' or '.join(there)}; keep one")
-    if not there:
-        raise EditRefused(f"{place.shown}: {field} names {named}, which does not exist")
-    return there[0]
+    inside = [path for path in joined if not path.startswith("../") or len(joined) == 1]
+    found = [path for path in map(confined_paths.normalize, inside) if tree.exists(path)]
+    if len(found) > 1:
+        raise EditRefused(f"{place.label}: {field} may be {' or '.join(found)}; keep one")
+    if not found:
+        raise EditRefused(f"{place.label}: {field} names {named}, which does not exist")
+    return found[0]
 
 
-def _of_folder(tree: ConfigTree, agent: str) -> PromptFile | None:
+def _prompt_in_folder(tree: ConfigTree, agent: str) -> PromptFile | None:
     if agent not in tree.prompts():
         return None
     path = tree.joined(PROMPTS, f"{agent}.md")
@@ -150,14 +150,14 @@ def _replace(payload: ReplacePromptPayload, tree: ConfigTree) -> list[FileChange
     prompt = prompt_of(tree, payload.agent)
     if prompt is None:
         if not payload.create:
-            raise _no_prompt(payload.agent, tree, "; create: true writes it")
-        path = confine.normal(tree.joined(PROMPTS, f"{payload.agent}.md"))
+            raise _no_prompt(payload.agent, tree, "; set create: true to write it")
+        path = confined_paths.normalize(tree.joined(PROMPTS, f"{payload.agent}.md"))
         if posixpath.dirname(path) != tree.joined(PROMPTS):
             raise EditRefused(f"{payload.agent!r}: cannot be the name of a file")
         text = payload.prompt if payload.prompt.endswith("\n") else payload.prompt + "\n"
         return [FileChange(path=path, before=None, after=text.encode())]
-    text = prompt.whole(payload.prompt)
-    return prompt.written(text, HAS_IT if text == prompt.text else "")
+    text = prompt.with_line_endings(payload.prompt)
+    return prompt.write(text, HAS_PROMPT if text == prompt.text else "")
 
 
 def _patch(payload: PatchPromptPayload, tree: ConfigTree) -> list[FileChange]:
@@ -166,23 +166,24 @@ def _patch(payload: PatchPromptPayload, tree: ConfigTree) -> list[FileChange]:
         raise _no_prompt(payload.agent, tree)
     try:
         if payload.diff is not None:
-            done = _patched(prompt.text, payload.diff)
+            done = _apply_diff(prompt.text, payload.diff)
         else:
-            done = replaced(prompt.text, payload.search or "", payload.replace or "")
+            done = replace_text(prompt.text, payload.search or "", payload.replace or "")
     except PatchError as error:
-        raise EditRefused(f"{prompt.shown}: {error}") from None
+        raise EditRefused(f"{prompt.label}: {error}") from None
     except MisfitHunk as error:
-        raise EditRefused(*(f"{prompt.shown}: {problem}" for problem in error.problems)) from None
+        raise EditRefused(*(f"{prompt.label}: {problem}" for problem in error.problems)) from None
     if done.applied or done.text == prompt.text:
-        return prompt.written(prompt.text, APPLIED)
-    changes = prompt.written(done.text)
-    said = "; ".join(done.tolerances)
-    return [_noted(change, said) for change in changes] if said else changes
+        return prompt.write(prompt.text, APPLIED)
+    note = "; ".join(done.tolerances)
+    changes = prompt.write(done.text)
+    return [replace(change, note=note) for change in changes] if note else changes
 
 
-def _patched(text: str, diff: str) -> FittedHunks:
-    """A text after a diff. A text in a table often has no last line ending; diffs suppose one."""
-    files = diffs.parse(diff).files
+def _apply_diff(text: str, diff: str) -> FittedHunks:
+    """Apply a diff to a text. A text in a table often lacks the last line ending that diffs
+    assume."""
+    files = parse(diff).files
     if len(files) != 1 or not files[0].hunks:
         raise PatchError(f"the diff is of {len(files)} files; a prompt needs the hunks of one")
     hunks = files[0].hunks
@@ -192,13 +193,7 @@ def _patched(text: str, diff: str) -> FittedHunks:
         if text.endswith("\n"):
             raise
         done = apply_hunks(text + "\n", hunks)
-        return FittedHunks(
-            text=done.text.removesuffix("\n"), tolerances=done.tolerances, applied=done.applied
-        )
-
-
-def _noted(change: FileChange, note: str) -> FileChange:
-    return FileChange(path=change.path, before=change.before, after=change.after, note=note)
+        return replace(done, text=done.text.removesuffix("\n"))
 
 
 def _no_prompt(agent: str, tree: ConfigTree, more: str = "") -> EditRefused:

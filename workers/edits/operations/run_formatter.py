@@ -1,7 +1,7 @@
-"""run_formatter: a formatter works on a private copy; what it changed there becomes changes.
+"""run_formatter: run a formatter on a private copy and turn its changes there into an edit's.
 
-Only formatters that configuration names are run; an edit chooses one by its name. ``{path}`` in
-its arguments stands for the target, which is put at the end otherwise.
+An edit names one of the formatters in the configuration; no other is run. ``{path}`` in a
+formatter's arguments is replaced by the target, which is appended otherwise.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from mulligan.policies.suggestions import name_hint
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused, FileChange, Validation
 from mulligan.tasks.ports.errors import VerifierError
-from mulligan.workers.edits.operations.payloads import payload_of, validated
-from mulligan.workers.edits.tree import confined_paths as confine
-from mulligan.workers.edits.tree.confined_paths import SeenFile
+from mulligan.workers.edits.operations.payloads import payload_of, validate_payload
+from mulligan.workers.edits.tree import confined_paths
+from mulligan.workers.edits.tree.confined_paths import FileSnapshot
 from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
 
 DEFAULT = "ruff"
 _SECONDS = 60.0
 MAX_FILES = 5_000
 MAX_TOTAL = 100_000_000
-#: What formatters read besides the files: copied from the target's folder and those above it.
+#: Settings that formatters read: copied from the target's folder and those above it.
 _SETTINGS = frozenset(
     {
         "pyproject.toml",
@@ -58,11 +58,11 @@ _SETTINGS = frozenset(
     }
 )
 _SKIPPED = frozenset({"node_modules", "__pycache__", "venv"})
-_MESSAGE = 1_000
+_MAX_MESSAGE = 1_000
 
 
 class RunFormatterPayload(Value):
-    #: One of those that configuration names; not given: the only one, or ruff.
+    #: A formatter of the configuration. None: the only one, or ruff.
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
 
 
@@ -83,80 +83,79 @@ class RunFormatter:
                 check()
             except EditRefused as error:
                 problems += error.problems
-        return validated(RunFormatterPayload, edit, ctx, *problems)
+        return validate_payload(RunFormatterPayload, edit, ctx, *problems)
 
     def changes(self, edit: Edit, ctx: ApplyContext) -> list[FileChange]:
         payload = payload_of(RunFormatterPayload, edit)
         name, argv = _formatter(payload.name, ctx.formatters)
         target = _target(edit.target)
-        files = _read(ctx, target)
+        files = _read_files(ctx, target)
         with tempfile.TemporaryDirectory(prefix="mulligan-format-") as folder:
             private = Path(folder).resolve()
             copy = private / "tree"
             copy.mkdir()
             for path, data in (*_settings(ctx, target), *((p, f.data) for p, f in files.items())):
-                _put(copy, path, data)
-            _refuse_failure(name, _run(argv, target, copy, private))
-            return list(_harvest(name, copy, files, ctx.max_bytes))
+                place = copy / path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(data)
+            _check_success(name, _run(argv, target, copy, private))
+            return list(_collect_changes(name, copy, files, ctx.max_bytes))
 
 
 def _target(target: str) -> str:
-    """The target as a path, "." for the whole root."""
+    """Return the target as a path, "." for the whole root."""
     trimmed = target.rstrip("/") or "/"
-    return "." if trimmed in (".", "./") else confine.normal(trimmed)
+    return "." if trimmed in (".", "./") else confined_paths.normalize(trimmed)
 
 
 def available(formatters: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """The formatters that an edit may name: configuration's, and ruff if it is installed."""
+    """Return the formatters that an edit may name: the configuration's, and ruff if installed."""
     beside = Path(sys.executable).with_name("ruff")
     ruff = str(beside) if beside.is_file() else shutil.which("ruff")
-    own: dict[str, Sequence[str]] = {DEFAULT: (ruff, "format", "--no-cache", "--")} if ruff else {}
-    return {**own, **formatters}
+    return {**({DEFAULT: (ruff, "format", "--no-cache", "--")} if ruff else {}), **formatters}
 
 
 def _formatter(
     name: str | None, formatters: Mapping[str, Sequence[str]]
 ) -> tuple[str, Sequence[str]]:
     known = available(formatters)
-    required = name is None
-    if name is None:
-        name = next(iter(formatters)) if len(formatters) == 1 else DEFAULT
-    if name not in known or not known[name]:
-        problem = "is required" if required else f"there is no formatter {name!r}"
-        hint = name_hint(name, known)
-        raise EditRefused(f"payload.name: {problem}{hint}")
-    return name, known[name]
+    default = next(iter(formatters)) if len(formatters) == 1 else DEFAULT
+    chosen = default if name is None else name
+    if not known.get(chosen):
+        problem = "is required" if name is None else f"there is no formatter {name!r}"
+        raise EditRefused(f"payload.name: {problem}{name_hint(chosen, known)}")
+    return chosen, known[chosen]
 
 
-def _read(ctx: ApplyContext, target: str) -> dict[str, SeenFile]:
-    """The target, or every file below it. Links and hidden files are not its files."""
+def _read_files(ctx: ApplyContext, target: str) -> dict[str, FileSnapshot]:
+    """Return the target, or every file below it except links and hidden files."""
     if target == "." or (ctx.root / target).is_dir():
-        paths = list(_below(ctx.root, "" if target == "." else target))
+        paths = list(_list_below(ctx.root, "" if target == "." else target))
     else:
         paths = [target]
-        confine.existing(ctx.root, target, max_bytes=ctx.max_bytes)
-    found: dict[str, SeenFile] = {}
+        confined_paths.read_existing(ctx.root, target, max_bytes=ctx.max_bytes)
+    found: dict[str, FileSnapshot] = {}
     total = 0
     for path in paths:
-        seen = _regular(ctx, path)
-        if seen is not None:
-            found[path] = seen
-            total += len(seen.data)
+        file = _read_editable(ctx, path)
+        if file is not None:
+            found[path] = file
+            total += len(file.data)
         if len(found) > MAX_FILES or total > MAX_TOTAL:
-            raise EditRefused(f"{target}: holds too much to be formatted at once; name a part")
+            raise EditRefused(f"{target}: is too large to format at once; name a part of it")
     return found
 
 
-def _regular(ctx: ApplyContext, path: str) -> SeenFile | None:
-    """A file that may be edited; None for what is too large, special or reserved."""
+def _read_editable(ctx: ApplyContext, path: str) -> FileSnapshot | None:
+    """Return a file, or None if it is missing, too large, special or reserved."""
     try:
-        return confine.read(ctx.root, path, max_bytes=ctx.max_bytes)
+        return confined_paths.read(ctx.root, path, max_bytes=ctx.max_bytes)
     except EditRefused:
         return None
 
 
-def _below(root: Path, folder: str) -> Iterator[str]:
-    with confine.opened_folder(root, f"{folder}/any" if folder else "any"):
+def _list_below(root: Path, folder: str) -> Iterator[str]:
+    with confined_paths.open_parent(root, f"{folder}/any" if folder else "any"):
         pass  # refuses a folder that is a link, or behind one
     for at, folders, names in os.walk(root / folder):
         folders[:] = sorted(n for n in folders if not n.startswith(".") and n not in _SKIPPED)
@@ -171,25 +170,19 @@ def _settings(ctx: ApplyContext, target: str) -> Iterator[tuple[str, bytes]]:
     for depth in range(len(parts) + 1):
         for name in sorted(_SETTINGS):
             path = "/".join((*parts[:depth], name))
-            seen = _regular(ctx, path)
-            if seen is not None:
-                yield path, seen.data
-
-
-def _put(copy: Path, path: str, data: bytes) -> None:
-    place = copy / path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(data)
+            file = _read_editable(ctx, path)
+            if file is not None:
+                yield path, file.data
 
 
 def _run(argv: Sequence[str], target: str, copy: Path, private: Path) -> Completed:
-    path = f"./{target}" if target.startswith("-") else target  # never taken for an option
-    given = [part.replace("{path}", path) for part in argv]
-    if given == list(argv):
-        given.append(path)
+    path = f"./{target}" if target.startswith("-") else target  # not an option
+    arguments = [part.replace("{path}", path) for part in argv]
+    if arguments == list(argv):
+        arguments.append(path)
     try:
         return run(
-            given,
+            arguments,
             cwd=copy,
             env=clean_environment(private),
             timeout=_SECONDS,
@@ -199,22 +192,22 @@ def _run(argv: Sequence[str], target: str, copy: Path, private: Path) -> Complet
         raise EditRefused(f"the formatter cannot be started: {error}") from None
 
 
-def _refuse_failure(name: str, done: Completed) -> None:
+def _check_success(name: str, done: Completed) -> None:
     if done.timed_out:
         raise EditRefused(f"the formatter {name} did not end within {_SECONDS:.0f} s")
     if done.exit_code == 0:
         return
     how = f"signal {done.signal}" if done.exit_code is None else f"exit code {done.exit_code}"
-    said = (done.stderr.strip() or done.stdout.strip() or "no message")[:_MESSAGE]
-    raise EditRefused(f"the formatter {name} failed ({how}): {said}")
+    message = (done.stderr.strip() or done.stdout.strip() or "no message")[:_MAX_MESSAGE]
+    raise EditRefused(f"the formatter {name} failed ({how}): {message}")
 
 
-def _harvest(
-    name: str, copy: Path, files: Mapping[str, SeenFile], max_bytes: int
+def _collect_changes(
+    name: str, copy: Path, files: Mapping[str, FileSnapshot], max_bytes: int
 ) -> Iterator[FileChange]:
-    """What it changed. New files, such as caches, are not taken over."""
+    """Yield the changes of the copied files. New files, such as caches, are ignored."""
     for path, before in files.items():
-        after = confine.read(copy, path, max_bytes=max_bytes)
+        after = confined_paths.read(copy, path, max_bytes=max_bytes)
         if after is None:
             raise EditRefused(f"{path}: the formatter {name} deleted it")
         if after.data != before.data:

@@ -1,8 +1,8 @@
-"""Paths of edits stay inside their root, also while somebody swaps a folder for a symbolic link.
+"""Keep the paths of edits inside their root, even if a folder is swapped for a symbolic link.
 
-A path is taken apart before it is looked at, and every folder on the way is opened relative to the
-one before it without following links. So no check can be outrun: what is read and written is what
-the walk reached.
+A path is split first, and every folder on the way is opened relative to its parent without
+following links. So a check cannot race with a change of the tree: what is read or written is what
+this walk reached.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from mulligan.tasks.ports.appliers import MAX_BYTES, EditRefused
 
 #: Folders that belong to git (of the root and of nested repositories) and to mulligan.
 RESERVED = frozenset({".git", "git~1", ".mulligan"})
-#: mulligan's settings, in whichever folder: they say which edits a person has to look at.
+#: mulligan's settings, in any folder: they decide which edits a person reviews.
 SETTINGS = "mulligan.toml"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: Never searched for a file that an edit may have meant.
+#: Folders without suggestions for a mistyped path.
 _UNSEARCHED = RESERVED | {"node_modules", ".venv", "__pycache__"}
-_SEARCHED = 5_000
+_MAX_SEARCHED = 5_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeenFile:
-    """A regular file as it was read."""
+class FileSnapshot:
+    """The content and mode of a regular file when it was read."""
 
     data: bytes
     #: Permission bits.
@@ -43,8 +43,8 @@ class SeenFile:
         return bool(self.mode & stat.S_IXUSR)
 
 
-def parts_of(path: str) -> tuple[str, ...]:
-    """The components of a path inside the root. Raises EditRefused for any other."""
+def split_path(path: str) -> tuple[str, ...]:
+    """Return the components of a path inside the root. Raises EditRefused for any other path."""
     if not path or "\0" in path:
         raise EditRefused(f"{path!r} is not a path: give a file inside the root")
     if path.startswith("/"):
@@ -57,7 +57,7 @@ def parts_of(path: str) -> tuple[str, ...]:
     if ".." in parts:
         raise EditRefused(f"{path}: '..' leads out of the root")
     if not parts or path.endswith("/"):
-        raise EditRefused(f"{path}: is a folder, give a file")
+        raise EditRefused(f"{path}: is a folder; give a file")
     for part in parts:
         if _folded(part) in RESERVED:
             raise EditRefused(f"{path}: nothing inside {_folded(part)} may be edited")
@@ -67,27 +67,25 @@ def parts_of(path: str) -> tuple[str, ...]:
 
 
 def settings_refusal(path: str) -> EditRefused:
-    """No edit may change what decides about edits: tiers, formatters, commands."""
-    return EditRefused(
-        f"{path}: holds mulligan's own settings; a person changes them, no edit does"
-    )
+    """Return the error for an edit of what decides about edits: tiers, formatters, commands."""
+    return EditRefused(f"{path}: edits may not change mulligan's settings; a person has to")
 
 
-def normal(path: str) -> str:
-    """A path as changes give it: one spelling for each file."""
-    return "/".join(parts_of(path))
+def normalize(path: str) -> str:
+    """Return the one spelling of a path that changes use."""
+    return "/".join(split_path(path))
 
 
 @contextmanager
-def opened_folder(root: Path, path: str, *, create: bool = False) -> Iterator[int | None]:
-    """A descriptor of the folder that holds a path; None if it does not exist. ``create`` makes
-    what is missing."""
+def open_parent(root: Path, path: str, *, create: bool = False) -> Iterator[int | None]:
+    """Yield a descriptor of the folder that contains a path; None if it does not exist and
+    ``create`` is not set."""
     try:
         folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise _refusal(str(root), error) from None
     try:
-        parts = parts_of(path)
+        parts = split_path(path)
         for depth, part in enumerate(parts[:-1], start=1):
             below = _step(folder, part, "/".join(parts[:depth]), create=create)
             if below is None:
@@ -100,20 +98,20 @@ def opened_folder(root: Path, path: str, *, create: bool = False) -> Iterator[in
         os.close(folder)
 
 
-def read(root: Path, path: str, *, max_bytes: int = MAX_BYTES) -> SeenFile | None:
-    """A regular file inside the root, or None if nothing is there."""
-    with opened_folder(root, path) as folder:
+def read(root: Path, path: str, *, max_bytes: int = MAX_BYTES) -> FileSnapshot | None:
+    """Return a regular file inside the root, or None if the path does not exist."""
+    with open_parent(root, path) as folder:
         return None if folder is None else read_at(folder, path, max_bytes=max_bytes)
 
 
-def read_at(folder: int, path: str, *, max_bytes: int = MAX_BYTES) -> SeenFile | None:
-    """The same for a file whose folder is open."""
+def read_at(folder: int, path: str, *, max_bytes: int = MAX_BYTES) -> FileSnapshot | None:
+    """Return a regular file in an open folder, or None if it does not exist."""
     name = path.rpartition("/")[2]
-    found = kind_at(folder, name, path)
+    found = mode_at(folder, name, path)
     if found is None:
         return None
     if not stat.S_ISREG(found):
-        raise EditRefused(f"{path}: is {_called(found)}, not a file")
+        raise EditRefused(f"{path}: is {_describe(found)}, not a file")
     try:
         descriptor = os.open(name, _FILE, dir_fd=folder)
     except FileNotFoundError:
@@ -123,14 +121,14 @@ def read_at(folder: int, path: str, *, max_bytes: int = MAX_BYTES) -> SeenFile |
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise EditRefused(f"{path}: is {_called(status.st_mode)}, not a file")
+            raise EditRefused(f"{path}: is {_describe(status.st_mode)}, not a file")
         data = file.read(max_bytes + 1)
-    refuse_large(path, len(data), max_bytes)
-    return SeenFile(data=data, mode=stat.S_IMODE(status.st_mode))
+    check_size(path, len(data), max_bytes)
+    return FileSnapshot(data=data, mode=stat.S_IMODE(status.st_mode))
 
 
-def kind_at(folder: int, name: str, path: str) -> int | None:
-    """The type bits of an entry, links not followed; None if there is none."""
+def mode_at(folder: int, name: str, path: str) -> int | None:
+    """Return the mode of an entry without following links; None if it does not exist."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -139,22 +137,22 @@ def kind_at(folder: int, name: str, path: str) -> int | None:
         raise _refusal(path, error) from None
 
 
-def refuse_large(path: str, size: int, max_bytes: int) -> None:
-    """Raises EditRefused for a file over the cap."""
+def check_size(path: str, size: int, max_bytes: int) -> None:
+    """Raise EditRefused for a file that is too large."""
     if size > max_bytes:
         raise EditRefused(f"{path}: is over the cap of {max_bytes:,} bytes for one file")
 
 
-def existing(root: Path, path: str, *, max_bytes: int = MAX_BYTES) -> SeenFile:
-    """A file that has to be there; the refusal names those it may be a slip of."""
-    seen = read(root, path, max_bytes=max_bytes)
-    if seen is None:
+def read_existing(root: Path, path: str, *, max_bytes: int = MAX_BYTES) -> FileSnapshot:
+    """Return a regular file. Raises EditRefused if it does not exist, with similar names."""
+    file = read(root, path, max_bytes=max_bytes)
+    if file is None:
         raise EditRefused(f"{path}: does not exist{did_you_mean(root, path)}")
-    return seen
+    return file
 
 
 def did_you_mean(root: Path, path: str) -> str:
-    """ " (did you mean …?)" with the files whose names are nearest, or nothing."""
+    """Return " (did you mean …?)" with the most similar paths, or nothing."""
     hits = process.extract(path, _files(root), scorer=fuzz.ratio, limit=3, score_cutoff=60)
     names = " or ".join(name for name, _, _ in hits)
     return f" (did you mean {names}?)" if names else ""
@@ -165,14 +163,14 @@ def _files(root: Path) -> list[str]:
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in _UNSEARCHED)
         found += [str((Path(folder) / name).relative_to(root)) for name in sorted(names)]
-        if len(found) > _SEARCHED:
+        if len(found) > _MAX_SEARCHED:
             break
     return found
 
 
 def _folded(part: str) -> str:
-    """A name as the most forgiving file system would read it: case, trailing dots and spaces,
-    characters that are not seen."""
+    """Return a name as the most lenient file system reads it: without case, trailing dots and
+    spaces, and invisible characters."""
     visible = "".join(c for c in part if unicodedata.category(c) != "Cf")
     return unicodedata.normalize("NFKC", visible).casefold().rstrip(". ")
 
@@ -184,29 +182,29 @@ def _step(folder: int, part: str, path: str, *, create: bool) -> int | None:
         if not create:
             return None
     except OSError as error:
-        raise _in_the_way(folder, part, path, error) from None
+        raise _folder_refusal(folder, part, path, error) from None
     try:
         os.mkdir(part, dir_fd=folder)
         os.fsync(folder)
         return os.open(part, _FOLDER, dir_fd=folder)
     except OSError as error:
-        raise _in_the_way(folder, part, path, error) from None
+        raise _folder_refusal(folder, part, path, error) from None
 
 
-def _in_the_way(folder: int, part: str, path: str, error: OSError) -> EditRefused:
-    found = kind_at(folder, part, path)
+def _folder_refusal(folder: int, part: str, path: str, error: OSError) -> EditRefused:
+    found = mode_at(folder, part, path)
     if found is None or stat.S_ISDIR(found):
         return _refusal(path, error)
     if stat.S_ISLNK(found):
         return EditRefused(f"{path}: is a symbolic link; edits do not follow links")
-    return EditRefused(f"{path}: is {_called(found)}, not a folder")
+    return EditRefused(f"{path}: is {_describe(found)}, not a folder")
 
 
 def _refusal(path: str, error: OSError) -> EditRefused:
     return EditRefused(f"{path}: {error.strerror or error}")
 
 
-def _called(mode: int) -> str:
+def _describe(mode: int) -> str:
     if stat.S_ISLNK(mode):
         return "a symbolic link"
     if stat.S_ISDIR(mode):

@@ -23,10 +23,9 @@ from typing import Any, Literal
 
 from mulligan.tasks.ports.appliers import MAX_BYTES, EditRefused, FileChange
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.edits.tree import confined_paths as confine
+from mulligan.workers.edits.tree import confined_paths, write_changes
 from mulligan.workers.edits.tree import undo as undoing
-from mulligan.workers.edits.tree import write_changes as writing
-from mulligan.workers.edits.tree.confined_paths import SeenFile
+from mulligan.workers.edits.tree.confined_paths import FileSnapshot
 from mulligan.workers.edits.tree.journal import (
     FileStep,
     Image,
@@ -125,12 +124,14 @@ class EditedTree:
         """Write all changes of an edit, or raise and write none. The same edit again writes nothing
         and gives the checkpoint that it has."""
         _refuse_bad_names(edit_id, session_id, tier)
-        changes = [replace(change, path=confine.normal(change.path)) for change in changes]
+        changes = [
+            replace(change, path=confined_paths.normalize(change.path)) for change in changes
+        ]
         self._refuse_own(changes)
         with self.held(session_id):
             operation = self._same(edit_id, session_id, changes)
             if operation is None:
-                seen = writing.check(self.root, changes, max_bytes=self._max_bytes)
+                seen = write_changes.check(self.root, changes, max_bytes=self._max_bytes)
                 steps = [s for c in changes if (s := _step(c, seen[c.path])).before != s.after]
                 if not steps:
                     raise EditRefused(f"edit {edit_id}: changes nothing")
@@ -388,7 +389,7 @@ class EditedTree:
             if place.is_relative_to(self._own):
                 raise EditRefused(f"{change.path}: is mulligan's own: nothing in it may be edited")
             if place == settings or (settings.is_file() and _same_file(place, settings)):
-                raise confine.settings_refusal(change.path)
+                raise confined_paths.settings_refusal(change.path)
 
 
 def _refuse_bad_names(edit_id: str, session_id: str, tier: str) -> None:
@@ -406,16 +407,16 @@ def _number(checkpoint: Checkpoint | int) -> int:
     return checkpoint if isinstance(checkpoint, int) else checkpoint.number
 
 
-def _step(change: FileChange, seen: SeenFile | None) -> FileStep:
+def _step(change: FileChange, seen: FileSnapshot | None) -> FileStep:
     after = None
     if change.after is not None:
-        kept = writing.NEW_FILE if seen is None else seen.mode
+        kept = write_changes.NEW_FILE_MODE if seen is None else seen.mode
         mode = kept if change.mode is None else change.mode & 0o7777
         after = Image(blob=blob_id(change.after), mode=mode)
     return FileStep(path=change.path, before=undoing.image_of(seen), after=after)
 
 
-def _change(path: str, now: SeenFile | None, wanted: SeenFile | None) -> FileChange:
+def _change(path: str, now: FileSnapshot | None, wanted: FileSnapshot | None) -> FileChange:
     same_mode = now is not None and wanted is not None and now.mode == wanted.mode
     return FileChange(
         path=path,

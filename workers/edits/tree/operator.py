@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Literal
 
 from mulligan.tasks.ports.appliers import EditRefused, FileChange
-from mulligan.workers.edits.tree import confined_paths as confine
+from mulligan.workers.edits.tree import confined_paths, write_changes
 from mulligan.workers.edits.tree import undo as undoing
-from mulligan.workers.edits.tree import write_changes as writing
-from mulligan.workers.edits.tree.confined_paths import SeenFile
+from mulligan.workers.edits.tree.confined_paths import FileSnapshot
 from mulligan.workers.edits.tree.journal import FileStep, Image, Journal, Operation
 from mulligan.workers.edits.tree.shadow_repository import ShadowRepository
 from mulligan.workers.edits.tree.tree_lock import LockLost
@@ -86,7 +85,7 @@ class OperationRunner:
             if check is not None:
                 check()
             ours()
-            writing.perform(self._root, changes, max_bytes=self._max_bytes)
+            write_changes.perform(self._root, changes, max_bytes=self._max_bytes)
             self._remove_folders(operation.dropped)
         except LockLost:
             # Somebody else has the tree and settles it: it is not ours to touch.
@@ -113,18 +112,18 @@ class OperationRunner:
         self._journal.undo(operation.number, left=left)
         return RecoveredOperation(operation=operation, outcome="undone", left=tuple(left))
 
-    def look(self, path: str) -> SeenFile | None:
+    def look(self, path: str) -> FileSnapshot | None:
         """A file as it is; None if there is none, also where a folder has its name or a file the
         name of its folder."""
         if self._blocked(path):
             return None
-        with confine.opened_folder(self._root, path) as folder:
+        with confined_paths.open_parent(self._root, path) as folder:
             if folder is None:
                 return None
-            kind = confine.kind_at(folder, path.rpartition("/")[2], path)
+            kind = confined_paths.mode_at(folder, path.rpartition("/")[2], path)
             if kind is not None and stat.S_ISDIR(kind):
                 return None
-            return confine.read_at(folder, path, max_bytes=self._max_bytes)
+            return confined_paths.read_at(folder, path, max_bytes=self._max_bytes)
 
     def missing_folders(self, paths: Iterable[str]) -> tuple[str, ...]:
         """The folders that have to be made for these files."""
@@ -139,15 +138,15 @@ class OperationRunner:
         self._remove_folders(operation.made)
         self._journal.undo(operation.number, left=[*left, *(s.path for s in changed)])
 
-    def _found(self, operation: Operation) -> tuple[dict[str, SeenFile | None], list[str]]:
+    def _found(self, operation: Operation) -> tuple[dict[str, FileSnapshot | None], list[str]]:
         """The files as they are, temporary ones removed, and the paths that now lead elsewhere: a
         link, a special file, a file over the cap."""
-        now: dict[str, SeenFile | None] = {}
+        now: dict[str, FileSnapshot | None] = {}
         elsewhere = []
         for step in operation.files:
             try:
                 if not self._blocked(step.path):
-                    writing.remove_leftovers(self._root, [step.path])
+                    write_changes.remove_leftovers(self._root, [step.path])
                 now[step.path] = self.look(step.path)
             except EditRefused:
                 elsewhere.append(step.path)
@@ -158,12 +157,12 @@ class OperationRunner:
         contents = self._repository.contents(i.blob for i in images if i is not None)
         for step, image in sorted(zip(steps, images, strict=True), key=lambda p: p[1] is not None):
             if image is not None:
-                writing.put(self._root, step.path, contents[image.blob], image.mode)
+                write_changes.put(self._root, step.path, contents[image.blob], image.mode)
             elif self.look(step.path) is not None:
-                writing.put(self._root, step.path, None)
+                write_changes.put(self._root, step.path, None)
 
     def _undo_changed(
-        self, steps: Sequence[FileStep], now: dict[str, SeenFile | None]
+        self, steps: Sequence[FileStep], now: dict[str, FileSnapshot | None]
     ) -> list[str]:
         """Take the operation out of files that changed after the process died. Those it could not
         be taken out of, or was not in."""
@@ -175,7 +174,7 @@ class OperationRunner:
             if wanted == now[step.path]:
                 left.append(step.path)
             elif wanted is not None:
-                writing.put(self._root, step.path, wanted.data, wanted.mode)
+                write_changes.put(self._root, step.path, wanted.data, wanted.mode)
         return left
 
     def _blocked(self, path: str) -> bool:
@@ -193,7 +192,7 @@ class OperationRunner:
         for folder in sorted(folders, reverse=True):
             if self._blocked(folder):
                 continue
-            with confine.opened_folder(self._root, folder) as parent:
+            with confined_paths.open_parent(self._root, folder) as parent:
                 if parent is not None:
                     # Not empty, not there or no folder: it is somebody else's.
                     with suppress(OSError):
@@ -201,7 +200,7 @@ class OperationRunner:
 
 
 def _sorted_out(
-    operation: Operation, now: dict[str, SeenFile | None]
+    operation: Operation, now: dict[str, FileSnapshot | None]
 ) -> tuple[list[FileStep], list[FileStep], list[FileStep]]:
     """The files as they are after the operation, as they were before it, and neither."""
     images = {path: undoing.image_of(seen) for path, seen in now.items()}

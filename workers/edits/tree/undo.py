@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from mulligan.tasks.ports.appliers import EditConflict
-from mulligan.workers.edits.tree.confined_paths import SeenFile
+from mulligan.workers.edits.tree.confined_paths import FileSnapshot
 from mulligan.workers.edits.tree.journal import FileStep, Image, Operation
 from mulligan.workers.edits.tree.shadow_repository import Lines, ShadowRepository, blob_id
 
@@ -56,7 +56,7 @@ class _InTheWay(Exception):
         super().__init__(why)
 
 
-def image_of(seen: SeenFile | None) -> Image | None:
+def image_of(seen: FileSnapshot | None) -> Image | None:
     return None if seen is None else Image(blob=blob_id(seen.data), mode=seen.mode)
 
 
@@ -74,16 +74,16 @@ def collapsed(steps: Iterable[FileStep]) -> list[FileStep]:
 def taken_back(
     operations: Sequence[Operation],
     later: Sequence[Operation],
-    now: Mapping[str, SeenFile | None],
+    now: Mapping[str, FileSnapshot | None],
     repository: ShadowRepository,
-) -> dict[str, SeenFile | None]:
+) -> dict[str, FileSnapshot | None]:
     """The files of these operations, the oldest first, as they have to become. Raises
     RollbackConflict. ``later``: the edits that stand, stay, and came after the first of these."""
     taken, kept = _by_path(operations), _by_path(later)
     used = [s for path, steps in taken.items() for s in _read_for(steps, kept.get(path, ()))]
     images = (image for step in used for image in (step.before, step.after))
     files = _Files(repository, repository.contents(i.blob for i in images if i is not None))
-    wanted: dict[str, SeenFile | None] = {}
+    wanted: dict[str, FileSnapshot | None] = {}
     conflicts = []
     for path, steps in taken.items():
         try:
@@ -108,8 +108,8 @@ class _Files:
     contents: Mapping[str, bytes]
 
     def without(
-        self, taken: Sequence[_Step], kept: Sequence[_Step], now: SeenFile | None
-    ) -> SeenFile | None:
+        self, taken: Sequence[_Step], kept: Sequence[_Step], now: FileSnapshot | None
+    ) -> FileSnapshot | None:
         """The file without the steps that are taken back."""
         wanted = now
         for run in reversed(collapsed(step for _, step in taken)):
@@ -124,8 +124,8 @@ class _Files:
         self,
         taken: Sequence[_Step],
         kept: Sequence[_Step],
-        now: SeenFile | None,
-        wanted: SeenFile | None,
+        now: FileSnapshot | None,
+        wanted: FileSnapshot | None,
     ) -> None:
         try:
             promised = self._backwards((*taken, *kept), now)
@@ -138,7 +138,7 @@ class _Files:
         if left != promised:
             raise _InTheWay("later edits build on it")
 
-    def _backwards(self, steps: Sequence[_Step], seen: SeenFile | None) -> SeenFile | None:
+    def _backwards(self, steps: Sequence[_Step], seen: FileSnapshot | None) -> FileSnapshot | None:
         for _, step in sorted(steps, key=lambda numbered: numbered[0], reverse=True):
             seen = without(step, seen, self.contents, self.repository)
         return seen
@@ -164,10 +164,10 @@ def _named(operation: Operation) -> str:
 
 def unwritten(
     step: FileStep,
-    now: SeenFile | None,
+    now: FileSnapshot | None,
     contents: Mapping[str, bytes],
     repository: ShadowRepository,
-) -> SeenFile | None:
+) -> FileSnapshot | None:
     """A file that somebody changed after the process died that was writing it: without the
     operation, or as it is, if the two cannot be told apart."""
     try:
@@ -178,13 +178,15 @@ def unwritten(
 
 def without(
     step: FileStep,
-    now: SeenFile | None,
+    now: FileSnapshot | None,
     contents: Mapping[str, bytes],
     repository: ShadowRepository,
-) -> SeenFile | None:
+) -> FileSnapshot | None:
     before, after, current = step.before, step.after, image_of(now)
     if current == after:
-        return None if before is None else SeenFile(data=contents[before.blob], mode=before.mode)
+        return (
+            None if before is None else FileSnapshot(data=contents[before.blob], mode=before.mode)
+        )
     if current == before:
         return now
     if now is None or current is None:
@@ -192,11 +194,11 @@ def without(
     if before is None or after is None:
         raise _InTheWay("was changed" if before is None else "was created again")
     data = _content(now, before, after, contents, repository)
-    return SeenFile(data=data, mode=_mode(now.mode, before.mode, after.mode))
+    return FileSnapshot(data=data, mode=_mode(now.mode, before.mode, after.mode))
 
 
 def _content(
-    now: SeenFile,
+    now: FileSnapshot,
     before: Image,
     after: Image,
     contents: Mapping[str, bytes],

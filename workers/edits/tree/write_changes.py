@@ -1,8 +1,8 @@
-"""Performs changes: all of them or none, as far as one process can.
+"""Perform changes: all of them or none, as far as one process can.
 
-Everything is written to temporary files beside its targets first, so that a full disk is found
-before anything is touched; then files are deleted and renamed into place, and folders synced. What
-fails half-way is put back. A process that dies half-way leaves that to the journal.
+All content is first written to temporary files beside its targets, so that a full disk is found
+before any file changes. Then files are deleted and renamed into place, and folders synced. After a
+failure the files are restored; after a kill, the journal does that.
 """
 
 from __future__ import annotations
@@ -16,62 +16,60 @@ from dataclasses import replace
 from pathlib import Path
 
 from mulligan.tasks.ports.appliers import MAX_BYTES, EditConflict, EditRefused, FileChange
-from mulligan.workers.edits.tree import confined_paths as confine
-from mulligan.workers.edits.tree.confined_paths import SeenFile
+from mulligan.workers.edits.tree import confined_paths
+from mulligan.workers.edits.tree.confined_paths import FileSnapshot
 
-#: What a temporary file's name starts with.
-TEMPORARY = ".mulligan-tmp-"
-NEW_FILE = 0o644
+TEMPORARY_PREFIX = ".mulligan-tmp-"
+NEW_FILE_MODE = 0o644
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def check(
     root: Path, changes: Sequence[FileChange], *, max_bytes: int = MAX_BYTES
-) -> dict[str, SeenFile | None]:
-    """The files as they are, by path. Raises EditConflict if one is not what its change was
-    computed from, EditRefused if one may not be written."""
-    gone = _gone(changes)
-    found: dict[str, SeenFile | None] = {}
+) -> dict[str, FileSnapshot | None]:
+    """Return the files as they are, by path. Raises EditConflict if a file is not the one that its
+    change was computed from, EditRefused if it may not be written."""
+    deleted = _deleted(changes)
+    files: dict[str, FileSnapshot | None] = {}
     for change in changes:
-        path = confine.normal(change.path)
-        if path in found:
+        path = confined_paths.normalize(change.path)
+        if path in files:
             raise EditRefused(f"{path}: is changed twice in one edit")
-        confine.refuse_large(path, len(change.after or b""), max_bytes)
-        found[path] = _found(root, path, change, gone, max_bytes)
-    return found
+        confined_paths.check_size(path, len(change.after or b""), max_bytes)
+        files[path] = _read_unchanged(root, path, change, deleted, max_bytes)
+    return files
 
 
 def perform(root: Path, changes: Sequence[FileChange], *, max_bytes: int = MAX_BYTES) -> None:
     """Write every change, or raise and leave the files as they were."""
-    changes = [replace(change, path=confine.normal(change.path)) for change in changes]
-    found = check(root, changes, max_bytes=max_bytes)
-    gone = _gone(changes)
-    work = [change for change in changes if not change.unchanged]
-    written = [change for change in work if change.after is not None]
+    changes = [replace(change, path=confined_paths.normalize(change.path)) for change in changes]
+    files = check(root, changes, max_bytes=max_bytes)
+    deleted = _deleted(changes)
+    effective = [change for change in changes if not change.unchanged]
+    written = [change for change in effective if change.after is not None]
     staged: dict[str, str] = {}
     with ExitStack() as undo:
         for change in written:
-            if not _under(change.path, gone):
-                _stage(root, change, found, staged, undo)
-        for change in work:
+            if not _below_deleted(change.path, deleted):
+                _stage(root, change, files, staged, undo)
+        for change in effective:
             if change.after is None:
-                _recheck(root, change, gone, max_bytes)
-                undo.callback(_restore, root, change.path, found)
+                _recheck(root, change, deleted, max_bytes)
+                undo.callback(_restore, root, change.path, files)
                 put(root, change.path, None)
         for change in written:
             if change.path not in staged:
-                _stage(root, change, found, staged, undo)
-            _recheck(root, change, gone, max_bytes)
-            undo.callback(_restore, root, change.path, found)
+                _stage(root, change, files, staged, undo)
+            _recheck(root, change, deleted, max_bytes)
+            undo.callback(_restore, root, change.path, files)
             _place(root, change.path, staged.pop(change.path))
         _sync(root, written)
         undo.pop_all()
 
 
 def put(root: Path, path: str, data: bytes | None, mode: int | None = None) -> None:
-    """Make one file have this content, whatever it had; None deletes it. For undoing and redoing:
-    doing it twice is harmless."""
-    with _refusing(path), confine.opened_folder(root, path, create=data is not None) as folder:
+    """Write one file whatever its content is; None deletes it. Doing it twice is harmless."""
+    with _refusing(path), confined_paths.open_parent(root, path, create=data is not None) as folder:
         if folder is None:
             return
         name = path.rpartition("/")[2]
@@ -79,7 +77,7 @@ def put(root: Path, path: str, data: bytes | None, mode: int | None = None) -> N
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
         else:
-            temporary = _write_temporary(folder, data, NEW_FILE if mode is None else mode)
+            temporary = _write_temporary(folder, data, NEW_FILE_MODE if mode is None else mode)
             _rename(folder, temporary, name, path)
         os.fsync(folder)
 
@@ -88,52 +86,50 @@ def remove_leftovers(root: Path, paths: Iterable[str]) -> None:
     """Remove the temporary files that a killed process left beside these paths."""
     for parent in {path.rpartition("/")[0] for path in paths}:
         inside = f"{parent}/x" if parent else "x"
-        with _refusing(parent), confine.opened_folder(root, inside) as folder:
+        with _refusing(parent), confined_paths.open_parent(root, inside) as folder:
             if folder is None:
                 continue
             with os.scandir(folder) as entries:
-                names = [entry.name for entry in entries if entry.name.startswith(TEMPORARY)]
+                names = [entry.name for entry in entries if entry.name.startswith(TEMPORARY_PREFIX)]
             for name in names:
                 os.unlink(name, dir_fd=folder)
 
 
-def _gone(changes: Sequence[FileChange]) -> frozenset[str]:
-    """The paths that are deleted."""
+def _deleted(changes: Sequence[FileChange]) -> frozenset[str]:
     return frozenset(
-        confine.normal(change.path)
+        confined_paths.normalize(change.path)
         for change in changes
         if change.before is not None and change.after is None
     )
 
 
-def _under(path: str, gone: Collection[str]) -> bool:
-    """Whether a file is deleted to make room for the folder of this one."""
-    parts = confine.parts_of(path)
-    return any("/".join(parts[:depth]) in gone for depth in range(1, len(parts)))
+def _below_deleted(path: str, deleted: Collection[str]) -> bool:
+    """Return whether a file is deleted to make room for a parent folder of this path."""
+    parts = confined_paths.split_path(path)
+    return any("/".join(parts[:depth]) in deleted for depth in range(1, len(parts)))
 
 
-def _found(
-    root: Path, path: str, change: FileChange, gone: Collection[str], max_bytes: int
-) -> SeenFile | None:
-    if change.before is None and (_under(path, gone) or _emptied(root, path, gone)):
+def _read_unchanged(
+    root: Path, path: str, change: FileChange, deleted: Collection[str], max_bytes: int
+) -> FileSnapshot | None:
+    """Return the file. Raises EditConflict if it changed since the edit was computed."""
+    if change.before is None and (
+        _below_deleted(path, deleted) or _is_emptied_folder(root, path, deleted)
+    ):
         return None
-    seen = confine.read(root, path, max_bytes=max_bytes)
-    if (None if seen is None else seen.data) != change.before:
-        raise EditConflict(f"{path}: {_difference(seen, change)} since the edit was computed")
-    return seen
+    file = confined_paths.read(root, path, max_bytes=max_bytes)
+    if (None if file is None else file.data) != change.before:
+        event = "has changed" if change.before is not None else "was created"
+        event = "was deleted" if file is None else event
+        raise EditConflict(f"{path}: {event} since the edit was computed")
+    return file
 
 
-def _difference(seen: SeenFile | None, change: FileChange) -> str:
-    if seen is None:
-        return "was deleted"
-    return "was created" if change.before is None else "has changed"
-
-
-def _emptied(root: Path, path: str, gone: Collection[str]) -> bool:
-    """Whether a folder stands there all of whose files are deleted: a file takes its place."""
-    with confine.opened_folder(root, path) as folder:
+def _is_emptied_folder(root: Path, path: str, deleted: Collection[str]) -> bool:
+    """Return whether the path is a folder whose files are all deleted: a file replaces it."""
+    with confined_paths.open_parent(root, path) as folder:
         name = path.rpartition("/")[2]
-        kind = None if folder is None else confine.kind_at(folder, name, path)
+        kind = None if folder is None else confined_paths.mode_at(folder, name, path)
         if kind is None or not stat.S_ISDIR(kind):
             return False
         files = [
@@ -141,17 +137,17 @@ def _emptied(root: Path, path: str, gone: Collection[str]) -> bool:
             for here, _, names, _ in os.fwalk(name, dir_fd=folder)
             for file in names
         ]
-    return all(file in gone for file in files if TEMPORARY not in file)
+    return all(file in deleted for file in files if TEMPORARY_PREFIX not in file)
 
 
-def _recheck(root: Path, change: FileChange, gone: Collection[str], max_bytes: int) -> None:
-    """The last look before a file is replaced or deleted."""
+def _recheck(root: Path, change: FileChange, deleted: Collection[str], max_bytes: int) -> None:
+    """Check a file once more right before it is replaced or deleted."""
     if change.before is not None:
-        _found(root, change.path, change, gone, max_bytes)
+        _read_unchanged(root, change.path, change, deleted, max_bytes)
         return
-    with confine.opened_folder(root, change.path) as folder:
+    with confined_paths.open_parent(root, change.path) as folder:
         name = change.path.rpartition("/")[2]
-        kind = None if folder is None else confine.kind_at(folder, name, change.path)
+        kind = None if folder is None else confined_paths.mode_at(folder, name, change.path)
     if kind is not None and not stat.S_ISDIR(kind):
         raise EditConflict(f"{change.path}: was created since the edit was computed")
 
@@ -159,16 +155,16 @@ def _recheck(root: Path, change: FileChange, gone: Collection[str], max_bytes: i
 def _stage(
     root: Path,
     change: FileChange,
-    found: Mapping[str, SeenFile | None],
+    files: Mapping[str, FileSnapshot | None],
     staged: dict[str, str],
     undo: ExitStack,
 ) -> None:
-    """Write the new content beside its target, with the mode that it will have."""
-    path, seen = change.path, found[change.path]
-    kept = NEW_FILE if seen is None else seen.mode
+    """Write the new content beside its target, with its final mode."""
+    path, file = change.path, files[change.path]
+    kept = NEW_FILE_MODE if file is None else file.mode
     for folder_path in _missing_folders(root, path):
         undo.callback(_remove_folder, root, folder_path)
-    with _refusing(path), confine.opened_folder(root, path, create=True) as folder:
+    with _refusing(path), confined_paths.open_parent(root, path, create=True) as folder:
         if folder is None:
             raise EditConflict(f"{path}: its folder was removed while the edit was written")
         mode = kept if change.mode is None else change.mode
@@ -177,7 +173,7 @@ def _stage(
 
 
 def _write_temporary(folder: int, data: bytes, mode: int) -> str:
-    name = TEMPORARY + secrets.token_hex(8)
+    name = TEMPORARY_PREFIX + secrets.token_hex(8)
     descriptor = os.open(name, _CREATE, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -192,14 +188,14 @@ def _write_temporary(folder: int, data: bytes, mode: int) -> str:
 
 
 def _place(root: Path, path: str, temporary: str) -> None:
-    with _refusing(path), confine.opened_folder(root, path) as folder:
+    with _refusing(path), confined_paths.open_parent(root, path) as folder:
         if folder is None:
             raise EditConflict(f"{path}: its folder was removed while the edit was written")
         _rename(folder, temporary, path.rpartition("/")[2], path)
 
 
 def _rename(folder: int, temporary: str, name: str, path: str) -> None:
-    kind = confine.kind_at(folder, name, path)
+    kind = confined_paths.mode_at(folder, name, path)
     if kind is not None and stat.S_ISDIR(kind):
         for _, folders, _, inside in os.fwalk(name, topdown=False, dir_fd=folder):
             for below in folders:
@@ -208,17 +204,17 @@ def _rename(folder: int, temporary: str, name: str, path: str) -> None:
     os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _restore(root: Path, path: str, found: Mapping[str, SeenFile | None]) -> None:
-    seen = found[path]
-    put(root, path, None if seen is None else seen.data, None if seen is None else seen.mode)
+def _restore(root: Path, path: str, files: Mapping[str, FileSnapshot | None]) -> None:
+    file = files[path]
+    put(root, path, None if file is None else file.data, None if file is None else file.mode)
 
 
 def _missing_folders(root: Path, path: str) -> list[str]:
-    """The folders on the way to a path that are not there, the outermost first."""
-    parts = confine.parts_of(path)
+    """Return the missing parent folders of a path, the outermost first."""
+    parts = confined_paths.split_path(path)
     missing = []
     for depth in range(len(parts) - 1, 0, -1):
-        with confine.opened_folder(root, "/".join(parts[: depth + 1])) as folder:
+        with confined_paths.open_parent(root, "/".join(parts[: depth + 1])) as folder:
             if folder is not None:
                 break
         missing.append("/".join(parts[:depth]))
@@ -226,29 +222,29 @@ def _missing_folders(root: Path, path: str) -> list[str]:
 
 
 def _remove_folder(root: Path, path: str) -> None:
-    # Not empty means that somebody else put a file there: it stays.
-    with confine.opened_folder(root, path) as folder, suppress(OSError):
+    # A folder that is not empty has a file of another process: it stays.
+    with confined_paths.open_parent(root, path) as folder, suppress(OSError):
         if folder is not None:
             os.rmdir(path.rpartition("/")[2], dir_fd=folder)
 
 
 def _drop_temporary(root: Path, path: str, temporary: str) -> None:
-    with confine.opened_folder(root, path) as folder, suppress(FileNotFoundError):
+    with confined_paths.open_parent(root, path) as folder, suppress(FileNotFoundError):
         if folder is not None:
             os.unlink(temporary, dir_fd=folder)
 
 
 def _sync(root: Path, changes: Sequence[FileChange]) -> None:
-    """Make the renames last through a power failure."""
+    """Make the renames survive a power failure."""
     for parent in {change.path.rpartition("/")[0] for change in changes}:
-        with confine.opened_folder(root, f"{parent}/x" if parent else "x") as folder:
+        with confined_paths.open_parent(root, f"{parent}/x" if parent else "x") as folder:
             if folder is not None:
                 os.fsync(folder)
 
 
 @contextmanager
 def _refusing(path: str) -> Iterator[None]:
-    """The system's errors as refusals: nothing else in a plan can do anything about them."""
+    """Turn system errors into refusals of the edit."""
     try:
         yield
     except OSError as error:
