@@ -83,7 +83,7 @@ class Suite(Value):
         seen: set[str] = set()
         for place, task in enumerate(self.tasks):
             if task.id in seen:
-                raise FieldError(("tasks", place, "id"), f"{task.id!r} is given twice")
+                raise FieldError(("tasks", place, "id"), f"{task.id!r} is used twice")
             seen.add(task.id)
         return self
 

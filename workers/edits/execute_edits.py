@@ -79,7 +79,7 @@ def _session(edits: Sequence[Edit], ctx: EditContext, mode: AutonomyMode) -> Edi
     seen: set[str] = set()
     for edit in edits:
         if edit.id in seen:
-            raise BadInput.at("edits", f"the id {edit.id!r} is given twice")
+            raise BadInput.at("edits", f"the id {edit.id!r} is used twice")
         seen.add(edit.id)
     now = utc_now()
     return EditSession(

@@ -219,7 +219,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ),
     (
         "edits:\n  - {id: a, op: x, target: x}\n  - {id: a, op: y, target: x}\n",
-        ["bad.yaml:3: edits[1].id: 'a' is given twice"],
+        ["bad.yaml:3: edits[1].id: 'a' is used twice"],
     ),
     (
         "benchmark: {suite: nowhere.yaml}\nedits: [{id: a, op: write_file, target: x}]",

@@ -194,7 +194,7 @@ TWICE = {"edits": [plan()["edits"][0]] * 2}
         ({"root": "/etc"}, "root: there is no such field"),
         ({"suite": None}, "plan.benchmark.suite: no file can be named here"),
         ({"config": "../.."}, ".."),
-        ({"plan": TWICE}, "plan.edits[1].id: 'm1' is given twice"),
+        ({"plan": TWICE}, "plan.edits[1].id: 'm1' is used twice"),
         ({"plan": {"edits": []}}, "edits"),
         ({"plan": review_plan(session="history")}, "means something else here"),
         ({"mode": "yolo"}, "mode"),

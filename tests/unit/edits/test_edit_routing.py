@@ -246,7 +246,7 @@ def test_an_edit_that_changes_nothing_is_not_applied(ctx: EditContext) -> None:
 
 
 def test_a_duplicate_id_is_refused_before_anything_is_written(ctx: EditContext) -> None:
-    with pytest.raises(BadInput, match="'e1' is given twice"):
+    with pytest.raises(BadInput, match="'e1' is used twice"):
         run(ctx, "auto", edit("set_model_param"), edit("set_model_param"))
     assert list(ctx.root.iterdir()) == []
 

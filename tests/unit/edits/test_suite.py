@@ -89,7 +89,7 @@ def job(more: str) -> str:
         (task("command: [x]\n    timeout: 0"),
          "suite.yaml:5: tasks[0].timeout: input should be greater than 0"),
         ("tasks:\n  - {id: t, command: [x]}\n  - {id: t, command: [y]}\n",
-         "suite.yaml:3: tasks[1].id: 't' is given twice"),
+         "suite.yaml:3: tasks[1].id: 't' is used twice"),
         ("tasks:\n  - {id: t, job: {prompt: p, runner: r, verifiers: [json.object]}}\n",
          "suite.yaml:2: tasks[0].cluster: is required, because a job counts for a cluster"),
         (job("    timeout: 3"),
