@@ -1,5 +1,5 @@
-"""What a model that wrote a plan is told of the edits that failed: classified and put into words by
-the same rules as every other failure."""
+"""Feedback to the model that wrote a plan: its failed edits, classified and worded by the same rules
+as every other failure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mulligan.policies.repair.instruction import reduce_failure_to_repair
 from mulligan.policies.repair.prompt import build_corrected_prompt
 from mulligan.policies.repair.strategy import contract_of
 
-#: What an author can correct, and the kind of failure that it is. What nobody could measure, and
-#: what others changed meanwhile, is no fault of theirs.
+#: The reasons that an author can correct, with their kinds of failure. A missing measurement or a
+#: change by others is not the author's fault.
 KINDS: dict[EditReason, FailureKind] = {
     "validation": FailureKind.SCHEMA_INVALID,
     "apply_error": FailureKind.MISSING_CONTEXT,
@@ -31,7 +31,7 @@ VERIFIER = "edits.session"
 
 
 def verification_of(session: EditSession) -> VerificationResult | None:
-    """What became of a plan, as a verifier would say it; None: nothing in it failed."""
+    """Return the failed edits of a plan as a verifier's result; None if nothing failed."""
     faults = _faults(session)
     if not faults:
         return None
@@ -54,13 +54,13 @@ def verification_of(session: EditSession) -> VerificationResult | None:
 
 
 def failure_of(session: EditSession) -> FailureRecord | None:
-    """The classified failure of a plan; its first failed edit decides."""
+    """Return the classified failure of a plan, decided by its first failed edit."""
     result = verification_of(session)
     return None if result is None else classify_failure(result, source="verify")
 
 
 def correction_of(job: Job, job_id: str, answer: str | None, session: EditSession) -> Job | None:
-    """The job that asks an author again, with what became of the edits; None: nothing failed."""
+    """Return the job that asks the author to correct the failed edits; None if nothing failed."""
     result, failure = verification_of(session), failure_of(session)
     if result is None or failure is None:
         return None
@@ -83,7 +83,7 @@ def correction_of(job: Job, job_id: str, answer: str | None, session: EditSessio
 
 
 def _faults(session: EditSession) -> list[tuple[int, EditOutcome]]:
-    """The outcomes that an author can learn from, and which edits they are of."""
+    """Return the outcomes that an author can correct, with the indexes of their edits."""
     ended = [(i, record.outcome) for i, record in enumerate(session.records)]
     return [
         (index, done)

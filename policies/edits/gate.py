@@ -1,18 +1,18 @@
 """The benchmark gate: whether an edit is kept, by a paired comparison of before and after.
 
-- Repeat r before is compared with repeat r after: both had the same seed.
-- A task's difference is that of its scores; of a command that prints several, the mean over those
-  that were there before: one that is missing afterwards counts 0, a new one does not count.
+- Repeat r before is compared with repeat r after: both have the same seed.
+- A task's difference is that of its scores. For a command that prints several scores it is the mean
+  over those printed before: one that is missing afterwards counts 0, a new one does not count.
 - A cluster's difference is the mean over its tasks, the overall one the mean over the clusters, so
-  that a cluster with many tasks outweighs none. A cluster that is missing afterwards counts 0. One
-  that is new counted 0 before, but only as the target: it is no part of the overall score.
-- Kept is what betters its target (the overall score, if it names none) while no cluster loses more
-  than it may. Before the last repeat, only if confidence bounds of the mean difference say so.
-- A run without a verdict before the edit cannot be compared with anything: undecided. One after it
-  counts 0, and keeps the edit from being kept.
+  that a cluster with many tasks does not outweigh others. A cluster that is missing afterwards
+  counts 0. A new one counted 0 before, but only as the target: the overall score ignores it.
+- An edit is kept if it improves its target (the overall score by default) and no cluster drops more
+  than allowed. Before the last repeat, confidence bounds of the mean difference must show that.
+- A run without a verdict before the edit leaves it undecided. One after the edit counts 0, and the
+  edit is not kept.
 
-The bounds are Student's, over the repeats. Their error is shared out over all looks at the numbers,
-so that looking often makes no chance result sure.
+The bounds are Student's, over the repeats. Their error is divided among all interim decisions, so
+that deciding often does not make a chance result significant.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mulligan.policies.edits.t_distribution import t_quantile
 
 #: Differences smaller than this are arithmetic, not measurement.
 TINY = 1e-9
-#: Two pairs that happen to agree have no spread at all; three are the fewest to be sure of.
+#: The fewest pairs to decide by: two that happen to agree have no spread at all.
 FEWEST = 3
 
 
@@ -38,21 +38,21 @@ class KeepEdit:
 
 @dataclass(frozen=True)
 class RejectEdit:
-    """It is not, or one did; ``undecided``: the numbers do not tell, and the suite says no."""
+    """The edit is not kept; ``undecided``: the scores show nothing, and the suite rejects that."""
 
     reason: Literal["regression", "no_improvement", "undecided"]
 
 
 @dataclass(frozen=True)
 class MeasureMore:
-    """Run this repeat (0 is the first) of whichever side has not got it, and ask again."""
+    """Run this repeat (0 is the first) on the sides that lack it, and compare again."""
 
     repeat: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredEffect:
-    """Means over the repeats, and bounds of the difference; a single run has no other bounds."""
+    """Means over the repeats, with bounds of the difference; with one run, they equal it."""
 
     before: float
     after: float
@@ -63,10 +63,9 @@ class MeasuredEffect:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What was measured, and what follows."""
+    """The measured effects and the decision that follows."""
 
     decision: KeepEdit | RejectEdit | MeasureMore
-    #: Of the overall score.
     overall: MeasuredEffect
     clusters: Mapping[str, MeasuredEffect] = field(default_factory=dict)
     #: Pairs of runs that were compared.
@@ -93,8 +92,8 @@ def compare(
     target: str | None,
     max_regression: float,
 ) -> Comparison:
-    """Decide by the repeats that both sides have. ``before`` is of the tree right before the edit:
-    after a kept edit, that one's scores, not those of the session's beginning."""
+    """Decide by the repeats that both sides have. ``before`` is the tree right before the edit, with
+    the edits kept so far."""
     pairs = min(before.repeats, after.repeats, suite.runs)
     if pairs == 0:
         nothing = MeasuredEffect(before=0.0, after=0.0, delta=0.0, low=0.0, high=0.0)
@@ -116,12 +115,12 @@ def compare(
     known_before, known_after = before.whole(pairs), after.whole(pairs)
     if not known_before or (isinstance(decision, KeepEdit) and not known_after):
         decision = RejectEdit("undecided")
-    text = _told(decision, overall, effects, pairs=pairs, suite=suite, target=target)
+    text = _describe(decision, overall, effects, pairs=pairs, suite=suite, target=target)
     return Comparison(decision=decision, overall=overall, clusters=effects, pairs=pairs, text=text)
 
 
 def target_problem(target: str | None, suite: Suite) -> str | None:
-    """Why no edit with this target can ever be kept, if that is known without measuring."""
+    """Return why no edit with this target can be kept, if that is known without measuring."""
     known = suite.clusters
     if target is None or known is None or target in known:
         return None
@@ -154,7 +153,7 @@ def _decide(
 def _by_bounds(
     aim: MeasuredEffect | None, clusters: Sequence[MeasuredEffect], max_regression: float
 ) -> KeepEdit | RejectEdit | None:
-    """What is sure already; None if nothing is."""
+    """Return the decision that the bounds justify, or None."""
     if any(effect.high < -max_regression - TINY for effect in clusters):
         return RejectEdit("regression")
     if aim is None or aim.high <= TINY:
@@ -173,7 +172,7 @@ def _by_estimate(
 
 
 def _confidence(suite: Suite) -> float:
-    """Of each look, so that all looks together are as sure as the suite asks."""
+    """Return the confidence of each decision, so that all together reach the suite's."""
     last = suite.runs if suite.undecided == "reject" else suite.runs - 1
     looks = max(1, last - FEWEST + 1)
     return 1 - (1 - suite.confidence) / looks
@@ -184,7 +183,7 @@ def _confidence(suite: Suite) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """What was scored before: tasks, what their scores are called, and the clusters."""
+    """The tasks, the names of their scores and the clusters of the runs before."""
 
     cluster_of: Mapping[str, str | None]
     names: Mapping[str, frozenset[str]]
@@ -199,13 +198,13 @@ def _known(runs: Sequence[Sequence[TaskScore]]) -> _Known:
             cluster_of[score.task] = score.cluster
             own = frozenset(score.values) - {WHOLE}
             names[score.task] = names.get(score.task, frozenset()) | own
-    told = {name for task, own in names.items() if cluster_of[task] is None for name in own}
+    printed = {name for task, own in names.items() if cluster_of[task] is None for name in own}
     fixed = {cluster for cluster in cluster_of.values() if cluster is not None}
-    return _Known(cluster_of=cluster_of, names=names, clusters=frozenset(told | fixed))
+    return _Known(cluster_of=cluster_of, names=names, clusters=frozenset(printed | fixed))
 
 
 def _by_cluster(runs: Sequence[Sequence[TaskScore]], known: _Known) -> dict[str, tuple[float, ...]]:
-    """The score of each cluster in each run. One that a run does not tell of has 0 there."""
+    """Return the score of each cluster in each run, 0 where a run lacks the cluster."""
     found = [_clusters_of(run, known) for run in runs]
     every = sorted({cluster for run in found for cluster in run})
     return {cluster: tuple(run.get(cluster, 0.0) for run in found) for cluster in every}
@@ -228,7 +227,7 @@ def _clusters_of(run: Sequence[TaskScore], known: _Known) -> dict[str, float]:
 def _votes(
     score: TaskScore, cluster: str | None, names: frozenset[str]
 ) -> Iterator[tuple[str, float]]:
-    """What one task says: one number of its cluster, or one for each cluster that it names."""
+    """Yield the scores of one task: one for its cluster, or one for each cluster that it names."""
     if cluster is None:
         yield from ((name, score.values.get(name, 0.0)) for name in names)
     elif names and set(score.values) - {WHOLE}:
@@ -254,12 +253,12 @@ def _effect(before: Sequence[float], after: Sequence[float], confidence: float) 
 
 
 def _mean_of(rows: Sequence[Sequence[float]], length: int) -> tuple[float, ...]:
-    """The mean of each column."""
+    """Return the mean of each column."""
     return tuple(_mean([row[i] for row in rows]) for i in range(length))
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Exactly summed: the order of tasks changes nothing."""
+    """Return the mean of an exact sum, so that the order of tasks does not matter."""
     return math.fsum(values) / len(values) if values else 0.0
 
 
@@ -267,10 +266,10 @@ def _plain(number: float) -> float:
     return round(number, 6) + 0.0
 
 
-# -- telling --------------------------------------------------------------------------------------
+# -- text -----------------------------------------------------------------------------------------
 
 
-def _told(
+def _describe(
     decision: KeepEdit | RejectEdit | MeasureMore,
     overall: MeasuredEffect,
     clusters: Mapping[str, MeasuredEffect],
@@ -280,22 +279,22 @@ def _told(
     target: str | None,
 ) -> str:
     """``extraction 0.40 → 0.60 (+0.200), routing … ; after 3 of 5 repeats: no_improvement``."""
-    shown = [f"{name} {_arrow(effect)}" for name, effect in clusters.items()]
+    effects = [f"{name} {_arrow(effect)}" for name, effect in clusters.items()]
     if target is None:
-        shown.append(f"overall {_arrow(overall)}")
+        effects.append(f"overall {_arrow(overall)}")
     elif target not in clusters:
-        shown.append(f"{target}: nothing scored it")
+        effects.append(f"{target}: no task scored it")
     match decision:
         case KeepEdit():
             end = "kept"
         case RejectEdit("undecided") if pairs < FEWEST and not suite.deterministic:
-            end = f"undecided: fewer than {FEWEST} repeats tell nothing unless it is deterministic"
+            end = f"undecided: a suite that is not deterministic needs {FEWEST} repeats or more"
         case RejectEdit(reason):
             end = reason
         case MeasureMore(repeat):
             end = f"repeat {repeat + 1} is needed"
     times = "1 run" if suite.runs == 1 else f"{pairs} of {suite.runs} repeats"
-    return f"{', '.join(shown)}; after {times}: {end}"
+    return f"{', '.join(effects)}; after {times}: {end}"
 
 
 def _arrow(effect: MeasuredEffect) -> str:

@@ -1,10 +1,10 @@
-"""A session: a plan at work on one tree, what became of each of its edits, and what is next.
+"""An edit session: a plan applied to one tree, the outcome of each edit, and the next step.
 
     ready ──► baseline ──► measuring ──► ready ──► … ──► done
-              (applying)   (kept or taken back)
+              (applying)   (kept or rolled back)
 
-``tasks.edits.advance`` takes it further, one step at a time; a step that is done again does nothing
-twice. Without a suite an edit is not measured: it goes from baseline to ready.
+``tasks.edits.advance`` takes one step at a time; repeating a step is harmless. Without a suite an
+edit is not measured: it goes from baseline to ready.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from mulligan.policies.edits.edit import (
 from mulligan.policies.edits.suite import Suite, SuiteRuns, SuiteScores
 from mulligan.policies.value import Value
 
-#: A diff that is kept for reviewers is no longer than this, in characters.
+#: The maximum length of a diff kept for reviewers, in characters.
 DIFF_CAP = 200_000
-#: All diffs of a session, beyond which each is cut short.
+#: The maximum of all diffs of a session; beyond it, each is cut to a minimum.
 SESSION_CAP = 2_000_000
 _DIFF_LEAST = 1_000
 
-#: Texts longer than this are not compared: it would take minutes.
-_DIFFED = 1_000_000
+#: Longer texts are not compared: it would take minutes.
+_MAX_DIFFED = 1_000_000
 
-#: The words about what still waited when its session was rolled back.
+#: The error of edits that were undecided when their session was rolled back.
 WITHDRAWN = "the session was rolled back"
 
 Phase = Literal["ready", "baseline", "measuring", "done"]
-#: Reasons of which a person may still think otherwise.
+#: Statuses that a person may still change.
 _REVIEWABLE = ("pending_review", "skipped")
 _FINAL_SKIPS = ("no_op", "unsupported")
 
 
 class EditRecord(Value):
-    """One edit of a session, and all that is known about it."""
+    """One edit of a session with its state."""
 
     edit: Edit
     tier: EditRiskTier
-    #: None: it is still to be done, or is at work.
+    #: None while it is pending or in progress.
     outcome: EditOutcome | None = None
-    #: The outcome that waited for a person until it was approved, with what was measured then.
+    #: The outcome before its approval, with what was measured then.
     held: EditOutcome | None = None
-    #: What it changes, or changed, as a unified diff; cut short if it is long.
+    #: Its changes as a unified diff, cut if long.
     diff: str = ""
-    #: How its place was found, if that took some tolerance.
+    #: The tolerances that found its place.
     notes: tuple[str, ...] = ()
-    #: The checkpoint that applying it made.
+    #: The checkpoint of applying it.
     checkpoint: int | None = None
     approved_by: str | None = None
-    #: Who approved, rejected or rolled it back, when, and what they said.
+    #: Who approved, rejected or rolled it back, when, and why.
     decided_by: str | None = None
     decided_at: datetime | None = None
     note: str | None = None
@@ -76,20 +76,20 @@ class EditRecord(Value):
 
 
 class EditTrial(Value):
-    """How far the comparison of a tree before and after one edit has come."""
+    """The progress of comparing a tree before and after one edit."""
 
     #: States of the tree, as the measurer names them.
     before: str
     #: The outcome that waits for a person, if the edit is measured for them and not applied.
     held: EditOutcome | None = None
     after: str | None = None
-    #: What is under way: one repeat of each.
+    #: The repeat in progress, on each state.
     runs: tuple[SuiteRuns, SuiteRuns] | None = None
     scored: tuple[SuiteScores, SuiteScores] = (SuiteScores(), SuiteScores())
 
 
 class EditSession(Value):
-    """A plan at work on one tree."""
+    """A plan applied to one tree."""
 
     id: EditId
     #: A tree belongs to one host, and only its workers touch it.
@@ -100,19 +100,19 @@ class EditSession(Value):
     config: str = "."
     mode: AutonomyMode
     benchmark: BenchmarkSpec = BenchmarkSpec()
-    #: As it was when the session began; None: there is nothing to measure by.
+    #: A copy from the beginning of the session; None: nothing is measured.
     suite: Suite | None = None
-    #: Whether a command does the work, rather than the edit queue.
+    #: Whether a command does the work, and not the edit queue.
     inline: bool = False
     records: tuple[EditRecord, ...] = Field(min_length=1)
     phase: Phase = "ready"
-    #: The edit that is applied and measured.
+    #: The index of the edit in progress.
     at: int | None = None
     trial: EditTrial | None = None
     created_at: datetime
     updated_at: datetime
     by: str | None = None
-    #: The job whose answer the plan is, and the one that corrects it.
+    #: The job that wrote the plan, and the one that corrects it.
     author: str | None = None
     correction: str | None = None
 
@@ -128,18 +128,18 @@ class EditSession(Value):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of it waits, not even for a person."""
+        """Whether no edit waits, not even for a person."""
         return self.phase == "done" and not any(record.reviewable for record in self.records)
 
     @property
     def written(self) -> int | None:
-        """The edit at work, if it may be in the tree: not one that is measured on a copy."""
+        """The edit in progress if it may be in the tree, not if it is measured on a copy."""
         previewed = self.trial is not None and self.trial.held is not None
         return None if previewed else self.at
 
     @property
     def untouched(self) -> bool:
-        """Whether it never wrote anything to its tree."""
+        """Whether it has never written to its tree."""
         return self.written is None and all(r.checkpoint is None for r in self.records)
 
     def index(self, edit_id: str) -> int | None:
@@ -152,7 +152,7 @@ class EditSession(Value):
         return [job for run in runs or () for job in run.jobs.values()]
 
     def fitting(self, diff: str) -> str:
-        """A diff as the session keeps it, cut at a line's end: all its diffs have to fit."""
+        """Return a diff cut at a line's end, so that all diffs of the session fit."""
         room = SESSION_CAP - sum(len(record.diff) for record in self.records)
         room = max(min(DIFF_CAP, room), _DIFF_LEAST)
         if len(diff) <= room:
@@ -161,27 +161,26 @@ class EditSession(Value):
         return f"{kept}\n… {len(diff) - len(kept)} more characters\n"
 
     def moved(self, **changes: Any) -> EditSession:
-        """The session with other values."""
+        """Return the session with changed fields."""
         return self.model_copy(update=changes)
 
     def recorded(self, index: int, **changes: Any) -> EditSession:
-        """The session with one record changed."""
+        """Return the session with one record changed."""
         records = list(self.records)
         records[index] = records[index].model_copy(update=changes)
         return self.model_copy(update={"records": tuple(records)})
 
     def decided(self, index: int, outcome: EditOutcome, **more: Any) -> EditSession:
-        """The session with an edit's outcome, ready for the next one."""
+        """Return the session with an edit's outcome, ready for the next edit."""
         notes = tuple(dict.fromkeys((*self.records[index].notes, *outcome.notes)))
-        told = outcome.model_copy(update={"notes": notes})
         moved = self.moved(phase="ready", at=None, trial=None)
-        return moved.recorded(index, outcome=told, **more)
+        return moved.recorded(index, outcome=outcome.model_copy(update={"notes": notes}), **more)
 
 
 def records_of(
     edits: Iterable[Edit], tiers: Mapping[str, EditRiskTier] | None = None
 ) -> tuple[EditRecord, ...]:
-    """A record for each edit. ``tiers``: configuration's, by operation."""
+    """Return a record for each edit. ``tiers`` are the configuration's, by operation."""
     return tuple(EditRecord(edit=edit, tier=tier_of(edit, tiers)) for edit in edits)
 
 
@@ -194,7 +193,7 @@ class EditDelta(Value):
     op: str
     target: str
     root: str
-    #: The cluster that it was meant to better.
+    #: The cluster that it should improve.
     cluster: str | None = None
     status: str
     reason: EditReason
@@ -211,15 +210,15 @@ def diff_of(
     old_mode: int | None = None,
     mode: int | None = None,
 ) -> str:
-    """How one file changes, as people read it. ``old_mode``: its permission bits, if it is there;
-    ``mode``: those afterwards, None if they stay."""
+    """Return the change of one file as a unified diff. ``old_mode``: the permission bits of an
+    existing file; ``mode``: those afterwards, None if they stay."""
     modes = _mode_lines(before is None, after is None, old_mode, mode)
     head = "".join([f"diff --git a/{path} b/{path}\n", *modes]) if modes else ""
     return head + _lines_of(path, before, after)
 
 
 def _mode_lines(new: bool, gone: bool, old_mode: int | None, mode: int | None) -> list[str]:
-    """As git says it; it knows 644 and 755 only, and here all bits are kept."""
+    """Return git's mode lines, with all permission bits where git has only 644 and 755."""
     old = 0o644 if old_mode is None else old_mode
     now = old if mode is None else mode
     if new:
@@ -240,15 +239,15 @@ def _lines_of(path: str, before: bytes | None, after: bytes | None) -> str:
         return f"--- {old}\n+++ {new}\nBinary files differ\n"
     if any("\0" in text for text in texts):
         return f"--- {old}\n+++ {new}\nBinary files differ\n"
-    if max(map(len, texts)) > _DIFFED:
+    if max(map(len, texts)) > _MAX_DIFFED:
         return f"--- {old}\n+++ {new}\nToo large to show: {len(texts[0])} → {len(texts[1])}\n"
     # Only "\n" ends a line: a form feed, say, is part of one.
     lines = [[f"{line}\n" for line in t.split("\n")[:-1]] + _rest(t) for t in texts]
-    shown = difflib.unified_diff(lines[0], lines[1], old, new)
-    return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in shown)
+    diff = difflib.unified_diff(lines[0], lines[1], old, new)
+    return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in diff)
 
 
 def _rest(text: str) -> list[str]:
-    """What follows the last line's end."""
+    """Return the text after the last line feed."""
     last = text.rpartition("\n")[2]
     return [last] if last else []

@@ -1,7 +1,7 @@
-"""A session at work: take it one step further. What people decide is in ``tasks.edits.decide``.
+"""Take an edit session one step further. ``tasks.edits.decide`` handles people's decisions.
 
-Every step may be done again: applying and rolling back are known by session and edit, measuring
-by content. So a process that died between a step and its saving costs nothing but the step.
+Every step may be repeated: applying and rolling back are identified by session and edit, measuring
+by content. So a process that dies between a step and its saving loses only that step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mulligan.tasks.ports.measurer import Measurer
 
 
 class RetryLater(MulliganError):
-    """The step could not be taken now: somebody else has the tree or the session. Try again."""
+    """Another process holds the tree or the session: try again later."""
 
 
 class Appliers(Protocol):
@@ -52,50 +52,50 @@ class Appliers(Protocol):
 
 
 class EditTree(Protocol):
-    """The one writer of a tree. Raises NotNow while somebody else has it."""
+    """The one writer of a tree. Raises RetryLater while another process holds it."""
 
     def standing(self, session_id: str, edit_id: str) -> int | None:
-        """The checkpoint of an edit that is in the tree."""
+        """Return the checkpoint of an edit that is in the tree."""
         ...
 
     def mode(self, path: str) -> int | None:
-        """The permission bits of a file that is there."""
+        """Return the permission bits of a file, None if it does not exist."""
         ...
 
     def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[FileChange]) -> int:
-        """All changes or none; the checkpoint. Raises EditRefused."""
+        """Write all changes or none, and return the checkpoint. Raises EditRefused."""
         ...
 
     def rollback_edit(self, session_id: str, edit_id: str) -> str:
-        """Take it back, and say so; nothing if it is not there. Raises EditConflict."""
+        """Roll an edit back if it is in the tree, and return a text. Raises EditConflict."""
         ...
 
     def rollback_session(self, session_id: str) -> str:
-        """Take every edit of the session back that stands, or none. Raises EditConflict."""
+        """Roll back all edits of a session that are in the tree, or none. Raises EditConflict."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class EditContextPorts:
-    """What a session's steps are taken with."""
+    """The ports and settings that a session's steps need."""
 
     ctx: ApplyContext
     appliers: Appliers
     tree: EditTree
-    #: None: there is nobody to measure, and no session has a suite.
+    #: None: no session has a suite.
     measurer: Measurer | None
     now: Callable[[], datetime]
-    #: What the last step computed for the next one, by edit: an edit without a suite is written
-    #: at once, and need not be computed twice. The writer compares the files all the same.
+    #: Edits that the last step computed for the next one, by id, so that an edit without a suite is
+    #: computed once. The writer compares the files anyway.
     prepared: dict[str, ComputedEdit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ComputedEdit:
-    """An edit that may be applied, and changes something."""
+    """The changes of an edit that may be applied."""
 
     changes: Sequence[FileChange]
-    #: The permission bits of the files as they are.
+    #: The present permission bits of the files.
     modes: Mapping[str, int | None]
 
     @property
@@ -108,9 +108,9 @@ class ComputedEdit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which tolerance found the place, by file."""
-        told = (f"{c.path}: {c.note}" for c in self.changes if c.note and not c.unchanged)
-        return tuple(dict.fromkeys(told))
+        """The tolerances that found the place, by file."""
+        notes = (f"{c.path}: {c.note}" for c in self.changes if c.note and not c.unchanged)
+        return tuple(dict.fromkeys(notes))
 
 
 _USED = (
@@ -124,7 +124,7 @@ _NO_SUITE = "there is no suite to measure it by: name one, approve it, or set po
 
 
 def advance(context: EditContextPorts, session: EditSession) -> EditSession:
-    """One step. The same session: it waits for what is being measured, or it is done."""
+    """Take one step. Return the same session if it is done or waits for a measurement."""
     match session.phase:
         case "done":
             return session
@@ -140,7 +140,7 @@ def advance(context: EditContextPorts, session: EditSession) -> EditSession:
 
 
 def _routed(context: EditContextPorts, session: EditSession, at: int) -> EditOutcome | None:
-    """Why an edit is not applied now, if so."""
+    """Return the outcome of an edit that is not applied now, or None."""
     record, edit = session.records[at], session.records[at].edit
     decision = route(
         edit,
@@ -165,8 +165,7 @@ def _computed(context: EditContextPorts, edit: Edit) -> ComputedEdit | EditOutco
         return _refused(edit, error)
     if all(change.unchanged for change in changes):
         notes = dict.fromkeys(change.note for change in changes if change.note)
-        told = "; ".join(notes) or "it changes nothing"
-        return outcome_of(edit, "skipped", "no_op", told)
+        return outcome_of(edit, "skipped", "no_op", "; ".join(notes) or "it changes nothing")
     return ComputedEdit(changes, {c.path: context.tree.mode(c.path) for c in changes})
 
 
@@ -174,11 +173,9 @@ def _refused(edit: Edit, error: Exception) -> EditOutcome:
     match error:
         case EditConflict():
             return outcome_of(edit, "rejected_by_gate", "conflict", str(error))
-        case BadInput():
-            return outcome_of(edit, "rejected_by_gate", "apply_error", str(error))
         case _:
-            told = str(error) or type(error).__name__
-            return outcome_of(edit, "rejected_by_gate", "apply_error", told)
+            text = str(error) or type(error).__name__
+            return outcome_of(edit, "rejected_by_gate", "apply_error", text)
 
 
 def outcome_of(
@@ -188,8 +185,8 @@ def outcome_of(
 
 
 def _begun(context: EditContextPorts, session: EditSession, at: int) -> EditSession:
-    """The next edit: held, refused, or on its way to be applied. That it is begun is saved before
-    anything is written: what stands in the tree without that is not this session's."""
+    """Hold or refuse the next edit, or begin to apply it. The beginning is saved before any file is
+    written: without it, an edit in the tree belongs to an earlier session of that name."""
     session = session.recorded(at, notes=())
     record, edit = session.records[at], session.records[at].edit
     held = _routed(context, session, at)
@@ -224,9 +221,8 @@ def _shown(session: EditSession, at: int, found: ComputedEdit) -> EditSession:
 def _held(
     context: EditContextPorts, session: EditSession, at: int, held: EditOutcome
 ) -> EditSession:
-    """An edit that is not applied now. Who reviews it is shown what it would change, or why it
-    cannot be applied, and with a suite also its effect: measured on a copy, and nothing is written
-    to the tree."""
+    """Hold an edit for review, with its diff or the reason why it cannot be applied. With a suite,
+    measure its effect on a copy; nothing is written to the tree."""
     edit = session.records[at].edit
     if held.status != "pending_review":
         return session.decided(at, held)
@@ -268,12 +264,12 @@ def _kept_ungated(
 
 def _measurer(context: EditContextPorts) -> Measurer:
     if context.measurer is None:
-        raise BadInput("the session has a suite, and nobody here can measure it")
+        raise BadInput("the session has a suite, but this process cannot measure it")
     return context.measurer
 
 
 def _applied(context: EditContextPorts, session: EditSession) -> EditSession:
-    """Apply the edit that was begun; with a suite, whose "before" is known, measure both sides."""
+    """Apply the edit in progress. With a suite, go on to measure the tree before and after."""
     at, trial = session.at, session.trial
     if at is None or (trial is None) != (session.suite is None):
         raise ValueError(f"session {session.id} is in phase {session.phase} without a trial")
@@ -299,7 +295,7 @@ def _applied(context: EditContextPorts, session: EditSession) -> EditSession:
 
 
 def _measured(context: EditContextPorts, session: EditSession) -> EditSession:
-    """Start a repeat, look whether it has ended, or decide."""
+    """Start a repeat, poll it, or decide."""
     trial, suite = session.trial, session.suite
     if session.at is None or trial is None or trial.after is None or suite is None:
         raise ValueError(f"session {session.id} is in phase {session.phase} without a trial")
@@ -314,8 +310,8 @@ def _measured(context: EditContextPorts, session: EditSession) -> EditSession:
         except BadInput as error:  # after this edit, the suite's jobs cannot be made
             refused = _refused(session.records[session.at].edit, error)
             if trial.held is not None:
-                told = trial.held.model_copy(update={"error": f"it cannot be measured: {error}"})
-                return session.decided(session.at, told).moved(updated_at=context.now())
+                held = trial.held.model_copy(update={"error": f"it cannot be measured: {error}"})
+                return session.decided(session.at, held).moved(updated_at=context.now())
             return taken_back(context, session, session.at, refused)
         started = trial.model_copy(update={"runs": (first, second)})
         return session.moved(trial=started, updated_at=context.now())
@@ -328,7 +324,7 @@ def _measured(context: EditContextPorts, session: EditSession) -> EditSession:
 
 
 def _judged(context: EditContextPorts, session: EditSession, at: int) -> EditSession:
-    """Keep the edit, take it back, or ask for one more repeat."""
+    """Keep the edit, roll it back, or ask for one more repeat."""
     trial, suite = session.trial, session.suite
     if trial is None or suite is None:
         raise ValueError(f"session {session.id} has nothing to judge by")
@@ -340,24 +336,24 @@ def _judged(context: EditContextPorts, session: EditSession, at: int) -> EditSes
         max_regression=session.benchmark.max_regression,
     )
     if trial.held is not None and not isinstance(found.decision, MeasureMore):
-        told = "; ".join((f"measured: {found.text}", *_said(trial)))
-        held = trial.held.model_copy(update={"error": told})
+        text = "; ".join((f"measured: {found.text}", *_run_notes(trial)))
+        held = trial.held.model_copy(update={"error": text})
         return session.decided(at, _with_effect(held, found))
     match found.decision:
         case MeasureMore():
             return session
         case KeepEdit():
             kept = _with_effect(outcome_of(edit, "applied", "kept"), found)
-            more = {"applied_at": context.now(), "notes": _said(trial)}
+            more = {"applied_at": context.now(), "notes": _run_notes(trial)}
             return session.decided(at, kept.model_copy(update=more))
         case RejectEdit(reason):
-            told = "; ".join((found.text, *_said(trial)))
-            rejected = outcome_of(edit, "rejected_by_gate", reason, told)
+            text = "; ".join((found.text, *_run_notes(trial)))
+            rejected = outcome_of(edit, "rejected_by_gate", reason, text)
             return taken_back(context, session, at, _with_effect(rejected, found))
 
 
-def _said(trial: EditTrial) -> tuple[str, ...]:
-    """What either side's runs had to say: ``before: parse: stopped after 60 s``."""
+def _run_notes(trial: EditTrial) -> tuple[str, ...]:
+    """Return the notes of both sides' runs: ``before: parse: stopped after 60 s``."""
     sides = zip(("before", "after"), trial.scored, strict=True)
     return tuple(f"{side}: {note}" for side, scores in sides for note in scores.notes)
 
@@ -370,10 +366,10 @@ def _with_effect(outcome: EditOutcome, found: Comparison) -> EditOutcome:
 def taken_back(
     context: EditContextPorts, session: EditSession, at: int, outcome: EditOutcome
 ) -> EditSession:
-    """Roll a rejected edit back. Where somebody changed the same lines meanwhile, say so."""
+    """Roll a rejected edit back. If the same lines have changed since, record a conflict."""
     try:
         context.tree.rollback_edit(session.id, outcome.edit_id)
     except EditConflict as error:
-        told = f"{outcome.error}; it could not be taken back: {error}"
-        outcome = outcome.model_copy(update={"reason": "conflict", "error": told})
+        text = f"{outcome.error}; it could not be rolled back: {error}"
+        outcome = outcome.model_copy(update={"reason": "conflict", "error": text})
     return session.decided(at, outcome).moved(updated_at=context.now())

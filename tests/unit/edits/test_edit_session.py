@@ -353,7 +353,7 @@ def test_a_rejected_edit_that_cannot_be_rolled_back_is_reported() -> None:
     assert case.run() == [("rejected_by_gate", "conflict")]
     error = str(case.session.outcomes[0].error)
     assert "regression" in error
-    assert "could not be taken back: a.txt: line 3 changed since" in error
+    assert "could not be rolled back: a.txt: line 3 changed since" in error
 
 
 # -- waiting and repeating -------------------------------------------------------------------------

@@ -243,7 +243,7 @@ def test_fewer_than_three_pairs_of_a_noisy_suite_decide_nothing(repeats: int, de
     before, after = paired([delta] * repeats)
     found = judged(before, after, deterministic=False, repeats=repeats)
     assert found.decision == RejectEdit("undecided")
-    assert "fewer than 3 repeats tell nothing" in found.text
+    assert "needs 3 repeats or more" in found.text
     # With undecided="estimate" the mean decides.
     by_mean = judged(before, after, deterministic=False, repeats=repeats, undecided="estimate")
     assert by_mean.decision == (KeepEdit() if delta > 0 else REGRESSION)
