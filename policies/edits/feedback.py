@@ -1,5 +1,5 @@
-"""Feedback to the model that wrote a plan: its failed edits, classified and worded by the same rules
-as every other failure."""
+"""Feedback to the model that wrote a plan: its failed edits, classified and worded by the same
+rules as every other failure."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def compare(
     target: str | None,
     max_regression: float,
 ) -> Comparison:
-    """Decide by the repeats that both sides have. ``before`` is the tree right before the edit, with
-    the edits kept so far."""
+    """Decide by the repeats that both sides have. ``before`` is the tree right before the edit,
+    with the edits kept so far."""
     pairs = min(before.repeats, after.repeats, suite.runs)
     if pairs == 0:
         nothing = MeasuredEffect(before=0.0, after=0.0, delta=0.0, low=0.0, high=0.0)
