@@ -6,6 +6,7 @@ are filled in from the failure; nothing else from it reaches a prompt.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from mulligan.policies.failures.failure import FailureKind as Kind
@@ -28,22 +29,9 @@ class Recipe(NamedTuple):
 
 #: Format errors come from sampling: constrain the decoder if possible, and lower the temperature.
 _COOLER = 0.3
+_format = partial(Recipe, constrained=True, temperature=_COOLER)
 #: A cut answer needs room; the factor takes 120 tokens to 300.
 _MORE_TOKENS = 2.5
-
-
-def _format(
-    action: str, prompt_suffix: str, next_step: str, technique: str, *, show: bool = True
-) -> Recipe:
-    return Recipe(
-        action,
-        prompt_suffix,
-        next_step,
-        technique,
-        constrained=True,
-        temperature=_COOLER,
-        show_last_answer=show,
-    )
 
 
 def _not_json(what: str, rule: str) -> dict[str, Recipe]:
@@ -66,7 +54,7 @@ def _not_json(what: str, rule: str) -> dict[str, Recipe]:
             f"Your last answer was empty. Answer with {what}. {rule}",
             f"Write {what}.",
             "writing the JSON straight away",
-            show=False,
+            show_last_answer=False,
         ),
         "not_object": _format(
             "answer_with_object",
