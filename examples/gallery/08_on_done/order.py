@@ -14,4 +14,4 @@ job = {
     "on_done": {"task": "shop.answered", "queue": "shop"},
 }
 app.send_task("mulligan.submit", kwargs=job, queue="mulligan.submit")
-print("order 7: handed in; the shop's worker will be told")
+print("order 7: submitted; the shop's worker gets the result")

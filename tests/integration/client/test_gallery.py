@@ -225,7 +225,7 @@ def test_07_batch(gallery: Path, tmp_path: Path) -> None:
 def test_08_on_done(gallery: Path, fleet: Fleet) -> None:
     environment = {"BROKER_URL": fleet.server.url}
     output = run("order.py", cwd=gallery / "08_on_done", environment=environment)
-    assert "order 7: handed in" in output
+    assert "order 7: submitted" in output
     log = fleet.folder / "logs" / "shop.log"
     wait_for(lambda: "order 7: We are sorry" in log.read_text(), "the shop to receive the result")
     assert "order 7: succeeded after 2 attempts" in log.read_text()

@@ -1,4 +1,4 @@
-"""Stands in for a language model: it does what the prompt on stdin says, and no more.
+"""A stand-in for a language model that follows the prompt on stdin and does no more.
 
 So a better prompt gives better answers, on every computer and without a key.
 """
