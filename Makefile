@@ -7,7 +7,7 @@ JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))
 # Use the machine's certificates: uv's list does not include company proxies.
 export UV_SYSTEM_CERTS := 1
 
-.PHONY: setup demo picture test check browser bench chaos clean
+.PHONY: setup demo picture screenshots test check browser bench chaos clean
 
 setup: .venv/ready
 
@@ -28,6 +28,10 @@ demo: setup
 # The README's picture of the demo, light and dark.
 picture: setup
 	@$(BIN)/python -m benchmarks.demo_picture
+
+# The pictures of the page in docs/operations.md.
+screenshots: setup browser
+	@$(BIN)/python tests/browser/screenshots.py
 
 # The tests start fleets of real processes on few processors. A failed test is run again alone:
 # a defect fails twice, a moment of load does not.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import stage
-from playwright.sync_api import Page
+from playwright.sync_api import Page, ViewportSize
 from support.console_server import RunningConsole
 from support.fleet import Fleet
 
@@ -17,7 +17,7 @@ CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync",
              "--disable-quic")  # fmt: skip
-DESKTOP = {"width": 1280, "height": 900}
+DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 #: Read here, because a test sees no MULLIGAN_… variable.
 ARTIFACTS = Path(
     os.environ.get("MULLIGAN_ARTIFACTS") or Path(__file__).parents[2] / ".artifacts"

@@ -40,6 +40,7 @@ PERSON = {
     "required": ["name", "age"],
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
 }
+PRICES = '{"scripted": {"prompt": 2.0, "completion": 8.0}}'
 NAMES = ("Alice", "Bertha", "Chen", "Dmitri", "Esperanza", "Farid")
 
 
@@ -207,7 +208,7 @@ def trickle(fleet: Fleet) -> None:
 
 
 def main() -> None:
-    os.environ["MULLIGAN_PRICES"] = '{"scripted": {"prompt": 2.0, "completion": 8.0}}'
+    os.environ["MULLIGAN_PRICES"] = PRICES
     os.environ["MULLIGAN_QUOTAS"] = '{"*": {"tokens_per_day": 2000000}}'
     stop_on_signals()
     with (
