@@ -1,8 +1,8 @@
-"""Named steps of an attempt: where crash tests kill a process, and what they trace.
+"""Named steps of an attempt, at which crash tests kill a process and which they trace.
 
-``MULLIGAN_CRASH_DIR``: a step whose name is a file in there takes that file away and dies by
-SIGKILL, so each file is one crash. ``MULLIGAN_TRACE``: a file that every step is appended to.
-Neither is set outside tests, and a step then costs two comparisons.
+``MULLIGAN_CRASH_DIR``: a step whose name is a file in this directory deletes the file and dies by
+SIGKILL, so each file is one crash. ``MULLIGAN_TRACE``: a file to which every step is appended.
+Outside tests neither is set, and a step costs two comparisons.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from mulligan.tasks.ports.ledger import Entry
 
-#: Every step there is, in the order an attempt passes them.
+#: Every step, in the order of an attempt.
 STEPS = (
     "claimed",
     "asking",
@@ -33,18 +34,12 @@ _TRACE = os.environ.get("MULLIGAN_TRACE")
 
 
 def step(name: str, entry: Entry) -> None:
-    """Pass a step."""
+    """Trace this step, and die at it if a crash test asks for that."""
     if _TRACE:
         line = f"{time.time():.6f} {name} {entry}\n"
         with Path(_TRACE).open("a") as trace:
             trace.write(line)
-    if _CRASH_DIR and _take(Path(_CRASH_DIR) / name):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _take(path: Path) -> bool:
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    return True
+    if _CRASH_DIR:
+        with suppress(FileNotFoundError):
+            (Path(_CRASH_DIR) / name).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)

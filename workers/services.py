@@ -1,4 +1,4 @@
-"""The composition root: puts the parts of one process together. Celery is imported lazily."""
+"""The composition root: builds the parts of one process. Imports Celery only when needed."""
 
 from __future__ import annotations
 
@@ -42,20 +42,18 @@ Publish = Callable[[Sequence[Publication]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """What one process has: a Celery worker, the console, a command, or threads of a client."""
+    """The parts of one process: a Celery worker, the console, a command, or a client's threads."""
 
     settings: Settings
-    #: The settings in force now: some are read again.
+    #: The current settings: some are reloaded.
     live: LiveSettings
-    #: With breakers, tokens, beats and what else is kept there.
     ledger: RedisLedger
     blobs: BlobStore
     runners: RunnerRegistry
     verifiers: VerifierRegistry
-    #: Sends entries of the outbox to whoever runs them.
+    #: Sends outbox entries to the workers.
     publish: Publish
     leases: LeaseKeeper
-    #: What running an attempt needs, and what accepting a job needs.
     context: AttemptContext
     intake: Intake
     webhooks: Webhooks
@@ -70,14 +68,14 @@ def app_services(
     local_paths: bool = False,
     **publisher: Any,
 ) -> Services:
-    """The services of a process that publishes through a Celery app. Nothing is contacted yet.
+    """Build the services of a process that publishes through a Celery app. Contacts nothing.
 
-    ``publisher`` are further options of the Publisher.
+    ``publisher``: further options of the Publisher.
     """
     from mulligan.workers.celery.publisher import Publisher
 
     live = LiveSettings(settings)
-    # First, because it says best what is wrong with the addresses.
+    # First, because it has the best error messages about addresses.
     ledger = open_ledger(
         settings,
         patience=settings.worker_patience if patience is None else patience,
@@ -102,7 +100,7 @@ def build_services(
     local_paths: bool = False,
     live: LiveSettings | None = None,
 ) -> Services:
-    """Put the parts together, over any ledger and any way to publish. Nothing is contacted yet.
+    """Build the services over any ledger and any way to publish. Contacts nothing.
 
     ``local_paths``: whether jobs may name any directory of this host as their workspace.
     """

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
 from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
-from mulligan.workers.backends.follow import EventFeed, look_at
+from mulligan.workers.backends.follow import EventFeed, read_feed
 
 T = TypeVar("T")
 #: Seconds between two tries to read a ledger that is away.
@@ -153,15 +153,15 @@ def follow(
     on_silence: Callable[[], None] = lambda: None,
 ) -> bool:
     """Follow until all have ended; return False if the deadline comes first."""
-    looks = look_at(lambda: retry(feed.take), follows=jobs.jobs.__contains__)
+    readings = read_feed(lambda: retry(feed.take), follows=jobs.jobs.__contains__)
     while jobs.unfinished:
-        look = next(looks)
-        for event in look.events:
+        reading = next(readings)
+        for event in reading.events:
             show(jobs.note(event), event)
         retry.restart_dead()
         if retry.is_over:
             return not jobs.unfinished
-        if look.silent:
+        if reading.silent:
             retry(on_silence)
             retry(lambda: read_again(ledger, jobs))
     return True

@@ -29,7 +29,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         ledger = context.ledger
         now = ledger.now()
         since = now - _DAYS * 86400
-        counted = ledger.cycle_rows.since(since, limit=_MAX_COUNTED, tenant=caller.tenant)
+        counted = ledger.cycle_rows.newest(since=since, limit=_MAX_COUNTED, tenant=caller.tenant)
         found = ledger.cycles(since=since, limit=_MAX_READ, tenant=caller.tenant)
         matching = [each for each in found if status in ("", each.status.value)]
         return page(

@@ -55,7 +55,7 @@ def install_in_memory(app: Celery, stack: LocalStack) -> Callable[[], None]:
     holder: Any = app
     before, eager = getattr(app, "mulligan", None), app.conf.task_always_eager
     # Where install(app) leaves it.
-    holder.mulligan = InstalledApp(app, {}, make=lambda _settings, _app: stack.services)
+    holder.mulligan = InstalledApp(app, {}, build=lambda _settings, _app: stack.services)
     app.conf.task_always_eager = True
 
     def undo() -> None:

@@ -26,7 +26,7 @@ from support.waiting import wait_for
 
 def job_of(ledger: RedisLedger, message_id: str) -> JobView:
     """Return the job of a user's task."""
-    view = ledger.job(job_ids.own_job_id(message_id, partitions=1))
+    view = ledger.job(job_ids.user_task_job_id(message_id, partitions=1))
     assert view is not None
     return view
 
@@ -68,7 +68,7 @@ class UserProject:
     def wait_until_ended(self, message_id: str) -> JobView:
         def ended() -> JobView | None:
             self.stack.watch()
-            view = self.ledger.job(job_ids.own_job_id(message_id, partitions=1))
+            view = self.ledger.job(job_ids.user_task_job_id(message_id, partitions=1))
             return view if view and view.state in TERMINAL else None
 
         found: JobView = wait_for(ended, "the task to end")

@@ -1,7 +1,7 @@
-"""How long the parts of a job may take, and whether each fits into one claim.
+"""The maximum times of a job's parts, and whether each fits into one claim.
 
-A claim ends at ``hard_limit``. Work that goes on after it is lost and done again, so what cannot
-fit is refused before anybody is asked.
+A claim ends at ``hard_limit``. Work that takes longer is lost and done again, so a job that cannot
+fit is refused before its runner is called.
 """
 
 from __future__ import annotations
@@ -26,49 +26,49 @@ _FIX = "lower it or raise MULLIGAN_HARD_LIMIT"
 def answer_time(
     spec: RunnerSpec, runner: Runner, *, runners: RunnerRegistry, settings: Settings
 ) -> float:
-    """The seconds that one answer of a resolved runner may take, or BadInput.
+    """Return the seconds that one answer of a runner may take. Raises BadInput.
 
-    A timeout that somebody chose must fit as it is; ``runner_timeout`` is cut to what does.
+    An explicit timeout must fit; the default ``runner_timeout`` is shortened to fit.
     """
-    own, slack = defaults_of(runner).timeout, _slack(settings)
-    if own is None:
+    timeout, slack = defaults_of(runner).timeout, _slack(settings)
+    if timeout is None:
         return min(settings.runner_timeout, settings.hard_limit - slack)
     overridden = "timeout" in spec.options
     if spec.profile is not None and overridden:
-        _only_lowered(own, spec.profile, runners, settings)
-    if own > settings.hard_limit - slack:
+        _refuse_longer(timeout, spec.profile, runners, settings)
+    if timeout > settings.hard_limit - slack:
         message = (
-            f"{own:g} s and {slack:g} s of slack is more than hard_limit {settings.hard_limit:g} s;"
-            f" {_FIX}"
+            f"{timeout:g} s and {slack:g} s of slack are more than hard_limit"
+            f" {settings.hard_limit:g} s; {_FIX}"
         )
         if spec.profile is not None and not overridden:
             where = f"[runners.{spec.profile}] of mulligan.toml: timeout"
             raise BadInput.at("runner.profile", f"{where}: {message}")
         raise BadInput.at("runner.timeout", message)
-    return own
+    return timeout
 
 
-def _only_lowered(own: float, name: str, runners: RunnerRegistry, settings: Settings) -> None:
-    """Jobs carry no authority: how long a profile may keep a slot is for its owner to say."""
+def _refuse_longer(timeout: float, name: str, runners: RunnerRegistry, settings: Settings) -> None:
+    """Raise BadInput if a job's timeout exceeds its profile's: a job may not take a slot longer."""
     profile = runners.resolve(RunnerSpec(profile=name), allow_inline=settings.allow_inline)
-    given = defaults_of(profile).timeout or settings.runner_timeout
-    if own > given:
+    limit = defaults_of(profile).timeout or settings.runner_timeout
+    if timeout > limit:
         message = (
-            f"{own:g} s is more than the {given:g} s of the profile {name!r}, which a job may only"
-            f" lower; leave it out, or raise it in [runners.{name}] of mulligan.toml"
+            f"{timeout:g} s is more than the {limit:g} s of the profile {name!r}, which a job may"
+            f" only lower; leave it out, or raise it in [runners.{name}] of mulligan.toml"
         )
         raise BadInput.at("runner.timeout", message, "not_allowed")
 
 
 def _slack(settings: Settings) -> float:
-    """A claim of less than two minutes leaves half of it to the answer."""
+    """Return the slack of a claim: at most half of it, so that time for the answer remains."""
     return min(SLACK, settings.hard_limit / 2)
 
 
 def verifier_problem(verifier: Verifier, *, settings: Settings) -> Problem | None:
-    """What is wrong with the time that a slow verifier may take.
+    """Return the problem of a slow verifier that takes too long for one claim.
 
-    One that does not say how long it takes is believed to fit.
+    A verifier without a declared maximum is assumed to fit.
     """
     if not hasattr(verifier, "longest"):
         return None
@@ -76,7 +76,7 @@ def verifier_problem(verifier: Verifier, *, settings: Settings) -> Problem | Non
     if seconds <= settings.hard_limit:
         return None
     message = (
-        f"with it a verification may take {seconds:g} s, more than hard_limit"
+        f"this verification may take {seconds:g} s, more than hard_limit"
         f" {settings.hard_limit:g} s; {_FIX}"
     )
     return Problem.at("timeout", message)
@@ -85,16 +85,19 @@ def verifier_problem(verifier: Verifier, *, settings: Settings) -> Problem | Non
 def recheck_problem(
     job: Job, verifiers: Sequence[Verifier], *, answer: float, settings: Settings
 ) -> Problem | None:
-    """A delayed verification runs everything in one claim; a type that is exempt has none."""
+    """Return the problem of a delayed verification that takes too long: it is a single claim.
+
+    Exempt types have no delayed verification.
+    """
     if job.task_type in settings.exempt_task_types:
         return None
     asking = job.delayed_verification.mode == "reformulate"
-    said = [verifier for verifier in verifiers if hasattr(verifier, "longest")]
-    seconds = recheck_time(said, asking=answer + _slack(settings) if asking else 0.0)
+    timed = [verifier for verifier in verifiers if hasattr(verifier, "longest")]
+    seconds = recheck_time(timed, asking=answer + _slack(settings) if asking else 0.0)
     if seconds <= settings.hard_limit:
         return None
     message = (
-        f"everything it runs may take {seconds:g} s together, more than hard_limit"
+        f"all its steps together may take {seconds:g} s, more than hard_limit"
         f" {settings.hard_limit:g} s; lower the timeouts or raise MULLIGAN_HARD_LIMIT"
     )
     return Problem.at("delayed_verification", message)

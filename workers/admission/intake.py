@@ -1,4 +1,4 @@
-"""Admission here: which runners, commands and workspaces a job may name."""
+"""Admission of jobs: the runners, commands and workspaces that a job may name."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:  # a producer accepts jobs without importing a runner or a ver
 
 
 def resolve_command(spec: VerifierSpec, settings: Settings) -> VerifierSpec:
-    """A verifier that names a command of mulligan.toml, with that command's argv filled in.
+    """Fill in the argv of a verifier that names a command of mulligan.toml. Raises BadInput.
 
-    Jobs carry no authority: an argv of a job's own needs allow_inline.
+    Jobs carry no authority: an argv in a job needs allow_inline.
     """
     if spec.id != "command.subprocess":
         return spec
@@ -59,7 +59,7 @@ def check_job(
     verifiers: VerifierRegistry,
     local_paths: bool,
 ) -> list[Problem]:
-    """Every problem of a job's runner, verifiers and workspace; contacts nothing."""
+    """Find every problem of a job's runner, verifiers and workspace. Contacts nothing."""
     found = runners.check(job.runner, allow_inline=settings.allow_inline)
     resolved = []
     for index, spec in enumerate(job.verifiers):
@@ -84,7 +84,7 @@ def _time_problems(
     runners: RunnerRegistry,
     verifiers: VerifierRegistry,
 ) -> list[Problem]:
-    """What cannot be done within one claim; asked of a job that is sound otherwise."""
+    """Find what takes too long for one claim, in a job without other problems."""
     from mulligan.workers.admission import claim_time
 
     found: list[Problem] = []
@@ -98,8 +98,8 @@ def _time_problems(
     for index, verifier in enumerate(built):
         if problem := claim_time.verifier_problem(verifier, settings=settings):
             found.append(problem.below("verifiers", index))
-    whole = claim_time.recheck_problem(job, built, answer=answer, settings=settings)
-    return [whole] if whole and not found else found
+    recheck = claim_time.recheck_problem(job, built, answer=answer, settings=settings)
+    return [recheck] if recheck and not found else found
 
 
 def _check_workspace(
@@ -125,7 +125,7 @@ def _check_workspace(
 
 
 def _check_output(path: Path, workspace: Workspace) -> list[Problem]:
-    """What would keep an answer from becoming its file: better told before it is paid for."""
+    """Find what would keep an answer from becoming a file, before the answer is paid for."""
     from mulligan.workers.sandbox.workspace import output_path
 
     try:
@@ -136,14 +136,14 @@ def _check_output(path: Path, workspace: Workspace) -> list[Problem]:
 
 
 def workspace_path(workspace: Workspace, settings: Settings) -> Path | None:
-    """The directory that a workspace names on this host; None for a snapshot."""
+    """Return the directory that a workspace names on this host; None for a snapshot."""
     if workspace.profile is not None:
         return settings.workspaces.get(workspace.profile)
     return Path(workspace.path) if workspace.path is not None else None
 
 
 def offline_rules(settings: Settings) -> JobRules:
-    """The checks of this installation without a ledger, for jobs whose paths are on this host."""
+    """Return this installation's checks for jobs with paths on this host, without a ledger."""
     from mulligan.workers.runners.runner_registry import RunnerRegistry
     from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -168,7 +168,7 @@ def build_intake(
     models: ContractModels,
     exempt: Container[str] | None = None,
 ) -> Intake:
-    """``check`` finds a job's problems; ``blobs`` is asked for when there is a path to pack."""
+    """Build an intake. ``check`` finds a job's problems; ``blobs`` is called to pack a path."""
 
     def snapshot(workspace: Workspace) -> Workspace:
         from mulligan.workers.sandbox.workspace import pack

@@ -1,4 +1,4 @@
-"""Deliveries of alerts, in the partition that their alert is from: one script per step."""
+"""Deliveries of alerts, each in its alert's partition: one script per step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
 from mulligan.workers.settings.alert_settings import WebhookSettings
 
-#: Deliveries that may wait, and dead ones that are kept, in one partition.
+#: Maximum waiting and dead deliveries in one partition.
 CAP = 10_000
 DEAD_CAP = 1_000
 #: How long a delivery is kept, dead or alive.
 KEEP_SECONDS = 7 * 86400.0
-#: Longer than sending one takes: whoever holds it and says nothing for so long is gone.
+#: Longer than sending takes: after it, the sender counts as dead.
 LEASE_SECONDS = 60.0
-#: Groups and events of a partition that one look takes.
+#: Maximum groups and events of a partition per call.
 _LIMIT = 500
 _EVENTS = ("escalated", "breaker_opened", "budget_exhausted", "job_finished")
 
@@ -31,10 +31,10 @@ class WebhookDelivery:
     """One alert for one webhook."""
 
     alert: Alert
-    #: The webhook's name: the URL itself stays in the configuration.
+    #: The webhook's name. Its URL, which may be secret, stays in the configuration.
     hook: str
     state: str
-    #: Tries begun so far, and what the last one that failed said.
+    #: Tries begun so far, and the error of the last failed one.
     tries: int
     error: str
     token: str = ""
@@ -44,7 +44,7 @@ class WebhookDelivery:
         return self.alert.id
 
     def as_dict(self) -> dict[str, Any]:
-        """As people read it."""
+        """Return the fields that people see."""
         return {
             "id": self.id,
             "event": self.alert.event,
@@ -60,18 +60,17 @@ class WebhookDelivery:
 
 @dataclass(frozen=True)
 class NewAlerts:
-    """What a look at every partition found."""
+    """The deliveries written in one pass over the partitions."""
 
-    #: Deliveries that were written.
-    made: int
+    written: int
     #: Prefixes with deliveries to send now.
     due: tuple[str, ...]
-    #: Whether there was more than one look takes.
+    #: Whether there are more alerts than one pass takes.
     more: bool
 
 
 class WebhookDeliveries:
-    """Everything about deliveries that is in Redis."""
+    """The deliveries in Redis."""
 
     def __init__(self, ledger: Partitioned) -> None:
         settings = ledger.settings
@@ -80,8 +79,8 @@ class WebhookDeliveries:
         partition_prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
         self._prefixes = [*partition_prefixes, keys.fleet_prefix(settings.key_prefix)]
 
-    def notice(self, hooks: Sequence[WebhookSettings], *, window: float) -> NewAlerts:
-        """Write the deliveries of all that is to be told now."""
+    def write_due(self, hooks: Sequence[WebhookSettings], *, window: float) -> NewAlerts:
+        """Write the deliveries of all alerts that are due."""
         request = {
             "token": secrets.token_hex(6),
             "hooks": [
@@ -99,20 +98,20 @@ class WebhookDeliveries:
         }
         found = self._calls.many("alerts", [(prefix, request) for prefix in self._prefixes])
         return NewAlerts(
-            made=sum(int(answer[0]) for answer in found),
+            written=sum(int(answer[0]) for answer in found),
             due=tuple(p for p, a in zip(self._prefixes, found, strict=True) if int(a[1])),
             more=any(int(answer[2]) for answer in found),
         )
 
-    def take(self, prefix: str, *, tries: int, spare: Collection[str]) -> WebhookDelivery | None:
-        """The next one to send, leased; webhooks in ``spare`` are busy enough already."""
+    def take(self, prefix: str, *, tries: int, skip: Collection[str]) -> WebhookDelivery | None:
+        """Lease the next delivery to send and return it. Skips those for the webhooks ``skip``."""
         flat = self._calls.one(
             "deliveries",
             prefix,
             verb="take",
             token=secrets.token_hex(8),
             tries=tries,
-            spare=dict.fromkeys(spare, True),
+            spare=dict.fromkeys(skip, True),
             lease_ms=LEASE_SECONDS * 1000,
             dead_cap=DEAD_CAP,
             keep_ms=KEEP_SECONDS * 1000,
@@ -122,7 +121,7 @@ class WebhookDeliveries:
     def finish(
         self, delivery: WebhookDelivery, *, error: str | None, final: bool, delay: float, tries: int
     ) -> str:
-        """What became of a try: `done`, `again` in ``delay`` seconds, `dead`, or `lost`."""
+        """Record the result of a try. Return `done`, `again` (in ``delay``), `dead` or `lost`."""
         answer = self._calls.one(
             "deliveries",
             self._prefix_of(delivery.id),
@@ -138,11 +137,11 @@ class WebhookDeliveries:
         return str(answer[0])
 
     def retry(self, delivery_id: str | None = None) -> list[str]:
-        """Try dead ones anew: one, or all of them."""
+        """Retry one dead delivery or all. Return their ids."""
         return self._each("retry", delivery_id)
 
     def drop(self, delivery_id: str | None = None) -> list[str]:
-        """Forget one, or all dead ones."""
+        """Delete one delivery, or all dead ones. Return their ids."""
         return self._each("drop", delivery_id)
 
     def _each(self, verb: str, delivery_id: str | None) -> list[str]:
@@ -152,7 +151,7 @@ class WebhookDeliveries:
         return [str(name) for names in found for name in names]
 
     def all(self, *, limit: int = 100) -> list[WebhookDelivery]:
-        """Pending and dead ones, the newest first."""
+        """Return pending and dead deliveries, the newest first."""
         names: list[str] = []
         for prefix in self._prefixes:
             for index in (keys.deliveries(prefix), keys.dead_deliveries(prefix)):
@@ -162,7 +161,7 @@ class WebhookDeliveries:
         return sorted(read, key=lambda delivery: delivery.alert.at, reverse=True)[:limit]
 
     def counts(self) -> dict[str, int]:
-        """How many are pending, and how many dead."""
+        """Count the pending and the dead deliveries."""
         indexes = {"pending": keys.deliveries, "dead": keys.dead_deliveries}
         return {
             state: sum(int(self._calls.run("ZCARD", key_of(p))) for p in self._prefixes)

@@ -1,4 +1,4 @@
-"""Webhooks: telling somebody outside, at least once, without ever holding up a queue."""
+"""Webhooks: send alerts at least once, without ever blocking a queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 from urllib.parse import urlsplit
 
 from mulligan.policies.escalations.alerts import (
@@ -26,7 +25,6 @@ from mulligan.policies.escalations.alerts import (
     sign,
 )
 from mulligan.tasks.ports.errors import LedgerUnavailable
-from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.alerts.deliveries import WebhookDeliveries, WebhookDelivery
 from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -37,27 +35,26 @@ from mulligan.workers.settings.model import Settings
 log = logging.getLogger(__name__)
 
 _TIMEOUT = 10.0
-#: Senders of one process, and how many of them one receiver may keep busy.
+#: Maximum sender threads of a process, and those busy with one receiver.
 _SENDERS = 4
 _SENDERS_PER_HOOK = 2
-#: Looks of one tick, when each found as much as a look takes.
-_LOOKS = 20
+#: Maximum passes over the partitions in one tick.
+_PASSES = 20
 
 
 class Undeliverable(Exception):
-    """A try that failed, in words for whoever looks at the dead letters."""
+    """A failed try, with a message for people. ``final``: another try is pointless."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
-        #: Whether trying again is pointless.
         self.final = final
 
 
 class Webhooks:
-    """Notices what is to be told, and sends it.
+    """Writes the deliveries of due alerts and sends them.
 
-    Senders are threads: the control worker has one slot, and a receiver that hangs must not keep
-    it from sweeping. A sender that dies leaves a lease behind, and the delivery is sent again.
+    Senders are threads, so that a hanging receiver does not keep the control worker, which has one
+    slot, from sweeping. If a sender dies, its lease expires and the delivery is sent again.
     """
 
     def __init__(
@@ -76,17 +73,17 @@ class Webhooks:
         self._changed = threading.Condition()
 
     def tick(self) -> int:
-        """Write the deliveries that are to be made, and see that they are sent."""
-        made = 0
-        for _ in range(_LOOKS):
+        """Write the due deliveries and start sending. Return the number written."""
+        written = 0
+        for _ in range(_PASSES):
             settings = self._live.current()
-            found = self.deliveries.notice(settings.webhooks, window=settings.alert_window)
-            made += found.made
+            found = self.deliveries.write_due(settings.webhooks, window=settings.alert_window)
+            written += found.written
             if not found.more:
                 break
         if found.due:
             self._start(found.due)
-        return made
+        return written
 
     def drain(self) -> None:
         """Wait until nothing is being sent."""
@@ -103,64 +100,64 @@ class Webhooks:
         threading.Thread(target=self._work, args=(prefixes,), daemon=True).start()
 
     def _work(self, prefixes: Sequence[str]) -> None:
-        """Send, one of each partition in turn, until nothing is due any more."""
+        """Send one delivery of each partition in turn until none is due."""
         try:
-            while sum(self._next(prefix, prefixes) for prefix in prefixes):
+            while sum(self._send_next(prefix, prefixes) for prefix in prefixes):
                 pass
         except LedgerUnavailable as error:
-            log.warning("alerts wait: %s", error)
+            log.warning("Alerts have to wait: %s", error)
         finally:
             with self._changed:
                 self._senders -= 1
                 self._changed.notify_all()
 
-    def _next(self, prefix: str, prefixes: Sequence[str]) -> bool:
+    def _send_next(self, prefix: str, prefixes: Sequence[str]) -> bool:
         tries = self._live.current().webhook_tries
         with self._changed:
-            spare = [hook for hook, busy in self._busy.items() if busy >= _SENDERS_PER_HOOK]
-            delivery = self.deliveries.take(prefix, tries=tries, spare=spare)
+            skip = [hook for hook, busy in self._busy.items() if busy >= _SENDERS_PER_HOOK]
+            delivery = self.deliveries.take(prefix, tries=tries, skip=skip)
             if delivery is None:
                 return False
             self._busy[delivery.hook] += 1
-        # One receiver's backlog wants a second sender, and another receiver's a third.
+        # There may be more for this receiver or another one: start a further sender.
         self._start(prefixes)
         try:
-            self._attempt(delivery, tries)
+            self._try(delivery, tries)
         finally:
             with self._changed:
                 self._busy[delivery.hook] -= 1
         return True
 
-    def _attempt(self, delivery: WebhookDelivery, tries: int) -> None:
+    def _try(self, delivery: WebhookDelivery, tries: int) -> None:
         error, final = None, False
         try:
             self.send(delivery)
         except Undeliverable as problem:
             error, final = str(problem)[:500], problem.final
-        except Exception as problem:  # one alert that cannot be sent must not stop the others
-            log.exception("the alert %s could not be sent", delivery.id)
+        except Exception as problem:  # so that the other alerts are sent
+            log.exception("The alert %s could not be sent.", delivery.id)
             error = type(problem).__name__
-        became = self.deliveries.finish(
+        result = self.deliveries.finish(
             delivery,
             error=error,
             final=final,
             delay=delivery_delay(delivery.tries, randomness=self._randomness()),
             tries=tries,
         )
-        if became == "dead":
+        if result == "dead":
             log.warning(
-                "the alert %s for %s was given up: %s; `mulligan webhooks retry %s` tries anew",
+                "The alert %s for %s was given up: %s. To retry: mulligan webhooks retry %s",
                 delivery.id, delivery.hook, error, delivery.id,
             )  # fmt: skip
 
     # -- one delivery ---------------------------------------------------------------------------
 
     def send(self, delivery: WebhookDelivery) -> None:
-        """One request; anything but a 2xx is Undeliverable."""
+        """Send one request. Raises Undeliverable unless the answer is 2xx."""
         settings = self._live.current()
         hook = _configured(settings, delivery.hook)
         alert = self._complete(delivery.alert)
-        body = json.dumps(alert_body(alert, places(settings)), ensure_ascii=False).encode()
+        body = json.dumps(alert_body(alert, alert_links(settings)), ensure_ascii=False).encode()
         headers = {"Content-Type": "application/json", DELIVERY_HEADER: delivery.id}
         if hook.secret_env is not None:
             headers[SIGNATURE_HEADER] = sign(_secret(hook.secret_env), body, time.time())
@@ -169,23 +166,19 @@ class Webhooks:
             raise Undeliverable(f"the receiver answered with {status}")
 
     def _complete(self, alert: Alert) -> Alert:
-        """A finished job's own figures, while the ledger has them. Its answer may be secret."""
+        """Add a finished job's score and labels, but not its answer, which may be secret."""
         if alert.event != "job_finished":
             return alert
         with suppress(LedgerUnavailable):
             view = self._job(str(alert.about["job_id"]))
             if view is not None:
-                return alert.model_copy(update={"about": {**alert.about, **_figures(view)}})
+                outcome = rows.outcome(view)
+                more = {name: outcome[name] for name in ("score", "labels", "idempotency_key")}
+                return alert.model_copy(update={"about": {**alert.about, **more}})
         return alert
 
 
-def _figures(view: JobView) -> Mapping[str, Any]:
-    told = rows.outcome(view)
-    return {name: told[name] for name in ("score", "labels", "idempotency_key")}
-
-
-def places(settings: Settings) -> AlertLinks:
-    """Where the links of alerts lead."""
+def alert_links(settings: Settings) -> AlertLinks:
     host = settings.console_host
     shown = f"[{host}]" if ":" in host else host
     by_port = f"http://{shown}:{settings.console_port}"
@@ -198,7 +191,8 @@ def _configured(settings: Settings, name: str) -> WebhookSettings:
         if hook_name(hook.url, hook.secret_env) == name:
             return hook
     raise Undeliverable(
-        f"no webhook {name} is configured any more; drop it, or configure it and retry", final=True
+        f"the webhook {name} is no longer configured; drop it, or configure it and retry",
+        final=True,
     )
 
 
@@ -212,7 +206,7 @@ def _secret(variable: str) -> str:
 
 
 def _post(url: str, body: bytes, headers: Mapping[str, str]) -> int:
-    """The status of the answer, whose body nobody needs. Errors never quote the URL."""
+    """Return the status of the answer. Errors never quote the URL, which may be secret."""
     import httpx2
 
     host = urlsplit(url).hostname
@@ -223,13 +217,15 @@ def _post(url: str, body: bytes, headers: Mapping[str, str]) -> int:
         ):
             return int(answer.status_code)
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        what = str(error).replace(url, str(host)) or type(error).__name__
-        raise Undeliverable(f"{host} could not be reached: {what}") from error
+        reason = str(error).replace(url, str(host)) or type(error).__name__
+        raise Undeliverable(f"{host} could not be reached: {reason}") from error
 
 
-def try_out(webhooks: Webhooks, hooks: Sequence[WebhookSettings]) -> list[dict[str, str | None]]:
-    """Send each webhook a test, from this process and once, whatever comes of it."""
-    told = []
+def send_test_alerts(
+    webhooks: Webhooks, hooks: Sequence[WebhookSettings]
+) -> list[dict[str, str | None]]:
+    """Send each webhook one test from this process. Return the results."""
+    results = []
     for hook in hooks:
         name = hook_name(hook.url, hook.secret_env)
         alert = Alert(
@@ -242,5 +238,5 @@ def try_out(webhooks: Webhooks, hooks: Sequence[WebhookSettings]) -> list[dict[s
             )
         except Undeliverable as problem:
             error = str(problem)
-        told.append({"hook": name, "id": alert.id, "error": error})
-    return told
+        results.append({"hook": name, "id": alert.id, "error": error})
+    return results

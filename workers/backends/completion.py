@@ -1,4 +1,4 @@
-"""Waiting for jobs from many threads: one thread follows the events for all of them."""
+"""Waiting for jobs from many threads, with one thread that follows the events for all."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from concurrent.futures import Future
 
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import BadInput, MulliganError
-from mulligan.workers.backends.follow import EventFeed, JobReader, ends_job, look_at
+from mulligan.workers.backends.follow import EventFeed, JobReader, ends_job, read_feed
 
-#: Jobs that are asked about after a silence; the others have their turn after the next one.
+#: Jobs to check after a time without events; the next ones follow after the next such time.
 _BATCH = 100
 
 
 class CompletionWatcher:
-    """Futures that are done when jobs end. The thread lives as long as a job is waited for."""
+    """Futures that complete when jobs end. The thread runs while there are open futures."""
 
     def __init__(self, reader: JobReader) -> None:
         self._reader = reader
@@ -24,21 +24,21 @@ class CompletionWatcher:
         self._thread: threading.Thread | None = None
 
     def futures(self, job_ids: Sequence[str]) -> list[Future[None]]:
-        """One future per job; that of an unknown job has a BadInput."""
+        """Return one future per job; that of an unknown job raises BadInput."""
         futures: list[Future[None]] = [Future() for _ in job_ids]
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._follow,
                     args=(self._reader.feed(),),
-                    name="mulligan-ends",
+                    name="mulligan-completion",
                     daemon=True,
                 )
                 self._thread.start()
             for job_id, future in zip(job_ids, futures, strict=True):
                 self._waiting.setdefault(job_id, []).append(future)
         try:
-            self._check(list(dict.fromkeys(job_ids)))  # some may have ended before the feed opened
+            self._check(list(dict.fromkeys(job_ids)))  # jobs that ended before the feed opened
         except BaseException:
             for future in futures:
                 future.cancel()
@@ -46,28 +46,28 @@ class CompletionWatcher:
         return futures
 
     def close(self) -> None:
-        """Fail every future that is not done."""
-        self._fail_all(MulliganError("the client was closed while jobs were waited for"))
+        """Fail every open future."""
+        self._fail_all(MulliganError("the client was closed while it waited for jobs"))
 
     def _follow(self, feed: EventFeed) -> None:
-        looks = look_at(feed.take, follows=lambda job_id: job_id in self._waiting)
+        readings = read_feed(feed.take, follows=lambda job_id: job_id in self._waiting)
         try:
             while self._is_needed():
-                look = next(looks)
-                for event in look.events:
+                reading = next(readings)
+                for event in reading.events:
                     if ends_job(event):
                         self._complete(event.job_id)
-                if look.lost:
+                if reading.lost:
                     self._check(list(self._waiting))
-                elif look.silent:
+                elif reading.silent:
                     self._check(self._next_batch())
-        except Exception as error:  # those who wait are the only ones to tell
+        except Exception as error:  # the futures report it
             self._fail_all(error)
         finally:
             feed.close()
 
     def _is_needed(self) -> bool:
-        """Whether a job is still waited for; if not, the thread ends here."""
+        """Drop cancelled futures. Return whether any are open; if not, the thread ends."""
         with self._lock:
             open_ = {
                 job_id: [future for future in futures if not future.cancelled()]
@@ -79,7 +79,7 @@ class CompletionWatcher:
             return bool(self._waiting)
 
     def _next_batch(self) -> list[str]:
-        """The jobs whose turn it is; they go to the end of the line."""
+        """Return the next jobs to check, and move them to the end of the line."""
         with self._lock:
             batch = list(self._waiting)[:_BATCH]
             for job_id in batch:

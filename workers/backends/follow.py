@@ -1,7 +1,7 @@
-"""When jobs are done: their events, and the moments at which their states must be asked for.
+"""Following jobs by their events, with checks of their states.
 
-An event can be lost (a connection broke) or trimmed away (a stream has a cap). So whoever follows
-jobs by their events also asks for their states, once nothing has been heard of them for a while.
+An event can be lost (a connection broke) or trimmed away (a stream has a cap). So callers also
+check the jobs' states after some time without events.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
 
-#: Seconds that one look at a feed waits for the first event.
+#: Seconds to wait for the first event when reading a feed.
 BLOCK = 0.25
-#: Seconds without an event after which states are asked for.
+#: Seconds without an event after which to check states.
 SILENCE = 5.0
-#: Seconds that the last events of a job may take to arrive after it has ended.
+#: Seconds to wait for the last events of a job that has ended.
 LAST_EVENTS = 1.0
-#: How far the clock of a job's creation may be ahead of the clock that numbers events.
+#: How far the clock of a job's creation may be ahead of the clock of the event ids.
 _SKEW_MS = 1000
 
 
@@ -29,25 +29,25 @@ class EventFeed(Protocol):
     """The events of jobs from one moment on."""
 
     def take(self) -> Sequence[Event] | None:
-        """The events of the next moment. None: some may have been lost."""
+        """Return new events, perhaps none; None if some may have been lost."""
 
     def close(self) -> None: ...
 
 
 class JobReader(Protocol):
-    """Answers questions about jobs."""
+    """A source of jobs and their events."""
 
     def job(self, job_id: str) -> JobView | None: ...
 
     def states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
-        """The state of each job; unknown jobs are left out."""
+        """Return the state of each known job."""
 
     def feed(self, job_id: str | None = None, *, after: str | None = None) -> EventFeed:
-        """Events after a position or from now on: of all jobs, or at least of this one."""
+        """Open a feed after a position or from now on, of all jobs or at least of this one."""
 
 
 class LedgerFeed:
-    """The events of a ledger: those to come, or those after a position."""
+    """The events of a ledger, from now on or after a position."""
 
     def __init__(self, ledger: LedgerReader, *, after: str | None = None) -> None:
         self._ledger = ledger
@@ -60,58 +60,58 @@ class LedgerFeed:
         return found
 
     def close(self) -> None:
-        """Nothing is open between two looks."""
+        """Do nothing: no connection stays open."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """The result of one look at a feed."""
+class FeedReading:
+    """The result of reading a feed once."""
 
-    #: The events of the jobs that are followed.
+    #: The events of the followed jobs.
     events: Sequence[Event]
-    #: When the newest event of any job happened; None if there was none.
+    #: The time of the newest event of any job; None if there was none.
     newest: float | None
-    #: Whether the feed lost events, of any job.
+    #: Whether the feed may have lost events of any job.
     lost: bool
-    #: Whether nothing was heard of the followed jobs for a while.
+    #: Whether the followed jobs had no events for a while.
     silent: bool
 
 
-def look_at(
+def read_feed(
     take: Callable[[], Sequence[Event] | None], *, follows: Callable[[str], bool]
-) -> Iterator[Look]:
-    """Look at a feed again and again; ``follows`` selects jobs by their ids."""
-    heard = time.monotonic()
+) -> Iterator[FeedReading]:
+    """Read a feed repeatedly; ``follows`` selects jobs by their ids."""
+    last_event = time.monotonic()
     while True:
         taken = take()
         events = [event for event in taken or () if follows(event.job_id)]
-        silent = not events and time.monotonic() - heard >= SILENCE
+        silent = not events and time.monotonic() - last_event >= SILENCE
         if events or silent or taken is None:
-            heard = time.monotonic()
+            last_event = time.monotonic()
         newest = _time_of(taken[-1]) if taken else None
-        yield Look(events=events, newest=newest, lost=taken is None, silent=silent)
+        yield FeedReading(events=events, newest=newest, lost=taken is None, silent=silent)
 
 
 def job_events(reader: JobReader, job_id: str) -> Iterator[Event | None]:
-    """One job's events from its beginning to its end; None now and then while nothing happens."""
+    """Yield a job's events from its beginning to its end, and None while nothing happens."""
     view = reader.job(job_id)
     if view is None:
         raise BadInput(f"there is no job {job_id}")
     feed = reader.feed(job_id, after=f"{max(0, int(view.created_at * 1000) - _SKEW_MS)}-0")
-    heard, ended_at = time.monotonic(), _ended_at(view)
+    last_event, ended_at = time.monotonic(), _ended_at(view)
     try:
-        for look in look_at(feed.take, follows=lambda each: each == job_id):
-            for event in look.events:
+        for reading in read_feed(feed.take, follows=lambda each: each == job_id):
+            for event in reading.events:
                 yield event
                 if ends_job(event):
                     return
-            if ended_at is None and (look.lost or look.silent):
+            if ended_at is None and (reading.lost or reading.silent):
                 ended_at = _ended_at(reader.job(job_id))
-            if look.newest is None:
+            if reading.newest is None:
                 yield None
             else:
-                heard = time.monotonic()
-            waited = max(time.monotonic() - heard, (look.newest or 0) - (ended_at or 0))
+                last_event = time.monotonic()
+            waited = max(time.monotonic() - last_event, (reading.newest or 0) - (ended_at or 0))
             if ended_at is not None and waited >= LAST_EVENTS:
                 return  # the last events were trimmed away
     finally:
@@ -119,14 +119,14 @@ def job_events(reader: JobReader, job_id: str) -> Iterator[Event | None]:
 
 
 def _ended_at(view: JobView | None) -> float | None:
-    """When a job ended; None: it has not."""
+    """Return when a job ended; None if it has not."""
     if view is None:
         return 0.0
     return view.finished_at if view.state in TERMINAL else None
 
 
 def ends_job(event: Event) -> bool:
-    """Whether a job has ended with this event."""
+    """Whether this event is the end of a job."""
     return event.type == "job" and event.data.get("state") in TERMINAL
 
 

@@ -1,4 +1,4 @@
-"""The server of the bundled model, kept running for the jobs of this process."""
+"""The server of the bundled model, for the jobs of this process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mulligan.workers.settings.model import Settings
 
 
 class LocalModel:
-    """Starts the server for the first job that needs it, so that no attempt waits for it."""
+    """Starts the server when a job needs it, so that no attempt has to wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_running = False
 
     def start_for(self, job: Job, settings: Settings) -> None:
-        """Start the server if the job is for it."""
+        """Start the server if the job's runner is the bundled model."""
         profile = settings.runners.get(job.runner.profile or "", {})
         if "local" not in (job.runner.kind, profile.get("kind")):
             return

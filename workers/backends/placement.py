@@ -1,9 +1,9 @@
-"""Where jobs run: the choice that the command line, the clients and the edits all make.
+"""The choice of where jobs run, for the command line, the clients and the edits.
 
-1. A broker is configured: the fleet behind it runs them.
+1. A broker is configured: its fleet runs them.
 2. A `mulligan up` serves the home directory: its workers run them, unless the jobs are private.
-3. Otherwise the caller starts workers of its own, over an embedded Redis in the home directory, or
-   in a directory below it while `mulligan up` uses the Redis of the home directory itself.
+3. Otherwise the caller starts its own workers, over an embedded Redis in the home directory, or in
+   a directory below it if `mulligan up` uses the Redis of the home directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mulligan.workers.local.embedded_redis import EmbeddedRedis
 from mulligan.workers.local.home import embedded_redis, is_up
 from mulligan.workers.settings.model import Settings
 
-#: The directory below a home directory for workers that run beside a `mulligan up`.
+#: The directory, below the home directory, of workers that run beside a `mulligan up`.
 BESIDE_UP = "run"
 
 
@@ -32,18 +32,18 @@ class Placement:
     home: Path | None = None
 
     def adapt(self, settings: Settings) -> Settings:
-        """The settings for submitting jobs here. Nothing is started."""
+        """Return the settings for submitting jobs here. Starts nothing."""
         if self.home is None:
             return settings
         changes: dict[str, object] = {"broker_url": EmbeddedRedis(self.home).url}
         if self.workers == "own":
-            # Whoever runs the jobs wrote them, and may define runners and commands in them.
+            # The caller wrote the jobs, which may therefore define runners and commands.
             changes |= {"home": self.home, "allow_inline": True}
         return settings.model_copy(update=changes)
 
     @contextmanager
     def opened(self, settings: Settings) -> Iterator[Settings]:
-        """The adapted settings; the embedded Redis, if there is one, runs within the block."""
+        """Yield the adapted settings, and keep the embedded Redis, if any, running meanwhile."""
         if self.home is None:
             yield settings
             return
@@ -52,15 +52,15 @@ class Placement:
 
 
 def place_jobs(settings: Settings, *, private: bool) -> Placement:
-    """Choose whose workers run some jobs. BadInput for a ledger without a broker.
+    """Choose whose workers run some jobs. Raises BadInput for a ledger without a broker.
 
-    ``private``: the jobs need something that the workers of another process lack or refuse, such as
-    a Python model or a runner that is defined in the job.
+    ``private``: the jobs need something that another process's workers lack or refuse, such as a
+    Python model or a runner defined in the job.
     """
     if settings.broker_url is not None:
         return Placement(workers="fleet")
     if settings.ledger_url is not None:
-        raise BadInput("broker_url: a ledger without a broker: set MULLIGAN_BROKER_URL too")
+        raise BadInput("broker_url: a ledger without a broker: set MULLIGAN_BROKER_URL, too")
     if not is_up(settings.home):
         return Placement(workers="own", home=settings.home)
     if private:

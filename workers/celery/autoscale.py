@@ -1,9 +1,9 @@
-"""Celery's autoscaler, with another view: what waits in the broker, not what was already taken.
+"""An autoscaler for Celery that counts what waits in the broker, not what the worker has reserved.
 
-Celery's own counts the requests that this worker has reserved, so it grows only for messages it
-took away from others, and with a steady trickle it never shrinks. This one asks
-``policies/scaling.py`` every second. Only prefork can grow and shrink: the threads pool starts a
-thread when one is needed, keeps it, and has neither ``grow`` nor ``shrink``.
+Celery's own counts reserved requests, so it grows only for messages that it took away from other
+workers, and with a steady trickle it never shrinks. This one asks ``policies/scaling.py`` every
+second. Only prefork can grow and shrink: the threads pool starts threads on demand, keeps them, and
+has neither ``grow`` nor ``shrink``.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from mulligan.workers.settings.model import Settings
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at the queues, and how old a sample may be to decide by it.
+#: Seconds between two samples of the queues, and the maximum age of a sample.
 INTERVAL = 1.0
-_TOO_OLD = 10.0
+_MAX_AGE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSample:
-    """The queues of a pool at one moment, and how many workers take from each."""
+    """The depths of a pool's queues at one moment, and the number of workers that serve each."""
 
     at: float
     waiting: Mapping[str, QueueDepth]
     consumers: Mapping[str, int]
 
     def load(self, *, slots: int, active: int, reserved: int) -> PoolLoad:
-        """What the pool sees. Messages it took and has not started yet still wait."""
-        in_hand = max(reserved - active, 0)
+        """Return the pool's load. Messages that it has reserved but not started still wait."""
+        not_started = max(reserved - active, 0)
         lines = self.waiting.items()
         queued = sum(line.depth for _, line in lines)
         share = sum(-(-line.depth // max(self.consumers.get(name, 1), 1)) for name, line in lines)
@@ -53,20 +53,20 @@ class QueueSample:
         return PoolLoad(
             slots=slots,
             active=active,
-            queued=queued + in_hand,
-            share=share + in_hand,
+            queued=queued + not_started,
+            share=share + not_started,
             repairs=repair.depth if repair else 0,
             oldest=max((line.oldest_seconds or 0.0 for _, line in lines), default=0.0),
         )
 
 
 def count_consumers(beats: Sequence[Beat], queues: Sequence[str]) -> dict[str, int]:
-    """How many workers take from each of these queues; this one is always among them."""
+    """Count the workers that serve each queue; at least one, because this worker does."""
     return {name: max(1, sum(name in beat.queues for beat in beats)) for name in queues}
 
 
 class QueueSampler:
-    """Takes a sample every second in a thread: the event loop must not wait for Redis."""
+    """A thread that takes a sample every second, so that the event loop never waits for Redis."""
 
     def __init__(self, take: Callable[[], QueueSample]) -> None:
         self._take = take
@@ -74,12 +74,12 @@ class QueueSampler:
         self._started = False
 
     def latest(self, now: float) -> QueueSample | None:
-        """The last sample, unless it is too old to decide by. The first call starts the thread."""
+        """Return the last sample, unless it is too old. The first call starts the thread."""
         if not self._started:
             self._started = True
             threading.Thread(target=self._run, name="autoscale", daemon=True).start()
         sample = self._latest
-        return sample if sample is not None and now - sample.at < _TOO_OLD else None
+        return sample if sample is not None and now - sample.at < _MAX_AGE else None
 
     def _run(self) -> None:
         while True:
@@ -91,7 +91,7 @@ class QueueSampler:
 
 
 class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
-    """Grows and shrinks a prefork pool; in any other it says that it cannot, and does nothing."""
+    """Grows and shrinks a prefork pool. With any other pool it warns once and does nothing."""
 
     def __init__(
         self,
@@ -111,24 +111,24 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
         self._sampler = sampler
         self._quiet = quiet
         self._scaling = ScalingDecision()
-        self._seen: QueueSample | None = None
+        self._last_sample: QueueSample | None = None
         self._warned = False
 
     def maybe_scale(self, req: Any = None) -> None:  # noqa: ARG002 - Celery's signature
-        """Bring the pool to its size; called every second and for every message."""
+        """Resize the pool; called every second and for every message."""
         if self.worker.blueprint.state != bootsteps.RUN or not self._can_resize():
             return
         if self._still_ending():
-            self.pool.maintain_pool()  # now, not at its own five seconds: see it gone
-        # How many messages Celery may take: never more than there are processes to run them, so
-        # that what waits stays in the broker, where repairs come first and others can take it.
+            self.pool.maintain_pool()  # removes ended processes now, not after its five seconds
+        # Celery may reserve no more messages than there are processes: the others stay in the
+        # broker, where repairs come first and other workers can take them.
         self.worker.max_concurrency = self.processes
         now = time.monotonic()
         sample = self._sampler.latest(now)
-        # Once for each: what was taken since then would be counted twice.
-        if sample is None or sample == self._seen:
+        # Each sample is used once: messages taken since then would count twice.
+        if sample is None or sample == self._last_sample:
             return
-        self._seen = sample
+        self._last_sample = sample
         load = sample.load(
             slots=self.processes,
             active=len(state.active_requests),
@@ -140,7 +140,7 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
             self.worker.max_concurrency = self.processes
 
     def _policy(self) -> ScalingPolicy:
-        """Made anew each time: `celery control autoscale` moves the limits."""
+        """Return the policy with the current limits, which `celery control autoscale` changes."""
         least = max(1, self.min_concurrency)
         return ScalingPolicy(
             least=least,
@@ -150,7 +150,7 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
         )
 
     def _resize(self, change: int, reason: str) -> bool:
-        """Whether the pool has now the size that was asked for."""
+        """Change the pool's size. Return whether that succeeded."""
         if change > 0:
             log.info("%d more processes: %s", change, reason)
             self.pool.grow(change)
@@ -168,13 +168,12 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
     def _handing_over(self) -> bool:
         """Whether a task was sent to a process that has not confirmed it yet.
 
-        The pool counts a process as idle until then, and shrinking ends an idle process by a
-        signal: the attempt that it has just begun would be killed.
+        The pool counts that process as idle, and shrinking would kill it with its attempt.
         """
         return any(not getattr(job, "_accepted", True) for job in self.pool._pool._cache.values())
 
     def _still_ending(self) -> bool:
-        """Whether a process that was ended is still on the pool's list: it would be ended again."""
+        """Whether an ended process is still on the pool's list, where it would be ended again."""
         return bool(len(self.pool._pool._pool) > self.processes)
 
     def _can_resize(self) -> bool:
@@ -183,15 +182,15 @@ class QueueAutoscaler(Autoscaler):  # type: ignore[misc]  # Celery is untyped
         if not self._warned:
             self._warned = True
             log.warning(
-                "this pool cannot grow or shrink: it keeps its %s slots; use -P prefork with"
-                " --autoscale",
+                "This pool cannot grow or shrink and keeps its %s slots. Use -P prefork with"
+                " --autoscale.",
                 self.processes,
             )
         return False
 
 
 def autoscaler(settings: Settings) -> Callable[..., QueueAutoscaler]:
-    """What `worker_autoscaler` is set to: Celery calls it with a pool, its limits and a worker."""
+    """Return the value of `worker_autoscaler`, which Celery calls with a pool and its limits."""
 
     def create(
         pool: Any, most: int, least: int = 0, *, worker: Any, mutex: Any = None, **_: Any

@@ -1,4 +1,4 @@
-"""The factory of the Celery app. Messages are hints; the ledger is the truth."""
+"""The factory of the Celery app. Messages are hints; the ledger holds the truth."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from mulligan.workers.settings.model import Settings
 
 log = logging.getLogger(__name__)
 
-#: How long a submission that the ledger refused waits before it is offered again, in seconds.
+#: Seconds before a submission that found no ledger is tried again.
 RESUBMIT_SECONDS = 1.0
 
 
 def _queues(*, hints: bool) -> list[Any]:
-    """Every queue. A submission is the only copy of a job, so its queue is always booked."""
-    make: Any = Queue  # kombu is untyped
-    return [make(name, no_ack=hints) for name in QUEUES] + [make(SUBMIT_QUEUE)]
+    """Return every queue. A submission is the only copy of a job, so its queue needs acks."""
+    queue: Any = Queue  # kombu is untyped
+    return [queue(name, no_ack=hints) for name in QUEUES] + [queue(SUBMIT_QUEUE)]
 
 
 def configuration(settings: Settings) -> dict[str, Any]:
-    """Celery's settings. docs/decisions/0003 says which of them cost throughput and why."""
+    """Return Celery's settings. docs/decisions/0003 explains which cost throughput and why."""
     broker = settings.broker_url or "memory://"
     on_redis = broker.startswith("redis")
     return {
@@ -63,17 +63,17 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "task_acks_late": True,
         "task_reject_on_worker_lost": True,
         "worker_prefetch_multiplier": 1,
-        # A worker takes a message only when it has a free slot, booked or not.
+        # A worker takes a message only when it has a free slot, with or without acks.
         "worker_disable_prefetch": on_redis,
         "task_queues": _queues(hints=on_redis),
         "task_default_queue": ATTEMPT_QUEUE,
         "task_default_priority": 5,
-        # A redelivered message finds its attempt claimed, so this only bounds how long a message
-        # that died with its worker stays in the broker's books.
+        # A redelivered message finds its attempt claimed, so the timeout only limits how long the
+        # broker keeps a message whose worker died.
         "broker_transport_options": {
             "visibility_timeout": 900,
             "queue_order_strategy": "priority",
-            # A broker that hangs without dying must not hold a worker, nor its shutdown, for ever.
+            # Keeps a hanging broker from blocking a worker or its shutdown.
             "socket_timeout": SOCKET_TIMEOUT,
         },
         "broker_connection_retry_on_startup": True,
@@ -82,28 +82,28 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "worker_soft_shutdown_timeout": 10,
         "worker_enable_soft_shutdown_on_idle": True,
         "worker_hijack_root_logger": False,
-        # In force with --autoscale only.
+        # Used only with --autoscale.
         "worker_autoscaler": autoscaler(settings),
         "beat_schedule": schedule(settings),
     }
 
 
 def create_app(settings: Settings) -> Celery:
-    """The app with every task registered explicitly, under a name that never changes."""
+    """Create the app and register every task explicitly, under a name that never changes."""
     transport.install()
     app = Celery("mulligan", set_as_current=False)
     app.conf.update(configuration(settings))
     process = WorkerProcess(settings, app)
     _register(app, process)
     register_periodic(app, process)
-    _follow(process, WorkerHeartbeat(settings, app))
+    _connect_signals(process, WorkerHeartbeat(settings, app))
     return app
 
 
-def _follow(process: WorkerProcess, worker_heartbeat: WorkerHeartbeat) -> None:
-    """What happens when a worker, or a process of a prefork pool, comes and goes."""
+def _connect_signals(process: WorkerProcess, worker_heartbeat: WorkerHeartbeat) -> None:
+    """Follow the start and the end of a worker and of the processes of a prefork pool."""
 
-    def child_up(sender: str, **_: Any) -> None:
+    def child_ready(sender: str, **_: Any) -> None:
         process.warm_up()
         worker_heartbeat.child_ready(sender, process.services)
 
@@ -112,29 +112,28 @@ def _follow(process: WorkerProcess, worker_heartbeat: WorkerHeartbeat) -> None:
         worker_heartbeat.ready(sender, process.services)
 
     def set_up(instance: Any, **_: Any) -> None:
-        # A tree belongs to one host: its sessions have a queue of their own.
+        # A tree belongs to one host, so each host has its own queue of edit sessions.
         queues = instance.app.amqp.queues
         if EDIT_QUEUE in queues.consume_from:
             if problem := find_missing(*EDIT_PACKAGES):
-                log.critical("a worker of the queue %s cannot start: %s", EDIT_QUEUE, problem)
+                log.critical("The worker of the queue %s cannot start: %s", EDIT_QUEUE, problem)
                 raise SystemExit(2)
             queues.select_add(edit_queue(socket.gethostname()))
-        # Celery tells of a cold shutdown when it is over: after its soft time, and after every
-        # thread has come to its end. By then a supervisor has killed it.
-        softly = instance.wait_for_soft_shutdown
+        # Celery's signal of a cold shutdown comes too late: after the soft timeout and the end of
+        # every thread. By then a supervisor has killed the worker.
+        wait_for_soft_shutdown = instance.wait_for_soft_shutdown
 
-        def give_back_first() -> None:
-            process.give_back()
+        def release_leases_first() -> None:
+            process.release_leases()
             if isinstance(instance.pool, ThreadPool):
-                # Threads cannot be killed, which Celery would take for an error of its own; what
-                # they still do is refused.
+                # Celery would fail because it cannot kill threads. Their results are refused.
                 instance.pool.terminate_job = lambda *_, **__: None
-            softly()
+            wait_for_soft_shutdown()
 
-        instance.wait_for_soft_shutdown = give_back_first
+        instance.wait_for_soft_shutdown = release_leases_first
 
     signals.celeryd_after_setup.connect(set_up, weak=False)
-    signals.worker_process_init.connect(child_up, weak=False)
+    signals.worker_process_init.connect(child_ready, weak=False)
     signals.worker_ready.connect(ready, weak=False)
     signals.worker_shutting_down.connect(lambda **_: worker_heartbeat.shutting_down(), weak=False)
     signals.worker_shutdown.connect(lambda **_: worker_heartbeat.gone(), weak=False)
@@ -157,7 +156,7 @@ def _register(app: Celery, process: WorkerProcess) -> None:
         return work_on_session(process.services, session)
 
     def submit_job(self: StateTask, **job: Any) -> str:
-        # The message's own id is the key otherwise: a redelivery makes no second job.
+        # Without a key, the message's id serves: a redelivery creates no second job.
         key = job.get("idempotency_key") or self.request.id
         intake = process.services.intake
         raw = {**job, "idempotency_key": key}
@@ -165,8 +164,8 @@ def _register(app: Celery, process: WorkerProcess) -> None:
         try:
             return submit_jobs(intake, jobs)[0].id
         except LedgerUnavailable as error:
-            # The message is the only copy of the job, so it goes back; not in a hurry.
-            log.error("a job stays on %s, which is tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - no trace: it is no bug
+            # The message is the only copy of the job, so it goes back to the queue, after a pause.
+            log.error("A job stays on %s and will be tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - not a bug, so no traceback
             time.sleep(RESUBMIT_SECONDS)
             raise Reject(error, requeue=True) from error
 

@@ -1,7 +1,7 @@
-"""What Flower shows of arguments and results: enough to follow a job, never a prompt.
+"""Arguments and results in Flower: enough to follow a job, never a prompt.
 
-Flower applies `format_task` to its pages only, not to its API, so what must not be seen is
-replaced before it becomes an event: see `redacted_request` and `publisher`.
+Flower applies `format_task` only to its pages, not to its API, so secrets are replaced before they
+get into an event: see `redacted_request` and `publisher`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.celery.queues import REPAIR_QUEUE
 
-#: What a task names as its `Request`: as text, so that a producer need not import a worker.
+#: A task's `Request`, as text, so that a producer need not import a worker.
 REDACTED = "mulligan.workers.celery.redacted_request:RedactedRequest"
-#: Longer texts are not shown: their beginning is as secret as the rest.
+#: Longer texts are not shown, not even their beginning, which is as secret as the rest.
 _SHORT = 200
-#: How much of a structure is worth a look.
+#: Maximum items and depth of a structure to show.
 _ITEMS = 5
 _DEPTH = 3
 _FIELDS = ("args", "kwargs", "result", "exception", "traceback")
 
 
 def format_task(task: Any) -> Any:
-    """For flowerconfig.py: a copy of a task of any app, without anything long in it."""
+    """Remove long texts from a task of any app. For flowerconfig.py."""
     if str(task.name).startswith("mulligan."):
-        return task  # redacted already, and its reasons are worth reading whole
+        return task  # already redacted, and its reasons may be long
     for name in _FIELDS:
         text = getattr(task, name, None)
         if isinstance(text, str):
@@ -38,7 +38,7 @@ def shorten(text: str) -> str:
 
 
 def describe_entry(entry: Entry, queue: str) -> str:
-    """The argument of a hint, as people read it."""
+    """Describe the argument of a hint for people."""
     attempt = f"attempt {entry.attempt} of {entry.job_id}"
     match entry.kind:
         case "verification":
@@ -51,7 +51,7 @@ def describe_entry(entry: Entry, queue: str) -> str:
 
 
 def describe(value: Any, depth: int = _DEPTH) -> str:
-    """The shape of a value: numbers as they are, texts as their length."""
+    """Describe the shape of a value: numbers as they are, texts by their length."""
     match value:
         case None | bool() | int() | float():
             return repr(value)
@@ -70,7 +70,7 @@ def describe(value: Any, depth: int = _DEPTH) -> str:
 
 
 def _key(key: Any) -> str:
-    """Names of arguments and fields are shown; a text that serves as a key is not."""
+    """Show names of arguments and fields, but not other texts that serve as keys."""
     named = isinstance(key, str) and key.isidentifier() and len(key) <= 40
     return repr(key) if named else describe(key, 0)
 

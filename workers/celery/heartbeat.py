@@ -1,4 +1,4 @@
-"""Writing a worker's beats, and noticing that a worker no longer hears its broker."""
+"""Writing a worker's beats, and detecting a worker that no longer hears its broker."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two beats.
 INTERVAL = 5.0
-#: Seconds of silence after which a worker that has nothing to do is taken to be deaf.
-_DEAF = 120.0
+#: Seconds after which an idle worker whose event loop does not tick counts as stalled.
+_STALLED = 120.0
 
 
 class Heartbeat:
-    """Writes this process's beats in a thread of its own, until it is stopped.
+    """A thread that writes this process's beats until it is stopped.
 
     ``describe`` returns the beat to write; ``after`` is called after each try, whether or not the
-    ledger could be reached. ``beats`` should have no patience: the next beat comes soon.
+    ledger was reached. ``beats`` should not retry: the next beat comes soon.
     """
 
     def __init__(
@@ -40,23 +40,23 @@ class Heartbeat:
         self._process = os.getpid() if child else None
         self._after = after
         self._interval = interval
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._away = False
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="presence", daemon=True).start()
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def beat(self) -> None:
         """Write one beat."""
         self._beats.write(self._describe(), process=self._process)
 
     def leave(self) -> None:
-        """Stop, and delete the last beat, so that nobody counts on this process any longer."""
-        self._over.set()
+        """Stop and delete the last beat, so that this process no longer counts."""
+        self._stopped.set()
         try:
             self._beats.delete(self._describe(), process=self._process)
         except LedgerUnavailable:
-            log.debug("the ledger is away: readers will find this beat too old")
+            log.debug("The ledger is away; the last beat expires instead of being deleted.")
 
     def _run(self) -> None:
         while True:
@@ -65,22 +65,22 @@ class Heartbeat:
                 self._away = False
             except LedgerUnavailable as error:
                 if not self._away:
-                    log.warning("this worker cannot say that it is there: %s", error)
+                    log.warning("This worker cannot write its heartbeat: %s", error)
                 self._away = True
             self._after()
-            if self._over.wait(self._interval):
+            if self._stopped.wait(self._interval):
                 return
 
 
 @dataclass
 class StallDetector:
-    """Whether a worker still hears its broker: its event loop should tick.
+    """Detects a worker that no longer hears its broker: its event loop does not tick.
 
-    One that is busy or cut off is not deaf. One that has nothing to do, whose broker answers and
-    whose loop stands still for two minutes, is: it would sit there for ever.
+    A busy or disconnected worker is not stalled. An idle one is, if its broker answers but its loop
+    has not ticked for two minutes: it would never recover.
     """
 
-    #: Whether the broker answers; asked only when the loop seems to stand still.
+    #: Called only when the loop has stopped ticking.
     broker_answers: Callable[[], bool]
     ticked_at: float
     _suspect_since: float | None = None
@@ -88,10 +88,10 @@ class StallDetector:
     def tick(self, now: float) -> None:
         self.ticked_at = now
 
-    def is_deaf(self, now: float, *, busy: bool) -> bool:
+    def is_stalled(self, now: float, *, busy: bool) -> bool:
         if busy or now - self.ticked_at < STALE or not self.broker_answers():
             self._suspect_since = None
             return False
         if self._suspect_since is None:
             self._suspect_since = now
-        return now - self._suspect_since >= _DEAF
+        return now - self._suspect_since >= _STALLED

@@ -1,4 +1,4 @@
-"""The periodic tasks: what beat sends to the queue `control`, how often, and what each does."""
+"""The periodic tasks, which beat sends to the queue `control`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.workers.celery.queue_depth import empty_queues
 from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES
 from mulligan.workers.celery.worker_process import WorkerProcess
-from mulligan.workers.edits.sessions.edit_queue import hint_at_sessions
+from mulligan.workers.edits.sessions.edit_queue import send_session_hints
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger.stores.bulk_actions import run_bulks
 from mulligan.workers.services import Services
@@ -22,10 +22,10 @@ from mulligan.workers.settings.model import Settings
 
 @dataclass(frozen=True)
 class PeriodicTask:
-    """One of them. ``run`` returns how much it found to do."""
+    """A periodic task. ``run`` returns how much it found to do."""
 
     name: str
-    #: Seconds between two runs, or how to read them from the settings.
+    #: Seconds between two runs, or a function that reads them from the settings.
     interval: float | Callable[[Settings], float]
     run: Callable[[Services, Celery], int]
 
@@ -34,7 +34,7 @@ class PeriodicTask:
 
 
 def _sweep(services: Services, app: Celery) -> int:
-    """Bring back what was lost on its way: see tasks/jobs/sweep.py."""
+    """Publish what is due or was lost: see tasks/jobs/sweep.py."""
     return run_sweep(
         services.ledger,
         empty_queues=lambda: empty_queues(app, QUEUES),
@@ -43,19 +43,16 @@ def _sweep(services: Services, app: Celery) -> int:
 
 
 def _fold(services: Services, _app: Celery) -> int:
-    """Add up events into figures, and note when the configuration changed."""
+    """Add events to the figures, and note changes of the configuration."""
     services.ledger.config_changes.note(services.live.current(), now=time.time())
     return Fold(services.ledger).run()
 
 
 def _bulk(services: Services, _app: Celery) -> int:
-    """Go on with bulk actions on escalations."""
-    ledger = services.ledger
-    return run_bulks(ledger, ledger.bulk_actions, services.publish)
+    return run_bulks(services.ledger, services.ledger.bulk_actions, services.publish)
 
 
 def _webhooks(services: Services, _app: Celery) -> int:
-    """Find what to alert people about, and deliver it."""
     return services.webhooks.tick()
 
 
@@ -63,13 +60,13 @@ PERIODIC = (
     PeriodicTask("sweep", lambda settings: settings.sweep_interval, _sweep),
     PeriodicTask("fold", 1.0, _fold),
     PeriodicTask("bulk", 1.0, _bulk),
-    PeriodicTask("edits", 1.0, hint_at_sessions),
+    PeriodicTask("edits", 1.0, send_session_hints),
     PeriodicTask("webhooks", 2.0, _webhooks),
 )
 
 
 def schedule(settings: Settings) -> dict[str, Any]:
-    """Beat's schedule of them all."""
+    """Return beat's schedule of all periodic tasks."""
     return {
         task.name: beat_entry(f"mulligan.{task.name}", task.seconds(settings), queue=CONTROL_QUEUE)
         for task in PERIODIC
@@ -77,7 +74,7 @@ def schedule(settings: Settings) -> dict[str, Any]:
 
 
 def beat_entry(task: str, seconds: float, **options: Any) -> dict[str, Any]:
-    """An entry of a beat schedule; messages that no worker took in time do not pile up."""
+    """Return an entry of a beat schedule. Messages expire, so that they do not pile up."""
     expiring = {**options, "expires": max(5.0, 2 * seconds)}
     return {"task": task, "schedule": seconds, "options": expiring}
 
@@ -91,6 +88,6 @@ def _register(app: Celery, process: WorkerProcess, task: PeriodicTask) -> None:
     def run() -> int:
         return task.run(process.services, app)
 
-    # Several run each second, day and night: their events would push the jobs out of Flower.
+    # Several run each second; their events would push the jobs out of Flower.
     silent = {"ignore_result": True, "send_events": False, "shared": False}
     app.task(name=f"mulligan.{task.name}", **silent)(run)

@@ -1,6 +1,6 @@
-"""A producer: writes jobs into the ledger of a fleet and sends the hints. It can run nothing.
+"""A producer: writes jobs into a fleet's ledger and sends the hints, but cannot run jobs.
 
-Neither a runner nor a verifier is imported, and Celery not before the first hint is sent.
+It imports no runners or verifiers, and Celery only for the first hint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mulligan.workers.settings.model import Settings
 
 
 def producer_intake(settings: Settings, ledger: Ledger, *, models: ContractModels) -> Intake:
-    """The intake of a producer: what a job names is checked by the workers."""
+    """Return the intake of a producer. Workers check what a job names."""
 
     def check(job: Job) -> list[Problem]:
         return contract_problems(job, models)
@@ -29,14 +29,14 @@ def producer_intake(settings: Settings, ledger: Ledger, *, models: ContractModel
 
         return blob_store(settings)
 
-    hints = ProducerPublisher(settings, ledger)
+    publish = ProducerPublisher(settings, ledger).publish
     return build_intake(
-        settings, ledger=ledger, publish=hints.publish, check=check, blobs=blobs, models=models
+        settings, ledger=ledger, publish=publish, check=check, blobs=blobs, models=models
     )
 
 
 class ProducerPublisher:
-    """Publishes through a minimal Celery app, made for the first publication."""
+    """Publishes through a minimal Celery app, created for the first publication."""
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:
         self._settings = settings
@@ -46,9 +46,9 @@ class ProducerPublisher:
 
     def publish(self, publications: Sequence[Publication]) -> None:
         if publications:
-            self._ready().publish(publications)
+            self._get().publish(publications)
 
-    def _ready(self) -> Any:
+    def _get(self) -> Any:
         from celery import Celery
 
         from mulligan.workers.celery.publisher import Publisher

@@ -16,14 +16,14 @@ from mulligan.workers.celery.flower_format import describe, describe_entry
 from mulligan.workers.celery.queue_depth import SENT_HEADER
 from mulligan.workers.celery.queues import REPAIR_QUEUE
 from mulligan.workers.ledger import job_ids, rows
-from mulligan.workers.user_tasks.messages import LANE, sent_arguments
+from mulligan.workers.user_tasks.messages import REPAIR_SUFFIX, sent_arguments
 
 log = logging.getLogger(__name__)
 
 #: Messages per round trip to the broker when many are published at once.
 _BATCH = 100
-#: The header by which a message of a user's own task names its entry.
-OWN_HEADER = "mulligan_entry"
+#: The header with the entry of a message to a user's task.
+ENTRY_HEADER = "mulligan_entry"
 TASKS = {
     "attempt": "mulligan.attempt",
     "verification": "mulligan.verify",
@@ -32,7 +32,7 @@ TASKS = {
 
 
 def task_id(entry: Entry) -> str:
-    """The Celery id of an entry: the same however often it is published."""
+    """Return the Celery id of an entry, the same however often it is published."""
     match entry.kind:
         case "attempt":
             return f"{entry.job_id}-{entry.attempt}"
@@ -52,7 +52,7 @@ def lineage(entry: Entry) -> dict[str, str]:
 
 
 def _log_away(error: Exception) -> None:
-    log.warning("the broker is away (%s): the sweep publishes later", error)
+    log.warning("The broker is away (%s); the sweep will publish.", error)
 
 
 class Publisher:
@@ -72,7 +72,7 @@ class Publisher:
         self._on_away = on_away
 
     def publish(self, publications: Sequence[Publication]) -> None:
-        """Publish at once. A broker that is away loses nothing: the sweep publishes later."""
+        """Publish at once. If the broker is away, nothing is lost: the sweep publishes later."""
         if not publications:
             return
         try:
@@ -90,8 +90,8 @@ class Publisher:
         if entry.kind == "done":
             self._send_outcome(producer, publication)
             return
-        if job_ids.is_own(entry.job_id):
-            self._send_own(producer, publication)
+        if job_ids.is_user_task(entry.job_id):
+            self._send_user_task(producer, publication)
             return
         self._app.send_task(
             TASKS[entry.kind],
@@ -107,7 +107,7 @@ class Publisher:
         )
 
     def _send_outcome(self, producer: Any, publication: Publication) -> None:
-        """How a job ended, for a task of the producer's own app. May come twice, never not."""
+        """Send a job's outcome to a task of the producer's app, at least once."""
         job_id = publication.entry.job_id
         view = self._ledger.job(job_id)
         if view is None or view.job.on_done is None:
@@ -125,10 +125,10 @@ class Publisher:
             parent_id=f"{job_id}-{len(view.attempts)}",
         )
 
-    def _send_own(self, producer: Any, publication: Publication) -> None:
-        """A retry of a user's own task: its name, its arguments, its queue's repair lane.
+    def _send_user_task(self, producer: Any, publication: Publication) -> None:
+        """Send a retry of a user's task to the repair lane of its queue.
 
-        One that is only observed is never sent by us: its record ends here.
+        A task that is only observed is never sent, and its record ends here.
         """
         entry = publication.entry
         view = self._ledger.job(entry.job_id)
@@ -136,13 +136,13 @@ class Publisher:
             return
         route = TaskRoute.of(view.job)
         if route.mode == "observe":
-            # Only the sweep finds such an entry: whoever ran it is gone.
+            # Only the sweep publishes such an entry, after its worker was lost.
             self._ledger.cancel(entry.job_id, detail="its worker was lost; it was only observed")
             return
         queue, root = route.queue, route.root
         args, kwargs = sent_arguments(route.args, route.kwargs)
         name = root if entry.attempt == 1 else f"{root}-{entry.attempt}"
-        before = root if entry.attempt == 2 else f"{root}-{entry.attempt - 1}"
+        previous = root if entry.attempt == 2 else f"{root}-{entry.attempt - 1}"
         self._app.send_task(
             route.task,
             args=args,
@@ -150,10 +150,10 @@ class Publisher:
             argsrepr=describe(args),
             kwargsrepr=describe(kwargs),
             task_id=name if entry.kind == "attempt" else f"{name}-c{entry.index}",
-            queue=f"{queue}{LANE}" if publication.queue == REPAIR_QUEUE else queue,
+            queue=f"{queue}{REPAIR_SUFFIX}" if publication.queue == REPAIR_QUEUE else queue,
             producer=producer,
             retry=False,
-            headers={OWN_HEADER: str(entry), SENT_HEADER: time.time()},
+            headers={ENTRY_HEADER: str(entry), SENT_HEADER: time.time()},
             root_id=root,
-            parent_id=before if entry.attempt > 1 else None,
+            parent_id=previous if entry.attempt > 1 else None,
         )

@@ -1,4 +1,4 @@
-"""How many messages wait in the broker, by priority step, and for how long the oldest has."""
+"""The messages that wait in the broker, by priority, and the age of the oldest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-#: What a broker that is away raises, whatever its kind.
+#: The exceptions of a broker that is away, whatever its kind.
 BROKER_ERRORS = (OperationalError, RedisError, OSError)
 #: The header with the time at which a message was sent, in seconds since 1970.
 SENT_HEADER = "mulligan_at"
@@ -21,17 +21,20 @@ SENT_HEADER = "mulligan_at"
 
 @dataclass(frozen=True, kw_only=True)
 class QueueDepth:
-    """What waits in one queue."""
+    """The messages that wait in one queue."""
 
     depth: int
-    #: Messages by priority step, 0 first. Empty on AMQP, which does not tell.
+    #: Messages by priority, 0 first. Empty on AMQP, which does not report it.
     by_priority: Mapping[int, int] = field(default_factory=dict)
-    #: None: nothing waits, or no message that comes next says when it was sent.
+    #: None if nothing waits, or if no next message has the header.
     oldest_seconds: float | None = None
 
 
 def waiting(app: Celery, queues: Sequence[str]) -> dict[str, QueueDepth]:
-    """What waits in each queue, in one round trip on Redis; OperationalError if it is away."""
+    """Return the depth of each queue, in one round trip on Redis.
+
+    Raises OperationalError if the broker is away.
+    """
     with _channel(app) as channel:
         if not hasattr(channel, "priority_steps"):
             return {
@@ -43,16 +46,16 @@ def waiting(app: Celery, queues: Sequence[str]) -> dict[str, QueueDepth]:
         for queue in queues:
             for step in steps:
                 name = channel._q_for_pri(queue, step)
-                pipe.llen(name).lindex(name, -1)  # the last is the next to be taken
+                pipe.llen(name).lindex(name, -1)  # the last one is taken next
         rows = iter(pipe.execute())
         now = time.time()
         return {
-            queue: _waiting({step: (int(next(rows)), next(rows)) for step in steps}, now)
+            queue: _depth({step: (int(next(rows)), next(rows)) for step in steps}, now)
             for queue in queues
         }
 
 
-def _waiting(rows: Mapping[int, tuple[int, Any]], now: float) -> QueueDepth:
+def _depth(rows: Mapping[int, tuple[int, Any]], now: float) -> QueueDepth:
     ages = [now - sent for _, message in rows.values() if (sent := _sent_at(message)) is not None]
     return QueueDepth(
         depth=sum(depth for depth, _ in rows.values()),
@@ -62,7 +65,7 @@ def _waiting(rows: Mapping[int, tuple[int, Any]], now: float) -> QueueDepth:
 
 
 def _sent_at(message: Any) -> float | None:
-    """When a message was sent, if it says so: anybody may have put anything into a queue."""
+    """Return when a message was sent, if it has our header: a queue may contain anything."""
     try:
         sent = json.loads(message)["headers"][SENT_HEADER]
     except (TypeError, ValueError, KeyError):
@@ -72,7 +75,7 @@ def _sent_at(message: Any) -> float | None:
 
 @contextmanager
 def _channel(app: Celery) -> Iterator[Any]:
-    """A channel to the broker. One try: whoever asks would rather know that it is away."""
+    """Open a channel to the broker, without retries: callers need to know that it is away."""
     try:
         with app.connection_for_read() as connection, connection.channel() as channel:
             yield channel
@@ -87,7 +90,7 @@ def _sizes(channel: Any, queues: Sequence[str]) -> list[int]:
 
 
 def depths(app: Celery, queues: Sequence[str]) -> dict[str, int]:
-    """Messages waiting in each queue, over all its priorities; works on Redis and AMQP."""
+    """Count the messages in each queue over all priorities. Works on Redis and AMQP."""
     with app.connection_for_read() as connection:
         return dict(zip(queues, _sizes(connection.default_channel, queues), strict=True))
 

@@ -1,8 +1,8 @@
 """The queues and the worker pools, declared once.
 
 `mulligan up`, the factory, the console and the local threads read them here. The Procfile,
-docker-compose.yml and deploy/kubernetes/ repeat the pools in their own languages;
-tests/repository/test_pools.py compares them with this file. Nothing here needs Celery.
+docker-compose.yml and deploy/kubernetes/ repeat the pools; tests/repository/test_pools.py compares
+them with this file, which does not import Celery.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ CONTROL_QUEUE = "control"
 #: Jobs that Celery clients send. A message is the only copy of its job until it is accepted.
 SUBMIT_QUEUE = "mulligan.submit"
 
-#: Queues that attempts and verifications are published to; only they can be paused.
-#: Work that has begun comes before new work: retries, then checks, then first attempts.
+#: Queues of attempts and verifications; only these can be paused. Work that has begun comes before
+#: new work: retries, then checks, then first attempts.
 JOB_QUEUES = (REPAIR_QUEUE, VERIFY_QUEUE, ATTEMPT_QUEUE)
-#: Queues whose messages are hints at the ledger, in the order in which a worker that serves
-#: several of them must list them.
+#: Queues whose messages are hints, in the order in which a worker must list them.
 QUEUES = (*JOB_QUEUES, EDIT_QUEUE, "loop", CONTROL_QUEUE)
 #: Queues that some worker must serve, or jobs make no progress.
 REQUIRED_QUEUES = (*JOB_QUEUES, CONTROL_QUEUE)
 
 
 def edit_queue(host: str) -> str:
-    """The queue of the trees on one host; a worker of the edit queue adds its own host's."""
+    """Return the queue for the trees of one host, which its worker of the edit queue adds."""
     return f"{EDIT_QUEUE}.{host}"
 
 
 def main_queue(served: Collection[str]) -> str | None:
-    """Of the queues that a worker serves, the one that is most of its work. None: not ours."""
+    """Return the queue that makes most of a worker's work; None if it serves none of ours."""
     by_share = (*reversed(JOB_QUEUES), *(name for name in QUEUES if name not in JOB_QUEUES))
     return next((name for name in by_share if name in served), None)
 
@@ -53,36 +52,35 @@ PoolKind = Literal["threads", "solo", "prefork"]
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec:
-    """A kind of worker: which queues it serves, in order, and what decides its size."""
+    """A kind of worker: the queues it serves, in order, and the settings for its size."""
 
     name: str
     queues: tuple[str, ...]
     kind: PoolKind = "threads"
-    #: The settings whose values add up to its slots; without any it has one slot.
-    #: A pool with slots of its own (`<name>_slots`) can be scaled: see `scalable`.
+    #: The settings whose sum is its number of slots; without any it has one slot.
     slots: tuple[str, ...] = ()
-    #: Whether it also sends the periodic tasks. One pool does.
+    #: Whether it also sends the periodic tasks, as exactly one pool must.
     beat: bool = False
 
     @property
     def scalable(self) -> bool:
-        """Whether KEDA, or the pool's own autoscaler, may change its size."""
+        """Whether its size can change, by KEDA or its autoscaler: it has a `<name>_slots`."""
         return self.slots == (f"{self.name}_slots",)
 
 
 _CONTROL = PoolSpec(name="control", queues=(CONTROL_QUEUE, SUBMIT_QUEUE), kind="solo", beat=True)
 
-#: What `mulligan up`, the Procfile, docker-compose.yml and deploy/kubernetes/ run.
+#: The pools of `mulligan up`, the Procfile, docker-compose.yml and deploy/kubernetes/.
 POOLS = (
     _CONTROL,
-    # Slots of its own: a first-listed queue still waits for a whole task when every slot is busy.
+    # Its own slots, because even a first-listed queue waits while every slot is busy.
     PoolSpec(name="repair", queues=(REPAIR_QUEUE,), slots=("repair_slots",)),
     PoolSpec(name="attempt", queues=(REPAIR_QUEUE, ATTEMPT_QUEUE), slots=("attempt_slots",)),
     PoolSpec(name="verify", queues=(VERIFY_QUEUE,), slots=("verify_slots",)),
     # One slot, because a tree has one writer.
     PoolSpec(name="edit", queues=(EDIT_QUEUE,)),
 )
-#: What `mulligan run` starts: the queues of jobs in fewer processes.
+#: The pools of `mulligan run`: the queues of jobs in fewer processes.
 RUN_POOLS = (
     _CONTROL,
     PoolSpec(name="work", queues=JOB_QUEUES, slots=("attempt_slots", "verify_slots")),
@@ -91,13 +89,12 @@ RUN_POOLS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """A worker as it is started: a pool's specification with its size."""
+    """A pool with its size, ready to start."""
 
     name: str
     queues: tuple[str, ...]
     slots: int = 1
-    #: The largest number of slots. With it, each slot is a process, and their number follows the
-    #: work.
+    #: Maximum slots. With it, each slot is a process, and their number follows the load.
     most: int | None = None
     kind: PoolKind = "threads"
     beat: bool = False
@@ -116,12 +113,12 @@ class Pool:
 
 
 def pools(settings: PoolSettings) -> list[Pool]:
-    """The pools of one host, in the sizes that the settings give them."""
+    """Return the pools of one host, with the sizes of the settings."""
     return [_sized(spec, settings) for spec in POOLS]
 
 
 def run_pools(settings: PoolSettings) -> list[Pool]:
-    """The pools of `mulligan run`."""
+    """Return the pools of `mulligan run`."""
     return [_sized(spec, settings) for spec in RUN_POOLS]
 
 

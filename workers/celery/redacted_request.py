@@ -1,4 +1,4 @@
-"""A worker's requests whose arguments and results are somebody's prompts and answers."""
+"""A Celery request that hides arguments and results, which are prompts and answers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from celery.worker.request import Request
 
 from mulligan.workers.celery.flower_format import describe
 
-#: Exceptions of ours say what failed and where, and quote nobody. A Retry of ours holds one.
+#: Our exceptions name what failed and where, and quote no answers. Our Retry contains one.
 _OURS = re.compile(r"(Escalated|Corrected|BadInput)\(|Retry\(.*\bCorrected\(", re.DOTALL)
 
 
 class RedactedRequest(Request):  # type: ignore[misc] # celery is untyped
-    """Tells events, `inspect` and logs the shapes of arguments and results, not their texts.
+    """Shows events, `inspect` and logs the shapes of arguments and results, not their texts.
 
-    The producer may be anybody's program: what its message says of its arguments is not used.
+    It ignores the message's own description of its arguments, which any program may have written.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -25,12 +25,12 @@ class RedactedRequest(Request):  # type: ignore[misc] # celery is untyped
         self._kwargsrepr = describe(self._kwargs)
 
     def info(self, safe: bool = False) -> dict[str, Any]:
-        del safe  # nobody is told more
-        told: dict[str, Any] = super().info(safe=True)
-        return told
+        del safe  # always safe
+        info: dict[str, Any] = super().info(safe=True)
+        return info
 
     def send_event(self, type: str, **fields: Any) -> None:
-        # The result of a task of ours is an id or a score.
+        # The results of our tasks are ids or scores.
         if "result" in fields and not self.name.startswith("mulligan."):
             fields["result"] = f"a result of {len(str(fields['result']))} characters"
         raised = fields.get("exception")

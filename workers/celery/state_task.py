@@ -1,8 +1,8 @@
-"""StateTask: the base of every task, and the one place where an outcome becomes a state.
+"""StateTask: the base of every task, and the one place where an outcome becomes a Celery state.
 
-What Flower shows is true: an attempt that will be corrected is RETRY with the reason, an escalated
-one FAILURE with kind, place and count, and only a success is SUCCESS. Nothing here publishes:
-retries are outbox entries.
+Flower shows an attempt that will be corrected as RETRY with the reason, an escalated one as FAILURE
+with kind, place and count, and only a success as SUCCESS. Nothing here publishes: retries are
+outbox entries.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Finish, NextAttempt
 from mulligan.workers.celery.publisher import task_id
 
-#: How a task ended, as Celery's events name it.
+#: Celery's event for the end of a task.
 Event = Literal["task-succeeded", "task-retried", "task-failed"]
 
 
 class Escalated(Exception):
-    """A person must look. Flower's FAILURE list is the list of these."""
+    """A person must look at the job. Flower's FAILURE list consists of these."""
 
 
 class Corrected(Exception):
@@ -38,7 +38,7 @@ class Corrected(Exception):
 
 
 class StateTask(Task):  # type: ignore[misc] # celery is untyped
-    """Never retried by Celery itself: RetryPolicy is the only authority."""
+    """A task that Celery never retries, because only RetryPolicy decides on retries."""
 
     abstract = True
     max_retries = 0
@@ -48,7 +48,7 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
     throws = (Escalated,)
 
     def report(self, entry: Entry, outcome: Outcome) -> str:
-        """Turn an outcome into what Celery, its events and Flower understand."""
+        """Return the result of a success; raise Celery's exception for any other outcome."""
         match outcome:
             case Settled(then=NextAttempt() as then, verdict=verdict):
                 reason = f"{_describe(verdict.failure)} → {then.plan.mode} {then.plan.number}"
@@ -63,7 +63,7 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
             case Requeued(delay=delay, reason=reason):
                 raise Retry(f"{reason}; again in {delay:.1f} s", exc=Corrected(reason), when=delay)
             case ClaimRefused(reason="escalated", detail=detail) if entry.kind == "verification":
-                self._tell(entry, "task-failed", detail)
+                self._report_attempt(entry, "task-failed", detail)
                 raise Retry(detail, exc=Corrected(detail))
             case ClaimRefused(reason="escalated", detail=detail):
                 raise Escalated(detail)
@@ -72,7 +72,7 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
             case Rechecked(status="escalated", score=score):
                 raise Escalated(f"delayed verification scored {_score(score)}")
             case VerificationPending() | ClaimRefused():
-                # Whoever ends the attempt reports it under the attempt's own id.
+                # The task that settles the attempt reports it under the attempt's id.
                 raise Ignore
             case VerificationStored(result=result):
                 return _checked(result)
@@ -80,22 +80,22 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
                 return f"delayed verification scored {_score(score)}"
 
     def _settled(self, entry: Entry, outcome: Settled, event: Event, text: str) -> str:
-        """How an attempt ended. A verification that settled it speaks for the attempt, and is
-        itself no second failure: an escalation is one row."""
-        told = f"{outcome.task_type} attempt {outcome.attempt}: {text}"
+        """Report a settled attempt. If a verification settled it, that task also reports for the
+        attempt, and is not itself a second failure: an escalation is one row."""
+        message = f"{outcome.task_type} attempt {outcome.attempt}: {text}"
         if entry.kind != "attempt":
-            self._tell(entry, event, told)
-            event = _own(entry, outcome, event)
+            self._report_attempt(entry, event, message)
+            event = _verification_event(entry, outcome, event)
         match event:
             case "task-retried":
-                raise Retry(told, exc=Corrected(told))
+                raise Retry(message, exc=Corrected(message))
             case "task-failed":
-                raise Escalated(told)
+                raise Escalated(message)
             case "task-succeeded":
-                return told
+                return message
 
-    def _tell(self, entry: Entry, event: Event, text: str) -> None:
-        """Say how the attempt that was verified ended, under its own id."""
+    def _report_attempt(self, entry: Entry, event: Event, text: str) -> None:
+        """Send the event of a verified attempt under the attempt's id."""
         if not self.app.conf.worker_send_task_events:
             return
         attempt = task_id(Entry("attempt", entry.job_id, entry.attempt))
@@ -106,10 +106,10 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
             dispatcher.send(event, uuid=attempt, retry=False, **fields)
 
 
-def _own(entry: Entry, outcome: Settled, event: Event) -> Event:
-    """The state of the verification itself, which passed or did not, whatever the others say."""
-    mine = outcome.verdict.results[entry.index or 0 :][:1]
-    passed = bool(mine) and mine[0].status is not VerificationStatus.FAIL
+def _verification_event(entry: Entry, outcome: Settled, event: Event) -> Event:
+    """Return the event of the verification itself, whatever the other verifications found."""
+    result = outcome.verdict.results[entry.index or 0 :][:1]
+    passed = bool(result) and result[0].status is not VerificationStatus.FAIL
     return "task-succeeded" if passed or event == "task-succeeded" else "task-retried"
 
 
@@ -118,7 +118,7 @@ def _score(score: float | None) -> str:
 
 
 def _checked(result: VerificationResult) -> str:
-    """Which verifier said what; its summary may quote the answer."""
+    """Describe a result without its summary, which may quote the answer."""
     score = "" if result.score is None else f", score {result.score:g}"
     return f"{result.verifier_id}: {result.status.value}{score}"
 
@@ -130,7 +130,7 @@ def _times(seen: int) -> str:
 
 
 def _describe(failure: FailureRecord | None) -> str:
-    """Kind, place and what is wrong; never a prompt or an answer."""
+    """Describe a failure by kind, cause and place, without quoting a prompt or an answer."""
     if failure is None:
         return "not verified"
     places = (

@@ -1,4 +1,4 @@
-"""A Celery worker's presence: what its beats say, and the file by which probes see it alive."""
+"""The heartbeat of a Celery worker: its beats, and the liveness file for probes."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A beat that takes longer is given up: the file must stay fresh while Redis is out of reach.
+#: Seconds after which a beat is given up, so that the file stays fresh while Redis is away.
 _TIMEOUT = 5
 
 
 class WorkerHeartbeat:
-    """Follows the life of one worker by Celery's signals. Nothing is done before it is ready."""
+    """Follows one worker by Celery's signals, from the moment it is ready."""
 
     def __init__(self, settings: Settings, app: Celery) -> None:
         self._settings = settings
         self._app = app
-        self._presence: Heartbeat | None = None
+        self._heartbeat: Heartbeat | None = None
         self._draining = False
-        self._sign: Path | None = None
+        self._liveness_file: Path | None = None
 
     def ready(self, consumer: Any, services: Services) -> None:
-        """The worker takes messages from now on."""
-        if self._presence is not None:
-            self._presence.leave()  # a solo worker was its own child until now
+        """Start the beats of a worker that now takes messages."""
+        if self._heartbeat is not None:
+            self._heartbeat.leave()  # a solo worker counted as its own child until now
         queues = tuple(self._app.amqp.queues.consume_from)
         node = str(consumer.hostname)
 
         def describe() -> Beat:
             active = len(state.active_requests)
-            # One that is shutting down takes nothing more: its free slots are nobody's.
+            # The free slots of a worker that is shutting down do not count.
             slots = active if self._draining else int(consumer.pool.num_processes)
             return _beat(node, services, slots=slots, active=active, queues=queues)
 
@@ -56,49 +56,52 @@ class WorkerHeartbeat:
             broker_answers=self._broker_answers, ticked_at=time.monotonic()
         )
         consumer.timer.call_repeatedly(INTERVAL, lambda: stall_detector.tick(time.monotonic()))
-        self._sign = liveness_file(self._settings, node)
+        self._liveness_file = liveness_file(self._settings, node)
         self._start(describe, stall_detector=stall_detector)
 
     def child_ready(self, node: str, services: Services) -> None:
-        """A process of a prefork worker is up. Its parent counts slots; it counts round trips."""
-        self._presence, self._sign = None, None  # what was inherited is the parent's
+        """Start the beats of a prefork worker's process, which report only its round trips."""
+        self._heartbeat, self._liveness_file = None, None  # inherited from the parent
         self._start(lambda: _beat(node, services, slots=0, active=0), child=True)
 
     def shutting_down(self) -> None:
-        """Called by a signal handler: no more than a note."""
+        """Set a flag, because this runs in a signal handler."""
         self._draining = True
 
     def gone(self) -> None:
-        if self._presence is not None:
-            self._presence.leave()
-            self._presence = None
-        if self._sign is not None:
-            self._sign.unlink(missing_ok=True)
+        if self._heartbeat is not None:
+            self._heartbeat.leave()
+            self._heartbeat = None
+        if self._liveness_file is not None:
+            self._liveness_file.unlink(missing_ok=True)
 
     def _start(
         self, describe: Any, *, stall_detector: StallDetector | None = None, child: bool = False
     ) -> None:
         def after() -> None:
             busy = len(state.active_requests) > 0
-            if stall_detector is not None and stall_detector.is_deaf(time.monotonic(), busy=busy):
-                log.error("this worker hears nothing though its broker answers; restart it")
+            now = time.monotonic()
+            if stall_detector is not None and stall_detector.is_stalled(now, busy=busy):
+                log.error("This worker receives nothing although its broker answers. Restart it.")
             else:
                 self._touch()
 
-        calls = RedisCalls(connect(_hasty(self._settings.ledger or "")), patience=0.0, limits={})
+        url = self._settings.ledger or ""
+        url += f"{'&' if '?' in url else '?'}socket_timeout={_TIMEOUT}"
+        calls = RedisCalls(connect(url), patience=0.0, limits={})
         beats = RedisBeats(calls, prefix=self._settings.key_prefix)
-        self._presence = Heartbeat(beats, describe, child=child, after=after)
-        self._presence.start()
+        self._heartbeat = Heartbeat(beats, describe, child=child, after=after)
+        self._heartbeat.start()
 
     def _touch(self) -> None:
-        if self._sign is None:
+        if self._liveness_file is None:
             return
         try:
-            self._sign.parent.mkdir(parents=True, exist_ok=True)
-            self._sign.touch()
+            self._liveness_file.parent.mkdir(parents=True, exist_ok=True)
+            self._liveness_file.touch()
         except OSError as error:
-            log.warning("no sign of life for probes: %s", error)
-            self._sign = None
+            log.warning("The liveness file for probes cannot be written: %s", error)
+            self._liveness_file = None
 
     def _broker_answers(self) -> bool:
         try:
@@ -109,7 +112,7 @@ class WorkerHeartbeat:
 
 
 def liveness_file(settings: Settings, node: str) -> Path:
-    """The file that a worker touches with each beat; older than a minute, the worker is ill."""
+    """Return the file that a worker touches with each beat; after a minute it counts as dead."""
     return settings.home / "alive" / node
 
 
@@ -126,7 +129,3 @@ def _beat(
         queues=queues,
         round_trips=services.ledger.round_trips,
     )
-
-
-def _hasty(url: str) -> str:
-    return f"{url}{'&' if '?' in url else '?'}socket_timeout={_TIMEOUT}"

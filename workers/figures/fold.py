@@ -1,7 +1,7 @@
-"""Folding: the event stream of every partition, added up into figures by time and for good.
+"""Fold the event streams of all partitions into figures, by time and in total.
 
-Idempotent by stream id: a batch is written together with the place it ends at, and only if it
-begins where the last one ended. Whoever folds, and however often, each event counts once.
+Idempotent by stream id: a batch is written together with its last id, and only if it begins where
+the last batch ended. So each event counts once, however many processes fold.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 from mulligan.policies.figures import facts as figures
 from mulligan.policies.figures.facts import Folded
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.cycle_rows import ENDED, keep_lines
+from mulligan.workers.ledger.cycle_rows import ENDED, precompute_rows
 from mulligan.workers.ledger.partitions import Partitioned
 
 log = logging.getLogger(__name__)
 
 #: How long figures by the minute are kept.
 MINUTES_KEPT = 3 * 3600
-#: Distinct fields of one bucket; what comes on top is counted under `(other)`.
+#: Maximum distinct fields of one bucket; further ones count under `(other)`.
 FIELDS_CAP = 5_000
-#: Events of one batch, and batches of one run: a backlog must not keep the sweep waiting.
+#: Events per batch, and batches per run, so that a backlog does not delay the sweep.
 BATCH = 2_000
 BATCHES = 10
 START = "0-0"
 
 
 class Fold:
-    """Adds up what happened since the last time."""
+    """Folds the events since the last run."""
 
     def __init__(
         self,
@@ -46,32 +46,33 @@ class Fold:
         self._hours_kept = settings.stats_retention
         self._batch = batch
         self._fields_cap = fields_cap
-        #: How far each partition is folded, as far as this process knows.
+        #: The last folded event of each partition that this process knows of.
         self._cursors: dict[str, str] = {}
 
     def run(self, *, batches: int = BATCHES) -> int:
-        """Fold up to so many batches of each partition; answers with the number of events."""
-        return sum(self._partition(prefix, batches) for prefix in self._prefixes)
+        """Fold up to ``batches`` batches of each partition. Return the number of events."""
+        return sum(self._fold_partition(prefix, batches) for prefix in self._prefixes)
 
-    def _partition(self, prefix: str, batches: int) -> int:
+    def _fold_partition(self, prefix: str, batches: int) -> int:
         done = 0
         for _ in range(batches):
-            count = self._one(prefix)
+            count = self._fold_batch(prefix)
             done += count
             if count < self._batch:
                 break
         return done
 
-    def _one(self, prefix: str) -> int:
-        """One batch; none if somebody else folded meanwhile: the next begins where they ended."""
+    def _fold_batch(self, prefix: str) -> int:
+        """Fold one batch. Return 0 if another process folded meanwhile."""
         cursor = self._cursors.get(prefix) or self._calls.run("GET", keys.folded(prefix)) or START
         stream = keys.events(prefix)
         found = self._calls.run("XRANGE", stream, cursor, "+", "COUNT", self._batch + 1)
-        seen = bool(found) and found[0][0] == cursor
-        events = [(event_id, _read(event_id, row["data"])) for event_id, row in found[seen:]]
+        cursor_exists = bool(found) and found[0][0] == cursor
+        new = found[cursor_exists:]
+        events = [(event_id, _read(event_id, row["data"])) for event_id, row in new]
         if not events:
             return 0
-        missed = cursor != START and not seen
+        missed = cursor != START and not cursor_exists
         batch = events[: self._batch]
         folded = figures.fold(batch, after=cursor)
         answer = self._calls.one("fold", prefix, **self._request(cursor, folded, missed))
@@ -79,9 +80,9 @@ class Fold:
         if answer[0] != "folded":
             return 0
         if missed:
-            log.warning("events after %s were trimmed before they were counted", cursor)
-        # Whoever dies before this leaves it to the first report that asks.
-        keep_lines(self._calls, prefix, list(_ended_cycles(data for _, data in batch)))
+            log.warning("Events after %s were trimmed before they were counted.", cursor)
+        # If this process dies here, the first report does it.
+        precompute_rows(self._calls, prefix, list(_ended_cycles(data for _, data in batch)))
         return len(batch)
 
     def _request(self, after: str, folded: Folded, missed: bool) -> dict[str, Any]:
@@ -107,11 +108,11 @@ def _ended_cycles(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _read(event_id: str, text: str) -> Mapping[str, Any]:
-    """An event that nobody can read counts for nothing, and stops nobody."""
+    """Read an event. An unreadable one counts for nothing and does not stop the fold."""
     try:
         data = json.loads(text)
     except ValueError as error:
-        log.warning("event %s cannot be read: %s", event_id, error)
+        log.warning("The event %s cannot be read: %s", event_id, error)
         return {}
     return data if isinstance(data, dict) else {}
 

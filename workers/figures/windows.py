@@ -1,4 +1,4 @@
-"""Reading figures: the buckets of a window in one round trip, and the totals in another."""
+"""Read figures: the buckets of a window in one round trip, the totals in another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_WINDOW = 365 * 86400
 
 @dataclass(frozen=True)
 class Bucket:
-    """The figures of one step of time, over all partitions."""
+    """The figures of one time step, over all partitions."""
 
     start: int
     rows: Counter[Figure] = field(default_factory=Counter)
@@ -30,19 +30,19 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Window:
-    """A window's buckets, oldest first, and as many of the time before it."""
+    """A window's buckets, oldest first, and those of the window before it."""
 
     seconds: int
     step: int
     now: float
     buckets: tuple[Bucket, ...]
     before: tuple[Bucket, ...]
-    #: (signature, tenant) → `<job>/<attempt>`, the newest.
+    #: (signature, tenant) → the newest `<job>/<attempt>`.
     examples: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 def parse_window(text: str, *, longest: float = LONGEST_WINDOW) -> int:
-    """``90m``, ``24h``, ``7d`` or seconds, in seconds. BadInput says what is wrong."""
+    """Read ``90m``, ``24h``, ``7d`` or seconds. Return seconds; raises BadInput."""
     try:
         seconds = parse_duration(text)
     except ValueError as error:
@@ -53,7 +53,7 @@ def parse_window(text: str, *, longest: float = LONGEST_WINDOW) -> int:
 
 
 class FigureReader:
-    """The figures that `Fold` wrote."""
+    """A reader of the figures that `Fold` writes."""
 
     def __init__(self, ledger: Partitioned) -> None:
         self._calls = ledger.calls
@@ -61,10 +61,10 @@ class FigureReader:
         self._prefixes = keys.partition_prefixes(self._key_prefix, ledger.settings.partitions)
 
     def window(self, seconds: int, *, now: float, compare: bool = True) -> Window:
-        """By the minute while those are kept for this window and the one before, else by the hour.
+        """Read a window: by the minute if those are kept for both windows, else by the hour.
 
-        The step that has just begun is the last one: a window is whole steps. Without ``compare``
-        the window before is not read, and neither are examples.
+        A window consists of whole steps; the last is the current one. Without ``compare``, the
+        window before and the examples are not read.
         """
         step = MINUTE if 2 * seconds <= MINUTES_KEPT - MINUTE else HOUR
         count = max(1, -(-seconds // step))
@@ -76,9 +76,9 @@ class FigureReader:
         examples = [keys.examples_of_hour(p, n) for n in hours for p in self._prefixes]
         found = self._calls.hashes(names + examples)
         buckets = tuple(
-            Bucket(number * step, _added(raw_rows))
+            Bucket(number * step, _sum(raw_rows))
             for number, raw_rows in zip(
-                numbers, _by(found[: len(names)], len(self._prefixes)), strict=True
+                numbers, _chunks(found[: len(names)], len(self._prefixes)), strict=True
             )
         )
         return Window(
@@ -91,11 +91,11 @@ class FigureReader:
         )
 
     def failure(self, example: str) -> FailureRecord | None:
-        """The classified failure of `<job>/<attempt>`, if the ledger still has it."""
+        """Return the classified failure of `<job>/<attempt>`, if it is still stored."""
         return self.failures([example])[0]
 
     def failures(self, examples: Sequence[str]) -> list[FailureRecord | None]:
-        """The classified failures of several, in one round trip."""
+        """Return the classified failures of several attempts, in one round trip."""
         names = []
         for example in examples:
             job_id, _, number = example.partition("/")
@@ -104,10 +104,10 @@ class FigureReader:
         return [verdict_from_dict(json.loads(text)).failure if text else None for text in stored]
 
     def totals(self) -> Counter[Figure]:
-        return _added(self._calls.hashes([keys.figures_total(p) for p in self._prefixes]))
+        return _sum(self._calls.hashes([keys.figures_total(p) for p in self._prefixes]))
 
     def lag(self, *, now: float) -> float:
-        """How long the oldest event that is not folded yet has waited; 0 if all are."""
+        """Return the age of the oldest event that is not folded; 0 if all are."""
         return max((self._lag(prefix, now) for prefix in self._prefixes), default=0.0)
 
     def _lag(self, prefix: str, now: float) -> float:
@@ -118,15 +118,17 @@ class FigureReader:
         return max(0.0, now - int(found[0][0].partition("-")[0]) / 1000)
 
 
-def _by(raw_rows: Sequence[Mapping[str, str]], size: int) -> Iterable[Sequence[Mapping[str, str]]]:
+def _chunks(
+    raw_rows: Sequence[Mapping[str, str]], size: int
+) -> Iterable[Sequence[Mapping[str, str]]]:
     return (raw_rows[start : start + size] for start in range(0, len(raw_rows), size))
 
 
-#: The same few fields are in every bucket.
+#: Cached, because the same few fields are in every bucket.
 _figure = lru_cache(maxsize=20_000)(parse)
 
 
-def _added(hashes: Sequence[Mapping[str, str]]) -> Counter[Figure]:
+def _sum(hashes: Sequence[Mapping[str, str]]) -> Counter[Figure]:
     first, *others = hashes
     total = Counter({_figure(text): int(amount) for text, amount in first.items()})
     for raw_rows in others:
@@ -136,10 +138,10 @@ def _added(hashes: Sequence[Mapping[str, str]]) -> Counter[Figure]:
 
 
 def _examples(hashes: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
-    """Later hours win."""
+    """Return the newest example of each signature and tenant: later hours come last."""
     found = {}
     for raw_rows in hashes:
-        for text, where in raw_rows.items():
+        for text, attempt in raw_rows.items():
             signature, tenant = parse(text).dims
-            found[signature, tenant] = where
+            found[signature, tenant] = attempt
     return found

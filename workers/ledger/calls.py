@@ -1,4 +1,4 @@
-"""Calling Redis: Lua scripts by their hash, several in one round trip, with patience."""
+"""Calls to Redis: Lua scripts by hash, several in one round trip, repeated while Redis is away."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from redis.retry import Retry
 from mulligan.tasks.ports.errors import BadInput, LedgerRefused, LedgerUnavailable
 
 T = TypeVar("T")
-#: Seconds after which a Redis that hangs without dying counts as away; no wait of ours is longer.
-#: An address may say otherwise: `?socket_timeout=5`.
+#: Seconds after which a hanging Redis counts as away. No blocking call of ours takes longer.
+#: An address can override it: `?socket_timeout=5`.
 SOCKET_TIMEOUT = 30.0
-#: What redis-py and Redis add to an error of a script: they tell a person nothing.
+#: What redis-py and Redis add to a script's error, useless to a reader.
 _NOISE = re.compile(
     r"^(?:Command # \d+ \(.*\) of pipeline caused error: )?"
     r"(?:Error running script \(call to f_\w+\): )?(?:@\w+: ?\d+: )*(?:-(?=[A-Z]))?"
@@ -56,9 +56,9 @@ SCRIPTS = _load_scripts()
 
 
 def connect(url: str) -> redis.Redis:
-    """A client that never retries by itself: patience is ours, and visible.
+    """Return a client without retries, because `RedisCalls` does them.
 
-    BadInput if the address has something in it that redis-py cannot read.
+    Raises BadInput for an address that redis-py cannot read.
     """
     options: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True}
     try:
@@ -75,12 +75,12 @@ def connect(url: str) -> redis.Redis:
 
 
 class RedisCalls:
-    """Scripts and commands; while Redis is away, they wait and are repeated.
+    """Scripts and commands that are repeated while Redis is away.
 
-    Repeating is safe: every script of ours answers the same to the same token.
+    Repeating is safe: a script called twice with one token answers the same twice.
 
-    Scripts take the time from Redis. A test may give a ``test_clock``; then each request carries
-    ``now_ms``, which overrides it.
+    Scripts take the time from Redis. With a ``test_clock``, each request carries ``now_ms``, which
+    overrides it.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class RedisCalls:
         self._client: Any = client
         self._patience = patience
         self._test_clock = test_clock
-        #: Rendered once: they are part of every request.
+        #: Rendered once, because every request contains them.
         self._limits = json.dumps(dict(limits), separators=(",", ":"))[1:-1]
         self._local = threading.local()
-        #: Round trips made so far: what `make bench` reports.
+        #: Reported by `make bench`.
         self.round_trips = 0
 
     def one(self, name: str, prefix: str, /, **request: Any) -> list[Any]:
-        """One script, one round trip."""
+        """Run a script in one round trip."""
         script, body = SCRIPTS[name], self._body(request)
 
         def run() -> list[Any]:
@@ -111,10 +111,10 @@ class RedisCalls:
                 answer = self._redis.eval(script.text, 1, prefix, body)
             return answer
 
-        return self._patiently(run)
+        return self._retry(run)
 
     def many(self, name: str, requests: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Any]]:
-        """One script for several requests, in one round trip."""
+        """Run a script for several requests, in one round trip."""
         script = SCRIPTS[name]
         bodies = [(prefix, self._body(request)) for prefix, request in requests]
 
@@ -129,57 +129,49 @@ class RedisCalls:
                 return run()
             return answers
 
-        return self._patiently(run) if bodies else []
+        return self._retry(run) if bodies else []
 
     def hashes(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Several hashes in one round trip; a missing one is empty."""
-
-        def read() -> list[dict[str, str]]:
-            pipe = self._redis.pipeline(transaction=False)
-            for name in names:
-                pipe.hgetall(name)
-            rows: list[dict[str, str]] = pipe.execute()
-            return rows
-
-        return self._patiently(read) if names else []
+        """Read several hashes in one round trip; a missing one is empty."""
+        return self._pipeline([("HGETALL", name) for name in names])
 
     def fields(self, names: Sequence[str], field: str) -> list[str | None]:
-        """One field of several hashes in one round trip; None where it is missing."""
+        """Read one field of several hashes in one round trip; None where it is missing."""
+        return self._pipeline([("HGET", name, field) for name in names])
 
-        def read() -> list[str | None]:
+    def _pipeline(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
+        def run() -> list[Any]:
             pipe = self._redis.pipeline(transaction=False)
-            for name in names:
-                pipe.hget(name, field)
-            found: list[str | None] = pipe.execute()
-            return found
+            for command in commands:
+                pipe.execute_command(*command)
+            answers: list[Any] = pipe.execute()
+            return answers
 
-        return self._patiently(read) if names else []
+        return self._retry(run) if commands else []
 
     def read_streams(
         self, names: Sequence[str], *, after: str, block: float | None
     ) -> Iterator[tuple[str, str]]:
-        """(id, data) of the entries after an id, waiting up to ``block`` seconds for the first."""
+        """Yield (id, data) of entries after an id. Waits up to ``block`` seconds for the first."""
         wait = None if block is None else max(1, int(block * 1000))
         streams = dict.fromkeys(names, after)
-        found = self._patiently(lambda: self._redis.xread(streams, count=1000, block=wait))
+        found = self._retry(lambda: self._redis.xread(streams, count=1000, block=wait))
         for _, items in found or []:
             for entry_id, fields in items:
                 yield entry_id, fields["data"]
 
     def run(self, *command: Any) -> Any:
-        """One plain command."""
-        return self._patiently(lambda: self._redis.execute_command(*command))
+        """Run one command."""
+        return self._retry(lambda: self._redis.execute_command(*command))
 
     def read_bytes(self, *command: Any) -> bytes | None:
-        """One plain command whose answer is not text."""
+        """Run one command whose answer is bytes."""
         options = {NEVER_DECODE: True}
-        answer: bytes | None = self._patiently(
-            lambda: self._redis.execute_command(*command, **options)
-        )
+        answer: bytes | None = self._retry(lambda: self._redis.execute_command(*command, **options))
         return answer
 
     def now(self) -> float:
-        """The time of Redis in seconds, by which scripts measure."""
+        """Return the time of Redis in seconds, which scripts use."""
         if self._test_clock is not None:
             return self._test_clock()
         seconds, micros = self.run("TIME")
@@ -187,14 +179,14 @@ class RedisCalls:
 
     @property
     def _redis(self) -> Any:
-        """This thread's own connection: a pool's bookkeeping costs as much as a round trip."""
-        found = getattr(self._local, "client", None)
-        if found is None:
-            found = self._local.client = self._client.client()
-        return found
+        """One connection for each thread: a pool's bookkeeping costs as much as a round trip."""
+        client = getattr(self._local, "client", None)
+        if client is None:
+            client = self._local.client = self._client.client()
+        return client
 
     def _body(self, request: Mapping[str, Any]) -> bytes:
-        """The request as JSON. A lone surrogate, which no JSON reader takes, becomes a ``?``."""
+        """Render the request as JSON, with ``?`` for lone surrogates, which JSON readers refuse."""
         if self._test_clock is not None:
             request = {**request, "now_ms": self._test_clock() * 1000}
         text = json.dumps(request, separators=(",", ":"), ensure_ascii=False)
@@ -202,7 +194,7 @@ class RedisCalls:
             text = f"{text[:-1]},{self._limits}}}"
         return text.encode("utf-8", "replace")
 
-    def _patiently(self, call: Callable[[], T]) -> T:
+    def _retry(self, call: Callable[[], T]) -> T:
         self.round_trips += 1
         started = time.monotonic()
         delay = 0.05
@@ -213,11 +205,7 @@ class RedisCalls:
                 if time.monotonic() - started + delay > self._patience:
                     raise LedgerUnavailable(f"the ledger is away: {error}") from error
             except RedisError as error:
-                raise LedgerRefused(f"the ledger refused: {_said(error)}") from error
+                reason = _NOISE.sub("", str(error)).rstrip(".")
+                raise LedgerRefused(f"the ledger refused: {reason}") from error
             time.sleep(delay)
             delay = min(delay * 2, 2.0)
-
-
-def _said(error: RedisError) -> str:
-    """What Redis said, without which command it said it to."""
-    return _NOISE.sub("", str(error)).rstrip(".")

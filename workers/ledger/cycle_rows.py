@@ -1,4 +1,4 @@
-"""Cycles as reports read them: tens of thousands, without what they say about prompts."""
+"""Cycles for reports: tens of thousands, without their prompts."""
 
 from __future__ import annotations
 
@@ -14,47 +14,45 @@ from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.settings.model import Settings
 
-#: Cycles of one script: a few milliseconds, after which others are served.
+#: Cycles per script call: a few milliseconds, so that Redis can serve other clients in between.
 _CHUNK = 500
-#: Ended cycles that are remembered: some 30 MB.
-_REMEMBERED = 100_000
+#: Maximum cycles in the cache: some 30 MB.
+_CACHED = 100_000
 ENDED = frozenset({CycleStatus.COMPLETED, CycleStatus.ESCALATED, CycleStatus.CANCELLED})
-#: As the script writes a line and ends it.
-_BETWEEN, _AFTER = "\x1f", "\x1e"
+#: The same as in cycle_rows.lua.
+_FIELD_SEPARATOR, _ROW_SEPARATOR = "\x1f", "\x1e"
 
 
 class CycleRows:
-    """The newest cycles first. A cycle that has ended never changes: it is read once."""
+    """A reader of cycles. It caches those that have ended, which never change."""
 
     def __init__(self, calls: RedisCalls, settings: Settings) -> None:
         self._calls = calls
         self._prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
         self._ended: dict[str, CycleRow] = {}
 
-    def since(self, since: float, *, limit: int, tenant: str | None = None) -> list[CycleRow]:
-        """At most ``limit`` cycles created since then, of one tenant or of all."""
-        if len(self._ended) > _REMEMBERED:
+    def newest(self, *, since: float, limit: int, tenant: str | None = None) -> list[CycleRow]:
+        """Return the newest cycles created after ``since``, of one tenant or of all."""
+        if len(self._ended) > _CACHED:
             self._ended = {}
         parts = [self._partition(prefix, since, limit, tenant) for prefix in self._prefixes]
-        if len(parts) == 1:
-            return list(islice(parts[0], limit))
         newest = heapq.merge(*parts, key=attrgetter("created_at"), reverse=True)
         return list(islice(newest, limit))
 
     def _partition(
         self, prefix: str, since: float, limit: int, tenant: str | None
     ) -> Iterator[CycleRow]:
-        """Read as far as somebody asks. A tenant's share may be thin: all ids are looked at."""
-        last = -1 if tenant is not None else limit
+        """Yield cycles, reading a chunk at a time. A tenant may have few: no limit on its ids."""
+        count = -1 if tenant is not None else limit
         ids = self._calls.run(
-            "ZREVRANGEBYSCORE", keys.cycles(prefix), "+inf", since * 1000, "LIMIT", 0, last
+            "ZREVRANGEBYSCORE", keys.cycles(prefix), "+inf", since * 1000, "LIMIT", 0, count
         )
         for start in range(0, len(ids), _CHUNK):
             rows = self._rows(prefix, ids[start : start + _CHUNK])
             yield from rows if tenant is None else (row for row in rows if row.tenant == tenant)
 
     def _rows(self, prefix: str, ids: Sequence[str]) -> list[CycleRow]:
-        """In the order of the ids; those that are gone are left out."""
+        """Return the rows in the order of the ids, without cycles that were deleted."""
         ended = self._ended
         unknown = [each for each in ids if each not in ended]
         read = self._read(prefix, unknown) if unknown else {}
@@ -68,12 +66,12 @@ class CycleRows:
         (text,) = self._calls.one("cycle_rows", prefix, ids=ids)
         if not text:
             return {}
-        rows = (part.split(_BETWEEN) for part in text.split(_AFTER))
+        rows = (row.split(_FIELD_SEPARATOR) for row in text.split(_ROW_SEPARATOR))
         return {row[9]: _row(row) for row in rows}
 
 
-def keep_lines(calls: RedisCalls, prefix: str, ids: Sequence[str]) -> None:
-    """Put what reports need of cycles that have ended into one line each, before anybody asks."""
+def precompute_rows(calls: RedisCalls, prefix: str, ids: Sequence[str]) -> None:
+    """Store the rows of ended cycles in Redis, so that the first report is fast."""
     for start in range(0, len(ids), _CHUNK):
         calls.one("cycle_rows", prefix, ids=ids[start : start + _CHUNK])
 

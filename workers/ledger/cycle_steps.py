@@ -1,4 +1,4 @@
-"""Self-repair cycles on Redis: their delayed verification, and how they end."""
+"""Self-repair cycles on Redis: their delayed verification and their end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mulligan.workers.ledger.partitions import Partitioned
 
 
 class CycleSteps(Partitioned):
-    """See tasks.ports.ledger for what each method promises."""
+    """See tasks.ports.ledger for the methods' contracts."""
 
     def claim_cycle(
         self, entry: Entry, *, worker: str, lease: float | None = None
@@ -29,7 +29,7 @@ class CycleSteps(Partitioned):
             postpone_ms=max(1.0, self._settings.lease) * 1000,
         )
         if answer[0] != "claimed":
-            return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
+            return ClaimRefused(*answer)
         held = Lease(entry, token)
         return rows.read_cycle_claim(answer, held, rows.read_claim(answer, held))
 
@@ -67,7 +67,7 @@ class CycleSteps(Partitioned):
     def cycles(
         self, *, since: float, limit: int, tenant: str | None = None
     ) -> list[SelfRepairCycle]:
-        """The newest ``limit``; of these, only the tenant's if one is given."""
+        """Return the newest ``limit`` cycles. A tenant filters these; it does not look further."""
         found: list[str] = []
         for prefix in self._prefixes():
             found += self.calls.run(

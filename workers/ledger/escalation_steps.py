@@ -1,4 +1,4 @@
-"""Escalations on Redis: groups of what is alike, and ending them."""
+"""Escalations on Redis: reading, grouping and ending them."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from mulligan.tasks.ports.ledger import (
 from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.partitions import Partitioned
 
-#: How many groups are looked at to find those of one tenant.
-_GROUPS_LOOKED_AT = 5000
-#: How many escalations, the newest, are looked at to find ended ones.
-_LOOKED_AT = 20_000
-#: Escalations that are read in one round trip.
+#: Maximum groups, the newest, to filter.
+_GROUPS_SCANNED = 5000
+#: Maximum escalations, the newest, to filter.
+_SCANNED = 20_000
+#: Escalations to read in one round trip.
 _CHUNK = 500
 
 
 class EscalationSteps(Partitioned):
-    """See tasks.ports.ledger for what each method promises."""
+    """See tasks.ports.ledger for the methods' contracts."""
 
     def groups(
         self, *, only_open: bool = True, tenant: str | None = None, limit: int = 100
     ) -> list[EscalationGroup]:
         names: list[str] = []
         for prefix in self._prefixes():
-            newest = self.calls.run("ZREVRANGE", keys.groups(prefix), 0, _GROUPS_LOOKED_AT - 1)
+            newest = self.calls.run("ZREVRANGE", keys.groups(prefix), 0, _GROUPS_SCANNED - 1)
             names += [keys.group(prefix, signature) for signature in newest]
-        wanted = [
+        found = [
             group
             for group in self._read_groups(names).values()
             if (group.open or not only_open) and (tenant is None or tenant in group.tenants)
         ]
-        return sorted(wanted, key=lambda group: group.last_at, reverse=True)[:limit]
+        return sorted(found, key=lambda group: group.last_at, reverse=True)[:limit]
 
     def group(self, signature: str) -> EscalationGroup | None:
         return self.groups_of([signature]).get(signature)
 
     def groups_of(self, signatures: Sequence[str]) -> dict[str, EscalationGroup]:
-        """The groups of these signatures, as far as there are any. One round trip."""
+        """Return the groups of these signatures that exist. One round trip."""
         prefixes = self._prefixes()
         return self._read_groups([keys.group(p, each) for each in signatures for p in prefixes])
 
     def _read_groups(self, names: Sequence[str]) -> dict[str, EscalationGroup]:
-        """The groups with these keys by signature: those of several partitions are one."""
+        """Return the groups with these keys by signature, merged over the partitions."""
         found: dict[str, EscalationGroup] = {}
         for group in (rows.read_group(row) for row in self.calls.hashes(names) if row):
             known = found.get(group.signature)
-            found[group.signature] = rows.merged(known, group) if known else group
+            found[group.signature] = rows.merge_groups(known, group) if known else group
         return found
 
     def escalation(self, escalation_id: str) -> Escalation | None:
@@ -68,10 +68,10 @@ class EscalationSteps(Partitioned):
         tenant: str | None = None,
         limit: int = 50,
     ) -> list[Escalation]:
-        # Ended ones have left their group's index.
-        whole = signature is None or not only_open
+        # A group's index holds only open escalations.
+        scan_all = signature is None or not only_open
 
-        def wanted(each: Escalation) -> bool:
+        def matches(each: Escalation) -> bool:
             return (
                 (each.state == "open" or not only_open)
                 and (signature is None or each.signature == signature)
@@ -80,24 +80,25 @@ class EscalationSteps(Partitioned):
 
         found: list[Escalation] = []
         for prefix in self._prefixes():
-            most = _LOOKED_AT if whole else limit if tenant is None else 0  # 0: all there are
-            index = (
-                keys.escalations(prefix) if whole else keys.open_of_group(prefix, signature or "")
-            )
-            ids = self.calls.run("ZREVRANGE", index, 0, most - 1)
-            found += self._first(prefix, ids, wanted, limit)
+            if scan_all:
+                index, count = keys.escalations(prefix), _SCANNED
+            else:
+                index = keys.open_of_group(prefix, signature or "")
+                count = limit if tenant is None else 0  # 0: all
+            ids = self.calls.run("ZREVRANGE", index, 0, count - 1)
+            found += self._first(prefix, ids, matches, limit)
         return sorted(found, key=lambda each: each.at, reverse=True)[:limit]
 
     def _first(
-        self, prefix: str, ids: Sequence[str], wanted: Callable[[Escalation], bool], limit: int
+        self, prefix: str, ids: Sequence[str], matches: Callable[[Escalation], bool], limit: int
     ) -> list[Escalation]:
-        """The first so many that are wanted, reading no more than it takes to find them."""
+        """Read escalations in chunks until at least ``limit`` match; return the matches."""
         found: list[Escalation] = []
         for start in range(0, len(ids), _CHUNK):
             chunk = ids[start : start + _CHUNK]
             hashes = self.calls.hashes([keys.escalation(prefix, i) for i in chunk])
             read = (rows.read_escalation(i, r) for i, r in zip(chunk, hashes, strict=True) if r)
-            found += [each for each in read if wanted(each)]
+            found += [each for each in read if matches(each)]
             if len(found) >= limit:
                 break
         return found
@@ -122,9 +123,9 @@ class EscalationSteps(Partitioned):
                     request |= rows.requeue_request(job, prompt=prompt, decoding=decoding)
             answer = self.calls.one("end_escalation", prefix, **request)
             if answer[0] == "stored":
-                continue  # it was requeued meanwhile, by another escalation of the same job
+                continue  # another escalation of the same job was requeued since we read the job
             if answer[0] != "ended":
-                return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
+                return ClaimRefused(*answer)
             return Ended(state=how, publication=rows.publication(answer[1]) if answer[1] else None)
 
     def mute(self, signature: str, *, until: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""External work on Redis: what a subject has to do next, and what it did."""
+"""External work on Redis: a subject's next entry, and its session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mulligan.workers.ledger.partitions import Partitioned
 
 
 class ExternalSteps(Partitioned):
-    """See tasks.ports.ledger for what each method promises."""
+    """See tasks.ports.ledger for the methods' contracts."""
 
     def next_of(self, subject: str, *, tenant: str | None = None) -> NextEntry | None:
         lane = rows.lane(subject, tenant)
@@ -40,9 +40,7 @@ class ExternalSteps(Partitioned):
         if answer[0] != "held":
             return ClaimRefused("stored" if answer[0] == "settled" else answer[0])
         claim = rows.read_claim(answer, lease)
-        if entry.kind != "cycle":
-            return claim
-        return rows.read_cycle_claim(answer, lease, claim)
+        return rows.read_cycle_claim(answer, lease, claim) if entry.kind == "cycle" else claim
 
     def session(self, subject: str, *, tenant: str | None = None) -> list[SessionNote]:
         lane = rows.lane(subject, tenant)

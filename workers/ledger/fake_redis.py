@@ -1,8 +1,8 @@
-"""A Redis in this process, for tests: fakeredis runs the ledger's own scripts, without a server.
+"""An in-process Redis for tests: fakeredis runs the ledger's own scripts, without a server.
 
-fakeredis compiles a script for each call and collects Lua's garbage after it, which takes as long
-as the script itself. The runtime here compiles a script once and leaves garbage to Lua's collector.
-Only this module knows fakeredis; it is part of the extra ``mulligan[testing]``.
+fakeredis compiles a script at each call and collects garbage after it, which takes as long as the
+script itself. The runtime here compiles a script once and leaves garbage to Lua's collector.
+Only this module imports fakeredis, which is part of the extra ``mulligan[testing]``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COLLECT = "collectgarbage()"
 
 
 def fake_client(server: FakeServer | None = None) -> redis.Redis:
-    """A client of a new, empty server, or of one that exists. Answers with text.
+    """Return a client of ``server``, or of a new, empty one. It answers with text.
 
     Threads may share the server: it runs one command or script at a time.
     """
@@ -31,7 +31,7 @@ def fake_client(server: FakeServer | None = None) -> redis.Redis:
 
 
 class _CompilingRuntime:
-    """As much of a Lua runtime as fakeredis asks for to run a script."""
+    """The part of a Lua runtime that fakeredis uses."""
 
     def __init__(self, runtime: Any) -> None:
         self._compile = runtime.compile
@@ -50,11 +50,11 @@ class _CompilingRuntime:
 
 class _Socket(FakeSocket):
     def _get_server_runtime(self, server: Any) -> Any:
-        found = getattr(server, "compiling_runtime", None)
-        if found is None:
-            runtime = super()._get_server_runtime(server)
-            found = server.compiling_runtime = _CompilingRuntime(runtime)
-        return found
+        runtime = getattr(server, "compiling_runtime", None)
+        if runtime is None:
+            runtime = _CompilingRuntime(super()._get_server_runtime(server))
+            server.compiling_runtime = runtime
+        return runtime
 
 
 class _Connection(FakeRedisConnection):

@@ -1,4 +1,4 @@
-"""Ids of jobs: `<partition>-<name>`, so that an id says where its job is."""
+"""Job ids: `<partition>-<name>`, so that an id tells its job's partition."""
 
 from __future__ import annotations
 
@@ -10,39 +10,46 @@ from collections.abc import Iterator
 
 from mulligan.workers.ledger.keys import partition_name, partition_of
 
-__all__ = ["is_own", "job_id", "job_ids_of_key", "own_job_id", "partition_of", "partition_of_scope"]
+__all__ = [
+    "is_user_task",
+    "job_id",
+    "job_ids_of_key",
+    "partition_of",
+    "partition_of_scope",
+    "user_task_job_id",
+]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def job_id(*, partitions: int, key: str | None = None, scope: str | None = None) -> str:
-    """A new id, sortable by time; with an idempotency key, the id that belongs to it."""
+    """Return a new id, sortable by time, or the id that belongs to an idempotency key."""
     name = _new_name() if key is None else _name_of_key(key)
     return f"{partition_of_scope(scope or name, partitions=partitions)}-{name}"
 
 
 def job_ids_of_key(key: str, *, partitions: int) -> Iterator[str]:
-    """The ids that the job with this idempotency key may have.
+    """Yield the ids that the job with this idempotency key may have.
 
-    The key does not tell its job's partition: the memory scope decides it.
+    The memory scope decides the partition, and the key does not contain it.
     """
     name = _name_of_key(key)
     return (f"{partition_name(number)}-{name}" for number in range(partitions))
 
 
-def own_job_id(root_id: str, *, partitions: int) -> str:
-    """The job of a user's own Celery task, named after the first message of its line."""
+def user_task_job_id(root_id: str, *, partitions: int) -> str:
+    """Return the job id of a user's Celery task, derived from the id of its first message."""
     number = int.from_bytes(hashlib.sha256(root_id.encode()).digest()[:14])
     name = "own" + _base32(number, 20)
     return f"{partition_of_scope(name, partitions=partitions)}-{name}"
 
 
-def is_own(job_id: str) -> bool:
+def is_user_task(job_id: str) -> bool:
     return job_id.partition("-")[2].startswith("own")
 
 
 def partition_of_scope(scope: str, *, partitions: int) -> str:
-    """The partition that holds the jobs of a scope."""
+    """Return the partition that holds the jobs of a scope."""
     return partition_name(zlib.crc32(scope.encode()) % partitions)
 
 

@@ -1,6 +1,6 @@
-"""Pages of jobs, newest first, filtered where they are. The work of one page is bounded.
+"""Pages of jobs, newest first, filtered inside Redis. The work for one page is bounded.
 
-All jobs are in the order of their acceptance; those of one state in the order of coming into it.
+All jobs are ordered by the time they were accepted, those of one state by the time they entered it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
 from mulligan.workers.ledger.rows import tokens_of
 
-#: So many jobs of a partition are looked at for one page: a rare label ends with a short page.
+#: Maximum jobs of a partition to filter for one page: with a rare label, pages are short.
 SCAN = 2000
 _CURSOR = re.compile(r"^(\d{1,16}(?:\.\d{1,6})?)~([\w-]{1,64})$", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFilter:
-    """Which jobs. ``since`` and ``until`` are about the time that the jobs are ordered by."""
+    """A selection of jobs. ``since`` and ``until`` refer to the time that orders the jobs."""
 
-    #: How its name begins.
+    #: The beginning of the job's name.
     name: str | None = None
     state: str | None = None
     task_type: str | None = None
@@ -37,7 +37,7 @@ class JobFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
-    """One job without its texts."""
+    """A job without its texts."""
 
     id: str
     task_type: str
@@ -49,7 +49,7 @@ class JobRow:
     detail: str | None
     best_attempt: int | None
     attempts: int
-    #: None while nobody told any usage.
+    #: None until a runner reports its usage.
     tokens: int | None
     seconds: float
     labels: Mapping[str, str]
@@ -61,83 +61,82 @@ class JobRow:
 @dataclass(frozen=True)
 class JobPage:
     jobs: Sequence[JobRow]
-    #: Where the next page begins; None: there is none. A short page may have one.
+    #: Where the next page begins, None after the last. A short page may have one.
     cursor: str | None
 
 
-#: Where a partition was left, comparable: later is greater.
-_Place = tuple[float, str]
+#: (time, id) of a job; later is greater.
+_Position = tuple[float, str]
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What one partition has for a page."""
+class _PartitionPage:
+    """One partition's jobs for a page."""
 
+    #: Whether no older jobs match.
     done: bool
-    reached: _Place
-    rows: list[tuple[_Place, JobRow]]
+    reached: _Position
+    rows: list[tuple[_Position, JobRow]]
 
 
 class JobPages(Partitioned):
-    """Jobs as lists show them. Each method is one round trip."""
+    """Lists of jobs. Each method is one round trip."""
 
     def page_jobs(
-        self, wanted: JobFilter, *, limit: int, cursor: str | None = None, scan: int = SCAN
+        self, jobs: JobFilter, *, limit: int, cursor: str | None = None, scan: int = SCAN
     ) -> JobPage:
-        """One page. BadInput for a cursor that no page gave."""
-        request = _request(wanted, limit, scan, cursor)
+        """Return one page. Raises BadInput for an invalid cursor."""
+        request = _request(jobs, limit, scan, cursor)
         answers = self.calls.many("page_jobs", [(prefix, request) for prefix in self._prefixes()])
-        parts = [_part(answer) for answer in answers]
-        # Only down to where every partition has looked is the order known.
+        parts = [_read_page(answer) for answer in answers]
+        # The order is known only as far back as every partition was read.
         known = max((part.reached for part in parts if not part.done), default=None)
         found = (row for part in parts for row in part.rows)
         rows = sorted(found, key=lambda row: row[0], reverse=True)
         safe = [row for row in rows if known is None or row[0] >= known]
         page = safe[:limit]
-        place = page[-1][0] if len(safe) > limit else known
-        return JobPage([row for _, row in page], f"{place[0]!r}~{place[1]}" if place else None)
+        end = page[-1][0] if len(safe) > limit else known
+        return JobPage([row for _, row in page], f"{end[0]!r}~{end[1]}" if end else None)
 
     def find_jobs(self, ids: Sequence[str], *, tenant: str | None = None) -> list[JobRow]:
-        """The jobs with these ids, in their order. Unknown ones and other tenants' are left out."""
+        """Return the jobs with these ids in their order, without unknown or other tenants' jobs."""
         by_prefix: dict[str, list[str]] = {}
         for job_id in dict.fromkeys(ids):
             by_prefix.setdefault(self._prefix(job_id), []).append(job_id)
         requests = [(prefix, {"ids": some, "tenant": tenant}) for prefix, some in by_prefix.items()]
         answers = self.calls.many("page_jobs", requests)
-        found = {row.id: row for answer in answers for _, row in _part(answer).rows}
+        found = {row.id: row for answer in answers for _, row in _read_page(answer).rows}
         return [found[job_id] for job_id in dict.fromkeys(ids) if job_id in found]
 
 
-def _request(wanted: JobFilter, limit: int, scan: int, cursor: str | None) -> dict[str, Any]:
-    newest, before = "+inf" if wanted.until is None else repr(wanted.until * 1000), None
+def _request(jobs: JobFilter, limit: int, scan: int, cursor: str | None) -> dict[str, Any]:
+    newest, before = "+inf" if jobs.until is None else repr(jobs.until * 1000), None
     if cursor is not None:
         match = _CURSOR.match(cursor)
         if match is None:
-            raise BadInput.at(
-                "cursor", "is not one that a page gave; leave it out for the first page"
-            )
+            raise BadInput.at("cursor", "is not a page's cursor; leave it out for the first page")
         newest, before = match.groups()
     return {
-        "set": keys.jobs("", wanted.state),
+        "set": keys.jobs("", jobs.state),
         "max": newest,
         "before": before,
-        "min": "-inf" if wanted.since is None else repr(wanted.since * 1000),
-        "name": wanted.name,
-        "task_type": wanted.task_type,
-        "labels": dict(wanted.labels) or None,
-        "tenant": wanted.tenant,
+        "min": "-inf" if jobs.since is None else repr(jobs.since * 1000),
+        "name": jobs.name,
+        "task_type": jobs.task_type,
+        "labels": dict(jobs.labels) or None,
+        "tenant": jobs.tenant,
         "limit": limit,
         "scan": scan,
     }
 
 
-def _part(answer: list[Any]) -> _Part:
+def _read_page(answer: list[Any]) -> _PartitionPage:
     done, score, last, rows = answer
     found = [_row(json.loads(text), float(at)) for at, text in rows]
-    return _Part(bool(int(done)), (float(score), str(last)), found)
+    return _PartitionPage(bool(int(done)), (float(score), str(last)), found)
 
 
-def _row(raw: dict[str, Any], at: float) -> tuple[_Place, JobRow]:
+def _row(raw: dict[str, Any], at: float) -> tuple[_Position, JobRow]:
     row = JobRow(
         id=raw["id"],
         task_type=raw.get("task_type", ""),

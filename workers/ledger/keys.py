@@ -15,67 +15,67 @@ mulligan:{p00}:remedy:<coarse>         hash    technique:tried / technique:worke
 mulligan:{p00}:cycle:<id>              hash    one self-repair cycle
 mulligan:{p00}:cycles                  zset    cycle ids by creation
 mulligan:{p00}:paused                  hash    queue:NAME, task_type:NAME, provider:NAME → since
-mulligan:{p00}:parked                  set     pauses and quotas that have entries behind them
-mulligan:{p00}:parked:<pause>          zset    entries that met it, in the order of coming
-mulligan:{p00}:active:<tenant>         set     a tenant's attempts that are leased
+mulligan:{p00}:parked                  set     pauses and quotas that entries wait for
+mulligan:{p00}:parked:<pause>          zset    entries that wait for it, by arrival
+mulligan:{p00}:active:<tenant>         set     a tenant's leased attempts
 mulligan:{p00}:leased_for              hash    entry → the tenant whose slot it takes
-mulligan:{p00}:spent:<tenant>:<day>    string  a tenant's tokens of one day
-mulligan:{p00}:lane:<subject>          zset    what a subject is to do, the most urgent first
+mulligan:{p00}:spent:<tenant>:<day>    string  tokens that a tenant used on one day
+mulligan:{p00}:lane:<subject>          zset    a subject's work, the most urgent first
 mulligan:{p00}:holding                 hash    lane → the entry its subject holds
-mulligan:{p00}:session:<subject>       zset    what a subject did lately: its session
+mulligan:{p00}:session:<subject>       zset    a subject's recent attempts: its session
 mulligan:{p00}:stale                   zset    a lane's cycles by staleness, `j:<job>` by deadline
 mulligan:{p00}:escalation:<id>         hash    one escalation and who ended it
 mulligan:{p00}:escalations             zset    escalation ids by time
-mulligan:{p00}:escalations:ended       zset    those that were ended, by when
-mulligan:{p00}:group:<signature>       hash    escalations alike: counts, example, last alert
-mulligan:{p00}:group:<signature>:open  zset    the open ones of a group
+mulligan:{p00}:escalations:ended       zset    ended escalations by the time of their end
+mulligan:{p00}:group:<signature>       hash    escalations of one signature: counts, last alert
+mulligan:{p00}:group:<signature>:open  zset    the group's open escalations
 mulligan:{p00}:groups                  zset    signatures by their last escalation
 mulligan:{p00}:events                  stream  every change, capped
-mulligan:{p00}:folded                  string  the last event that figures count
+mulligan:{p00}:folded                  string  the last event that the figures include
 mulligan:{p00}:figures:m:<minute>      hash    figures of one minute
 mulligan:{p00}:figures:h:<hour>        hash    figures of one hour
-mulligan:{p00}:figures:e:<hour>        hash    failure → the newest attempt of the hour that had it
+mulligan:{p00}:figures:e:<hour>        hash    failure → the hour's newest attempt with it
 mulligan:{p00}:figures:total           hash    figures since the beginning, capped
 mulligan:{p00}:swept_at                string  when the last sweep ran
 mulligan:{fleet}:blob:<address>        string  a packed workspace or diff
 mulligan:{fleet}:breakers              hash    provider → its circuit breaker
-mulligan:{fleet}:workers               hash    node name → a worker's last beat; silent ones go
+mulligan:{fleet}:workers               hash    node name → a worker's last beat; stale ones go
 mulligan:{fleet}:events                stream  breakers that opened and closed, capped
-mulligan:{p00}:alerts                  hash    how far events and groups were looked at; {fleet} too
-mulligan:{p00}:alerts:due              zset    `g:<signature>`, `b:<provider>` by when to tell of it
-mulligan:{fleet}:alert:<provider>      hash    a breaker's openings since it was told of
+mulligan:{p00}:alerts                  hash    the last event and group read; {fleet} too
+mulligan:{p00}:alerts:due              zset    `g:<signature>`, `b:<provider>` by time to alert
+mulligan:{fleet}:alert:<provider>      hash    a breaker's openings since the last alert
 mulligan:{p00}:delivery:<id>           hash    one alert for one webhook; {fleet} too
-mulligan:{p00}:deliveries              zset    those that wait by due time; {fleet} too
-mulligan:{p00}:deliveries:dead         zset    those that were given up; {fleet} too
+mulligan:{p00}:deliveries              zset    waiting deliveries by due time; {fleet} too
+mulligan:{p00}:deliveries:dead         zset    deliveries given up; {fleet} too
 mulligan:{fleet}:bulk:<id>             hash    a bulk action
 mulligan:{fleet}:bulk:<id>:todo        list    escalations that it has not ended yet
 mulligan:{fleet}:bulk:<id>:problems    list    escalations that it could not end, and why
-mulligan:{fleet}:bulks                 zset    bulk actions that run, by when to look at them
-mulligan:{fleet}:edits:score:<run>     string  what a command of a suite scored in a session
+mulligan:{fleet}:bulks                 zset    running bulk actions by creation
+mulligan:{fleet}:edits:score:<run>     string  a suite command's score in a session
 mulligan:{fleet}:edits:session:<id>    hash    a session of edits: `state` as JSON, `lease`
 mulligan:{fleet}:edits                 zset    session ids by creation
-mulligan:{fleet}:edits:open            zset    those that have a next step
-mulligan:{fleet}:edits:trees           hash    host and root → the session that has the tree
+mulligan:{fleet}:edits:open            zset    sessions with a next step
+mulligan:{fleet}:edits:trees           hash    host and root → the session that uses the tree
 mulligan:{fleet}:edits:deltas          list    measured effects, the newest first, capped
-mulligan:{fleet}:configured            zset    digests of the configuration by when it changed
-mulligan:{fleet}:tokens                hash    id → an API token: its hash, role, tenant, end
-mulligan:{fleet}:session:<sha256>      string  a browser's session: the id of its token
+mulligan:{fleet}:configured            zset    digests of the configuration by time of change
+mulligan:{fleet}:tokens                hash    id → an API token: its hash, role, tenant, expiry
+mulligan:{fleet}:session:<sha256>      string  a browser session: the id of its token
 ====================================== ======= ==================================================
 
 An entry is ``a:<job>/<n>`` (an attempt), ``v:<job>/<n>/<i>`` (a verification),
-``c:<job>:<n>:<loop>`` (a cycle's delayed verification) or ``d:<job>/1`` (an outcome to tell).
+``c:<job>:<n>:<loop>`` (a cycle's delayed verification) or ``d:<job>/1`` (an outcome to send).
 """
 
 from __future__ import annotations
 
-# Each function takes the prefix of a partition, or of `FLEET`, as `partition_prefix` gives it.
+# Each function takes the prefix of a partition, or of `FLEET`, that `partition_prefix` returns.
 
-#: What no partition has: it is shared by all of them.
+#: In the place of a partition: data of the whole fleet.
 FLEET = "fleet"
 
 
 def partition_prefix(prefix: str, partition: str) -> str:
-    """The beginning of every key of a partition; scripts get it as KEYS[1]."""
+    """Return the prefix of a partition's keys; scripts get it as KEYS[1]."""
     return f"{prefix}:{{{partition}}}:"
 
 
@@ -88,17 +88,17 @@ def partition_name(number: int) -> str:
 
 
 def partition_prefixes(prefix: str, partitions: int) -> list[str]:
-    """One for each partition, in order."""
+    """Return the prefix of each partition, in order."""
     return [partition_prefix(prefix, partition_name(number)) for number in range(partitions)]
 
 
 def partition_of(name: str) -> str:
-    """The partition that a job's, cycle's, escalation's or delivery's id begins with."""
+    """Return the partition that the id of a job, cycle, escalation or delivery begins with."""
     return name.partition("-")[0]
 
 
 def prefix_of(prefix: str, name: str) -> str:
-    """The prefix of the partition that holds the job, cycle, escalation or delivery."""
+    """Return the prefix of the partition that holds the job, cycle, escalation or delivery."""
     return partition_prefix(prefix, partition_of(name))
 
 

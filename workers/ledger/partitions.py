@@ -1,4 +1,4 @@
-"""What every part of the ledger on Redis stands on: the calls, the settings, the partitions."""
+"""What every part of the ledger on Redis needs: the calls, the settings, the partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mulligan.workers.settings.model import Settings
 
 
 class Partitioned:
-    """Scripts and keys of a fleet's partitions."""
+    """Access to the scripts and keys of all partitions."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class Partitioned:
 
     @property
     def settings(self) -> Settings:
-        """The settings that it was opened with."""
+        """The settings that the ledger was opened with."""
         return self._settings
 
     @property
     def round_trips(self) -> int:
-        """Round trips that this process made through this ledger."""
+        """Round trips to Redis so far."""
         return self.calls.round_trips
 
     def now(self) -> float:
-        """The ledger's own time."""
+        """Return the ledger's time."""
         return self.calls.now()
 
     def _prefix(self, job_id: str) -> str:
@@ -65,7 +65,7 @@ class Partitioned:
         return keys.partition_prefixes(self._settings.key_prefix, self._settings.partitions)
 
     def _lease_terms(self, lease: float | None = None) -> dict[str, Any]:
-        """For how long a claim holds. One that is not renewed is given its time at once."""
+        """Return the limits of a claim. A ``lease`` is a whole duration, without renewal."""
         return {
             "lease_ms": (lease or self._settings.lease) * 1000,
             "hard_ms": (lease or self._settings.hard_limit) * 1000,
@@ -73,7 +73,7 @@ class Partitioned:
         }
 
     def _quotas(self) -> dict[str, Any]:
-        """The quotas of one partition: its share, rounded up."""
+        """Return one partition's share of the quotas, rounded up."""
         quotas = self._live().quotas
         if not quotas:
             return {}

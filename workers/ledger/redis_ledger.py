@@ -34,7 +34,7 @@ from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
 
 class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusReads, LedgerStores):
-    """See tasks.ports.ledger for what each method promises."""
+    """See tasks.ports.ledger for the methods' contracts."""
 
     # -- accept ---------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         request |= {"token": token, "worker": worker}
         answer = self.calls.one(script, self._prefix(entry.job_id), **request)
         if answer[0] != "claimed":
-            return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
+            return ClaimRefused(*answer)
         return rows.read_claim(answer, Lease(entry, token))
 
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
@@ -192,7 +192,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         if answer[1] == "next" and isinstance(then, NextAttempt) and then.delay <= 0:
             entry = Entry("attempt", lease.entry.job_id, then.plan.number)
             found.append(Publication(entry, then.queue, then.priority))
-        if answer[2]:  # a tenant's slot is free for one that waited for it
+        if answer[2]:  # an entry that waited for the tenant's slot
             found.append(rows.publication(answer[2]))
         return found
 
@@ -219,9 +219,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             max=limit,
             reason=reason,
         )
-        if answer[0] != "requeued":
-            return ClaimRefused(answer[0], answer[1] if len(answer) > 1 else "")
-        return None
+        return None if answer[0] == "requeued" else ClaimRefused(*answer)
 
     # -- outbox, pauses, cancelling ---------------------------------------------------------------
 
@@ -284,7 +282,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         return sorted(read, key=lambda view: view.created_at, reverse=True)[:limit]
 
     def events(self, *, after: str = "0", block: float | None = None) -> Iterator[Event]:
-        """Events of every partition. ``after`` is an event id, or ``$`` for the next ones."""
+        """Yield events of every partition. ``after`` is an event id, or ``$`` for new ones only."""
         streams = [keys.events(prefix) for prefix in self._prefixes()]
         for event_id, text in self.calls.read_streams(streams, after=after, block=block):
             yield rows.read_event(event_id, text)

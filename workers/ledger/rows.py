@@ -1,4 +1,4 @@
-"""Between the ledger's rows and values: what is written, and what people read back."""
+"""Conversions between values and the ledger's rows."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def canonical(value: Any) -> str:
 
 
 def digest(job: Job) -> str:
-    """What makes two submissions under one idempotency key the same job."""
-    asked = _portable(job.model_dump(mode="json"))
-    return hashlib.sha256(canonical(asked).encode()).hexdigest()[:32]
+    """Return a hash that is equal for equal jobs, to compare those with one idempotency key."""
+    return _hash(job.model_dump(mode="json"))
 
 
-def _portable(asked: dict[str, Any]) -> dict[str, Any]:
-    """Without what only the submitting process understands: its key of a model it was given."""
+def _hash(job_fields: dict[str, Any]) -> str:
+    """Hash a job's fields without the keys of models, which only the submitting process knows."""
     specs = [
         {name: value for name, value in spec.items() if name != "taught"}
         if spec["id"] == CONTRACT
         else spec
-        for spec in asked["verifiers"]
+        for spec in job_fields["verifiers"]
     ]
-    return {**asked, "verifiers": specs}
+    portable = canonical({**job_fields, "verifiers": specs})
+    return hashlib.sha256(portable.encode()).hexdigest()[:32]
 
 
 def tenant_of(job: Job, settings: Settings) -> str | None:
@@ -61,7 +61,7 @@ def tenant_of(job: Job, settings: Settings) -> str | None:
 
 
 def lane(subject: str, tenant: str | None) -> str:
-    """Where a subject's work waits. Tenants share no subjects."""
+    """Return the name of the lane where a subject's work waits. Tenants share no subjects."""
     return f"{quote(tenant or '', safe='')}/{subject}"
 
 
@@ -70,28 +70,25 @@ def lane_of(job: Job, settings: Settings) -> str | None:
 
 
 def key_of(job: Job, settings: Settings) -> str | None:
-    """What a job's id is made of, if it has an idempotency key. Tenants share no keys."""
-    if job.idempotency_key is None:
-        return None
-    tenant = tenant_of(job, settings)
-    return (
-        job.idempotency_key if tenant is None else f"{quote(tenant, safe='')}/{job.idempotency_key}"
-    )
+    """Return the idempotency key that a job's id is derived from. Tenants share no keys."""
+    key, tenant = job.idempotency_key, tenant_of(job, settings)
+    if key is None or tenant is None:
+        return key
+    return f"{quote(tenant, safe='')}/{key}"
 
 
 def scope_of(job: Job, settings: Settings) -> str | None:
-    """What must share a job's partition: its subject's lane, or the memory it shares."""
+    """Return what decides a job's partition: its subject's lane or its shared memory."""
     return lane_of(job, settings) or memory_scope(job)
 
 
 def memory_scope(job: Job) -> str | None:
-    """What a shared memory is keyed by; None for a job's own."""
+    """Return the key of a shared memory; None for a job's own."""
     if job.memory_scope == "task_type":
         return job.task_type
     if job.memory_scope == "input":
-        asked = job.model_dump(mode="json", include={"prompt", "system", "messages", "runner",
-                                                     "verifiers", "workspace"})  # fmt: skip
-        return hashlib.sha256(canonical(_portable(asked)).encode()).hexdigest()[:32]
+        inputs = {"prompt", "system", "messages", "runner", "verifiers", "workspace"}
+        return _hash(job.model_dump(mode="json", include=inputs))
     return None
 
 
@@ -100,7 +97,7 @@ def memory_key(job_id: str, job: Job) -> str:
 
 
 def settlement_request(settlement: Settlement) -> dict[str, Any]:
-    """A settlement as the script reads it."""
+    """Return the settlement as the request of its script."""
     then, verdict = settlement.then, settlement.verdict
     request: dict[str, Any] = {
         "verdict": json.dumps(verdict_to_dict(verdict), separators=(",", ":")),
@@ -202,7 +199,7 @@ def read_cycle(cycle_id: str, raw: Mapping[str, str]) -> SelfRepairCycle:
 
 
 def fields(flat: Sequence[str]) -> dict[str, str]:
-    """A hash as a script tells it: name, value, name, value."""
+    """Return a script's name, value, name, value… as a dict."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -231,12 +228,12 @@ def read_job(
 
 
 def tokens_of(raw: Mapping[str, str]) -> int | None:
-    """What a job's attempts used so far; None while nobody told any usage."""
+    """Return the tokens that a job has used; None until a runner reports its usage."""
     return int(raw["tokens"]) if raw.get("tokens") else None
 
 
 def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:
-    """What the script tells about an attempt that was taken."""
+    """Read a script's answer about a claimed attempt."""
     _, body, plan, output, memory, tokens, seconds, loops, faults, results, repairs = answer[:11]
     counts = {signature: int(count) for signature, count in fields(memory).items()}
     return Claim(
@@ -259,7 +256,7 @@ def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:
 
 
 def read_cycle_claim(answer: list[Any], lease: Lease, claim: Claim) -> CycleClaim:
-    """The same for a delayed verification, with the answer that is stored for it."""
+    """Add what the script answers about a delayed verification: its stored output."""
     stored = answer[11] if len(answer) > 11 else ""
     return CycleClaim(
         lease=lease,
@@ -287,7 +284,7 @@ def read_escalation(escalation_id: str, raw: Mapping[str, str]) -> Escalation:
         detail=raw["detail"],
         tenant=raw.get("tenant") or None,
         at=_seconds(raw, "at") or 0.0,
-        state=raw["state"],  # type: ignore[arg-type] # written by our own scripts alone
+        state=raw["state"],  # type: ignore[arg-type] # only our scripts write it
         ended_at=_seconds(raw, "ended_at"),
         ended_by=raw.get("ended_by") or None,
         note=raw.get("note") or None,
@@ -321,8 +318,8 @@ def _counts(raw: Mapping[str, str], prefix: str) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-def merged(one: EscalationGroup, other: EscalationGroup) -> EscalationGroup:
-    """The same group, as two partitions know it."""
+def merge_groups(one: EscalationGroup, other: EscalationGroup) -> EscalationGroup:
+    """Merge two partitions' parts of one group."""
     newest = max(one, other, key=lambda group: group.last_at)
     return replace(
         newest,
@@ -339,7 +336,7 @@ def merged(one: EscalationGroup, other: EscalationGroup) -> EscalationGroup:
 def requeue_request(
     raw: Mapping[str, str], *, prompt: str | None, decoding: Decoding | None
 ) -> dict[str, Any]:
-    """A job's next attempt as a person wants it: a new context, what came before not counted."""
+    """Return the request to requeue a job: its next attempt, in a new context with new limits."""
     done = int(raw["attempt"])
     job = Job.model_validate_json(raw["body"])
     plan = AttemptPlan(number=done + 1, prompt=prompt, decoding=decoding or Decoding(), since=done)
@@ -351,7 +348,7 @@ def requeue_request(
 
 
 def outcome(view: JobView) -> dict[str, Any]:
-    """How a job ended, as `on_done` tells it: plain JSON."""
+    """Return the JSON that `on_done` sends when a job has ended."""
     best = view.best
     return {
         "job_id": view.id,

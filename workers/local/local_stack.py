@@ -1,9 +1,8 @@
-"""A whole installation in one process: services and threads over a ledger, no Celery."""
+"""A whole installation in one process: services and worker threads over a ledger, no Celery."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.workers.celery.leases import LeaseKeeper
@@ -15,7 +14,7 @@ from mulligan.workers.settings.model import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class LocalStack:
-    """Takes jobs and runs them here. Closing it leaves what is unfinished in the ledger."""
+    """Accepts and runs jobs in this process. Unfinished ones stay in the ledger when it closes."""
 
     services: Services
     workers: LocalWorkers
@@ -34,20 +33,15 @@ class LocalStack:
     def __enter__(self) -> LocalStack:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def local_stack(
     settings: Settings, ledger: RedisLedger, *, slots: int = 4, grace: float = 5.0
 ) -> LocalStack:
-    """Wire a stack for this process. Nothing is contacted or started before the first job."""
-    # The workers run what the services publish, and publish what follows: each needs the other.
+    """Build a stack for this process. Contacts and starts nothing before the first job."""
+    # Services and workers need each other: the workers run what the services publish.
     services = build_services(
         settings,
         ledger,

@@ -1,7 +1,7 @@
-"""Workers without Celery: threads of this process that run entries through the same verbs.
+"""Workers without Celery: threads of this process that run entries through the same functions.
 
-What is waiting lives in this process only; the truth is in the ledger, as it is for Celery's
-workers. What is lost with the process is found by whoever sweeps next.
+The queue exists only in this process; the ledger holds the truth, as for Celery workers. If the
+process dies, the next sweep finds what was lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.context import AttemptContext
@@ -35,18 +34,17 @@ _VERBS: dict[str, Callable[[AttemptContext, Entry], Outcome]] = {
 }
 
 
-def _is_ours(entry: Entry) -> bool:
-    """How a job ended, and users' own tasks, are messages for other Celery apps: who has a broker
-    sends them."""
-    return entry.kind in _VERBS and not job_ids.is_own(entry.job_id)
+def _runs_here(entry: Entry) -> bool:
+    """Outcomes and users' tasks are messages for other Celery apps, which need a broker."""
+    return entry.kind in _VERBS and not job_ids.is_user_task(entry.job_id)
 
 
 class LocalWorkers:
     """A pool of daemon threads over one ledger, with a sweep; started by the first publication.
 
     ``context`` must publish through this pool's ``publish`` and hold its leases in ``leases``: see
-    local_stack.py. ``grace`` is how long ``close`` waits for what is running before it gives the
-    leases back.
+    local_stack.py. ``grace``: how long ``close`` waits for running entries before it releases their
+    leases.
     """
 
     def __init__(
@@ -73,11 +71,11 @@ class LocalWorkers:
         self._closed = False
 
     def publish(self, publications: Sequence[Publication]) -> None:
-        """Queue entries and stamp them. Once closed, they stay in the ledger for the next sweep.
+        """Queue entries and stamp them. Once closed, leave them in the ledger for the next sweep.
 
-        So do those that are not for us: a stamp would say that they have been sent.
+        Entries for other apps stay there, too: a stamp would mean that they were sent.
         """
-        taken = [publication for publication in publications if _is_ours(publication.entry)]
+        taken = [publication for publication in publications if _runs_here(publication.entry)]
         if not taken:
             return
         with self._changed:
@@ -90,16 +88,16 @@ class LocalWorkers:
         try:
             self._context.ledger.stamp([publication.entry for publication in taken])
         except LedgerUnavailable as error:
-            log.warning("entries are queued but not stamped (%s): the sweep looks again", error)
+            log.warning("Entries are queued but not stamped (%s); the sweep repeats them.", error)
 
     def start(self) -> None:
-        """Work without waiting for a publication: on what an earlier process left behind."""
+        """Start without a publication, to work on what an earlier process left behind."""
         with self._changed:
             if not self._closed:
                 self._start()
 
     def depths(self) -> dict[str, int]:
-        """How many entries wait in each queue."""
+        """Count the waiting entries of each queue."""
         found = dict.fromkeys(JOB_QUEUES, 0)
         with self._changed:
             for _, _, _, publication in self._waiting:
@@ -107,7 +105,7 @@ class LocalWorkers:
         return found
 
     def close(self) -> None:
-        """Stop taking work, wait for what runs, then give its leases back. Closing twice is one."""
+        """Stop taking entries, wait for running ones, then release their leases. Idempotent."""
         deadline = time.monotonic() + self._grace
         with self._changed:
             self._closed = True
@@ -119,37 +117,26 @@ class LocalWorkers:
         try:
             self._leases.release_all()
         except LedgerUnavailable as error:
-            log.warning("leases could not be given back (%s): they expire", error)
+            log.warning("Leases could not be released (%s) and will expire.", error)
         self._leases.stop()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def __enter__(self) -> LocalWorkers:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # -- the queue ------------------------------------------------------------------------------
 
     def _push(self, publication: Publication) -> None:
-        """An entry that waits already is not queued twice."""
+        """Queue an entry, unless it is already queued."""
         if publication.entry in self._queued:
             return
         self._queued.add(publication.entry)
         queue = publication.queue
-        # A mandatory retry overtakes everything that waits.
+        # A mandatory retry overtakes everything.
         rank = JOB_QUEUES.index(queue) if queue in JOB_QUEUES else len(JOB_QUEUES)
         key = (rank, publication.priority, next(self._order), publication)
         heapq.heappush(self._waiting, key)
 
     def _take(self) -> Entry | None:
-        """The next entry, waiting for one; None once the pool is closed."""
+        """Wait for the next entry and return it; None once the pool is closed."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()
@@ -179,8 +166,8 @@ class LocalWorkers:
             try:
                 _VERBS[entry.kind](self._context, entry)
             except Exception:
-                # Nothing is lost: a lease that is held expires, and the sweep brings it back.
-                log.exception("%s broke off; it comes back when its lease has expired", entry)
+                # Nothing is lost: its lease expires, and the sweep publishes it again.
+                log.exception("%s failed; it will run again when its lease has expired.", entry)
             finally:
                 with self._changed:
                     self._running -= 1
@@ -189,20 +176,22 @@ class LocalWorkers:
     def _sweep(self) -> None:
         while not self._closed:
             try:
-                run_sweep(self._context.ledger, empty_queues=self._empty, publish=self.publish)
+                run_sweep(
+                    self._context.ledger, empty_queues=self._empty_queues, publish=self.publish
+                )
             except Exception:
-                log.exception("the sweep failed; it is tried again")
+                log.exception("The sweep failed and will be tried again.")
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, self._sweep_interval)
 
-    def _empty(self) -> list[str]:
+    def _empty_queues(self) -> list[str]:
         return [queue for queue, depth in self.depths().items() if not depth]
 
     def replace_slot(self, entry: Entry) -> None:
-        """A slot stuck past its hard deadline is given up, and another thread takes its place."""
+        """Replace the thread of a slot that is stuck past its hard deadline."""
         with self._changed:
             if entry in self._stuck or self._closed:
                 return
             self._stuck.add(entry)
-            log.error("%s is stuck past its hard deadline: a new thread takes its place", entry)
+            log.error("%s is stuck past its hard deadline; a new thread replaces it.", entry)
             self._spawn(self._work, f"mulligan-{len(self._threads)}")

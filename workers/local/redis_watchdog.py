@@ -1,8 +1,8 @@
-"""Keep a server alive while anybody uses it: `python -I keeper.py LOCK argv…`. Stdlib only.
+"""Run a server while it has users: `python -I redis_watchdog.py LOCK argv…`. Stdlib only.
 
-Every user holds a shared lock on LOCK. The kernel drops a user's lock however it dies; when the
-keeper can take the lock for itself, nobody is left, and it stops the server and itself. However
-the keeper dies, the server goes with it.
+Every user holds a shared lock on LOCK, which the kernel releases however the user dies. When the
+watchdog can take the lock exclusively, no users are left, and it stops the server and itself. If
+the watchdog dies, the server dies, too.
 """
 
 import fcntl
@@ -16,10 +16,10 @@ import time
 def main() -> None:
     lock, argv = sys.argv[1], sys.argv[2:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    leash = os.path.join(os.path.dirname(__file__), "die_with_parent.py")  # noqa: PTH118, PTH120 - as below
-    server = subprocess.Popen([sys.executable, "-I", leash, *argv], stdin=subprocess.DEVNULL)
+    wrapper = os.path.join(os.path.dirname(__file__), "die_with_parent.py")  # noqa: PTH118, PTH120 - as below
+    server = subprocess.Popen([sys.executable, "-I", wrapper, *argv], stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: server.terminate())
-    with open(lock) as file:  # noqa: PTH123 - this script imports nothing it can do without
+    with open(lock) as file:  # noqa: PTH123 - this script imports as little as possible
         while server.poll() is None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Stopping cleanly: after the first Ctrl-C a second one speeds the stop up, but never aborts it."""
+"""Clean stopping: a second Ctrl-C makes the stop faster, but never aborts it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def handle_signals(handler: Callable[[], None]) -> Iterator[None]:
-    """Within the block Ctrl-C and SIGTERM call ``handler`` and interrupt nothing."""
+    """Call ``handler`` for Ctrl-C and SIGTERM within the block; they interrupt nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -30,12 +30,12 @@ def handle_signals(handler: Callable[[], None]) -> Iterator[None]:
 
 
 def uninterrupted() -> contextlib.AbstractContextManager[None]:
-    """Within the block Ctrl-C and SIGTERM do nothing."""
+    """Ignore Ctrl-C and SIGTERM within the block."""
     return handle_signals(lambda: None)
 
 
 def stop_stack(stack: Stack) -> None:
-    """Stop every child gently and remove their private copies; Ctrl-C meanwhile kills them."""
+    """Stop every child gently and remove its private copies. Ctrl-C meanwhile kills them."""
     from mulligan.workers.sandbox.private import remove_abandoned
 
     with handle_signals(lambda: _kill(stack)):

@@ -1,4 +1,4 @@
-"""The processes of a host: worker pools, beat, Flower. Restarted, and stopped together."""
+"""A supervisor of a host's processes: worker pools, beat and Flower."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mulligan.workers.settings.model import Settings
 
 _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 _STOP_SECONDS = 20.0
-#: A child that lived this long starts with a clean record.
+#: The deaths of a child that has run this long are forgotten.
 _HEALTHY_SECONDS = 30.0
 
 
@@ -41,7 +41,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # Ctrl-C reaches the supervisor alone, which stops its children in order.
+                # Ctrl-C reaches only the supervisor, which stops its children in order.
                 start_new_session=True,
             )
 
@@ -57,12 +57,12 @@ class Stack:
     home: Path
     environment: Mapping[str, str]
     children: list[Child] = field(default_factory=list)
-    #: The first restart waits this long, each further one twice as long, up to the cap.
+    #: Seconds before the first restart; each further one waits twice as long, up to the cap.
     backoff: float = 0.5
     backoff_cap: float = 30.0
-    #: How long attempts in flight may go on when everything is stopped.
+    #: Seconds that running attempts have to finish at a stop.
     grace: float = 5.0
-    #: Told about every death: a name, an exit code, and the seconds until the restart.
+    #: Called at every death with a name, an exit code, and the seconds until the restart.
     on_death: Callable[[str, int, float], None] = lambda *_: None
 
     def add(self, name: str, argv: Sequence[str]) -> None:
@@ -73,13 +73,13 @@ class Stack:
         child.start(self.environment)
 
     def watch(self) -> None:
-        """Restart what died, with back-off; call it now and then."""
+        """Restart dead children, with back-off. Call it regularly."""
         now = time.monotonic()
         for child in self.children:
             if child.alive:
                 continue
             if child.restart_at == 0.0:
-                # What it leaves behind (an embedded beat) must not outlive it.
+                # Its own children (an embedded beat) would outlive it.
                 _signal(child, signal.SIGKILL, group=True)
                 healthy = now - child.started_at > _HEALTHY_SECONDS
                 child.deaths = 1 if healthy else child.deaths + 1
@@ -92,9 +92,9 @@ class Stack:
                 child.start(self.environment)
 
     def stop(self) -> None:
-        """Stop everything; nothing is left when this returns.
+        """Stop all children and wait for their end.
 
-        First gently, then with SIGQUIT, on which a worker gives its leases back, then for good.
+        Sends SIGTERM, then SIGQUIT, on which a worker releases its leases, then SIGKILL.
         """
         for number, seconds in ((signal.SIGTERM, self.grace), (signal.SIGQUIT, 5.0)):
             waiting = [child for child in self.children if child.alive]
@@ -113,7 +113,7 @@ def _wait(children: Sequence[Child], seconds: float) -> None:
 
 
 def _end_group(child: Child) -> None:
-    """Kill what is left of a child's session, and see it gone."""
+    """Kill what is left of a child's session, and wait for its end."""
     deadline = time.monotonic() + _STOP_SECONDS
     while _signal(child, signal.SIGKILL, group=True) and time.monotonic() < deadline:
         if child.process is not None:
@@ -122,7 +122,7 @@ def _end_group(child: Child) -> None:
 
 
 def _signal(child: Child, number: int, *, group: bool = False) -> bool:
-    """Whether there was anybody to signal."""
+    """Send a signal. Return whether the process or group existed."""
     if child.process is None:
         return False
     try:
@@ -136,7 +136,7 @@ def _signal(child: Child, number: int, *, group: bool = False) -> bool:
 
 
 def child_environment(settings: Settings, *, broker_url: str, **extra: str) -> dict[str, str]:
-    """What children inherit: our environment, and where the broker is."""
+    """Return the children's environment: ours, with the broker's address."""
     return {
         **os.environ,
         "MULLIGAN_BROKER_URL": broker_url,

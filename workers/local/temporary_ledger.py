@@ -1,4 +1,4 @@
-"""A ledger for one test: empty at first, gone afterwards, and seen by this process alone."""
+"""A ledger for one test: new, private to this process, and deleted afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATIENCE = 5.0
 
 @contextmanager
 def temporary_ledger(settings: Settings) -> Iterator[RedisLedger]:
-    """On fakeredis; on an embedded Redis where fakeredis is not installed."""
+    """Open a ledger on fakeredis or, where that is not installed, on an embedded Redis."""
     with _temporary_redis() as client:
         yield RedisLedger(client, settings, patience=_PATIENCE)
 

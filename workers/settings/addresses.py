@@ -1,6 +1,6 @@
-"""Addresses of brokers and ledgers: what is wrong with one, before anything is accepted.
+"""Checks of the addresses of brokers and ledgers.
 
-Nothing of an address is repeated: what stands in the wrong place may be a part of the password.
+Messages do not quote an address: a misplaced part of it may belong to the password.
 """
 
 from __future__ import annotations
@@ -9,35 +9,35 @@ from urllib.parse import urlsplit
 
 _SOCKETS = ("redis+socket", "unix")
 _LEDGERS = ("redis", "rediss", *_SOCKETS)
-#: Known without asking kombu, which takes its time to import.
+#: Listed here because importing kombu takes long.
 _BROKERS = ("redis", "rediss", "redis+socket", "amqp", "amqps", "memory")
 _EXAMPLE = "redis://localhost:6379/0"
 
 
 def check_broker(url: str) -> str:
-    """The address as it is, or ValueError with what to write instead. May list alternatives."""
+    """Return the address, or several separated by `;`. Raises ValueError with an example."""
     for part in url.split(";"):
         scheme = _scheme(part, f"{_EXAMPLE} or amqp://localhost")
         if scheme not in _BROKERS and not _kombu_knows(scheme):
             raise ValueError(f"there is no transport {scheme!r}; use {_EXAMPLE} or amqp://…")
         if scheme in _BROKERS:
-            _check_place(part, scheme)
+            _check_port_and_database(part, scheme)
     return url
 
 
 def check_ledger(url: str) -> str:
-    """The address as it is, or ValueError with what to write instead."""
+    """Return the address. Raises ValueError with an example."""
     scheme = _scheme(url, _EXAMPLE)
     if scheme not in _LEDGERS:
         raise ValueError(f"the ledger is a Redis, not {scheme!r}; use {_EXAMPLE} or unix:///path")
-    _check_place(url, scheme)
+    _check_port_and_database(url, scheme)
     return url
 
 
 def _scheme(url: str, example: str) -> str:
     scheme, found, _ = url.strip().partition("://")
     if not found or not scheme:
-        raise ValueError(f"it is no address; write it as {example}")
+        raise ValueError(f"this is not an address; use {example}")
     return scheme
 
 
@@ -45,11 +45,10 @@ def _kombu_knows(scheme: str) -> bool:
     from kombu.transport import TRANSPORT_ALIASES
 
     name = scheme.partition("+")[0]
-    return name in TRANSPORT_ALIASES or "." in name  # or a transport class, by its full name
+    return name in TRANSPORT_ALIASES or "." in name  # a transport class by its full name
 
 
-def _check_place(url: str, scheme: str) -> None:
-    """The port and the number of the database, which clients meet with errors of their own."""
+def _check_port_and_database(url: str, scheme: str) -> None:
     if scheme in _SOCKETS:
         return
     try:
@@ -58,7 +57,7 @@ def _check_place(url: str, scheme: str) -> None:
     except ValueError:
         raise ValueError(
             "its port must be a number up to 65535, as in redis://host:6379/0;"
-            " percent-encode what is special in a password"
+            " percent-encode special characters in a password"
         ) from None
     database = parts.path.strip("/")
     if scheme.startswith("redis") and database and not database.isdecimal():

@@ -1,4 +1,4 @@
-"""Settings of alerts: webhooks, and how many escalations are kept."""
+"""Settings of alerts and escalations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AlertSettings(BaseModel):
     webhooks: tuple[WebhookSettings, ...] = ()
     #: At most one alert per signature within this time.
     alert_window: Seconds = Field(default=900.0, gt=0)
-    #: How often a delivery is tried before it is put aside as dead.
+    #: Tries of a delivery before it is given up.
     webhook_tries: int = Field(default=8, ge=1)
-    #: The maximum number of escalations on record; the oldest ended ones go first.
+    #: Maximum escalations to keep; the oldest ended ones are deleted first.
     escalations_cap: int = Field(default=100_000, ge=100)

@@ -1,4 +1,4 @@
-"""The configuration file: which one is in force, and what it says."""
+"""Finding and reading the configuration file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from mulligan.tasks.ports.errors import BadInput
 
 CONFIG_VARIABLE = "MULLIGAN_CONFIG"
-#: Variables that are no settings: they are read where they are used.
+#: Variables that are not settings; they are read where they are used.
 OTHER_VARIABLES = frozenset(
     {
         CONFIG_VARIABLE,
@@ -27,12 +27,12 @@ OTHER_VARIABLES = frozenset(
 
 
 def config_place() -> Path:
-    """Where the configuration file is, if there is one: MULLIGAN_CONFIG, or ./mulligan.toml."""
+    """Return where the configuration file may be: MULLIGAN_CONFIG, or ./mulligan.toml."""
     return Path(os.environ.get(CONFIG_VARIABLE) or "mulligan.toml")
 
 
 def config_path() -> Path | None:
-    """The configuration file in force."""
+    """Return the configuration file, if it exists. Raises BadInput if MULLIGAN_CONFIG is wrong."""
     place = config_place()
     if place.is_file():
         return place
@@ -42,7 +42,7 @@ def config_path() -> Path | None:
 
 
 def read_file() -> dict[str, Any]:
-    """What the configuration file says, unchecked."""
+    """Return the unchecked content of the configuration file."""
     path = config_path()
     if path is None:
         return {}

@@ -1,4 +1,4 @@
-"""Settings of the console: HTTP API, page and the addresses that people follow."""
+"""Settings of the console: HTTP API, page and links."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ class ConsoleSettings(BaseModel):
     #: Where the console listens.
     console_host: str = "127.0.0.1"
     console_port: int = Field(default=8700, ge=0, le=65535)
-    #: Where people reach it: alerts link there. None: what host and port say.
+    #: Where people reach it, for links in alerts. None: the host and port above.
     console_url: str | None = Field(default=None, pattern=r"^https?://\S+$")
-    #: Bytes of one request's body, requests a minute of one token, and listeners to events.
+    #: Maximum bytes per request, requests per minute and token, and listeners to events.
     request_cap: int = Field(default=5_000_000, ge=1000)
     rate_limit: int = Field(default=1200, ge=1)
     listeners_cap: int = Field(default=200, ge=1)
     #: Where people reach Flower. None: where `mulligan up` starts it.
     flower_url: str | None = None
-    #: Where people reach the runbook: alerts link to `<runbook_url>#<alert>`.
+    #: Where people reach the runbook; alerts link to `<runbook_url>#<alert>`.
     runbook_url: str | None = None

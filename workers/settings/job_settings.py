@@ -1,4 +1,4 @@
-"""Settings of jobs: what they may name, how long their runners may take, and repair limits."""
+"""Settings of jobs: what they may name, timeouts and repair limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mulligan.policies.jobs.job import Seconds
 class JobSettings(BaseModel):
     #: Task types without a mandatory retry.
     exempt_task_types: frozenset[str] = frozenset({"read_aloud", "benchmark"})
-    #: Whether jobs may define runners inline rather than name a profile.
+    #: Whether jobs may define runners inline instead of naming a profile.
     allow_inline: bool = False
     #: Named runners: the only ones a job from a queue may use.
     runners: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -23,9 +23,9 @@ class JobSettings(BaseModel):
     workspaces: dict[str, Path] = Field(default_factory=dict)
     #: The runner of a client's jobs that name none. None: the bundled model on an embedded stack.
     default_runner: str | None = None
-    #: Modules, or packages with all below them, whose pydantic models jobs may name as contracts.
+    #: Modules and packages whose pydantic models jobs may name as contracts.
     model_modules: frozenset[str] = frozenset()
-    #: The longest a runner may take for one answer, unless its profile says less.
+    #: Maximum time for one answer of a runner whose profile sets no timeout.
     runner_timeout: Seconds = Field(default=300.0, gt=0)
 
 
@@ -33,18 +33,18 @@ class PatienceSettings(BaseModel):
     #: How long producers and workers wait for a ledger that is away.
     submit_patience: Seconds = 5.0
     worker_patience: Seconds = 600.0
-    #: Back-off between tries at a provider that is away.
+    #: Back-off between tries of a provider that is away.
     backoff_base: Seconds = 1.0
     backoff_cap: Seconds = 60.0
 
 
 class RepairLimitSettings(BaseModel):
-    #: How long a subject may keep an attempt that is made outside the workers.
+    #: How long a subject may keep an external attempt.
     external_lease: Seconds = Field(default=1800.0, gt=0)
-    #: Guardrails: the maximum repair loops of one skill in a session, and the maximum share of the
-    #: session's time. A session is what happened within the window.
+    #: Guardrails: maximum repair loops of one skill in a session, and maximum share of its time.
+    #: A session is what happened within the window.
     guard_window: Seconds = Field(default=5400.0, gt=0)
     guard_loops: int = Field(default=2, ge=1)
     guard_share: float = Field(default=0.25, gt=0, le=1)
-    #: Whether jobs of the queue have guardrails too, each job its own.
+    #: Whether guardrails also apply to jobs from the queue, to each job separately.
     guard_jobs: bool = False

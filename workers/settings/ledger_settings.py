@@ -1,4 +1,4 @@
-"""Settings of the ledger and the broker: where they are, leases, retention and size limits."""
+"""Settings of the ledger and the broker: addresses, leases, retention and size limits."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from mulligan.workers.settings.addresses import check_broker, check_ledger
 
 
 class ConnectionSettings(BaseModel):
-    #: Where messages go. None: `run` and `up` start an embedded Redis.
+    #: The broker of messages. None: `run` and `up` start an embedded Redis.
     broker_url: Annotated[str, AfterValidator(check_broker)] | None = None
-    #: Where the truth is kept; the broker's Redis if it is one.
+    #: The Redis of the ledger. None: the broker's.
     ledger_url: Annotated[str, AfterValidator(check_ledger)] | None = None
-    #: Where the embedded stack keeps its data.
+    #: The directory of the embedded stack's data.
     home: Path = Path(".mulligan")
     key_prefix: str = Field(default="mulligan", pattern=r"^[\w.-]+$")
     partitions: int = Field(default=1, ge=1, le=100)
 
     @property
     def ledger(self) -> str | None:
-        """The ledger's URL, as redis-py spells it."""
+        """The ledger's URL for redis-py."""
         url = self.ledger_url or self.broker_url
         return url.replace("redis+socket://", "unix://") if url else None
 
 
 class LeaseSettings(BaseModel):
-    #: A worker that renews nothing for this long has lost its attempt.
+    #: A worker that does not renew its lease for this long has lost its attempt.
     lease: Seconds = Field(default=30.0, gt=0)
-    #: The longest any claim may last, renewals included; a job that cannot fit is refused.
+    #: Maximum duration of a claim with its renewals; jobs that need more are refused.
     hard_limit: Seconds = Field(default=3600.0, gt=0)
-    #: After this many lost workers an attempt is escalated.
+    #: An attempt is escalated after this many lost workers.
     max_claims: int = Field(default=3, ge=1)
-    #: How often a verifier that reaches no verdict is run before the job is escalated.
+    #: Runs of a verifier that reaches no verdict, before the job is escalated.
     verifier_tries: int = Field(default=3, ge=1)
-    #: How long the process that wrote an outbox entry has to publish it itself.
+    #: Time for the process that wrote an outbox entry to publish it, before the sweep does.
     outbox_grace: Seconds = 1.0
     #: An entry overtaken by one published this much later is published again.
     republish_after: Seconds = Field(default=60.0, gt=0)
     sweep_interval: Seconds = Field(default=1.0, gt=0)
     sweep_limit: int = Field(default=500, ge=1)
-    #: A delayed verification that is this late is escalated as stale.
+    #: A delayed verification this late is escalated as stale.
     stale_after: Seconds = 72 * 3600.0
 
 
@@ -52,7 +52,7 @@ class RetentionSettings(BaseModel):
     cycle_retention: Seconds = 400 * 86400.0
     cycles_cap: int = Field(default=200_000, ge=1)
     events_cap: int = Field(default=100_000, ge=100)
-    #: The maximum number of signatures in a memory that jobs share (`memory_scope`).
+    #: Maximum signatures in a memory that jobs share (`memory_scope`).
     memory_cap: int = Field(default=1000, ge=10)
 
 
@@ -60,5 +60,5 @@ class SizeSettings(BaseModel):
     prompt_cap: int = Field(default=1_000_000, ge=1)
     answer_cap: int = Field(default=4_000_000, ge=1)
     workspace_cap: int = Field(default=20_000_000, ge=1)
-    #: Where snapshots and diffs are kept: the ledger, or a shared directory as file:///path.
+    #: The store of snapshots and diffs: a shared directory as file:///path. None: the ledger.
     blob_url: str | None = None

@@ -1,4 +1,4 @@
-"""Settings that are read again while a process runs."""
+"""Settings that are reloaded while a process runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mulligan.workers.settings.model import Settings, load_settings
 
 log = logging.getLogger(__name__)
 
-#: All that may change under a running process. Anything else needs a restart.
+#: The settings that may change in a running process. All others need a restart.
 LIVE = (
     "prices",
     "quotas",
@@ -24,68 +24,65 @@ LIVE = (
     "alert_window",
     "webhook_tries",
 )
-#: How often the file is looked at, in seconds.
+#: Seconds between two checks of the file.
 _INTERVAL = 5.0
-_NOT_SEEN = "not looked at yet"
+_NOT_CHECKED = "not checked yet"
 
 
 class LiveSettings:
     """The settings of a process, with the newest values of those that may change.
 
-    The environment still wins over the file, and what code gave `Settings` itself over both. A
-    file that is broken or gone changes nothing, and is complained of once.
+    The environment still overrides the file, and values set by code override both. A file that is
+    broken or deleted changes nothing and causes one warning.
     """
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._current = settings
         self._clock = clock
         self._lock = threading.Lock()
-        #: The file may have changed since these settings were read from it: look at once.
-        self._look_at = float("-inf")
-        self._seen: Any = _NOT_SEEN
+        #: Checked at once: the file may have changed since these settings were read.
+        self._next_check = float("-inf")
+        self._file: Any = _NOT_CHECKED
 
     def current(self) -> Settings:
-        """The settings in force. Costs nothing between two looks at the file."""
-        if self._clock() >= self._look_at and self._lock.acquire(blocking=False):
+        """Return the current settings. Reads nothing between two checks of the file."""
+        if self._clock() >= self._next_check and self._lock.acquire(blocking=False):
             try:
-                self._look()
+                self._check()
             finally:
                 self._lock.release()
         return self._current
 
-    def _look(self) -> None:
-        self._look_at = self._clock() + _INTERVAL
-        seen = _fingerprint()
-        if seen == self._seen:
+    def _check(self) -> None:
+        self._next_check = self._clock() + _INTERVAL
+        file = _fingerprint()
+        if file == self._file:
             return
-        if seen is None and self._seen != _NOT_SEEN:
-            log.warning("the configuration file is gone; its values stay")
+        if file is None and self._file != _NOT_CHECKED:
+            log.warning("The configuration file was deleted; its values stay.")
         else:
-            self._read_again()
-        self._seen = seen
+            self._reload()
+        self._file = file
 
-    def _read_again(self) -> None:
+    def _reload(self) -> None:
         try:
             fresh = load_settings()
         except (BadInput, OSError) as error:
-            log.warning("the configuration was not read again, the old values stay: %s", error)
-        else:
-            self._take_over(fresh)
-
-    def _take_over(self, fresh: Settings) -> None:
+            log.warning("The configuration was not reloaded; the old values stay: %s", error)
+            return
         changed = {
             name: getattr(fresh, name)
             for name in LIVE
-            if name not in self._current.given
+            if name not in self._current.set_by_code
             and getattr(fresh, name) != getattr(self._current, name)
         }
         if changed:
             self._current = self._current.model_copy(update=changed)
-            log.warning("read again from the configuration: %s", ", ".join(changed))
+            log.warning("Reloaded from the configuration: %s", ", ".join(changed))
 
 
 class LiveExemptTypes(Container[str]):
-    """The exempt task types as they are now."""
+    """The current exempt task types."""
 
     def __init__(self, live: LiveSettings) -> None:
         self._live = live
@@ -95,7 +92,7 @@ class LiveExemptTypes(Container[str]):
 
 
 def _fingerprint() -> Any:
-    """What tells one state of the file from another; None if there is no file."""
+    """Return a value that changes with the file; None if there is no file."""
     path = config_place()
     try:
         found = path.stat()

@@ -1,7 +1,7 @@
-"""Settings: environment (MULLIGAN_…) over mulligan.toml over the defaults of each group.
+"""Settings: the environment (MULLIGAN_…) overrides mulligan.toml, which overrides the defaults.
 
-A group is a mixin in a module of this package, so that names stay flat for people while a function
-can ask for its group alone (docs/decisions/0016).
+A group of settings is a mixin in a module of this package: names stay flat for people, and a
+function can take only its group (docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from mulligan.workers.settings.pool_settings import PoolSettings
 from mulligan.workers.settings.tenant_settings import TenantSettings
 
 
-# Pydantic collects the fields of the last base first: this is the order of docs/configuration.md,
-# from the bottom up.
+# Pydantic collects the fields of the last base first, so this is the order of
+# docs/configuration.md from the bottom up.
 class Settings(
     RepairLimitSettings,
     EditSettings,
@@ -57,23 +57,22 @@ class Settings(
     ConnectionSettings,
     BaseSettings,
 ):
-    """Every setting. Each limit is enforced somewhere, and a test shows it."""
+    """All settings. Each limit is enforced, and a test shows it."""
 
     model_config = SettingsConfigDict(
         env_prefix="MULLIGAN_", env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
-    #: Names that code gave, rather than the environment or the file.
-    _given: frozenset[str] = PrivateAttr(default=frozenset())
+    _set_by_code: frozenset[str] = PrivateAttr(default=frozenset())
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        self._given = frozenset(values)
+        self._set_by_code = frozenset(values)
 
     @property
-    def given(self) -> frozenset[str]:
-        """The names that code gave: neither the environment nor the file changes them."""
-        return self._given
+    def set_by_code(self) -> frozenset[str]:
+        """The names of values set by code, which neither the environment nor the file changes."""
+        return self._set_by_code
 
     @classmethod
     def settings_customise_sources(
@@ -89,14 +88,14 @@ class Settings(
 
 @dataclass(frozen=True)
 class SettingProblem(Problem):
-    """A problem of a setting, wherever its value came from."""
+    """A problem of a setting."""
 
     def __str__(self) -> str:
         return f"setting {super().__str__()}"
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings in force, or BadInput with every bad value."""
+    """Load the settings. Raises BadInput with every bad value."""
     try:
         return Settings(**overrides)
     except ValidationError as error:
@@ -104,7 +103,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def _setting_problem(item: Any) -> SettingProblem:
-    # Our own words say what is wrong; an address may have a password in it.
+    # Our own messages need no value, and an address may contain a password.
     problem = problem_of(item, what="setting", show_value=item["type"] != "value_error")
     hint = ""
     if problem.code == "unknown_field":

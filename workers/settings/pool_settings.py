@@ -15,11 +15,11 @@ class PoolSettings(BaseModel):
     attempt_slots: int = Field(default=16, ge=1)
     repair_slots: int = Field(default=4, ge=1)
     verify_slots: int = Field(default_factory=lambda: max(1, os.cpu_count() or 1))
-    #: With a maximum, a pool has processes instead of threads: between its slots and the maximum.
+    #: With a maximum, a pool has processes instead of threads, from its slots to the maximum.
     attempt_slots_max: int | None = Field(default=None, ge=1)
     repair_slots_max: int | None = Field(default=None, ge=1)
     verify_slots_max: int | None = Field(default=None, ge=1)
-    #: How long an autoscaled pool must be too large before it gives one process back.
+    #: How long an autoscaled pool must be too large before it ends one process.
     scale_quiet: Seconds = Field(default=60.0, gt=0)
     #: Task events for Flower; they cost about a quarter of the throughput.
     task_events: bool = True

@@ -1,4 +1,4 @@
-"""Settings of tenants: whose a job is, what it may use, what it costs, and its figures."""
+"""Settings of tenants: label, quotas, prices and figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mulligan.policies.jobs.job import Seconds
 
 
 class TenantQuota(BaseModel):
-    """What one value of the tenant label may use; None is no limit."""
+    """The limits of one tenant; None: unlimited."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -17,7 +17,7 @@ class TenantQuota(BaseModel):
 
 
 class ModelPrice(BaseModel):
-    """What a runner's tokens cost: an amount of money per million of them."""
+    """The price of a million tokens of a runner."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,13 +26,13 @@ class ModelPrice(BaseModel):
 
 
 class TenantSettings(BaseModel):
-    #: The label that names a job's tenant: quotas, tokens and lists go by it.
+    #: The label that names a job's tenant, for quotas, API tokens and lists.
     tenant_label: str = Field(default="tenant", min_length=1)
-    #: What each tenant may use; `*` is for every tenant that is not named.
+    #: The limits of each tenant; `*` is for every tenant that is not named.
     quotas: dict[str, TenantQuota] = Field(default_factory=dict)
-    #: What tokens cost, by a runner's profile or else by its model.
+    #: Prices by a runner's profile, or else by its model.
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
-    #: Labels that figures are kept by, besides the tenant's.
+    #: Further labels to keep figures by, besides the tenant.
     report_labels: frozenset[str] = frozenset()
-    #: How long figures by the hour are kept.
+    #: How long hourly figures are kept.
     stats_retention: Seconds = 60 * 86400.0

@@ -1,7 +1,7 @@
-"""What `install` gives a user's Celery app: a ledger, the sweep, and a lane for each queue.
+"""What `install` adds to a user's Celery app: a ledger, the sweep, and a repair lane per queue.
 
-The app may be configured after `install`, in any of Celery's ways, so that what is added to its
-configuration is added when a worker or beat starts, and its broker is read when it is first used.
+The app may be configured after `install`, in any of Celery's ways. So its configuration is extended
+when a worker or beat starts, and its broker is read at its first use.
 """
 
 from __future__ import annotations
@@ -20,105 +20,102 @@ from mulligan.workers.celery.queues import JOB_QUEUES
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings, load_settings
-from mulligan.workers.user_tasks.messages import LANE
+from mulligan.workers.user_tasks.messages import REPAIR_SUFFIX
 
 SWEEP = "mulligan.sweep"
 _ATTRIBUTE = "mulligan"
 
 
 class InstalledApp(WorkerProcess):
-    """What an app was given by `install`."""
+    """mulligan's part of a user's app."""
 
     def __init__(
         self,
         app: Celery,
-        given: Mapping[str, Any],
+        overrides: Mapping[str, Any],
         *,
-        make: Callable[[Settings, Celery], Services] = app_services,
+        build: Callable[[Settings, Celery], Services] = app_services,
     ) -> None:
-        """BadInput if a setting is not one."""
-        super().__init__(load_settings(**given), app, make=make)
-        self._given = given
+        """Raises BadInput for a wrong setting."""
+        super().__init__(load_settings(**overrides), app, build=build)
+        self._overrides = overrides
 
     @property
-    def chosen(self) -> Settings:
-        """The settings, without the app's broker, which may not be known yet."""
+    def settings_without_broker(self) -> Settings:
+        """The settings while the app's broker may not be known yet."""
         return self._settings
 
     @property
     def settings(self) -> Settings:
         broker = str(self._app.conf.broker_url or "")
-        return load_settings(**{"broker_url": broker, **self._given})
+        return load_settings(**{"broker_url": broker, **self._overrides})
 
     def sweep(self) -> int:
         services = self.services
         return run_sweep(
             services.ledger,
-            empty_queues=lambda: _empty(self._app, JOB_QUEUES),
+            empty_queues=lambda: _empty_queues(self._app, JOB_QUEUES),
             publish=services.publish,
         )
 
     def attach(self) -> None:
-        """Register the sweep, and be there when the app is put to work."""
+        """Register the sweep, and connect to the signals of the app's start."""
         setattr(self._app, _ATTRIBUTE, self)
 
-        def sweep() -> int:  # a method would count ``self`` among a task's arguments
+        def sweep() -> int:  # of a method, Celery would count ``self`` as an argument
             return self.sweep()
 
         self._app.task(name=SWEEP, ignore_result=True, shared=False)(sweep)
-        self._app.on_after_finalize.connect(_app_is_complete, weak=False)
-        signals.celeryd_init.connect(_worker_begins, weak=False)
+        self._app.on_after_finalize.connect(_on_finalize, weak=False)
+        signals.celeryd_init.connect(_on_worker_init, weak=False)
         signals.celeryd_after_setup.connect(_add_repair_lanes, weak=False)
-        signals.beat_init.connect(_beat_begins, weak=False)
+        signals.beat_init.connect(_on_beat_init, weak=False)
         if self._app.finalized:
             self.configure()
 
     def configure(self) -> None:
-        """Add to the app's configuration what is not there; what the user says is left alone."""
+        """Add what is missing to the app's configuration; the user's values stay."""
         conf = self._app.conf
-        conf.beat_schedule = {**self.schedule, **(conf.beat_schedule or {})}
+        sweep = beat_entry(SWEEP, self._settings.sweep_interval)
+        conf.beat_schedule = {SWEEP: sweep, **(conf.beat_schedule or {})}
         conf.broker_transport_options = {
             "queue_order_strategy": "priority",
             **(conf.broker_transport_options or {}),
         }
 
-    @property
-    def schedule(self) -> dict[str, Any]:
-        return {SWEEP: beat_entry(SWEEP, self.chosen.sweep_interval)}
-
 
 def settings_of(app: Celery) -> Settings:
-    """The settings that a task is registered under; the usual ones before `install`."""
-    found = _found(app)
-    return load_settings() if found is None else found.chosen
+    """Return the settings for registering a task; the default ones before `install`."""
+    found = _find(app)
+    return load_settings() if found is None else found.settings_without_broker
 
 
 def installed(app: Celery) -> InstalledApp:
-    """What `install` gave this app, or a message that says to call it."""
-    found = _found(app)
+    """Return mulligan's part of this app. Raises BadInput before `install`."""
+    found = _find(app)
     if found is None:
-        raise BadInput("call mulligan.install(app) before the tasks of RepairingTask are used")
+        raise BadInput("call mulligan.install(app) before you use tasks based on RepairingTask")
     return found
 
 
-def _found(app: Any) -> InstalledApp | None:
+def _find(app: Any) -> InstalledApp | None:
     found = getattr(app, _ATTRIBUTE, None)
     return found if isinstance(found, InstalledApp) else None
 
 
-def _app_is_complete(sender: Any, **_: Any) -> None:
-    if (found := _found(sender)) is not None:
+def _on_finalize(sender: Any, **_: Any) -> None:
+    if (found := _find(sender)) is not None:
         found.configure()
 
 
-def _worker_begins(instance: Any, **_: Any) -> None:
-    """Before the worker connects, and before it starts a beat of its own."""
-    _app_is_complete(instance.app)
+def _on_worker_init(instance: Any, **_: Any) -> None:
+    """Configure the app before the worker connects or starts an embedded beat."""
+    _on_finalize(instance.app)
 
 
-def _beat_begins(sender: Any, **_: Any) -> None:
-    """Its scheduler has read the schedule already: one that was replaced since is told again."""
-    found = _found(sender.app)
+def _on_beat_init(sender: Any, **_: Any) -> None:
+    """Configure the app, and its scheduler, which has already read the schedule."""
+    found = _find(sender.app)
     if found is None:
         return
     found.configure()
@@ -127,23 +124,23 @@ def _beat_begins(sender: Any, **_: Any) -> None:
 
 
 def _add_repair_lanes(instance: Any, **_: Any) -> None:
-    """A worker serves the repair lane of each of its queues, before the queue itself."""
-    if _found(instance.app) is None:
+    """Make a worker serve the repair lane of each of its queues before the queue itself."""
+    if _find(instance.app) is None:
         return
     queues = instance.app.amqp.queues
     served = list(queues.consume_from)
-    lanes = [f"{name}{LANE}" for name in served if not name.endswith(LANE)]
+    lanes = [f"{name}{REPAIR_SUFFIX}" for name in served if not name.endswith(REPAIR_SUFFIX)]
     for lane in lanes:
         queues.select_add(lane)
     queues.select([*lanes, *(name for name in served if name not in lanes)])
 
 
-def _empty(app: Celery, queues: Sequence[str]) -> list[str]:
-    """The queues of the ledger's own names that hold nothing; one that is not there is empty."""
+def _empty_queues(app: Celery, queues: Sequence[str]) -> list[str]:
+    """Return the empty queues. A queue that does not exist is empty."""
     found = []
     for queue in queues:
         try:
             found += empty_queues(app, [queue])
-        except NotFound:  # AMQP says so instead of counting
+        except NotFound:  # raised only by AMQP
             found.append(queue)
     return found

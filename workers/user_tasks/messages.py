@@ -1,4 +1,4 @@
-"""The messages of a user's own task: its arguments as the ledger keeps them, and its queue."""
+"""The messages of a user's task: its arguments, as the ledger keeps them, and its queue."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.flower_format import describe
 
 log = logging.getLogger(__name__)
-#: As Celery's messages have it; kombu has no types.
+#: The JSON of Celery's messages; kombu is untyped.
 _dumps: Callable[[Any], str] = kombu_json.dumps
 _loads: Callable[[str], Any] = kombu_json.loads
-#: Behind a queue's name: where its retries are served first.
-LANE = ".repair"
+#: The suffix of a queue's repair lane, whose retries are served first.
+REPAIR_SUFFIX = ".repair"
 
 
 def keep_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as JSON that `sent_arguments` reads back as they were; BadInput if there is none.
+    """Return the arguments as JSON that `sent_arguments` restores. Raises BadInput if it cannot.
 
-    Kombu's own JSON: bytes, dates, decimals and UUIDs keep their type, tuples become lists.
+    In kombu's JSON, bytes, dates, decimals and UUIDs keep their type; tuples become lists.
     """
     named = [(f"argument {i + 1}", value) for i, value in enumerate(args)]
     named += [(f"argument {name}", value) for name, value in kwargs.items()]
-    problems = [f"{name}: {told}" for name, value in named if (told := _problem(value))]
+    problems = [f"{name}: {problem}" for name, value in named if (problem := _problem(value))]
     if problems:
         raise BadInput(*problems)
     return {"args": _plain(list(args)), "kwargs": _plain(dict(kwargs))}
 
 
 def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Stands for arguments that cannot be kept, where they are never sent again."""
+    """Describe arguments that cannot be kept, for tasks that are never sent again."""
     return {
         "args": [describe(value) for value in args],
         "kwargs": {name: describe(value) for name, value in kwargs.items()},
@@ -47,7 +47,7 @@ def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[s
 def sent_arguments(
     args: Sequence[Json], kwargs: Mapping[str, Json]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Kept arguments as the task was sent them."""
+    """Restore the arguments that `keep_arguments` kept."""
     sent_args, sent_kwargs = _loads(json.dumps([args, kwargs]))
     return sent_args, sent_kwargs
 
@@ -57,17 +57,17 @@ def _plain(value: Any) -> Any:
 
 
 def _problem(value: Any) -> str | None:
-    """Why a value would not come back as it is."""
+    """Return why a value cannot be restored; None if it can."""
     try:
         back = _loads(_dumps(value))
     except (TypeError, ValueError, RecursionError) as error:
         return (
-            f"a {type(value).__name__} cannot be kept for a retry ({error}): send what JSON can"
-            " hold, such as an id"
+            f"a {type(value).__name__} cannot be kept for a retry ({error}): send a JSON value,"
+            " such as an id"
         )
     if _same(value, back):
         return None
-    return f"a {type(value).__name__} changes in JSON: send text keys and what JSON can hold"
+    return f"a {type(value).__name__} changes in JSON: send text keys and JSON values"
 
 
 def _same(value: Any, back: Any) -> bool:
@@ -77,13 +77,13 @@ def _same(value: Any, back: Any) -> bool:
         case list() | tuple():
             return len(value) == len(back) and all(map(_same, value, back))
         case float() if not math.isfinite(value):
-            return False  # JSON has no word for it
+            return False  # not valid in JSON
         case _:
             return bool(value == back)
 
 
 def queue_of(app: Celery, info: Mapping[str, Any]) -> str:
-    """The queue that a message came through, by the exchange and the key it was sent with.
+    """Return the queue of a message, by its exchange and routing key.
 
     A message of a repair lane belongs to the lane's queue.
     """
@@ -92,15 +92,15 @@ def queue_of(app: Celery, info: Mapping[str, Any]) -> str:
     found = [name for name, queue in queues.items() if _takes(queue, exchange, key)]
     served = [name for name in found if name in queues.consume_from] or found
     if served:
-        return str(served[0]).removesuffix(LANE)
+        return str(served[0]).removesuffix(REPAIR_SUFFIX)
     if not exchange or exchange == key:
-        # Straight into the queue of that name; or it was made by name alone, as Celery does.
-        return (key or str(app.conf.task_default_queue)).removesuffix(LANE)
-    only = {name.removesuffix(LANE) for name in queues.consume_from}
+        # The default exchange routes by the queue's name; Celery names an exchange like its queue.
+        return (key or str(app.conf.task_default_queue)).removesuffix(REPAIR_SUFFIX)
+    only = {name.removesuffix(REPAIR_SUFFIX) for name in queues.consume_from}
     default = only.pop() if len(only) == 1 else str(app.conf.task_default_queue)
     log.error(
-        "no queue of this app takes exchange %r with key %r: retries go to %r; declare the queue"
-        " in task_queues",
+        "No queue of this app is bound to exchange %r with key %r, so retries go to %r. Declare the"
+        " queue in task_queues.",
         exchange,
         key,
         default,
@@ -120,10 +120,10 @@ def _bindings(queue: Any) -> Iterator[tuple[Any, str]]:
         yield binding.exchange, str(binding.routing_key or "")
 
 
-def _bound(own: Any, pattern: str, exchange: str, key: str) -> bool:
-    if own is None or own.name != exchange:
+def _bound(bound_to: Any, pattern: str, exchange: str, key: str) -> bool:
+    if bound_to is None or bound_to.name != exchange:
         return False
-    match own.type:
+    match bound_to.type:
         case "fanout" | "headers":
             return True
         case "topic":
@@ -133,7 +133,7 @@ def _bound(own: Any, pattern: str, exchange: str, key: str) -> bool:
 
 
 def _matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    """AMQP's topics: ``*`` is one word, ``#`` any number of them."""
+    """Match an AMQP topic: ``*`` is one word, ``#`` any number of words."""
     if not pattern:
         return not words
     if pattern[0] == "#":

@@ -1,4 +1,4 @@
-"""`install(app)` and `RepairingTask`: our failure path for the tasks of any Celery app."""
+"""`install(app)` and `RepairingTask`: mulligan's repairs for the tasks of any Celery app."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from mulligan.tasks.user_tasks.user_task import (
     run_user_task,
 )
 from mulligan.workers.celery.flower_format import REDACTED, describe
-from mulligan.workers.celery.publisher import OWN_HEADER
+from mulligan.workers.celery.publisher import ENTRY_HEADER
 from mulligan.workers.celery.state_task import Escalated, StateTask
 from mulligan.workers.ledger import job_ids
 from mulligan.workers.services import Services
 from mulligan.workers.user_tasks.installed_app import InstalledApp, installed, settings_of
 from mulligan.workers.user_tasks.messages import describe_arguments, keep_arguments, queue_of
 from mulligan.workers.user_tasks.task_options import (
-    leave_to_the_app,
     refuse_bad_options,
     task_type_of,
+    use_app_defaults,
 )
 from mulligan.workers.user_tasks.verifier_specs import Check, as_name, build_checks
 
 _SIGNALS = (Ignore, Reject, Retry)
 
 
-class DeliverAgain(Exception):
-    """A task asked to be run again, and did not say what is wrong."""
+class RetryWithoutError(Exception):
+    """A task called `self.retry` outside an exception handler and without an error."""
 
 
-class RetryAsked(Retry):  # type: ignore[misc] # celery is untyped
-    """`self.retry` of an enforced task. A Retry, because users' handlers let that pass."""
+class RetryCalled(Retry):  # type: ignore[misc] # celery is untyped
+    """`self.retry` of an enforced task. A Retry, because users' handlers re-raise it."""
 
     def __init__(self, failure: Exception) -> None:
         super().__init__(exc=failure)
@@ -60,17 +60,17 @@ class RetryAsked(Retry):  # type: ignore[misc] # celery is untyped
 
 
 class RepairingTask(StateTask):
-    """The base of a user's own task: `@app.task(base=RepairingTask, verifiers=[Person])`.
+    """The base of a user's task: `@app.task(base=RepairingTask, verifiers=[Person])`.
 
     The function may take ``self`` first, with or without ``bind=True``.
     """
 
     abstract = True
     ignore_result = False
-    #: Counts while a task is only observed; refused where mulligan retries.
+    #: Applies while a task is only observed; refused where mulligan retries.
     max_retries = Task.max_retries
     retry_on_worker_lost = False
-    #: Arguments are prompts and results are answers: Flower is told their shapes.
+    #: Arguments are prompts and results are answers, so Flower shows only their shapes.
     Request = REDACTED
 
     verifiers: ClassVar[Sequence[Check]] = ()
@@ -82,10 +82,10 @@ class RepairingTask(StateTask):
         super().__init_subclass__(**options)
         app, run = vars(cls).get("app"), vars(cls).get("run")
         if not isinstance(app, Celery):
-            return  # a class of the user's own: checked when it is registered
+            return  # a base class of the user: its options are checked at registration
         refuse_bad_options(cls, RepairingTask, settings_of(app))
-        if isinstance(run, staticmethod) and _wants_self(run.__func__):
-            # Celery's check of arguments: whoever sends the task does not count ``self``.
+        if isinstance(run, staticmethod) and _takes_self(run.__func__):
+            # Keep Celery's check of arguments from counting ``self``.
             cls.__header__ = app.type_checker(run.__func__, bound=True)
 
     @classmethod
@@ -93,34 +93,34 @@ class RepairingTask(StateTask):
         if "app" not in vars(cls):
             refuse_bad_options(cls, RepairingTask, settings_of(app))
         if cls.mode == "observe":
-            leave_to_the_app(cls, RepairingTask)
+            use_app_defaults(cls, RepairingTask)
         return super().bind(app)
 
     def correct(self, prompt: str) -> str:
-        """The prompt, unchanged at first and corrected on a retry."""
-        before = self._before()
-        if before is None:
+        """Return the prompt, unchanged in the first attempt and corrected in a retry."""
+        previous = self._previous()
+        if previous is None:
             return prompt
-        return correct(prompt, self._job(RunnerSpec(kind=KIND)), before)
+        return correct(prompt, self._job(RunnerSpec(kind=KIND)), previous)
 
     @property
     def repair(self) -> RepairInstruction | None:
-        """How to repair what failed before; None at first."""
-        before = self._before()
-        return before.instruction if before is not None else None
+        """The instruction that repairs the last failure; None in the first attempt."""
+        previous = self._previous()
+        return previous.instruction if previous is not None else None
 
     def retry(self, args: Any = None, kwargs: Any = None, exc: Any = None, **options: Any) -> Any:
-        """Celery's own while observing. Enforced, this attempt fails: the policy decides."""
+        """Retry as Celery does if observed. If enforced, fail; the policy decides what follows."""
         if self.mode == "observe" or self.request.called_directly:
             return super().retry(args, kwargs, exc, **options)
         failure = exc if isinstance(exc, Exception) else sys.exception()
         if not isinstance(failure, Exception):
-            failure = DeliverAgain("the task asked to be run again")
-        raise RetryAsked(failure)
+            failure = RetryWithoutError("the task asked to be run again")
+        raise RetryCalled(failure)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
-        told = {"argsrepr": describe(args or ()), "kwargsrepr": describe(kwargs or {})}
-        return super().apply_async(args, kwargs, *more, **{**told, **options})
+        shapes = {"argsrepr": describe(args or ()), "kwargsrepr": describe(kwargs or {})}
+        return super().apply_async(args, kwargs, *more, **{**shapes, **options})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.request.called_directly:
@@ -131,70 +131,70 @@ class RepairingTask(StateTask):
         if entry.kind == "cycle":
             return self.report(entry, run_recheck(context, entry))
         if self.mode == "observe":
-            return self._observed(context, self._delivery(services, entry, args, kwargs))
+            return self._observe(context, self._delivery(services, entry, args, kwargs))
         while True:
-            ran = run_user_task(context, self._delivery(services, entry, args, kwargs))
-            following = _following(ran)
-            if following is None or not self.request.is_eager:
-                return self._answer(services, entry, ran)
-            entry = Entry("attempt", entry.job_id, following)
+            result = run_user_task(context, self._delivery(services, entry, args, kwargs))
+            next_attempt = _next_attempt(result)
+            if next_attempt is None or not self.request.is_eager:
+                return self._answer(services, entry, result)
+            entry = Entry("attempt", entry.job_id, next_attempt)
 
     def _context(self, services: Services) -> AttemptContext:
-        """The context with this task's own verifiers; run inline, nothing is published."""
+        """Return the context with this task's verifiers. An eager task publishes nothing."""
         checks = self._checks()
 
         def verifier(spec: VerifierSpec) -> Verifier:
-            own = [built for known, built in checks if known == spec]
-            return own[0] if own else services.context.verifier(spec)
+            found = next((built for known, built in checks if known == spec), None)
+            return found or services.context.verifier(spec)
 
         context = replace(services.context, verifier=verifier)
         return replace(context, publish=lambda _: None) if self.request.is_eager else context
 
-    def _observed(self, context: AttemptContext, delivery: TaskDelivery) -> Any:
-        """Whatever the ledger says, the task runs as often as the app sends it.
+    def _observe(self, context: AttemptContext, delivery: TaskDelivery) -> Any:
+        """Run the task as often as the app sends it, and record it if the ledger allows.
 
         A message that was recorded before, or whose task type is paused, is not recorded.
         """
-        ran = run_user_task(context, delivery)
-        if ran.outcome != OBSERVED:
+        result = run_user_task(context, delivery)
+        if result.outcome != OBSERVED:
             value = delivery.call(None)
             return value.output if isinstance(value, Scored) else value
-        if ran.error is not None:
-            raise ran.error
-        return ran.value
+        if result.error is not None:
+            raise result.error
+        return result.value
 
-    def _answer(self, services: Services, entry: Entry, ran: DeliveryResult) -> Any:
-        """The value of a success; anything else is what the outcome says."""
-        if ran.outcome == ClaimRefused("finished"):
-            return self._told_again(services, entry)
-        if isinstance(ran.outcome, Settled) and ran.outcome.verdict.success:
-            self._tell_the_first(entry, ran.value)
-            return ran.value
+    def _answer(self, services: Services, entry: Entry, result: DeliveryResult) -> Any:
+        """Return the value of a success; report any other outcome."""
+        if result.outcome == ClaimRefused("finished"):
+            return self._repeat_result(services, entry)
+        if isinstance(result.outcome, Settled) and result.outcome.verdict.success:
+            self._store_root_result(entry, result.value)
+            return result.value
         try:
-            return self.report(entry, ran.outcome)
+            return self.report(entry, result.outcome)
         except Escalated as error:
-            self._tell_the_first(entry, error)
+            self._store_root_result(entry, error)
             raise
 
-    def _told_again(self, services: Services, entry: Entry) -> Any:
-        """A message that comes again after the end: its first worker may have died before it
-        could tell the result, which is in the ledger."""
+    def _repeat_result(self, services: Services, entry: Entry) -> Any:
+        """Return the stored result for a message that is delivered again after the end: its first
+        worker may have died before it could report."""
         view = services.ledger.job(entry.job_id)
         if view is None or entry.attempt != len(view.attempts):
             raise Ignore
         if view.state == "escalated":
             error = Escalated(f"{view.reason}: {view.detail}")
-            self._tell_the_first(entry, error)
+            self._store_root_result(entry, error)
             raise error
         output, verdict = view.attempts[-1].output, view.attempts[-1].verdict
         if output is None or verdict is None or view.state != "succeeded":
             raise Ignore
         value = answer_of(output, verdict.results)
-        self._tell_the_first(entry, value)
+        self._store_root_result(entry, value)
         return value
 
-    def _tell_the_first(self, entry: Entry, value: Any) -> None:
-        """Whoever waits for the first message's result gets the last one's."""
+    def _store_root_result(self, entry: Entry, value: Any) -> None:
+        """Store a retry's result as the result of the first message, which callers wait for."""
         if entry.attempt == 1 or self.ignore_result or self.request.is_eager:
             return
         if isinstance(value, Exception):
@@ -203,16 +203,16 @@ class RepairingTask(StateTask):
             self.backend.mark_as_done(self.request.root_id, value)
 
     def _function(self, *args: Any, **kwargs: Any) -> Any:
-        if inspect.ismethod(self.run) or not _wants_self(self.run):
+        if inspect.ismethod(self.run) or not _takes_self(self.run):
             return self.run(*args, **kwargs)
         return self.run(self, *args, **kwargs)
 
     def _entry(self, services: Services, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
-        named, retries = self.request.get(OWN_HEADER), self.request.retries
-        if named and not retries:
-            return Entry.parse(str(named))
-        line = f"{self.request.id}/{retries}" if retries else str(self.request.id)
-        job_id = job_ids.own_job_id(line, partitions=services.settings.partitions)
+        header, retries = self.request.get(ENTRY_HEADER), self.request.retries
+        if header and not retries:
+            return Entry.parse(str(header))
+        root_id = f"{self.request.id}/{retries}" if retries else str(self.request.id)
+        job_id = job_ids.user_task_job_id(root_id, partitions=services.settings.partitions)
         route = TaskRoute(
             task=self.name,
             queue=queue_of(self.app, self.request.delivery_info or {}),
@@ -224,7 +224,7 @@ class RepairingTask(StateTask):
         return Entry("attempt", job_id, 1)
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as a retry is sent them. Observed, there is none: any will do."""
+        """Return the arguments to send with a retry; an observed task has none, so shapes do."""
         try:
             return keep_arguments(args, kwargs)
         except BadInput:
@@ -248,12 +248,12 @@ class RepairingTask(StateTask):
     def _delivery(
         self, services: Services, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> TaskDelivery:
-        def call(before: PreviousAttempt | None) -> Any:
-            self.request.update(mulligan_before=before)
+        def call(previous: PreviousAttempt | None) -> Any:
+            self.request.update(mulligan_before=previous)
             try:
                 return self._function(*args, **kwargs)
-            except RetryAsked as asked:
-                raise asked.failure  # noqa: B904 - its own cause is kept
+            except RetryCalled as called:
+                raise called.failure  # noqa: B904 - keeps its own cause
 
         return TaskDelivery(
             entry=entry,
@@ -264,7 +264,7 @@ class RepairingTask(StateTask):
             deadline=float(self.time_limit or services.settings.hard_limit),
         )
 
-    def _before(self) -> PreviousAttempt | None:
+    def _previous(self) -> PreviousAttempt | None:
         found = self.request.get("mulligan_before")
         return found if isinstance(found, PreviousAttempt) else None
 
@@ -272,27 +272,27 @@ class RepairingTask(StateTask):
         return build_checks(self.verifiers, installed(self.app).services.verifiers)
 
 
-def _wants_self(function: Callable[..., Any]) -> bool:
+def _takes_self(function: Callable[..., Any]) -> bool:
     return next(iter(inspect.signature(function).parameters), None) == "self"
 
 
 def _redelivery_delay(signal: BaseException) -> float | None:
     """When the same message comes again: at once if rejected into its queue, else never.
 
-    A Retry's message counts Celery's own retries, and so begins a job of its own.
+    The message of a Retry counts Celery's retries, and so starts a new job.
     """
     return 0.0 if isinstance(signal, Reject) and signal.requeue else None
 
 
-def _following(ran: DeliveryResult) -> int | None:
-    then = ran.outcome.then if isinstance(ran.outcome, Settled) else None
+def _next_attempt(result: DeliveryResult) -> int | None:
+    then = result.outcome.then if isinstance(result.outcome, Settled) else None
     return then.plan.number if isinstance(then, NextAttempt) else None
 
 
 def install(app: Celery, **settings: Any) -> None:
     """Give a Celery app the ledger, the sweep and a repair lane for each of its queues.
 
-    Settings are those of mulligan.toml and MULLIGAN_…; the broker is the app's own. The app may be
+    Settings are those of mulligan.toml and MULLIGAN_…; the broker is the app's. The app may be
     configured before or after.
     """
     InstalledApp(app, settings).attach()

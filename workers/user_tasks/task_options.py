@@ -1,4 +1,4 @@
-"""The options of a user's own task, checked when the task is registered, before anything runs."""
+"""Checks of the options of a user's task, made when the task is registered."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ _OPTIONS = ("verifiers", "task_type", "mode", "policy")
 #: Celery lets a task have any attribute, so only a name very similar to an option is a mistake.
 _CUTOFF = 0.85
 #: Similar to an option, but no mistake.
-_WORDS = ("model",)
-#: What is as the app has it while a task is only observed, unless the task itself says.
-_OF_THE_APP = ("acks_late", "reject_on_worker_lost", "retry_on_worker_lost", "ignore_result")
+_ALLOWED = ("model",)
+#: Options of an observed task that default to the app's configuration.
+_APP_DEFAULTS = ("acks_late", "reject_on_worker_lost", "retry_on_worker_lost", "ignore_result")
 
 
 def refuse_bad_options(task: type, base: type, settings: Settings) -> None:
-    """BadInput with every invalid option of a task."""
-    given = given_options(task, base)
-    name = given.get("name") or task.__name__
+    """Raise BadInput with every invalid option of a task."""
+    options = declared_options(task, base)
+    name = options.get("name") or task.__name__
     problems = [
-        *_slips(given, base),
+        *_misspelt(options, base),
         *_mode(task),
         *_policy(task, settings, task_type=task_type_of(task, name)),
         *_task_type(task),
         *_verifiers(task, settings),
     ]
     if getattr(task, "mode", None) != "observe":
-        problems += _second_authority(task, given)
+        problems += _celery_retries(task, options)
     if problems:
         raise BadInput(*(f"task {name}: {problem}" for problem in problems))
 
 
-def given_options(task: type, base: type) -> dict[str, Any]:
-    """What a task and its classes up to ``base`` say for themselves."""
-    own = task.__mro__[: task.__mro__.index(base)]
-    return {name: value for each in reversed(own) for name, value in vars(each).items()}
+def declared_options(task: type, base: type) -> dict[str, Any]:
+    """Return the attributes that a task and its classes below ``base`` declare."""
+    classes = task.__mro__[: task.__mro__.index(base)]
+    return {name: value for each in reversed(classes) for name, value in vars(each).items()}
 
 
-def leave_to_the_app(task: type, base: type) -> None:
-    """An observed task is acknowledged, sent again and told about as the app's other tasks."""
-    given = given_options(task, base)
-    for name in _OF_THE_APP:
-        if name not in given:
+def use_app_defaults(task: type, base: type) -> None:
+    """Let an observed task be acknowledged, redelivered and reported like the app's other tasks."""
+    options = declared_options(task, base)
+    for name in _APP_DEFAULTS:
+        if name not in options:
             setattr(task, name, None)  # Celery fills it in from the app's configuration
 
 
-def _slips(given: Mapping[str, Any], base: type) -> Iterator[Problem]:
-    """Options that are nearly ours: as they stand, they would do nothing."""
-    # Not hasattr: to ask Celery's base for its app binds it to one.
-    known = {name for each in base.__mro__ for name in vars(each)}.union(_WORDS)
-    for name, value in given.items():
+def _misspelt(options: Mapping[str, Any], base: type) -> Iterator[Problem]:
+    """Find misspelt options, which would have no effect."""
+    # Not hasattr: asking Celery's base for its app binds it to one.
+    known = {name for each in base.__mro__ for name in vars(each)}.union(_ALLOWED)
+    for name, value in options.items():
         if name.startswith("_") or name in known or callable(value):
             continue
         is_mode = isinstance(value, str) and value in _MODES
@@ -122,7 +122,7 @@ def _verifiers(task: Any, settings: Settings) -> Iterator[Problem]:
 
 
 def _check(check: Any, registry: VerifierRegistry) -> Iterator[Problem]:
-    """What is wrong with one verifier."""
+    """Find the problems of one verifier."""
     if isinstance(check, type) and issubclass(check, BaseModel):
         try:
             schema_of(check)
@@ -140,17 +140,18 @@ def _check(check: Any, registry: VerifierRegistry) -> Iterator[Problem]:
         yield Problem(message, code="wrong_type")
 
 
-def _second_authority(task: Any, given: Mapping[str, Any]) -> Iterator[Problem]:
-    """Celery's own retries: an enforced task is retried by its policy alone."""
-    count = given.get("max_retries")
+def _celery_retries(task: Any, options: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse Celery's retries, because only its policy retries an enforced task."""
+    count = options.get("max_retries")
     runs = count + 1 if isinstance(count, int) and count > 0 else 4
-    instead = f'remove it and say policy={{"max_attempts": {runs}}}, or keep it with mode="observe"'
+    message = (
+        "only mulligan retries this task: remove it and set"
+        f' policy={{"max_attempts": {runs}}}, or keep it with mode="observe"'
+    )
     if getattr(task, "autoretry_for", ()):
-        message = f"mulligan alone retries this task: {instead}"
         yield Problem.at("autoretry_for", message, "not_allowed")
-    if "max_retries" in given:
-        message = f"mulligan alone retries this task: {instead}"
+    if "max_retries" in options:
         yield Problem.at("max_retries", message, "not_allowed")
-    if given.get("retry_on_worker_lost"):
+    if options.get("retry_on_worker_lost"):
         message = 'the sweep does that: remove it, or keep it with mode="observe"'
         yield Problem.at("retry_on_worker_lost", message, "not_allowed")

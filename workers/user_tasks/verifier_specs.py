@@ -1,7 +1,8 @@
-"""What a user's own task may name as `verifiers=`: models, ids, options, and plain functions."""
+"""The values of a user task's `verifiers=`: models, ids, mappings and plain functions."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,24 +16,24 @@ from mulligan.workers.contract_models import CONTRACT, schema_of
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 Check = type[BaseModel] | str | Mapping[str, Any] | Callable[[Any], Any]
-#: A name may have 200 characters; ours put something before it and behind.
-_LONGEST = 150
-_NO_NAME = re.compile(r"[^\w.:@+-]+")
+#: A name may have 200 characters, and we add a prefix and a suffix.
+_MAX_LENGTH = 150
+_NOT_ALLOWED = re.compile(r"[^\w.:@+-]+")
 
 
 def as_name(text: str) -> str:
-    """A text without what no name may have: ``<lambda>`` is ``lambda``."""
-    return _NO_NAME.sub("", text).lstrip(".:@+-")[:_LONGEST] or "task"
+    """Remove the characters that names may not contain: ``<lambda>`` becomes ``lambda``."""
+    return _NOT_ALLOWED.sub("", text).lstrip(".:@+-")[:_MAX_LENGTH] or "task"
 
 
 class CallableVerifier:
-    """A plain function as a verifier: False or an exception fails, a result is taken as it is."""
+    """A plain function as a verifier: False or an exception fails, a result is used unchanged."""
 
     slow = False
 
     def __init__(self, function: Callable[[Any], Any], verifier_id: str | None = None) -> None:
         self._function = function
-        self.id = verifier_id or own_id(function)
+        self.id = verifier_id or function_id(function)
 
     def verify(self, candidate: Candidate) -> VerificationResult:
         try:
@@ -58,8 +59,8 @@ class CallableVerifier:
         )
 
 
-def own_id(function: Callable[[Any], Any]) -> str:
-    """The id of a plain function. A partial has the name of what it calls."""
+def function_id(function: Callable[[Any], Any]) -> str:
+    """Return the id of a plain function. A partial has the name of the function it calls."""
     named = getattr(function, "func", function)
     return f"own.{as_name(getattr(named, '__name__', type(named).__name__))}"
 
@@ -67,33 +68,31 @@ def own_id(function: Callable[[Any], Any]) -> str:
 def build_checks(
     checks: Sequence[Check], registry: VerifierRegistry
 ) -> list[tuple[VerifierSpec, Verifier]]:
-    """Each check as a job names it, with its verifier. Functions of one name are numbered."""
+    """Build each check's spec and verifier. Functions with the same name are numbered."""
     built: list[tuple[VerifierSpec, Verifier]] = []
     for check in checks or (_anything,):
         if isinstance(check, type | str | Mapping):
             spec = _spec(check, registry)
             built.append((spec, registry.build(spec)))
             continue
-        verifier = CallableVerifier(check, _free(own_id(check), {spec.id for spec, _ in built}))
+        used = {spec.id for spec, _ in built}
+        verifier = CallableVerifier(check, _unused(function_id(check), used))
         built.append((VerifierSpec(id=verifier.id), verifier))
     return built
 
 
 def _anything(_answer: str) -> bool:
-    """No verifiers: the task did not raise, and that is all that is known."""
+    """Pass every answer: without verifiers it is enough that the task did not raise."""
     return True
 
 
 def _spec(check: type[BaseModel] | str | Mapping[str, Any], registry: VerifierRegistry) -> Any:
     if isinstance(check, type):
-        registry.models.teach(check)
+        registry.models.register(check)
         return VerifierSpec.model_validate({"id": CONTRACT, "schema": schema_of(check)})
     return VerifierSpec.model_validate(check if isinstance(check, str) else dict(check))
 
 
-def _free(wanted: str, taken: set[str]) -> str:
-    number = 2
-    free = wanted
-    while free in taken:
-        free, number = f"{wanted}-{number}", number + 1
-    return free
+def _unused(verifier_id: str, used: set[str]) -> str:
+    numbered = (f"{verifier_id}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([verifier_id], numbered) if each not in used)

@@ -166,7 +166,7 @@ class ContractSchema:
         except ValueError as error:
             # Python's decoder accepts what JSON cannot write, such as lone surrogates.
             return [Finding(message=f"not a JSON value: {error}", code="not_json", path="$")]
-        model = self._model or self._models.taught(self._contract.digest, self.options.taught)
+        model = self._model or self._models.find(self._contract.digest, self.options.taught)
         if model is not None:
             errors += model_findings(model, value, reported=[e.path or "$" for e in errors])
         return errors

@@ -24,7 +24,7 @@ from mulligan.tasks.escalations.end_escalations import (
 )
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Escalation, EscalationGroup
-from mulligan.workers.alerts.webhooks import places
+from mulligan.workers.alerts.webhooks import alert_links
 from mulligan.workers.settings.model import load_settings
 
 #: Characters of a group's detail in the list.
@@ -71,7 +71,7 @@ def list_escalations(
         groups = list_groups(ledger, only_open=not all_, tenant=tenant, limit=limit)
         now = ledger.now()
     if json:
-        url = runbook_link("escalated", places(settings))
+        url = runbook_link("escalated", alert_links(settings))
         screen.emit({"groups": [group_document(group, runbook_url=url) for group in groups]})
     elif groups:
         _print_groups(groups, now)
@@ -114,7 +114,7 @@ def show(
             signature=signature, only_open=only_open, tenant=tenant, limit=limit
         )
         now = ledger.now()
-    url = runbook_link("escalated", places(settings))
+    url = runbook_link("escalated", alert_links(settings))
     if json:
         found = [escalation_document(row) for row in rows]
         screen.emit({"group": group_document(group, runbook_url=url), "escalations": found})

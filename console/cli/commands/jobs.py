@@ -24,7 +24,7 @@ from mulligan.policies.figures.format import number, timestamp
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
-from mulligan.workers.backends.follow import LedgerFeed, look_at
+from mulligan.workers.backends.follow import LedgerFeed, read_feed
 from mulligan.workers.settings.model import load_settings
 
 State = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
@@ -102,8 +102,10 @@ def watch(
 
 def _follow(ledger: LedgerReader, *, only: str | None, json: bool) -> None:
     seen = FollowedJobs({})
-    for look in look_at(LedgerFeed(ledger).take, follows=lambda job_id: only in (None, job_id)):
-        for event in look.events:
+    for reading in read_feed(
+        LedgerFeed(ledger).take, follows=lambda job_id: only in (None, job_id)
+    ):
+        for event in reading.events:
             job = seen.note_any(event, lambda job_id: _label(ledger, job_id))
             if json:
                 _print_event(event)

@@ -69,7 +69,7 @@ def _cycle_report(
         with _opened() as ledger:
             now = ledger.now()
             since = now - window_days * 86400
-            rows = ledger.cycle_rows.since(since, limit=limit)
+            rows = ledger.cycle_rows.newest(since=since, limit=limit)
         document = report(rows, now=now, window_days=window_days, limit=limit)
         form = ReportForm(json=json, markdown=markdown, output=output, html=html)
         deliver(view(document, cycles_by_day(rows, since, now, is_good)), form)

@@ -15,7 +15,7 @@ from mulligan.console.cli.output import screen
 from mulligan.policies.escalations.alerts import hook_name
 from mulligan.policies.figures.format import counted
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.alerts.webhooks import Webhooks, try_out
+from mulligan.workers.alerts.webhooks import Webhooks, send_test_alerts
 from mulligan.workers.settings.alert_settings import WebhookSettings
 from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import load_settings
@@ -52,7 +52,7 @@ def list_deliveries(
 def send_tests(json: Json = False) -> None:
     """Send a test event to every webhook and show the result."""
     with _open_webhooks() as (webhooks, hooks):
-        tests = try_out(webhooks, hooks)
+        tests = send_test_alerts(webhooks, hooks)
     if json:
         screen.emit({"tests": tests})
     elif not tests:

@@ -37,7 +37,7 @@ from mulligan.tasks.escalations.end_escalations import (
     select,
 )
 from mulligan.tasks.ports.ledger import EscalationEnd
-from mulligan.workers.alerts.webhooks import places
+from mulligan.workers.alerts.webhooks import alert_links
 from mulligan.workers.ledger.stores.bulk_actions import BATCH
 
 _ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}(:\d{1,9}){1,2}$", re.ASCII)
@@ -281,4 +281,4 @@ def _row(bulk: BulkAction) -> BulkRow:
 
 
 def _runbook(context: ConsoleContext) -> str:
-    return runbook_link("escalated", places(context.settings))
+    return runbook_link("escalated", alert_links(context.settings))

@@ -119,8 +119,8 @@ def create_router(context: ConsoleContext) -> APIRouter:
         report: Callable[..., dict[str, Any]], caller: Caller, window_days: int, limit: int
     ) -> dict[str, Any]:
         now = context.ledger.now()
-        rows = context.ledger.cycle_rows.since(
-            now - window_days * 86400, limit=limit, tenant=caller.tenant
+        rows = context.ledger.cycle_rows.newest(
+            since=now - window_days * 86400, limit=limit, tenant=caller.tenant
         )
         return report(rows, now=now, window_days=window_days, limit=limit)
 

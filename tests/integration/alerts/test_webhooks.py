@@ -384,7 +384,7 @@ def test_an_unreachable_receiver_does_not_fill_the_ledger(
     for _ in range(5):
         alerts.succeed()
     store = alerts.webhooks().deliveries
-    store.notice(alerts.scenario.settings.webhooks, window=WINDOW)
+    store.write_due(alerts.scenario.settings.webhooks, window=WINDOW)
     assert store.counts() == {"pending": 2, "dead": 3}
     assert {d.error for d in store.all() if d.state == "dead"} == {"too many deliveries wait"}
     alerts.tick()
@@ -395,7 +395,10 @@ def test_an_unreachable_receiver_does_not_fill_the_ledger(
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"secret_env": "NOT_SET"}, "the variable NOT_SET, which secret_env names, is not set"),
+        (
+            {"secret_env": "NOT_SET"},
+            "the variable NOT_SET, which secret_env names, is not set",
+        ),
         ({"url": "http://127.0.0.1:1/token-in-the-path"}, "127.0.0.1 could not be reached"),
     ],
 )
@@ -446,7 +449,7 @@ def test_a_kill_between_writing_and_sending_loses_nothing(
     alerts = new_alerts({})
     alerts.escalate()
     settings = alerts.scenario.settings
-    assert alerts.webhooks().deliveries.notice(settings.webhooks, window=WINDOW).made == 1
+    assert alerts.webhooks().deliveries.write_due(settings.webhooks, window=WINDOW).written == 1
     assert alerts.tick() == 0  # another control worker sends what is stored
     assert [body["count"] for body in receiver.bodies] == [1]
 
@@ -457,8 +460,8 @@ def test_a_delivery_is_repeated_after_its_sender_was_killed(
     alerts = new_alerts({})
     alerts.escalate()
     store = alerts.webhooks().deliveries
-    found = store.notice(alerts.scenario.settings.webhooks, window=WINDOW)
-    lost = store.take(found.due[0], tries=3, spare=())
+    found = store.write_due(alerts.scenario.settings.webhooks, window=WINDOW)
+    lost = store.take(found.due[0], tries=3, skip=())
     assert lost is not None
     alerts.tick()
     assert receiver.requests == [], "it is leased"
@@ -473,11 +476,11 @@ def test_a_delivery_that_kills_every_sender_is_dead(new_alerts: AlertsMaker) -> 
     alerts = new_alerts({})
     alerts.escalate()
     store = alerts.webhooks().deliveries
-    due = store.notice(alerts.scenario.settings.webhooks, window=WINDOW).due[0]
+    due = store.write_due(alerts.scenario.settings.webhooks, window=WINDOW).due[0]
     for _ in range(3):
-        assert store.take(due, tries=3, spare=()) is not None
+        assert store.take(due, tries=3, skip=()) is not None
         alerts.scenario.advance(61)
-    assert store.take(due, tries=3, spare=()) is None
+    assert store.take(due, tries=3, skip=()) is None
     assert [(d.state, d.error) for d in store.all()] == [
         ("dead", "its senders died while sending it")
     ]

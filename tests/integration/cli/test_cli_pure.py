@@ -94,9 +94,9 @@ def test_an_unreachable_broker_is_exit_code_3(
     ("url", "expected"),
     [
         ("nonsense://x", "there is no transport 'nonsense'; use redis://localhost:6379/0"),
-        ("nonsense", "it is no address; write it as redis://localhost:6379/0"),
+        ("nonsense", "this is not an address; use redis://localhost:6379/0"),
         ("redis://:s3cret@h:notaport/0", "its port must be a number"),
-        ("redis://:s3/cret@h:6379/0", "percent-encode what is special in a password"),
+        ("redis://:s3/cret@h:6379/0", "percent-encode special characters in a password"),
         ("redis://h:6379/jobs", "its database must be a number"),
         ("amqp://h:port//", "its port must be a number"),
         ("qpid://localhost", "the client of this broker cannot be loaded"),

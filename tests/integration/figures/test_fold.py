@@ -238,30 +238,32 @@ def test_cycles_are_read_newest_first(new_redis_scenario: ScenarioMaker, partiti
     for n in range(9):
         scenario.advance(1)
         scenario.repaired_job(task_type="größer" if n % 2 else "plain")
-    rows = rows_of(scenario).since(0, limit=50)
+    rows = rows_of(scenario).newest(since=0, limit=50)
     assert [row.created_at for row in rows] == sorted(
         (row.created_at for row in rows), reverse=True
     )
     assert [row.task_type for row in rows] == ["plain", "größer"] * 4 + ["plain"]
     assert {row.cause for row in rows} == {"json_invalid"}
     assert all(row.retried and row.immediate_at is not None for row in rows)
-    assert len(rows_of(scenario).since(0, limit=4)) == 4
-    assert rows_of(scenario).since(time.time() + 1000, limit=50) == []
+    assert len(rows_of(scenario).newest(since=0, limit=4)) == 4
+    assert rows_of(scenario).newest(since=time.time() + 1000, limit=50) == []
 
 
 def test_only_unfinished_cycles_are_read_again(new_redis_scenario: ScenarioMaker) -> None:
     scenario = new_redis_scenario()
     _, entry = scenario.repaired_job()
     cycles = rows_of(scenario)
-    assert [row.status for row in cycles.since(0, limit=50)] == ["pending_delayed_verification"]
+    assert [row.status for row in cycles.newest(since=0, limit=50)] == [
+        "pending_delayed_verification"
+    ]
     scenario.advance(601)
     scenario.sweep()
     lease = scenario.claim_recheck(entry).lease
     scenario.ledger.settle_cycle(lease, status="completed", score=100)
-    (row,) = cycles.since(0, limit=50)
+    (row,) = cycles.newest(since=0, limit=50)
     assert row.status == CycleStatus.COMPLETED
     trips = cycles._calls.round_trips
-    assert cycles.since(0, limit=50) == [row]
+    assert cycles.newest(since=0, limit=50) == [row]
     assert cycles._calls.round_trips == trips + 1  # the list of names only
 
 
@@ -282,7 +284,7 @@ def test_folding_stores_one_row_of_every_finished_cycle(
         name for name in redis_client.scan_iter(f"{P}cycle:*") if redis_client.hexists(name, "row")
     ]
     assert stored == [key]
-    first, second = rows_of(scenario).since(0, limit=50)
+    first, second = rows_of(scenario).newest(since=0, limit=50)
     assert (first.reason, first.status) == ("a b c", "escalated")
     assert second.status == "pending_delayed_verification"
 
@@ -293,5 +295,5 @@ def test_cycles_are_filtered_by_tenant(new_redis_scenario: ScenarioMaker) -> Non
     scenario.repaired_job(labels={"tenant": "other"})
     scenario.repaired_job()
     cycles = rows_of(scenario)
-    assert [row.tenant for row in cycles.since(0, limit=50, tenant="acme")] == ["acme"]
-    assert len(cycles.since(0, limit=50)) == 3
+    assert [row.tenant for row in cycles.newest(since=0, limit=50, tenant="acme")] == ["acme"]
+    assert len(cycles.newest(since=0, limit=50)) == 3

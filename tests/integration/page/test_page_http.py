@@ -211,7 +211,7 @@ def test_a_flower_task_id_redirects_to_its_attempt(
 
 def test_the_id_of_a_user_s_task_redirects_to_its_job(context: ConsoleContext) -> None:
     root = "0b9e6fc1-8a59-4a5d-9a34-0c6b1d8b8f11"
-    job_id = job_ids.own_job_id(root, partitions=1)
+    job_id = job_ids.user_task_job_id(root, partitions=1)
     job = make_job(labels={"tenant": "acme"})
     context.ledger.accept([Submission(id=job_id, job=job)])
     client = client_of(context)

@@ -15,7 +15,7 @@ from support.user_tasks import job_of, user_project
 from mulligan import Repair, RepairingTask, install
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Entry
-from mulligan.workers.celery.publisher import OWN_HEADER
+from mulligan.workers.celery.publisher import ENTRY_HEADER
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.state_task import Escalated
 from mulligan.workers.ledger import job_ids
@@ -132,7 +132,7 @@ def test_the_delayed_verification_uses_the_task_s_verifiers(
     entry = Entry("cycle", view.id, 1, 1)
     key = f"mulligan:{{p00}}:cycle:{entry.cycle_id}"
     ledger.calls.run("HSET", key, "due_at", f"{ledger.now() * 1000:.3f}")
-    task.push_request(called_directly=False, id="a-recheck", **{OWN_HEADER: str(entry)})
+    task.push_request(called_directly=False, id="a-recheck", **{ENTRY_HEADER: str(entry)})
     try:
         assert task() == "delayed verification scored 100"
     finally:
@@ -166,7 +166,7 @@ def test_the_observe_report_shows_what_enforcing_would_have_changed(
     assert "would have passed at once: 2 (67%)" in output
     (bad_row,) = [line.split() for line in output.splitlines() if line.startswith("  bad ")]
     assert bad_row == ["bad", "0", "1", "0", "0"]
-    assert job_ids.own_job_id(observed.id, partitions=1) in output
+    assert job_ids.user_task_job_id(observed.id, partitions=1) in output
     assert "Enforcing would have rerun 1 of 3" in output
     assert "Not known: whether a retry would have worked" in output
 

@@ -43,7 +43,7 @@ def first_letter(text: str) -> str:
     [
         ({"autoretry_for": (ValueError,)}, 'autoretry_for: .* policy={"max_attempts": 4}'),
         ({"max_retries": 2}, 'max_retries: .* policy={"max_attempts": 3}, .* mode="observe"'),
-        ({"max_retries": None}, "max_retries: mulligan alone"),
+        ({"max_retries": None}, "max_retries: only mulligan"),
         ({"retry_on_worker_lost": True}, "retry_on_worker_lost: the sweep does that"),
     ],
     ids=["autoretry", "max_retries", "unlimited", "worker lost"],

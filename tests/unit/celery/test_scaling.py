@@ -221,7 +221,7 @@ def test_consumers_of_a_queue_are_the_workers_that_serve_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ticks", "answers", "busy", "deaf"),
+    ("ticks", "answers", "busy", "stalled"),
     [
         (False, True, False, True),
         (True, True, False, False),  # its event loop runs
@@ -229,26 +229,26 @@ def test_consumers_of_a_queue_are_the_workers_that_serve_it() -> None:
         (False, True, True, False),  # busy: it is never restarted during an attempt
     ],
 )
-def test_a_worker_is_deaf_if_it_is_idle_and_only_its_loop_stopped(
-    *, ticks: bool, answers: bool, busy: bool, deaf: bool
+def test_a_worker_is_stalled_if_it_is_idle_and_only_its_loop_stopped(
+    *, ticks: bool, answers: bool, busy: bool, stalled: bool
 ) -> None:
     stall_detector = StallDetector(broker_answers=lambda: answers, ticked_at=0.0)
     found = False
     for second in range(0, 300, 5):
         if ticks:
             stall_detector.tick(second)
-        found = stall_detector.is_deaf(second, busy=busy)
-    assert found is deaf
+        found = stall_detector.is_stalled(second, busy=busy)
+    assert found is stalled
 
 
 def test_a_worker_has_two_minutes_to_reconnect_to_its_broker() -> None:
     answers = False
     stall_detector = StallDetector(broker_answers=lambda: answers, ticked_at=0.0)
-    assert not stall_detector.is_deaf(1000.0, busy=False)
+    assert not stall_detector.is_stalled(1000.0, busy=False)
     answers = True
-    assert not stall_detector.is_deaf(1005.0, busy=False)
-    assert not stall_detector.is_deaf(1120.0, busy=False)
-    assert stall_detector.is_deaf(1125.0, busy=False)
+    assert not stall_detector.is_stalled(1005.0, busy=False)
+    assert not stall_detector.is_stalled(1120.0, busy=False)
+    assert stall_detector.is_stalled(1125.0, busy=False)
 
 
 def test_the_simulation_is_deterministic_and_our_policy_costs_less() -> None:

@@ -113,8 +113,8 @@ def test_a_taught_model_is_found_by_its_schema() -> None:
     assert verify(models, text, schema=schema_of(Person)).status == "pass"
     registry = VerifierRegistry(models=models)
     spec = VerifierSpec.model_validate({"id": "contract.schema", "schema": schema_of(Person)})
-    built = registry.build(spec)  # before the model was taught: verifiers are shared and kept
-    models.teach(Person)
+    built = registry.build(spec)  # before the model was registered: verifiers are shared and kept
+    models.register(Person)
     candidate = Candidate(output=Output(text=text), text=text)
     assert built.verify(candidate).status == "fail"
     assert verify(models, text, schema={"type": "object"}).status == "pass"
@@ -160,7 +160,7 @@ def test_the_key_of_a_model_is_unique_and_does_not_change_the_job() -> None:
 
 
 def test_only_the_latest_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract_models, "_REMEMBERED", 2)
+    monkeypatch.setattr(contract_models, "_KEPT", 2)
     models = ContractModels()
     specs = [models.contract(shouting(allowed=False)) for _ in range(3)]
     found = [verify(models, '{"text": "HEY"}', **spec).status for spec in specs]

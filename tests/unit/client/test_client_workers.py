@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -163,7 +164,7 @@ def gated_workers(
 
 def test_closing_waits_for_running_attempts(stack: LocalStack) -> None:
     gate = GatedRunner()
-    with gated_workers(stack, gate, grace=60) as workers:
+    with closing(gated_workers(stack, gate, grace=60)) as workers:
         intake = replace(stack.intake, publish=workers.publish)
         job_id = submit_jobs(intake, [make_job()])[0].id
         assert gate.requested.wait(10)
@@ -175,7 +176,7 @@ def test_closing_waits_for_running_attempts(stack: LocalStack) -> None:
 
 def test_an_attempt_that_does_not_end_in_time_is_released(stack: LocalStack) -> None:
     gate = GatedRunner()
-    with gated_workers(stack, gate, grace=0.1, sweep_interval=60) as workers:
+    with closing(gated_workers(stack, gate, grace=0.1, sweep_interval=60)) as workers:
         intake = replace(stack.intake, publish=workers.publish)
         job_id = submit_jobs(intake, [make_job(runner=scripted("{}"))])[0].id
         assert gate.requested.wait(10)
@@ -200,7 +201,9 @@ def test_a_lease_is_renewed_while_a_runner_works(
         return lost
 
     monkeypatch.setattr(stack.ledger, "renew", watched)
-    with gated_workers(stack, gate, grace=60, lease=0.03) as workers:  # renewed every 10 ms
+    with closing(
+        gated_workers(stack, gate, grace=60, lease=0.03)
+    ) as workers:  # renewed every 10 ms
         intake = replace(stack.intake, publish=workers.publish)
         job_id = submit_jobs(intake, [make_job()])[0].id
         wait_for(lambda: renewed.count(Entry("attempt", job_id, 1)) >= 3)
@@ -242,7 +245,7 @@ def test_an_attempt_of_a_users_task_is_not_run_as_a_job(
 ) -> None:
     stamped: list[Entry] = []
     monkeypatch.setattr(stack.ledger, "stamp", stamped.extend)
-    job_id = job_ids.own_job_id("from-celery", partitions=1)
+    job_id = job_ids.user_task_job_id("from-celery", partitions=1)
     stack.workers.publish([Publication(Entry("attempt", job_id, 1), "repair", 5)])
     assert stamped == []
 

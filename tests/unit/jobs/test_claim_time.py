@@ -52,7 +52,7 @@ def job_with_tests(*timeouts: str, **more: Any) -> Job:
 
 def test_a_runner_that_may_outlive_its_claim_is_refused() -> None:
     assert problems(make_job(runner={**AGENT, "timeout": "2h"})) == [
-        "runner.timeout: 7200 s and 60 s of slack is more than hard_limit 3600 s;"
+        "runner.timeout: 7200 s and 60 s of slack are more than hard_limit 3600 s;"
         " lower it or raise MULLIGAN_HARD_LIMIT"
     ]
     assert problems(make_job(runner={**AGENT, "timeout": "2h"}), hard_limit="3h") == []
@@ -90,7 +90,7 @@ def test_a_job_may_lower_the_timeout_of_a_profile(profile: str, timeout: float) 
 def test_a_pytest_verification_counts_three_timeouts() -> None:
     assert problems(job_with_tests("1180s")) == []
     assert problems(job_with_tests("60s", "1h")) == [
-        "verifiers[1].timeout: with it a verification may take 10860 s, more than hard_limit"
+        "verifiers[1].timeout: this verification may take 10860 s, more than hard_limit"
         " 3600 s; lower it or raise MULLIGAN_HARD_LIMIT"
     ]
     assert problems(job_with_tests("1h"), hard_limit="4h") == []
@@ -99,7 +99,7 @@ def test_a_pytest_verification_counts_three_timeouts() -> None:
 def test_a_delayed_verification_must_fit_into_one_claim() -> None:
     four = ["5m"] * 4  # 960 s each
     (problem,) = problems(job_with_tests(*four))
-    assert problem.startswith("delayed_verification: everything it runs may take 3840 s together")
+    assert problem.startswith("delayed_verification: all its steps together may take 3840 s")
     assert problems(job_with_tests(*four, task_type="benchmark")) == [], (
         "an exempt type has no cycle"
     )
@@ -109,7 +109,7 @@ def test_a_delayed_verification_must_fit_into_one_claim() -> None:
         "runner": {**AGENT, "timeout": 1200},
     }
     (problem,) = problems(job_with_tests(*four[1:], **reformulating))
-    assert "may take 4140 s together" in problem
+    assert "may take 4140 s" in problem
 
 
 def context_of(chosen: Settings) -> AttemptContext:

@@ -61,7 +61,7 @@ def outcome(tokens: Tokens) -> str:
 def test_concurrent_callers_wait_for_one_reading(
     calls: Calls, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, away: bool, expected: str
 ) -> None:
-    for name in ("_AWAY", "_FRESH"):  # a late caller gets the same answer
+    for name in ("_FAIL_FAST", "_FRESH"):  # a late caller gets the same answer
         monkeypatch.setattr(token_store, name, 3600.0)
     calls.away = away
     calls.answers.clear()
@@ -76,14 +76,14 @@ def test_concurrent_callers_wait_for_one_reading(
 def test_an_unreachable_ledger_is_not_read_again_at_once(
     calls: Calls, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_store, "_AWAY", 3600.0)
+    monkeypatch.setattr(token_store, "_FAIL_FAST", 3600.0)
     calls.away = True
     assert [outcome(tokens), outcome(tokens)] == ["away", "away"]
     with pytest.raises(LedgerUnavailable):
         tokens.session("a secret")
     assert calls.readings == 1
     calls.away = False
-    monkeypatch.setattr(token_store, "_AWAY", -1.0)
+    monkeypatch.setattr(token_store, "_FAIL_FAST", -1.0)
     assert outcome(tokens) == "False"
 
 

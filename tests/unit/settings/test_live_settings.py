@@ -113,7 +113,7 @@ def test_a_missing_file_changes_nothing(
     for _ in range(3):
         clock.now += 6
         assert live.current().alert_window == 10
-    assert caplog.text.count("is gone") == 1
+    assert caplog.text.count("was deleted") == 1
     write("alert_window = 30")
     clock.now += 6
     assert live.current().alert_window == 30

@@ -128,7 +128,7 @@ def test_a_message_without_a_queue_is_logged(
     app.amqp.queues.select(selected)
     assert queue_of(app, {"exchange": "feed", "routing_key": "word.one.two"}) == queue
     assert "exchange 'feed' with key 'word.one.two'" in caplog.text
-    assert "declare the queue" in caplog.text
+    assert "Declare the queue" in caplog.text
 
 
 def test_of_several_queues_the_one_served_here_is_chosen(app: Celery) -> None:

@@ -37,7 +37,7 @@ from mulligan.tasks.user_tasks.user_task import (
     run_user_task,
     value_of,
 )
-from mulligan.workers.ledger.job_ids import own_job_id
+from mulligan.workers.ledger.job_ids import user_task_job_id
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.user_tasks.verifier_specs import (
     CallableVerifier,
@@ -85,7 +85,7 @@ class UserWorker:
             randomness=lambda: 0.5,
         )
         self.job: Job = make_job(runner={"kind": "celery", "task": "tasks.mine"}, **fields)
-        self.job_id = own_job_id("a-message", partitions=1)
+        self.job_id = user_task_job_id("a-message", partitions=1)
         self.ledger.accept([Submission(id=self.job_id, job=self.job)])
 
     def deliver(self, task: Task, *, number: int = 1, **fields: Any) -> DeliveryResult:

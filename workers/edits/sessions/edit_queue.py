@@ -20,7 +20,7 @@ _EXPIRES = 10.0
 
 
 def work_on_session(services: Services, session_id: str) -> str:
-    """A worker's turn at a session; in which phase it is then."""
+    """Advance a session as far as possible and return its phase."""
     # Imported here: the other pools never need libcst, tomlkit and the like.
     from mulligan.workers.edits.sessions.engine import build_edit_engine, take_steps
 
@@ -29,8 +29,8 @@ def work_on_session(services: Services, session_id: str) -> str:
     return take_steps(engine, session_id)
 
 
-def hint_at_sessions(services: Services, app: Celery) -> int:
-    """Send a hint for every session that can go on; how many were sent."""
+def send_session_hints(services: Services, app: Celery) -> int:
+    """Send a hint for every session with a next step. Return the number sent."""
     from mulligan.workers.edits.sessions.session_store import SessionStore, hints
 
     settings, ledger = services.settings, services.ledger

@@ -4,7 +4,7 @@ local key = job_key(R.id)
 local seen = redis.call('HGET', key, 'digest')
 if seen then return { seen == R.digest and 'seen' or 'conflict' } end
 if R.look then return { 'new' } end
--- No field `tokens`: usage that was not reported is unknown, which is not 0.
+-- No field `tokens`: usage that was not reported is unknown, not 0.
 redis.call('HSET', key, 'body', R.body, 'digest', R.digest, 'task_type', R.task_type,
   'name', R.name, 'memory', R.memory, 'attempt', 1, 'loop', 0, 'seconds', 0,
   'created_at', stamp(NOW), 'deadline_at', stamp(NOW + R.deadline_ms), 'priority', R.priority)

@@ -1,15 +1,15 @@
--- Find what webhooks subscribe to, and write the deliveries in the same step: a crash can neither
--- lose nor double an alert. One per group and window, with the count since the last one.
-local ALERTS = P .. 'alerts'          -- hash: how far groups and events were looked at
-local DUE = P .. 'alerts:due'         -- zset: `g:<signature>` and `b:<provider>` by when to tell
+-- Find what webhooks subscribe to and write the deliveries in the same step, so that a crash
+-- neither loses nor doubles an alert. One per group and window, with the count since the last one.
+local ALERTS = P .. 'alerts'          -- hash: the last event and group read
+local DUE = P .. 'alerts:due'         -- zset: `g:<signature>` and `b:<provider>` by time to alert
 local tag = string.match(P, '{(.-)}')
-local made = 0
+local written = 0
 
 local function deliver(hook, name, count, about)
-  made = made + 1
-  local id = tag .. '-' .. R.token .. '-' .. made
+  written = written + 1
+  local id = tag .. '-' .. R.token .. '-' .. written
   local key = P .. 'delivery:' .. id
-  -- A receiver that is away for long must not fill the ledger.
+  -- The cap keeps a receiver that is away from filling the ledger.
   local full = redis.call('ZCARD', P .. 'deliveries') >= R.cap
   redis.call('HSET', key, 'id', id, 'hook', hook, 'event', name, 'count', count,
     'about', cjson.encode(about), 'at', stamp(NOW), 'tries', 0, 'token', '',
@@ -19,7 +19,7 @@ local function deliver(hook, name, count, about)
 end
 
 -- Each webhook gets the first of these events that it subscribes to.
-local function tell(names, count, about)
+local function deliver_first(names, count, about)
   local sent = false
   for _, hook in ipairs(R.hooks) do
     for _, name in ipairs(names) do
@@ -33,24 +33,24 @@ local function tell(names, count, about)
   return sent
 end
 
-local function wanted(name)
+local function subscribed(name)
   for _, hook in ipairs(R.hooks) do
     if hook.wants[name] then return true end
   end
   return false
 end
 
--- When a group may be alerted again. A muted one is checked now and then, because a mute may be
--- lifted early.
+-- Returns when a group may be alerted again. A muted one is checked now and then, because a mute
+-- may be lifted early.
 local function due_at(alerted_at, muted_until)
   local muted = tonumber(muted_until or '') or 0
   if muted > NOW then return math.min(muted, NOW + 60000) end
   return (tonumber(alerted_at or '') or 0) + R.window_ms
 end
 
--- -- what changed ---------------------------------------------------------------------------------
+-- -- changes --------------------------------------------------------------------------------------
 
--- The overlap is for a clock that was set back.
+-- The overlap allows for a clock that was set back.
 local looked = tonumber(redis.call('HGET', ALERTS, 'looked') or '0') - 60000
 for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', looked, '+inf')) do
   local group = redis.call('HMGET', P .. 'group:' .. signature, 'since_alert', 'alerted_at',
@@ -69,16 +69,16 @@ local function opened(change)
 end
 
 local function finished(change)
-  tell({ 'job_finished' }, 1, { job_id = change.job, state = change.state, reason = change.reason,
+  deliver_first({ 'job_finished' }, 1, { job_id = change.job, state = change.state, reason = change.reason,
     task_type = change.task_type, tenant = change.tenant, attempts = change.attempts,
     tokens = change.tokens, first_try = change.first_try })
 end
 
--- Events are read once, by a cursor; without one, from a window ago.
+-- A cursor ensures that each event is read once. The first run starts one window ago.
 local more = 0
 local cursor = redis.call('HGET', ALERTS, 'cursor')
   or string.format('%.0f-0', math.max(0, NOW - R.window_ms))
-if tag == 'fleet' or wanted('job_finished') then
+if tag == 'fleet' or subscribed('job_finished') then
   local found = redis.call('XRANGE', P .. 'events', '(' .. cursor, '+', 'COUNT', R.limit)
   for _, item in ipairs(found) do
     local change = cjson.decode(item[2][2])
@@ -93,7 +93,7 @@ else
 end
 redis.call('HSET', ALERTS, 'cursor', cursor, 'looked', stamp(NOW))
 
--- -- what is due ----------------------------------------------------------------------------------
+-- -- due alerts -----------------------------------------------------------------------------------
 
 local function about_group(raw)
   local about = { signature = raw.signature, reason = raw.reason, example_job = raw.example,
@@ -106,7 +106,7 @@ local function about_group(raw)
   return about
 end
 
-local function tell_of(member, key)
+local function send_due(member, key)
   local flat, raw = redis.call('HGETALL', key), {}
   for i = 1, #flat, 2 do raw[flat[i]] = flat[i + 1] end
   local count = tonumber(raw.since_alert or '0')
@@ -115,11 +115,11 @@ local function tell_of(member, key)
   if at > NOW then return redis.call('ZADD', DUE, at, member) end
   local sent
   if raw.provider then
-    sent = tell({ 'breaker_opened' }, count, { provider = raw.provider })
+    sent = deliver_first({ 'breaker_opened' }, count, { provider = raw.provider })
   elseif R.budget[raw.reason] then
-    sent = tell({ 'budget_exhausted', 'escalated' }, count, about_group(raw))
+    sent = deliver_first({ 'budget_exhausted', 'escalated' }, count, about_group(raw))
   else
-    sent = tell({ 'escalated' }, count, about_group(raw))
+    sent = deliver_first({ 'escalated' }, count, about_group(raw))
   end
   redis.call('HSET', key, 'since_alert', 0)
   if sent then redis.call('HSET', key, 'alerted_at', stamp(NOW)) end
@@ -129,7 +129,7 @@ end
 local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', NOW, 'LIMIT', 0, R.limit)
 for _, member in ipairs(due) do
   local kind, name = string.sub(member, 1, 1), string.sub(member, 3)
-  tell_of(member, P .. (kind == 'g' and 'group:' or 'alert:') .. name)
+  send_due(member, P .. (kind == 'g' and 'group:' or 'alert:') .. name)
 end
 if #due == R.limit then more = 1 end
-return { made, redis.call('ZCOUNT', P .. 'deliveries', '-inf', NOW), more }
+return { written, redis.call('ZCOUNT', P .. 'deliveries', '-inf', NOW), more }

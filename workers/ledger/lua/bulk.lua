@@ -1,5 +1,5 @@
--- A bulk action, step by step. `todo` is the fixed list of what it is about; a batch stays at its
--- head until it is committed, so that the next worker repeats it, which is harmless.
+-- The steps of a bulk action. `todo` is the list of its escalations; a batch stays at its head until
+-- it is committed. If its worker dies, the next one repeats the batch, which is harmless.
 local key = P .. 'bulk:' .. R.id
 local todo, problems = key .. ':todo', key .. ':problems'
 
@@ -7,7 +7,7 @@ local function keep()
   for _, name in ipairs({ key, todo, problems }) do expire(name, R.keep_ms) end
 end
 
-local function over(state)
+local function finish_bulk(state)
   redis.call('HSET', key, 'state', state, 'ended_at', stamp(NOW))
   redis.call('DEL', todo)
   redis.call('ZREM', P .. 'bulks', R.id)
@@ -21,7 +21,7 @@ if R.verb == 'create' then
     'allowance', math.max(1, R.per_second), 'allowed_at', stamp(NOW))
   redis.call('ZADD', P .. 'bulks', NOW, R.id)
   for _, id in ipairs(R.ids) do redis.call('RPUSH', todo, id) end
-  if #R.ids == 0 then over('done') end
+  if #R.ids == 0 then finish_bulk('done') end
   keep()
   return { 'created' }
 end
@@ -34,7 +34,7 @@ if not b[1] then
 end
 
 if R.verb == 'stop' then
-  if b[1] == 'running' then over('stopped') end
+  if b[1] == 'running' then finish_bulk('stopped') end
   return { 'over' }
 end
 
@@ -43,7 +43,7 @@ if R.verb == 'take' then
   if b[2] ~= '' and b[2] ~= R.token and not expired(b[3]) then
     return { 'wait', stamp(math.min(tonumber(b[3]) - NOW, 1000)) }
   end
-  -- A bucket of two seconds' worth, so that a worker that comes once a second can use all of it.
+  -- A bucket for two seconds, so that a worker that comes once a second can use the whole rate.
   local rate = tonumber(b[4])
   local allowance = math.min(math.max(1, 2 * rate),
     tonumber(b[5]) + (NOW - tonumber(b[6])) / 1000 * rate)
@@ -51,7 +51,7 @@ if R.verb == 'take' then
   if n < 1 then return { 'wait', stamp((1 - allowance) / rate * 1000) } end
   local ids = redis.call('LRANGE', todo, 0, n - 1)
   if #ids == 0 then
-    over('done')
+    finish_bulk('done')
     return { 'over' }
   end
   redis.call('HSET', key, 'token', R.token, 'held_until', stamp(NOW + R.lease_ms),
@@ -70,7 +70,7 @@ for _, problem in ipairs(R.problems) do
 end
 if b[1] == 'running' then
   redis.call('LTRIM', todo, R.count, -1)
-  if redis.call('LLEN', todo) == 0 then over('done') end
+  if redis.call('LLEN', todo) == 0 then finish_bulk('done') end
 end
 keep()
 return { 'committed' }

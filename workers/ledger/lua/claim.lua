@@ -1,4 +1,4 @@
--- Take an attempt with a lease and a fencing token, or say why not.
+-- Take an attempt with a lease and a fencing token, or return the reason why not.
 local entry = attempt_entry(R.id, R.n)
 local job = redis.call('HMGET', job_key(R.id), 'state', 'deadline_at', 'task_type', 'tenant', 'lane')
 local key = attempt_key(R.id, R.n)
@@ -8,12 +8,12 @@ if not job[1] or not attempt[1] then drop_entry(entry) return { 'gone' } end
 if TERMINAL[job[1]] or attempt[1] == 'settled' then drop_entry(entry) return { 'finished' } end
 if attempt[1] == 'verifying' then drop_entry(entry) return { 'verifying' } end
 if attempt[2] and attempt[2] ~= '' then
-  -- The same token: our own claim, whose answer was lost on the way.
+  -- The same token: a repeated call, whose first answer was lost.
   if attempt[2] == R.token then return attempt_view('claimed', R.id, R.n) end
   if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return { 'held' } end
   redis.call('HSET', key, 'token', '')
 end
--- Before the pause: an entry that waits for its time keeps waiting for it in the outbox.
+-- Before the pause: an entry that is not due stays in the outbox.
 if attempt[4] and tonumber(attempt[4]) > NOW then return { 'early' } end
 if not R.already_run then
   local why, behind = held_back(attempt[5], job[3], job[4])

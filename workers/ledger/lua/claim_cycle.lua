@@ -1,5 +1,5 @@
--- Take the delayed verification of a cycle: the stored answer is checked once more, or the task is
--- done once more in other words.
+-- Take the delayed verification of a cycle: check the stored answer again, or do the task again in
+-- another formulation.
 local entry = 'c:' .. R.cycle
 local key = cycle_key(R.cycle)
 local cycle = redis.call('HMGET', key, 'status', 'token', 'claims', 'job_id', 'due_at', 'output',
@@ -14,7 +14,7 @@ local function claimed()
   return answer
 end
 if cycle[2] and cycle[2] ~= '' then
-  -- The same token: our own claim, whose answer was lost on the way.
+  -- The same token: a repeated call, whose first answer was lost.
   if cycle[2] == R.token then return claimed() end
   if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return { 'held' } end
 end
@@ -26,13 +26,13 @@ if queue ~= 'lane' and redis.call('HEXISTS', P .. 'paused', 'queue:' .. queue) =
 end
 drop_entry(entry)
 if not TERMINAL[job[1]] and job[1] then
-  -- The job is still being repaired: look again after another delay.
+  -- The job is still being repaired: try again after another delay.
   redis.call('HSET', key, 'due_at', stamp(NOW + R.postpone_ms))
   await_verification(id, R.cycle, queue, job[3], NOW + R.postpone_ms)
   return { 'early' }
 end
 local claims = tonumber(cycle[3] or '0')
--- Lateness is measured from the time it was first due, however often it was given back.
+-- Staleness counts from the first due time, however often the entry was given back.
 local stale = NOW - tonumber(cycle[7] or cycle[5]) > R.stale_ms
 if stale or claims >= R.max_claims or not job[2] then
   local reason = stale and 'missing_delayed_verification' or 'worker_lost'

@@ -1,8 +1,8 @@
 -- Take one slow verification of an attempt.
-local entry = 'v:' .. R.id .. '/' .. string.format('%d', R.n) .. '/' .. string.format('%d', R.index)
+local entry = verification_entry(R.id, R.n, R.index)
 local state = redis.call('HGET', job_key(R.id), 'state')
 local key = attempt_key(R.id, R.n)
-local i = string.format('%d', R.index)
+local i = int(R.index)
 local attempt = redis.call('HMGET', key, 'state', 'result:' .. i, 'vtoken:' .. i, 'vclaims:' .. i,
   'vnot_before:' .. i)
 if not state or not attempt[1] then drop_entry(entry) return { 'gone' } end

@@ -1,19 +1,20 @@
--- Deliveries, one at a time: taken with a short lease, sent by a worker, ended with the result.
+-- Webhook deliveries, one at a time: a worker takes one with a short lease, sends it and reports
+-- the result.
 local PENDING, DEAD = P .. 'deliveries', P .. 'deliveries:dead'
 local function key_of(id) return P .. 'delivery:' .. id end
 
-local function forget(id)
+local function delete(id)
   redis.call('DEL', key_of(id))
   redis.call('ZREM', PENDING, id)
   redis.call('ZREM', DEAD, id)
 end
 
--- Dead ones are kept for a while, and not too many of them.
+-- Dead deliveries are kept for a while, up to a cap.
 local function trim()
   redis.call('ZREMRANGEBYSCORE', DEAD, '-inf', NOW - R.keep_ms)
   local over = redis.call('ZCARD', DEAD) - R.dead_cap
   if over > 0 then
-    for _, oldest in ipairs(redis.call('ZRANGE', DEAD, 0, over - 1)) do forget(oldest) end
+    for _, oldest in ipairs(redis.call('ZRANGE', DEAD, 0, over - 1)) do delete(oldest) end
   end
 end
 
@@ -24,8 +25,8 @@ local function bury(id, why)
   redis.call('ZADD', DEAD, NOW, id)
 end
 
--- The first that is due and whose receiver is not held back. A try counts when it begins, so that
--- a delivery that kills its sender each time ends, too.
+-- Takes the first due delivery whose receiver is not held back. A try counts when it begins, so that
+-- a delivery that always kills its sender ends, too.
 local function take()
   trim()
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', PENDING, '-inf', NOW, 'LIMIT', 0, 1000)) do
@@ -48,7 +49,7 @@ local function finish_try()
   local found = redis.call('HMGET', key_of(R.id), 'token', 'tries')
   if found[1] ~= R.token then return { 'lost' } end
   if not given(R.error) then
-    forget(R.id)
+    delete(R.id)
   elseif R.final or tonumber(found[2]) >= R.tries then
     bury(R.id, R.error)
     return { 'dead' }
@@ -60,7 +61,7 @@ local function finish_try()
   return { 'done' }
 end
 
--- Requests of a person: retry dead deliveries, drop any.
+-- A person can retry dead deliveries and delete any.
 local function revive(id)
   if redis.call('HGET', key_of(id), 'state') ~= 'dead' then return 0 end
   redis.call('HSET', key_of(id), 'state', 'pending', 'tries', 0)
@@ -78,7 +79,7 @@ for _, id in ipairs(ids) do
   if R.verb == 'retry' then
     if revive(id) == 1 then done[#done + 1] = id end
   elseif redis.call('EXISTS', key_of(id)) == 1 then
-    forget(id)
+    delete(id)
     done[#done + 1] = id
   end
 end

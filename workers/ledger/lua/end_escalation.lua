@@ -1,4 +1,4 @@
--- A person ends an escalation: resolved, cancelled, or requeued as a new context.
+-- End an escalation for a person: resolve it, cancel the job, or requeue the job in a new context.
 local key = P .. 'escalation:' .. R.id
 local e = redis.call('HMGET', key, 'state', 'job_id', 'signature', 'task_type', 'tenant', 'cycle_id')
 if not e[1] then return { 'gone' } end
@@ -12,11 +12,11 @@ if R.how == 'requeued' then
   if not TERMINAL[job[1]] then return { 'held' } end
   if tonumber(job[2]) ~= R.plan_number - 1 then return { 'stored' } end -- another requeue came first
   local n = R.plan_number
-  -- The job's own memory starts anew; one that it shares with other jobs does not.
+  -- The job's own memory is cleared; one that it shares with other jobs is not.
   if job[3] == 'memory:job:' .. id then redis.call('DEL', P .. job[3]) end
   redis.call('HSET', job_key(id), 'attempt', n, 'spent_tokens', job[4] or 0, 'spent_seconds', job[5],
-    'repair_seconds', 0, 'loop', 0, 'past_loops', math.max(job[10], job[11] or 0), 'reason', '', 'detail', '', 'finished_at', '',
-    'deadline_at', stamp(NOW + R.deadline_ms))
+    'repair_seconds', 0, 'loop', 0, 'past_loops', math.max(job[10], job[11] or 0), 'reason', '',
+    'detail', '', 'finished_at', '', 'deadline_at', stamp(NOW + R.deadline_ms))
   redis.call('HSET', attempt_key(id, n), 'mode', 'initial', 'plan', R.plan, 'state', 'queued',
     'queued_at', stamp(NOW))
   redis.call('PERSIST', job_key(id))

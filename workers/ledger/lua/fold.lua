@@ -1,9 +1,9 @@
--- The figures of a batch of events, counted once, however many workers fold and however often:
--- only a batch that begins where the last one ended is taken.
+-- Add the figures of a batch of events. A batch is taken only if it begins where the last one ended,
+-- so that each event counts once, however many workers fold and however often.
 local cursor = redis.call('GET', P .. 'folded') or '0-0'
 if cursor ~= R.after then return { 'behind', cursor } end
 
--- A full hash takes no new field: what has none yet is counted under its family's `(other)`.
+-- A full hash gets no new fields: further values count under their family's `(other)`.
 local function add(key, rows)
   local size = redis.call('HLEN', key)
   for _, row in ipairs(rows) do
@@ -13,11 +13,11 @@ local function add(key, rows)
   end
 end
 
--- A bucket ends so long after the time it is about; what is older than that is not written.
+-- A bucket expires `ttl_ms` after its end; one that would have expired is not written.
 local function add_bucket(name, bucket, step, ttl_ms)
   local left = (bucket.start + step) * 1000 + ttl_ms - NOW
   if left <= 0 then return end
-  local number = string.format('%d', bucket.start / step)
+  local number = int(bucket.start / step)
   local key = P .. 'figures:' .. name .. ':' .. number
   add(key, bucket.rows)
   local examples = P .. 'figures:e:' .. number

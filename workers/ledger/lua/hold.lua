@@ -1,4 +1,4 @@
--- The entry that a subject holds, so that it can be reported: only with its token.
+-- Read the entry that a subject holds, to report on it. Requires its token.
 local kind, id, n = parse_entry(R.entry)
 local lease = redis.call('ZSCORE', P .. 'leases', R.entry)
 if kind == 'c' then

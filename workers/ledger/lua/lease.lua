@@ -1,4 +1,4 @@
--- The lease of a record: the field `lease` of its hash, `token expires`.
+-- Take, renew, release or check the lease of a record: its field `lease`, `token expires`.
 local key = P .. R.key
 local token, expires = string.match(redis.call('HGET', key, 'lease') or '', '^(%S+) (%S+)$')
 if R.verb == 'look' then return { expired(expires) and 'free' or 'held' } end

@@ -1,4 +1,4 @@
--- The next entry of a subject: the one it holds, with its token, or the first that is due and that
+-- Find the next entry of a subject: the one it holds, with its token, or the first due one that
 -- neither a pause nor a quota holds back.
 local lane = P .. 'lane:' .. R.lane
 local function token_of(entry)
@@ -14,8 +14,8 @@ if held then
   end
   redis.call('HDEL', P .. 'holding', R.lane)
 end
--- Whether an entry can be claimed; what a pause or a quota holds back stays, and says so.
-local function free(entry)
+-- Whether an entry can be claimed. The job of one that is held back shows what it waits for.
+local function availability(entry)
   local kind, id, n = parse_entry(entry)
   if kind == 'c' then return 'free' end
   local job = redis.call('HMGET', job_key(id), 'state', 'task_type', 'tenant', 'waiting_for')
@@ -32,9 +32,9 @@ for rank = 0, 3 do
   repeat
     found = redis.call('ZRANGEBYSCORE', lane, first, stamp(first + NOW), 'LIMIT', passed, PAGE)
     for _, entry in ipairs(found) do
-      local how = free(entry)
-      if how == 'free' then return { 'next', entry } end
-      if how == 'held' then passed = passed + 1 else redis.call('ZREM', lane, entry) end
+      local status = availability(entry)
+      if status == 'free' then return { 'next', entry } end
+      if status == 'held' then passed = passed + 1 else redis.call('ZREM', lane, entry) end
     end
   until #found < PAGE
 end

@@ -1,6 +1,6 @@
--- A page of jobs, newest first: what a filter lets through of at most R.scan of them.
--- Answers with whether the end was reached, where it stopped (score, id), and a row per job. The
--- prompts stay here: a job's body may be large. With R.ids, a row of each of these that there is.
+-- Read a page of jobs, newest first, filtering at most R.scan of them.
+-- Returns whether the end was reached, where it stopped (score, id), and a row per job without its
+-- body, which may be large. With R.ids, returns the rows of these jobs.
 local FIELDS = { 'state', 'task_type', 'name', 'tenant', 'waiting_for', 'reason', 'detail', 'best',
   'attempt', 'tokens', 'seconds', 'created_at', 'finished_at', 'body' }
 local BATCH = 200
@@ -15,7 +15,7 @@ local function matches(row, labels)
   return true
 end
 
--- The row of a job as JSON if it passes the filter.
+-- Returns the row of a job as JSON if it passes the filter.
 local function read(id)
   local values = redis.call('HMGET', job_key(id), unpack(FIELDS))
   if not values[1] then return nil end
@@ -41,13 +41,13 @@ end
 local score, last = R.max, R.before
 while true do
   local found = redis.call('ZREVRANGEBYSCORE', P .. R.set, R.max, R.min, 'WITHSCORES',
-    'LIMIT', string.format('%d', offset), BATCH)
+    'LIMIT', int(offset), BATCH)
   offset = offset + BATCH
   for i = 1, #found, 2 do
     local id, at = found[i], found[i + 1]
-    -- Jobs of the same moment that an earlier page already had.
-    local had = given(R.before) and tonumber(at) == tonumber(R.max) and id >= R.before
-    if not had then
+    -- Jobs with the cursor's time may have been on an earlier page.
+    local on_earlier_page = given(R.before) and tonumber(at) == tonumber(R.max) and id >= R.before
+    if not on_earlier_page then
       scanned, score, last = scanned + 1, at, id
       local row = read(id)
       if row then rows[#rows + 1] = { at, row } end

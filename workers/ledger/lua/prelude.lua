@@ -1,21 +1,26 @@
--- Shared by every script: KEYS[1] is the prefix of one partition, ARGV[1] the request as JSON.
--- The prefix carries the partition's hash tag, so every key a script touches lives on one node.
+-- Prepended to every script. KEYS[1] is the prefix of one partition, ARGV[1] the request as JSON.
+-- The prefix contains the partition's hash tag, so all keys of a script live on one node.
 local P = KEYS[1]
 local R = cjson.decode(ARGV[1])
--- The time is Redis' own. Only a ledger under test sends `now_ms`, to move the clock.
+-- The time is Redis' own; only tests send `now_ms`, to move the clock.
 local time = redis.call('TIME')
 local NOW = R.now_ms or tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 
 local function given(value) return value ~= nil and value ~= cjson.null and value ~= false end
 local function stamp(ms) return string.format('%.3f', ms) end
--- A lease is a random token and the time at which it expires; a lease without a time has expired.
+-- A lease is a random token and the time at which it expires; without a time it has expired.
 local function expired(at) return not given(at) or tonumber(at) <= NOW end
+-- A number from JSON is a float: as text it needs %d.
+local function int(number) return string.format('%d', number) end
 local function job_key(id) return P .. 'job:' .. id end
-local function attempt_key(id, n) return P .. 'job:' .. id .. ':' .. string.format('%d', n) end
+local function attempt_key(id, n) return P .. 'job:' .. id .. ':' .. int(n) end
 local function cycle_key(id) return P .. 'cycle:' .. id end
-local function attempt_entry(id, n) return 'a:' .. id .. '/' .. string.format('%d', n) end
+local function attempt_entry(id, n) return 'a:' .. id .. '/' .. int(n) end
+local function verification_entry(id, n, index)
+  return 'v:' .. id .. '/' .. int(n) .. '/' .. int(index)
+end
 
--- The kind of an entry (a, v, c, d), its job, its attempt, and the place of a verification.
+-- Returns an entry's kind (a, v, c, d), job, attempt and, of a verification, its index.
 local function parse_entry(entry)
   return string.match(entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
 end
@@ -29,26 +34,26 @@ local function event(kind, id, data)
   redis.call('XADD', P .. 'events', 'MAXLEN', '~', R.events_cap or 100000, '*', 'data', cjson.encode(data))
 end
 
--- A time to live. PEXPIRE takes whole milliseconds only, and 16.1 * 1000 is not whole.
+-- PEXPIRE accepts only whole milliseconds, and 16.1 * 1000 is not whole.
 local function expire(key, ms) redis.call('PEXPIRE', key, math.ceil(ms)) end
 
--- The outbox: an entry is `queue|priority|published_at|tries`, its score the time to look at it.
--- What is published is only looked at now and then, whether it was lost. Its score is above LOOK:
--- a backlog, however long, stands behind all that is due.
--- Published at -1: it waits for the sweep, which publishes it when it is due; there is no other
--- due index. Published at 0: the caller of the script is publishing it.
-local LOOK = 1e14
-local function look_again(entry, at) redis.call('ZADD', P .. 'outbox', 'XX', LOOK + at, entry) end
+-- The outbox: an entry is `queue|priority|published_at|tries`, its score the time to check it.
+-- A published entry is checked now and then, in case its message was lost. Its score is above
+-- CHECK, so that even a long backlog sorts after everything that is due.
+-- published_at -1: the sweep publishes it when it is due; there is no other due index.
+-- published_at 0: the caller of the script is publishing it.
+local CHECK = 1e14
+local function check_again(entry, at) redis.call('ZADD', P .. 'outbox', 'XX', CHECK + at, entry) end
 
 local function put_entry(entry, queue, priority, at, published)
   redis.call('ZADD', P .. 'outbox', at, entry)
   redis.call('HSET', P .. 'outbox:entries', entry,
-    queue .. '|' .. string.format('%d', priority) .. '|' .. published .. '|0')
+    queue .. '|' .. int(priority) .. '|' .. published .. '|0')
 end
 
 local function enqueue(entry, queue, priority, at) put_entry(entry, queue, priority, at, '-1') end
 
--- The caller of the script publishes it at once; if it does not, the sweep does after the grace.
+-- The caller of the script publishes the entry at once; if it fails, the sweep does after the grace.
 local function hand_out(entry, queue, priority)
   put_entry(entry, queue, priority, NOW + R.grace_ms, '0')
 end
@@ -63,45 +68,45 @@ end
 
 local function write_entry(entry, e)
   redis.call('HSET', P .. 'outbox:entries', entry,
-    e.queue .. '|' .. string.format('%d', e.priority) .. '|' .. stamp(e.published) .. '|'
-    .. string.format('%d', e.tries))
+    e.queue .. '|' .. int(e.priority) .. '|' .. stamp(e.published) .. '|' .. int(e.tries))
 end
 
-local function mark(queue, priority) return queue .. '|' .. string.format('%d', priority) end
+local function publication(entry, e) return entry .. '|' .. e.queue .. '|' .. int(e.priority) end
+local function watermark(queue, priority) return queue .. '|' .. int(priority) end
 
--- When the latest of those was published that were claimed though they are no more urgent.
+-- Returns the latest publication time of a claimed entry that was not more urgent than this one.
 local function overtaken_by(e)
-  local marks = {}
-  for priority = e.priority, 9 do marks[#marks + 1] = mark(e.queue, priority) end
+  local names = {}
+  for priority = e.priority, 9 do names[#names + 1] = watermark(e.queue, priority) end
   local latest = 0
-  for _, at in ipairs(redis.call('HMGET', P .. 'watermarks', unpack(marks))) do
+  for _, at in ipairs(redis.call('HMGET', P .. 'watermarks', unpack(names))) do
     latest = math.max(latest, tonumber(at or '0'))
   end
   return latest
 end
 
--- The claim, not the publication, removes an entry; how far a queue has come is remembered.
+-- The claim, not the publication, removes an entry, and raises the watermark of its queue.
 local function drop_entry(entry)
   local e = read_entry(entry)
   if not e then return end
   redis.call('HDEL', P .. 'outbox:entries', entry)
   redis.call('ZREM', P .. 'outbox', entry)
   if e.published > 0 then
-    local name = mark(e.queue, e.priority)
-    local seen = tonumber(redis.call('HGET', P .. 'watermarks', name) or '0')
-    if e.published > seen then redis.call('HSET', P .. 'watermarks', name, stamp(e.published)) end
+    local name = watermark(e.queue, e.priority)
+    local latest = tonumber(redis.call('HGET', P .. 'watermarks', name) or '0')
+    if e.published > latest then redis.call('HSET', P .. 'watermarks', name, stamp(e.published)) end
   end
 end
 
--- An entry that met a pause or a quota waits outside the outbox, in the order of coming, until
--- the sweep finds the way free. One that was let go and came too late keeps its place: `since`.
+-- An entry held back by a pause or a quota waits outside the outbox, by arrival, until the sweep
+-- releases it. One that was released and held back again keeps its place with `since`.
 local function park(entry, pause, since)
   redis.call('SADD', P .. 'parked', pause)
   redis.call('ZADD', P .. 'parked:' .. pause, 'NX', since or NOW, entry)
   redis.call('ZREM', P .. 'outbox', entry)
 end
 
--- The first of those that wait behind a pause which still have somewhere to go.
+-- Takes the first entry behind a pause that is still in the outbox.
 local function unpark(pause)
   while true do
     local first = redis.call('ZPOPMIN', P .. 'parked:' .. pause)
@@ -120,7 +125,7 @@ local function offer(lane, entry, mode, at)
   redis.call('ZADD', P .. 'lane:' .. lane, RANK[mode] * 1e14 + at, entry)
 end
 
--- A subject holds one entry: the one it holds is not replaced by another that it reports.
+-- A subject holds one entry at a time; reporting on another one does not replace it.
 local function hold(lane, entry)
   redis.call('ZREM', P .. 'lane:' .. lane, entry)
   local held = redis.call('HGET', P .. 'holding', lane)
@@ -134,10 +139,10 @@ local function let_go(lane, entry)
   end
 end
 
--- A lane may never be asked again: the sweep ends what waits there past the job's deadline.
+-- A lane may never be asked again, so the sweep ends its jobs at their deadline.
 local function await_deadline(id, at) redis.call('ZADD', P .. 'stale', at, 'j:' .. id) end
 
--- A lease of a tenant's attempt counts against its concurrency.
+-- Leases of attempts count against their tenant's concurrency.
 local function take_lease(entry, ms, tenant)
   redis.call('ZADD', P .. 'leases', NOW + ms, entry)
   if tenant and tenant ~= '' then
@@ -146,7 +151,7 @@ local function take_lease(entry, ms, tenant)
   end
 end
 
--- Answers with the tenant who has a slot more now, if it was a tenant's.
+-- Returns the tenant whose slot this frees, if any.
 local function drop_lease(entry)
   redis.call('ZREM', P .. 'leases', entry)
   local _, id = parse_entry(entry)
@@ -160,10 +165,20 @@ local function drop_lease(entry)
 end
 
 local function spent_key(tenant)
-  return P .. 'spent:' .. tenant .. ':' .. string.format('%d', math.floor(NOW / 86400000))
+  return P .. 'spent:' .. tenant .. ':' .. int(math.floor(NOW / 86400000))
 end
 
--- How many attempts a tenant may start now; nil is no limit.
+-- Counts tokens for the job and, for two days, for its tenant.
+local function spend(id, tokens)
+  redis.call('HINCRBY', job_key(id), 'tokens', tokens)
+  local tenant = redis.call('HGET', job_key(id), 'tenant')
+  if tenant then
+    redis.call('INCRBY', spent_key(tenant), tokens)
+    expire(spent_key(tenant), 172800000)
+  end
+end
+
+-- Returns how many attempts a tenant may start now; nil without a limit.
 local function allowance(tenant)
   local quota = given(R.quotas) and (R.quotas[tenant] or R.quotas['*'])
   if not given(quota) then return nil end
@@ -194,7 +209,7 @@ local function save_open_cycles(id, cycles)
   redis.call('HSET', job_key(id), 'open_cycles', table.concat(cycles, ' '))
 end
 
--- Retention starts at the terminal state, and never before delayed verification has ended.
+-- Retention starts at the terminal state, but not before delayed verification has ended.
 local function retain(id)
   local key = job_key(id)
   local job = redis.call('HMGET', key, 'state', 'attempt', 'memory', 'open_cycles')
@@ -205,7 +220,7 @@ local function retain(id)
   if job[3] then expire(P .. job[3], ttl) end
 end
 
--- The beginning of a text, and never half a character: what is not UTF-8 cannot be read back.
+-- Cuts a text, but never inside a character: invalid UTF-8 could not be read back.
 local function brief(text)
   local last = math.min(#text, 500)
   while last > 0 and last < #text and math.floor(string.byte(text, last + 1) / 64) == 2 do
@@ -214,7 +229,7 @@ local function brief(text)
   return string.sub(text, 1, last)
 end
 
--- An escalation that has ended is no longer counted in its group.
+-- Removes an ended escalation from its group's counts.
 local function leave_group(eid, signature, task_type, tenant)
   local group = P .. 'group:' .. signature
   redis.call('ZREM', group .. ':open', eid)
@@ -228,8 +243,8 @@ local function leave_group(eid, signature, task_type, tenant)
   end
 end
 
--- Something that needs attention, kept until a person ends it and long after. Escalations with the
--- same signature are one group.
+-- Records an escalation. It stays open until a person ends it. Escalations with the same signature
+-- form a group.
 local function escalate(eid, id, n, cycle, reason, detail, failure)
   local key = P .. 'escalation:' .. eid
   if redis.call('EXISTS', key) == 1 then return end
@@ -266,8 +281,8 @@ local function end_cycle(id, cycle, status, reason)
   event('cycle', id, { cycle = cycle, status = status, reason = reason })
 end
 
--- A cycle that ends by itself, not with its job. Escalations are grouped by `reason`; `detail`, if
--- there is one, is what people read.
+-- Ends a cycle independently of its job. Escalations are grouped by `reason`; people read `detail`,
+-- if there is one.
 local function close_cycle(id, cycle, status, reason, detail)
   local text = detail or reason
   end_cycle(id, cycle, status, text)
@@ -284,7 +299,7 @@ local function close_cycle(id, cycle, status, reason, detail)
   retain(id)
 end
 
--- The end of a job. Its open cycles end with it, unless it succeeded: those wait to be re-checked.
+-- Ends a job and its open cycles. The cycles of a job that succeeded stay open to be re-checked.
 local function finish(id, old, state, reason, detail, failure)
   set_state(id, old, state)
   local key = job_key(id)
@@ -313,7 +328,7 @@ local function finish(id, old, state, reason, detail, failure)
   retain(id)
 end
 
--- A pending cycle stays open with its job; one whose retry was cut short is born ended.
+-- A pending cycle stays open with its job; one without a retry ends at once.
 local function open_cycle(id, n, cycle, reason)
   local key = cycle_key(cycle.id)
   if redis.call('EXISTS', key) == 1 then return end
@@ -331,8 +346,8 @@ local function open_cycle(id, n, cycle, reason)
   event('cycle', id, { cycle = cycle.id, status = cycle.status })
 end
 
--- When and where a delayed verification is due: on a queue, or in the lane of its subject, which may
--- never be asked again: the sweep ends a stale one.
+-- Schedules a delayed verification: on a queue, or in the lane of its subject. A lane may never be
+-- asked again, so the sweep ends a stale one.
 local function await_verification(id, cycle, queue, lane, at)
   if queue == 'lane' then
     offer(lane, 'c:' .. cycle, 'delayed_verification', at)
@@ -342,10 +357,10 @@ local function await_verification(id, cycle, queue, lane, at)
   end
 end
 
--- As policies/jobs/routing.py has it, for what is published again; a contract test compares them.
+-- The same as in policies/jobs/routing.py; a contract test compares them.
 local function queue_of(mode) return mode == 'immediate_retry' and 'repair' or 'attempt' end
 
--- What an attempt waits for, `pause` or `budget`, and behind which pause or quota; nil for nothing.
+-- Returns what holds an attempt back, `pause` or `budget`, and the name of that pause or quota.
 local function held_back(mode, task_type, tenant)
   local pauses = { 'queue:' .. queue_of(mode), 'task_type:' .. task_type }
   local paused = redis.call('HMGET', P .. 'paused', pauses[1], pauses[2])
@@ -354,10 +369,10 @@ local function held_back(mode, task_type, tenant)
   end
   if tenant and allowance(tenant) == 0 then return 'budget', 'quota:' .. tenant end
 end
--- Retries, and all that belongs to them, go to the front.
+-- Retries and their verifications go to the front.
 local function priority_of(mode, priority) return mode == 'initial' and tonumber(priority) or 0 end
 
--- What a worker needs to run, verify or settle an attempt, in one answer.
+-- Returns all that a worker needs to run, verify or settle an attempt.
 local function attempt_view(verb, id, n)
   local job = redis.call('HMGET', job_key(id), 'body', 'memory', 'tokens', 'seconds', 'loop',
     'spent_tokens', 'spent_seconds', 'repair_seconds')
@@ -369,10 +384,10 @@ local function attempt_view(verb, id, n)
     results[#results + 1] = index
     results[#results + 1] = redis.call('HGET', key, 'result:' .. index) or ''
   end
-  -- What was spent before a person's requeue does not count.
+  -- Spending before a requeue does not count.
   local tokens = tonumber(job[3] or '0') - tonumber(job[6] or '0')
   local seconds = tonumber(job[4] or '0') - tonumber(job[7] or '0')
-  return { verb, job[1], attempt[1] or '', attempt[2] or '', memory, string.format('%d', tokens),
+  return { verb, job[1], attempt[1] or '', attempt[2] or '', memory, int(tokens),
            string.format('%.6f', seconds), job[5] or '0', attempt[3] or '0', results,
            job[8] or '0' }
 end

@@ -1,4 +1,4 @@
--- A delayed verification that does not count, and why. Its lease goes on: it may be done again.
+-- Count a reported delayed verification as invalid. Its lease continues, so it can be repeated.
 local key = cycle_key(R.cycle)
 if redis.call('HGET', key, 'token') ~= R.token then return { 'lost' } end
 local refused = cjson.decode(redis.call('HGET', key, 'delayed_invalid') or '{}')

@@ -1,8 +1,8 @@
--- The verdict, the memory's count, the cycle, the job's next state and the next attempt's entry:
--- nothing can be recorded without what must follow from it.
+-- Write the verdict, the memory's count, the cycle, the job's next state and the next attempt's
+-- entry in one step, so that nothing is recorded without its consequences.
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by')
--- With `next` there is an attempt to publish: none if the job ended meanwhile.
+-- The answer says `next` if there is an attempt to publish: not if the job has ended meanwhile.
 local freed
 local function settled()
   local queued = given(R.next) and read_entry(attempt_entry(R.id, R.next.number))
@@ -17,14 +17,14 @@ local job = redis.call('HMGET', jkey, 'state', 'best', 'best_score', 'best_succe
 redis.call('HSET', key, 'state', 'settled', 'settled_by', R.token, 'token', '',
   'verdict', R.verdict, 'settled_at', stamp(NOW))
 local tenant = drop_lease(entry)
--- A retry that follows at once takes the slot itself.
+-- An immediate retry keeps the slot.
 local retried = given(R.next) and R.next.delay_ms <= 0 and not job[7] and not TERMINAL[job[1]]
 if tenant and not retried and (allowance(tenant) or 1) > 0 then
-  -- One of those that waited for this slot goes at once.
+  -- The next entry that waited for this slot starts at once.
   local waiting, e = unpark('quota:' .. tenant)
   if waiting then
     hand_out(waiting, e.queue, e.priority)
-    freed = waiting .. '|' .. e.queue .. '|' .. string.format('%d', e.priority)
+    freed = publication(waiting, e)
   end
 end
 
@@ -39,17 +39,17 @@ if better then
   redis.call('HSET', jkey, 'best', R.n, 'best_score', score, 'best_success', R.success and 1 or 0)
 end
 
--- A memory shared by many jobs is read whole at each claim, so it forgets: of a few signatures
--- taken at random, the one it saw least often.
+-- Each claim reads the whole memory, so a full one drops a signature: of a few taken at random, the
+-- least frequent.
 local function remember(memory, signature)
   if redis.call('HINCRBY', memory, signature, 1) > 1 then return end
   if redis.call('HLEN', memory) <= (R.memory_cap or 1000) then return end
   local some = redis.call('HRANDFIELD', memory, 16, 'WITHVALUES')
   local least, count
   for i = 1, #some, 2 do
-    local name, seen = some[i], tonumber(some[i + 1])
-    local less = not count or seen < count or (seen == count and name < least)
-    if name ~= signature and less then least, count = name, seen end
+    local name, times = some[i], tonumber(some[i + 1])
+    local less = not count or times < count or (times == count and name < least)
+    if name ~= signature and less then least, count = name, times end
   end
   if least then redis.call('HDEL', memory, least) end
 end
@@ -72,7 +72,7 @@ if given(R.session) then
   expire(session, R.session.window_ms)
 end
 if TERMINAL[job[1]] then
-  retain(R.id) -- what was just counted must not outlive the job
+  retain(R.id) -- so that what was just counted expires with the job
   return settled()
 end
 
@@ -81,7 +81,7 @@ if given(R.cycle_done) then
   local cycle = cycle_key(R.cycle_done)
   if redis.call('HGET', cycle, 'status') == 'pending_immediate_retry' then
     redis.call('HSET', cycle, 'status', 'pending_delayed_verification', 'immediate_at', stamp(NOW),
-      'immediate_attempt_id', R.id .. '-' .. string.format('%d', R.n),
+      'immediate_attempt_id', R.id .. '-' .. int(R.n),
       'due_at', stamp(NOW + R.verify_after_ms))
     redis.call('HSET', jkey, 'verify_on', R.verify_on)
     await_verification(R.id, R.cycle_done, R.verify_on, job[7], NOW + R.verify_after_ms)
@@ -95,13 +95,13 @@ if given(R.next) then
     'state', 'queued', 'queued_at', stamp(NOW), 'not_before', stamp(NOW + n.delay_ms))
   redis.call('HSET', jkey, 'attempt', n.number)
   set_state(R.id, job[1], n.delay_ms > 0 and 'waiting' or 'queued', n.delay_ms > 0 and 'delay')
-  local coming = attempt_entry(R.id, n.number)
+  local next_entry = attempt_entry(R.id, n.number)
   if job[7] then
-    offer(job[7], coming, n.mode, NOW + n.delay_ms)
+    offer(job[7], next_entry, n.mode, NOW + n.delay_ms)
   elseif n.delay_ms > 0 then
-    enqueue(coming, n.queue, n.priority, NOW + n.delay_ms)
+    enqueue(next_entry, n.queue, n.priority, NOW + n.delay_ms)
   else
-    hand_out(coming, n.queue, n.priority)
+    hand_out(next_entry, n.queue, n.priority)
   end
 else
   finish(R.id, job[1], R.finish.state, R.finish.reason, R.finish.detail,

@@ -1,7 +1,7 @@
--- End a cycle by its delayed verification; the score counts. The job's state is never changed.
+-- End a cycle with the score of its delayed verification. The job's state never changes.
 local key = cycle_key(R.cycle)
 local cycle = redis.call('HMGET', key, 'status', 'token', 'job_id', 'settled_by')
--- The same again: its answer was lost on the way.
+-- A repeated call, whose first answer was lost.
 if cycle[4] == R.token and cycle[1] == R.status then return { 'settled' } end
 if cycle[2] ~= R.token then return { 'lost' } end
 if cycle[1] ~= 'pending_delayed_verification' then return { 'finished' } end

@@ -1,14 +1,14 @@
--- Publishing only stamps an entry: the claim removes it, so a message lost in a broker's client
--- is found again. Each repeat doubles the wait. A worker may be faster than this stamp: an entry
--- that was claimed and given back meanwhile waits for its own time, and is not stamped.
+-- Publishing only stamps an entry; the claim removes it, so a message lost in the broker's client
+-- is noticed. Each repeat doubles the wait. A worker may be faster than this stamp: an entry that
+-- was claimed and given back meanwhile is not stamped.
 for _, entry in ipairs(R.entries) do
   local e = read_entry(entry)
   if parse_entry(entry) == 'd' then
-    drop_entry(entry) -- an outcome is not claimed: publishing it is all
+    drop_entry(entry) -- an outcome is not claimed
   elseif e and e.published >= 0 then
     e.published = NOW
     write_entry(entry, e)
-    look_again(entry, NOW + R.republish_ms * 2 ^ math.min(e.tries, 10))
+    check_again(entry, NOW + R.republish_ms * 2 ^ math.min(e.tries, 10))
   end
 end
 return #R.entries

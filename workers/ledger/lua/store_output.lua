@@ -1,5 +1,5 @@
--- Store an answer that was paid for. Slow verifications are handed over in the same step,
--- which ends the attempt's own lease.
+-- Store an answer, so that it is never bought again. The same step hands out slow verifications,
+-- which ends the attempt's lease.
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'token', 'output_by', 'mode')
 local priority = priority_of(attempt[3], R.priority)
@@ -7,14 +7,7 @@ if attempt[2] == R.token then return { 'stored', priority } end
 if attempt[1] ~= R.token then return { 'lost' } end
 redis.call('HSET', key, 'output', R.output, 'output_by', R.token,
   'output_at', stamp(NOW))
-local tenant = redis.call('HGET', job_key(R.id), 'tenant')
-if given(R.tokens) then
-  redis.call('HINCRBY', job_key(R.id), 'tokens', R.tokens)
-  if tenant then
-    redis.call('INCRBY', spent_key(tenant), R.tokens)
-    expire(spent_key(tenant), 172800000)
-  end
-end
+if given(R.tokens) then spend(R.id, R.tokens) end
 if given(R.seconds) then
   redis.call('HINCRBYFLOAT', job_key(R.id), 'seconds', R.seconds)
   if attempt[3] ~= 'initial' then
@@ -25,7 +18,7 @@ if #R.given > 0 then
   -- The results came with the answer; settling reads them.
   local places = {}
   for i, result in ipairs(R.given) do
-    places[i] = string.format('%d', i - 1)
+    places[i] = int(i - 1)
     redis.call('HSET', key, 'result:' .. places[i], result)
   end
   redis.call('HSET', key, 'verifications', table.concat(places, ' '))
@@ -35,8 +28,7 @@ redis.call('HSET', key, 'state', 'verifying', 'token', '', 'pending', #R.verific
   'verifications', table.concat(R.verifications, ' '))
 drop_lease(attempt_entry(R.id, R.n))
 for _, index in ipairs(R.verifications) do
-  hand_out('v:' .. R.id .. '/' .. string.format('%d', R.n) .. '/' .. string.format('%d', index),
-    'verify', priority)
+  hand_out(verification_entry(R.id, R.n, index), 'verify', priority)
 end
 event('attempt', R.id, { attempt = R.n, state = 'verifying' })
 return { 'stored', priority }

@@ -1,16 +1,16 @@
--- Store a verification's result. The last one claims the attempt, to settle it.
+-- Store a verification's result. The last result also claims the attempt, to settle it.
 local key = attempt_key(R.id, R.n)
-local i = string.format('%d', R.index)
+local i = int(R.index)
 local attempt = redis.call('HMGET', key, 'vtoken:' .. i, 'result:' .. i, 'state', 'token')
 if attempt[1] ~= R.token then return { 'lost' } end
 if attempt[2] then
-  -- A repeat of our own call, whose answer was lost on the way.
+  -- A repeated call, whose first answer was lost.
   if attempt[4] == R.token then return attempt_view('last', R.id, R.n) end
   return { 'stored' }
 end
 redis.call('HSET', key, 'result:' .. i, R.result)
 redis.call('HINCRBYFLOAT', job_key(R.id), 'seconds', R.seconds)
-redis.call('ZREM', P .. 'leases', 'v:' .. R.id .. '/' .. string.format('%d', R.n) .. '/' .. i)
+redis.call('ZREM', P .. 'leases', verification_entry(R.id, R.n, R.index))
 if redis.call('HINCRBY', key, 'pending', -1) > 0 then return { 'stored' } end
 redis.call('HSET', key, 'state', 'running', 'token', R.token, 'claims', 0,
   'hard_at', stamp(NOW + R.hard_ms))

@@ -1,5 +1,5 @@
--- Compare and set one field of a hash: what makes a value kept in Redis safe to change in Python.
--- An event that tells people of the change is written in the same step.
+-- Compare and set one field of a hash, so that Python can change a value in Redis safely. The same
+-- step writes the event about the change.
 local key = P .. R.key
 local now = redis.call('HGET', key, R.field) or ''
 if now ~= R.old then return { 'changed' } end

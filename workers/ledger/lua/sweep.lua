@@ -1,5 +1,5 @@
--- Find what must be (re)published: expired leases, entries never published, due delays, entries
--- overtaken by later ones of their queue, and what a lifted pause lets go.
+-- Find what to publish (again): expired leases, entries never published, due delays, entries
+-- overtaken by later ones of their queue, and entries that a lifted pause releases.
 local empty = {}
 for _, queue in ipairs(R.empty) do empty[queue] = true end
 
@@ -18,7 +18,7 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, '
     local priority = priority_of(mode, redis.call('HGET', job_key(id), 'priority'))
     redis.call('HSET', key, kind == 'v' and 'vtoken:' .. index or 'token', '')
     if TERMINAL[state] then
-      -- The attempt of a cancelled job is not needed, and its worker may not write any more.
+      -- The attempt of a cancelled job is not needed, and its worker can no longer write.
     elseif kind == 'v' then
       enqueue(entry, 'verify', priority, NOW)
     else
@@ -50,8 +50,7 @@ for _, pause in ipairs(redis.call('SMEMBERS', P .. 'parked')) do
   end
 end
 
--- An attempt of a lane that was not made before the job's deadline. One that is held may still be
--- reported.
+-- Escalates a lane's job whose deadline has passed. A held attempt may still be reported.
 local function end_overdue(id)
   local job = redis.call('HMGET', job_key(id), 'state', 'attempt')
   if not job[1] or TERMINAL[job[1]] then return end
@@ -60,7 +59,7 @@ local function end_overdue(id)
   finish(id, job[1], 'escalated', 'deadline', 'the job\'s deadline passed')
 end
 
--- A delayed verification that nobody came to do.
+-- Overdue jobs of lanes, and delayed verifications that were never done.
 for _, late in ipairs(redis.call('ZRANGEBYSCORE', P .. 'stale', '-inf', NOW, 'LIMIT', 0, R.limit)) do
   redis.call('ZREM', P .. 'stale', late)
   local id = string.match(late, '^j:(.*)$')
@@ -76,11 +75,11 @@ local publish = {}
 local function publish_again(entry, e)
   if e.published > 0 then e.tries = e.tries + 1 else e.published = 0 end
   write_entry(entry, e)
-  publish[#publish + 1] = entry .. '|' .. e.queue .. '|' .. string.format('%d', e.priority)
+  publish[#publish + 1] = publication(entry, e)
   redis.call('ZADD', P .. 'outbox', NOW + R.grace_ms, entry)
 end
 
-local function go_through(from, to)
+local function check_outbox(from, to)
   local found = redis.call('ZRANGEBYSCORE', P .. 'outbox', from, to, 'LIMIT', 0, R.limit)
   for _, entry in ipairs(found) do
     local e = read_entry(entry)
@@ -89,14 +88,14 @@ local function go_through(from, to)
     elseif e.published <= 0 or empty[e.queue] or overtaken_by(e) >= e.published + R.republish_ms then
       publish_again(entry, e)
     else
-      look_again(entry, NOW + R.republish_ms)
+      check_again(entry, NOW + R.republish_ms)
     end
   end
 end
-go_through('-inf', NOW)
-go_through(LOOK, LOOK + NOW)
+check_outbox('-inf', NOW)
+check_outbox(CHECK, CHECK + NOW)
 
--- Indexes do not outlive what they point to.
+-- Remove ids of expired records from the indexes.
 local old = NOW - (R.retention_ms or 604800000)
 for state in pairs(TERMINAL) do
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'jobs:' .. state, '-inf', old, 'LIMIT', 0, R.limit)) do
@@ -114,7 +113,7 @@ if over > 0 then
     if redis.call('HGET', cycle_key(id), 'ended_at') then redis.call('DEL', cycle_key(id)) end
   end
 end
--- Escalations on record: the oldest ended ones go first, then the oldest.
+-- Above the cap, delete the oldest ended escalations first, then the oldest.
 local kept = NOW - (R.cycle_retention_ms or 34560000000)
 local ended = redis.call('ZRANGEBYSCORE', P .. 'escalations:ended', '-inf', kept, 'LIMIT', 0, R.limit)
 local many = redis.call('ZCARD', P .. 'escalations') - (R.escalations_cap or 100000)

@@ -1,8 +1,7 @@
-"""The beats of workers: each worker writes one every few seconds, readers drop those that stopped.
+"""Workers' beats: each worker writes one every few seconds, and readers delete stale ones.
 
-A beat is a field of one hash, so that reading all of them is one round trip. The processes of a
-prefork worker write beats of their own, which only carry what the parent cannot know; readers add
-them to their parent's.
+Beats are fields of one hash, so that reading all takes one round trip. The processes of a prefork
+worker write beats, too, for what their parent cannot know; readers add them to the parent's.
 """
 
 from __future__ import annotations
@@ -13,26 +12,26 @@ from mulligan.policies.value import Value
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 
-#: Seconds after which a beat no longer counts.
+#: Seconds after which a beat is stale.
 STALE = 30.0
 
 
 class Beat(Value):
-    """What one worker said last."""
+    """A worker's last sign of life."""
 
-    #: Its node name, as Celery and Flower spell it.
+    #: The node name in Celery and Flower.
     name: str
-    #: The part before the @.
+    #: The part of the name before the @.
     pool: str
     host: str
     pid: int
-    #: How many tasks it can run at once, and how many it is running.
+    #: Tasks it can run at once, and tasks it is running.
     slots: int
     active: int
     queues: tuple[str, ...] = ()
-    #: Round trips to the ledger that it has made.
+    #: Round trips to the ledger so far.
     round_trips: int = 0
-    #: When it was written, by the ledger's clock.
+    #: When the beat was written, by the ledger's clock.
     at: float = 0.0
 
 
@@ -44,7 +43,7 @@ class RedisBeats:
         self._key = keys.workers(keys.fleet_prefix(prefix))
 
     def live(self, *, now: float) -> list[Beat]:
-        """The beats of the workers that run, by name. Stale ones are deleted."""
+        """Return the beats of running workers by name, and delete stale ones."""
         beats, stale = {}, []
         for field, text in self._calls.hashes([self._key])[0].items():
             beat = _read(text)
@@ -61,7 +60,7 @@ class RedisBeats:
         ]
 
     def write(self, beat: Beat, *, process: int | None = None) -> None:
-        """Write a worker's beat, or that of one of its processes, with the ledger's time."""
+        """Write the beat of a worker or of one of its processes, with the ledger's time."""
         stamped = beat.model_copy(update={"at": self._calls.now()})
         self._calls.run("HSET", self._key, _field(beat, process), stamped.model_dump_json())
 
@@ -74,7 +73,7 @@ def _field(beat: Beat, process: int | None) -> str:
 
 
 def _round_trips(beats: dict[str, Beat], name: str) -> int:
-    """The round trips of a worker and of its processes."""
+    """Sum the round trips of a worker and its processes."""
     return sum(
         beat.round_trips
         for field, beat in beats.items()
@@ -86,4 +85,4 @@ def _read(text: str) -> Beat | None:
     try:
         return Beat.model_validate_json(text)
     except ValidationError:
-        return None  # another version's
+        return None  # written by another version

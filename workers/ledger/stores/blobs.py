@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, MissingBlob
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls, connect
+from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.sandbox.workspace import content_address
 from mulligan.workers.settings.model import Settings
 
 
 class RedisBlobs:
-    """Blobs beside the jobs that use them, kept as long as jobs are."""
+    """Blobs in the ledger's Redis."""
 
     def __init__(self, calls: RedisCalls, *, prefix: str, cap: int, retention: float) -> None:
         self._calls = calls
@@ -25,10 +26,8 @@ class RedisBlobs:
         self._ttl = max(1, int(retention * 2))
 
     def put(self, data: bytes) -> str:
-        if len(data) > self._cap:
-            raise BadInput(f"{len(data):,} bytes are over the cap of {self._cap:,} (workspace_cap)")
-        address = content_address(data)
-        # Twice the retention of jobs, renewed by each use: a job never outlives its workspace.
+        address = _address(data, self._cap)
+        # Twice the retention of jobs, renewed by each use, so that no job outlives its workspace.
         self._calls.run("SET", keys.blob(self._fleet, address), data, "EX", self._ttl)
         return address
 
@@ -47,9 +46,7 @@ class DirectoryBlobs:
         self._cap = cap
 
     def put(self, data: bytes) -> str:
-        if len(data) > self._cap:
-            raise BadInput(f"{len(data):,} bytes are over the cap of {self._cap:,} (workspace_cap)")
-        address = content_address(data)
+        address = _address(data, self._cap)
         path = self._path(address)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,11 +70,17 @@ class DirectoryBlobs:
         return self._root / name[:2] / name
 
 
+def _address(data: bytes, cap: int) -> str:
+    if len(data) > cap:
+        raise BadInput(f"{len(data):,} bytes are over the cap of {cap:,} (workspace_cap)")
+    return content_address(data)
+
+
 def blob_store(settings: Settings, calls: RedisCalls | None = None) -> BlobStore:
-    """The store of these settings; ``calls`` is the ledger's connection, if it is open already."""
+    """Open the store of these settings, over the ledger's connection if it is open already."""
     if settings.blob_url is None:
         return RedisBlobs(
-            calls or _ledger_calls(settings),
+            calls or open_ledger(settings, patience=settings.worker_patience).calls,
             prefix=settings.key_prefix,
             cap=settings.workspace_cap,
             retention=settings.retention,
@@ -88,9 +91,3 @@ def blob_store(settings: Settings, calls: RedisCalls | None = None) -> BlobStore
             "blob_url", f"{url.scheme}:// is not supported; use file:///shared/directory"
         )
     return DirectoryBlobs(Path(url.path), cap=settings.workspace_cap)
-
-
-def _ledger_calls(settings: Settings) -> RedisCalls:
-    if settings.ledger is None:
-        raise BadInput("no ledger: set MULLIGAN_LEDGER_URL or MULLIGAN_BROKER_URL")
-    return RedisCalls(connect(settings.ledger), patience=settings.worker_patience, limits={})

@@ -1,4 +1,4 @@
-"""Circuit breakers shared by the fleet. A closed breaker costs a worker nothing per attempt."""
+"""Circuit breakers shared by the fleet. While all are closed, an attempt needs no round trip."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 
-#: How old a worker's picture of breakers and pauses may be.
+#: Maximum age in seconds of a worker's copy of breakers and pauses.
 _REFRESH = 1.0
-#: How soon an attempt looks again whether its provider's pause is lifted.
+#: Seconds after which an attempt checks again whether its provider is still paused.
 _PAUSE_SECONDS = 5.0
 
 
@@ -35,9 +35,9 @@ class RedisBreakers:
         self._paused_key = keys.paused(keys.partition_prefixes(prefix, 1)[0])
         self._now = now
         self._policy = policy or BreakerPolicy()
-        self._seen: dict[str, str] = {}
+        self._cached: dict[str, str] = {}
         self._paused: frozenset[str] = frozenset()
-        self._seen_at = float("-inf")
+        self._cached_at = float("-inf")
         self._lock = threading.Lock()
 
     def wait(self, provider: str) -> ProviderHold | None:
@@ -48,7 +48,7 @@ class RedisBreakers:
             return None
         while True:
             text = self._read(provider)
-            match (self._parse(text)).allow(self._now(), self._policy):
+            match self._parse(text).allow(self._now(), self._policy):
                 case WaitForProvider(seconds=seconds):
                     return ProviderHold(seconds=max(seconds, 0.05))
                 case ProbeCall(breaker=breaker):
@@ -73,37 +73,35 @@ class RedisBreakers:
             pass
 
     def all(self) -> dict[str, Breaker]:
-        """Every breaker with faults on record."""
+        """Return every breaker with faults on record."""
         rows = self._calls.hashes([keys.breakers(self._fleet)])[0]
         return {provider: self._parse(text) for provider, text in rows.items()}
 
     def _snapshot(self) -> dict[str, str]:
-        """Breakers with faults on record, at most a second old. Pauses are read with them."""
+        """Return breakers with faults on record, at most a second old; refreshes pauses, too."""
         with self._lock:
-            if time.monotonic() - self._seen_at > _REFRESH:
+            if time.monotonic() - self._cached_at > _REFRESH:
                 names = [keys.breakers(self._fleet), self._paused_key]
-                self._seen, paused = self._calls.hashes(names)
+                self._cached, paused = self._calls.hashes(names)
                 self._paused = frozenset(paused)
-                self._seen_at = time.monotonic()
-            return self._seen
+                self._cached_at = time.monotonic()
+            return self._cached
 
     def _read(self, provider: str) -> str:
         return str(self._calls.run("HGET", keys.breakers(self._fleet), provider) or "")
 
     def _swap(self, provider: str, old: str, new: Breaker | None) -> bool:
-        text = new.model_dump_json() if new else ""
-        event = _state_change(provider, self._parse(old), new or Breaker())
         answer = self._calls.one(
             "swap",
             self._fleet,
             key=keys.breakers(""),
             field=provider,
             old=old,
-            new=text,
-            event=event,
+            new=new.model_dump_json() if new else "",
+            event=_state_change(provider, self._parse(old), new or Breaker()),
         )
         with self._lock:
-            self._seen_at = float("-inf")
+            self._cached_at = float("-inf")
         return bool(answer[0] == "swapped")
 
     @staticmethod
@@ -112,7 +110,7 @@ class RedisBreakers:
 
 
 def _state_change(provider: str, before: Breaker, after: Breaker) -> dict[str, Any] | None:
-    """The event of a breaker whose state changed; None if it did not."""
+    """Return the event of a changed state; None if it did not change."""
     if before.state == after.state:
         return None
     return {

@@ -1,11 +1,10 @@
-"""Bulk actions on record in Redis, and the turn that a control worker takes at them."""
+"""Bulk actions stored in Redis, and their periodic execution by a control worker."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from mulligan.tasks.escalations.end_escalations import (
@@ -22,19 +21,19 @@ from mulligan.tasks.ports.ledger import EscalationLedger
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 
-#: How long a bulk action is kept after the last that happened to it.
+#: How long a bulk action is kept after its last change.
 KEEP_SECONDS = 7 * 86400.0
-#: Escalations in hand at once, and for how long: many times what they take.
+#: Escalations per batch, and the lease of a batch, which takes far less time.
 BATCH = 20
 LEASE_SECONDS = 30.0
-#: Failures that are kept with their reasons.
+#: Maximum failures to keep with their reasons.
 PROBLEMS = 20
-#: How much of a second a control worker gives to bulk actions: it has sweeps to do, too.
-_TURN_SECONDS = 0.4
+#: Maximum seconds per run, to leave a control worker time for sweeps.
+_RUN_SECONDS = 0.4
 
 
 class RedisBulkActions:
-    """See tasks.escalations.Bulks for what each method promises."""
+    """See tasks.escalations.Bulks for the methods' contracts."""
 
     def __init__(self, calls: RedisCalls, *, prefix: str, lease: float = LEASE_SECONDS) -> None:
         self._calls = calls
@@ -54,7 +53,7 @@ class RedisBulkActions:
             per_second=per_second,
         )
         bulk = self.get(bulk_id)
-        assert bulk is not None  # noqa: S101 - it was written a moment ago, for days
+        assert bulk is not None  # noqa: S101 - just written, and kept for days
         return bulk
 
     def get(self, bulk_id: str) -> BulkAction | None:
@@ -71,7 +70,7 @@ class RedisBulkActions:
             done=int(row["done"]),
             skipped=int(row["skipped"]),
             failed=int(row["failed"]),
-            state=row["state"],  # type: ignore[arg-type] # written by our own script alone
+            state=row["state"],  # type: ignore[arg-type] # only our script writes it
             created_at=float(row["created_at"]) / 1000,
             ended_at=float(row["ended_at"]) / 1000 if "ended_at" in row else None,
             problems=tuple(NotEnded.model_validate_json(each) for each in problems),
@@ -117,23 +116,17 @@ def run_bulks(
     publish: Publish,
     *,
     clock: Callable[[], float] = time.monotonic,
-    seconds: float = _TURN_SECONDS,
+    seconds: float = _RUN_SECONDS,
 ) -> int:
-    """A short turn at every bulk action there is; how many there are."""
+    """Work on each running bulk action for a short time. Return how many there are."""
     running = bulks.running()
     started = clock()
-    for turn, bulk_id in enumerate(running, start=1):
-        until = started + seconds * turn / len(running)
-        run_bulk_action(
-            ledger,
-            bulks,
-            publish,
-            bulk_id,
-            token=secrets.token_hex(8),
-            keep_going=partial(_is_before, until, clock),
-        )
+    for number, bulk_id in enumerate(running, start=1):
+        until = started + seconds * number / len(running)
+
+        def in_time(until: float = until) -> bool:
+            return clock() < until
+
+        token = secrets.token_hex(8)
+        run_bulk_action(ledger, bulks, publish, bulk_id, token=token, keep_going=in_time)
     return len(running)
-
-
-def _is_before(until: float, clock: Callable[[], float]) -> bool:
-    return clock() < until

@@ -1,4 +1,4 @@
-"""When the configuration changed: what the page marks on its charts."""
+"""The times at which the configuration changed, for marks on the page's charts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.settings.live_settings import LIVE
 from mulligan.workers.settings.model import Settings
 
-#: What changes how jobs turn out. Where a process listens and how many slots it has do not.
+#: Settings that can change the results of jobs, unlike addresses and slots.
 _FIELDS = frozenset({*LIVE, "runners", "commands", "model_modules", "runner_timeout"})
 _KEPT = 100
 
 
 class ConfigChanges:
-    """Notes a change once, from a process that looks every second."""
+    """A record of changes. A process may call `note` every second."""
 
     def __init__(self, calls: RedisCalls, prefix: str) -> None:
         self._calls = calls
@@ -23,7 +23,7 @@ class ConfigChanges:
         self._noted = ""
 
     def note(self, settings: Settings, *, now: float) -> None:
-        """Remember these settings if they differ from the last ones. Costs nothing if not."""
+        """Store the time if these settings differ from the last ones, else make no round trip."""
         text = settings.model_dump_json(include=set(_FIELDS))
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         if digest == self._noted:
@@ -35,6 +35,6 @@ class ConfigChanges:
         self._noted = digest
 
     def changes(self, *, since: float) -> tuple[float, ...]:
-        """The moments of change. The first configuration there was is no change."""
+        """Return the times of changes. The first configuration is not a change."""
         found = self._calls.run("ZRANGE", self._key, 1, -1, "WITHSCORES")
         return tuple(at for at in map(float, found[1::2]) if at >= since)

@@ -1,4 +1,4 @@
-"""The event streams of all partitions, read by position: for broadcasts and lists."""
+"""The event streams of all partitions, read by position, for broadcasts and lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 
-#: The last id that a reader has of each partition's stream.
+#: The last id that a reader has seen in each partition's stream.
 Position = tuple[str, ...]
 
 
@@ -16,7 +16,6 @@ Position = tuple[str, ...]
 class StoredEvent:
     """One event as it is stored."""
 
-    #: The number of its partition.
     partition: int
     id: str
     #: JSON.
@@ -28,13 +27,13 @@ class StoredEvent:
 
 
 def event_order(event_id: str) -> tuple[int, int]:
-    """What ids of events are sorted by: as text, 10-0 would be before 9-0."""
+    """Return the sort key of an event id: as text, 10-0 would come before 9-0."""
     milliseconds, _, number = event_id.partition("-")
     return int(milliseconds), int(number or 0)
 
 
 class EventStreams:
-    """Reads events; writing them is part of the ledger's steps."""
+    """A reader of events, which the ledger's scripts write."""
 
     def __init__(self, calls: RedisCalls, prefixes: Sequence[str]) -> None:
         self._calls = calls
@@ -46,12 +45,12 @@ class EventStreams:
         return len(self._streams)
 
     def newest(self) -> Position:
-        """The position after everything there is."""
+        """Return the position after the last event."""
         found = [self._calls.run("XREVRANGE", name, "+", "-", "COUNT", 1) for name in self._streams]
         return tuple(items[0][0] if items else "0-0" for items in found)
 
     def wait(self, after: Position, *, seconds: float, limit: int) -> list[StoredEvent]:
-        """What came after a position; waits for it up to so many seconds."""
+        """Return the events after a position, waiting up to ``seconds`` for the first."""
         milliseconds = max(1, int(seconds * 1000))
         found = self._calls.run(
             "XREAD", "COUNT", limit, "BLOCK", milliseconds, "STREAMS", *self._streams, *after
@@ -63,7 +62,7 @@ class EventStreams:
         ]
 
     def page(self, after: Position, upto: Position, *, limit: int) -> list[StoredEvent]:
-        """What lies between two positions, at most so many of each partition."""
+        """Return the events between two positions, at most ``limit`` of each partition."""
         found: list[StoredEvent] = []
         for number, name in enumerate(self._streams):
             start, end = f"({after[number]}", upto[number]
@@ -72,7 +71,7 @@ class EventStreams:
         return found
 
     def latest(self, partition: int, *, limit: int, before: str | None = None) -> list[StoredEvent]:
-        """The newest events of one partition, or the newest before an id, newest first."""
+        """Return the newest events of one partition, or the newest before an id, newest first."""
         start = "+" if before is None else f"({before}"
         items = self._calls.run("XREVRANGE", self._streams[partition], start, "-", "COUNT", limit)
         return [StoredEvent(partition, event_id, fields["data"]) for event_id, fields in items]

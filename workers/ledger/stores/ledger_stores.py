@@ -1,4 +1,4 @@
-"""What the ledger keeps beside jobs: one store for each kind, made when it is first used."""
+"""What the ledger stores beside jobs: one store for each kind, created at its first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mulligan.workers.ledger.stores.tokens import Tokens
 
 
 class LedgerStores(Partitioned):
-    """The stores share the ledger's connection and its patience."""
+    """The stores, which share the ledger's connection."""
 
     @cached_property
     def beats(self) -> RedisBeats:

@@ -1,4 +1,4 @@
-"""API tokens and browser sessions, kept in the ledger's Redis. At rest there are only hashes."""
+"""API tokens and browser sessions in the ledger's Redis, which holds only their hashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.ledger import keys
@@ -20,21 +20,21 @@ from mulligan.workers.ledger.calls import RedisCalls
 Role = Literal["producer", "ops", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 _MARK = "mul"
-#: How long a process may go on with what it knew: so late is a revocation noticed.
+#: Maximum age in seconds of a process's copy, and so the delay of a revocation.
 _FRESH = 2.0
-#: How long nobody waits again for a ledger that has just been waited for in vain.
-_AWAY = 1.0
+#: Seconds after a failed read in which callers fail at once instead of waiting for the ledger.
+_FAIL_FAST = 1.0
 _SESSION_SECONDS = 12 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """What is known of a token; its secret is not."""
+    """A token without its secret."""
 
     id: str
     sha256: str
     role: Role
-    #: Whose jobs it is for; None is everybody's.
+    #: The tenant whose jobs it may access; None: all tenants.
     tenant: str | None
     name: str
     #: Whether it may read prompts and answers.
@@ -58,12 +58,12 @@ class Tokens:
         self._calls = calls
         self._fleet = keys.fleet_prefix(prefix)
         self._now = now
-        self._seen: dict[str, Token] = {}
-        self._seen_at = float("-inf")
-        #: Why the last reading failed, and when; None: it did not.
-        self._away: str | None = None
-        self._away_at = float("-inf")
-        #: Under way now, for all who ask.
+        self._cached: dict[str, Token] = {}
+        self._cached_at = float("-inf")
+        #: The error of the last read, None after a success; and when that read ended.
+        self._failure: str | None = None
+        self._failed_at = float("-inf")
+        #: The current read, which all callers share.
         self._reading: Reading | None = None
         self._lock = threading.Lock()
 
@@ -76,7 +76,7 @@ class Tokens:
         texts: bool = False,
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
-        """A new token and its text, which is told this once."""
+        """Create a token and return it with its text, which cannot be read again."""
         if role not in ROLES:
             raise BadInput.at("role", f"{role!r} is none of {', '.join(ROLES)}")
         secret = secrets.token_urlsafe(32)
@@ -92,41 +92,41 @@ class Tokens:
             expires_at=None if lifetime is None else now + lifetime,
         )
         self._calls.run("HSET", keys.tokens(self._fleet), token.id, _write(token))
-        self._forget()
+        self._invalidate()
         return token, f"{_MARK}_{token.id}_{secret}"
 
     def all(self) -> list[Token]:
-        """Every token, oldest first; expired ones too, until they are revoked."""
+        """Return every token, oldest first. Expired ones stay until they are revoked."""
         return sorted(self._read().values(), key=lambda token: token.created_at)
 
     def revoke(self, token_id: str) -> bool:
-        """Forget a token; whether there was one."""
-        gone = self._calls.run("HDEL", keys.tokens(self._fleet), token_id)
-        self._forget()
-        return bool(gone)
+        """Delete a token. Return whether it existed."""
+        deleted = self._calls.run("HDEL", keys.tokens(self._fleet), token_id)
+        self._invalidate()
+        return bool(deleted)
 
     def any(self) -> bool:
         return bool(self._known())
 
     def find(self, text: str) -> Token | None:
-        """The token with this text, if it is good now."""
+        """Return the token with this text, if it is valid now."""
         mark, _, rest = text.partition("_")
         token_id, _, secret = rest.partition("_")
         token = self._known().get(token_id) if mark == _MARK else None
-        # Compared even if there is none: how long it takes must not tell which ids exist.
-        good = hmac.compare_digest(token.sha256 if token else _hash(""), _hash(secret))
-        return token if token and good and not token.expired(self._now()) else None
+        # Compared even without a token, so that the response time does not reveal which ids exist.
+        matches = hmac.compare_digest(token.sha256 if token else _hash(""), _hash(secret))
+        return token if token and matches and not token.expired(self._now()) else None
 
     # -- sessions -------------------------------------------------------------------------------
 
     def open_session(self, token: Token) -> str:
-        """A session for a browser: it ends by itself, or with its token."""
+        """Open a browser session of 12 hours and return its secret. It ends with its token."""
         secret = secrets.token_urlsafe(32)
         self._calls.run("SET", self._session(secret), token.id, "EX", _SESSION_SECONDS)
         return secret
 
     def session(self, secret: str) -> Token | None:
-        """The token that opened this session, if both are good now."""
+        """Return the token that opened this session, if both are valid now."""
         known = self._known() if secret else {}  # first, because it fails fast
         token_id = self._calls.run("GET", self._session(secret)) if known else None
         token = known.get(str(token_id)) if token_id else None
@@ -138,16 +138,16 @@ class Tokens:
     def _session(self, secret: str) -> str:
         return keys.browser_session(self._fleet, _hash(secret))
 
-    # -- plumbing -------------------------------------------------------------------------------
+    # -- the cache ------------------------------------------------------------------------------
 
     def _known(self) -> dict[str, Token]:
-        """Every token, by its id. One thread reads for all that ask meanwhile, without the lock."""
+        """Return every token by its id. One thread reads for all callers, outside the lock."""
         with self._lock:
             now = time.monotonic()
-            if now - self._seen_at <= _FRESH:
-                return self._seen
-            if self._away is not None and now - self._away_at <= _AWAY:
-                raise LedgerUnavailable(self._away)
+            if now - self._cached_at <= _FRESH:
+                return self._cached
+            if self._failure is not None and now - self._failed_at <= _FAIL_FAST:
+                raise LedgerUnavailable(self._failure)
             reading, first = self._reading or Future(), self._reading is None
             self._reading = reading
         if first:
@@ -156,49 +156,45 @@ class Tokens:
 
     def _read_for_all(self, reading: Reading) -> None:
         try:
-            seen = self._read()
+            tokens = self._read()
         except BaseException as error:
-            self._end_reading(reading, away=error)
+            self._end_reading(reading, error=error)
             reading.set_exception(error)
         else:
-            self._end_reading(reading, seen=seen)
-            reading.set_result(seen)
+            self._end_reading(reading, tokens=tokens)
+            reading.set_result(tokens)
 
     def _end_reading(
         self,
         reading: Reading,
         *,
-        seen: dict[str, Token] | None = None,
-        away: BaseException | None = None,
+        tokens: dict[str, Token] | None = None,
+        error: BaseException | None = None,
     ) -> None:
         with self._lock:
             if self._reading is not reading:
-                return  # something was changed since it began: it may be older than that
+                return  # a token was changed since the read began: it may be outdated
             self._reading = None
-            self._away = str(away) if isinstance(away, LedgerUnavailable) else None
-            self._away_at = time.monotonic()
-            if seen is not None:
-                self._seen, self._seen_at = seen, self._away_at
+            self._failure = str(error) if isinstance(error, LedgerUnavailable) else None
+            self._failed_at = time.monotonic()
+            if tokens is not None:
+                self._cached, self._cached_at = tokens, self._failed_at
 
-    def _forget(self) -> None:
+    def _invalidate(self) -> None:
         with self._lock:
-            self._seen_at = float("-inf")
-            self._reading = self._away = None
+            self._cached_at = float("-inf")
+            self._reading = self._failure = None
 
     def _read(self) -> dict[str, Token]:
         rows = self._calls.hashes([keys.tokens(self._fleet)])[0]
-        return {token_id: _token(token_id, json.loads(text)) for token_id, text in rows.items()}
+        return {token_id: Token(id=token_id, **json.loads(text)) for token_id, text in rows.items()}
 
 
 def _hash(secret: str) -> str:
-    # The secret is 32 random bytes, not a password: nothing slower is needed.
+    # The secret is 32 random bytes, not a password: a fast hash is enough.
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
 def _write(token: Token) -> str:
     fields = {name: value for name, value in vars(token).items() if name != "id"}
     return json.dumps(fields, separators=(",", ":"))
-
-
-def _token(token_id: str, fields: dict[str, Any]) -> Token:
-    return Token(id=token_id, **fields)
