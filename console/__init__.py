@@ -1,1 +1,1 @@
-"""What people see: the command line."""
+"""What people see: the command line, the HTTP API and the web page."""

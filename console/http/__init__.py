@@ -1,1 +1,1 @@
-"""The HTTP API: what programs and people ask over the network."""
+"""The HTTP API."""

@@ -1,8 +1,8 @@
-"""Charts as inline SVG, for the page and for reports that are one file.
+"""Charts as inline SVG, for the page and for HTML reports.
 
-No script and no style attribute: colours come from the classes of the page's style sheet. A chart
-is one image to a screen reader, with a sentence that says what it shows. Its labels are HTML
-beside it: text inside an image would shrink on a phone.
+They have no script and no style attribute: colours come from the page's style sheet. For a screen
+reader, a chart is one image with a description. Its labels are HTML beside it, because text inside
+an image would shrink on a phone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-#: Shades of a heat map, besides that of 0.
+#: Shades of a heat map, not counting 0.
 SHADES = 5
 
 
@@ -25,7 +25,7 @@ def sparkline(
     width: int = 88,
     height: int = 20,
 ) -> Markup:
-    """A line through the values, with a dot at the newest. None leaves a gap."""
+    """Draw a line through the values with a dot at the newest. None leaves a gap."""
     known = [value for value in values if value is not None]
     if not known:
         return Markup("")
@@ -48,7 +48,7 @@ def sparkline(
 
 
 def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
-    """The stretches without a gap."""
+    """Yield the runs without a gap."""
     run: list[tuple[int, float]] = []
     for index, value in enumerate(values):
         if value is not None:
@@ -67,7 +67,7 @@ def _line(points: Sequence[tuple[float, float]]) -> Markup:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column of a stacked chart: its parts from the bottom up."""
+    """One column of a stacked chart, with its parts from the bottom up."""
 
     title: str
     parts: tuple[float, ...]
@@ -78,7 +78,7 @@ class Column:
 def stacked_bars(
     columns: Sequence[Column], *, label: str, names: Sequence[str], height: int = 96
 ) -> Markup:
-    """Stacked columns across the whole width. Hovering shows the numbers of a column."""
+    """Draw stacked columns across the whole width. Hovering shows the numbers of a column."""
     top = max([1.0, *(sum(column.parts) for column in columns)])
     drawn = [
         _column(column, index, top=top, height=height, names=names)
@@ -123,7 +123,7 @@ def _column(column: Column, index: int, *, top: float, height: int, names: Seque
 def share_bar(
     share: float, *, label: str, limit: bool = False, width: int = 88, height: int = 8
 ) -> Markup:
-    """A bar for a share from 0 to 1. ``limit``: from 0.9 on it is drawn as a warning."""
+    """Draw a share from 0 to 1. With ``limit``, 0.9 and more is drawn as a warning."""
     filled = min(1.0, max(0.0, share)) * width
     inner = Markup(
         '<rect class="ground" width="{}" height="{}" rx="2"/>'
@@ -143,7 +143,7 @@ def change_bar(
     width: int = 168,
     height: int = 12,
 ) -> Markup:
-    """A change as a bar from the middle: to the right is better. ``limit``: the loss allowed."""
+    """Draw a change as a bar from the middle; right is better. ``limit`` is the allowed loss."""
     middle = width / 2
     scale = middle / max(largest, 0.01)
     size = min(abs(value) * scale, middle)
@@ -167,7 +167,7 @@ def _vertical(kind: str, x: float, height: int) -> Markup:
 
 
 def legend(names: Sequence[str]) -> Markup:
-    """The colours of a stacked chart and what they stand for, for a list of class ``key``."""
+    """Return the legend of a stacked chart, for an element of class ``key``."""
     swatch = Markup(
         '<span><svg width="11" height="11" aria-hidden="true"><rect class="part{}" width="11"'
         ' height="11" rx="2"/></svg>{}</span>'
@@ -176,7 +176,7 @@ def legend(names: Sequence[str]) -> Markup:
 
 
 def shade(value: float, most: float) -> int:
-    """The shade of a cell of a heat map: 0 for nothing, else 1 to SHADES."""
+    """Return the shade of a cell of a heat map: 0 for nothing, else 1 to SHADES."""
     if value <= 0 or most <= 0:
         return 0
     return min(SHADES, 1 + int((value / most) ** 0.5 * (SHADES - 1) + 0.5))

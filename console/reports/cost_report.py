@@ -1,4 +1,4 @@
-"""What work cost: one JSON-ready report for the API and the command line, and how people see it."""
+"""The cost report: JSON-ready for the API and the command line, and as a view for people."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cost_report(
     now: float,
     tenant: str | None = None,
 ) -> dict[str, Any]:
-    """Tokens and money by group, repairs apart; BadInput for a group or a window unheard of."""
+    """Report tokens and money by group; raise BadInput for an unknown group or window."""
     groups = _groups(by, settings)
     found = figures.window(parse_window(window), now=now, compare=False)
     rows = [bucket.rows for bucket in found.buckets]
@@ -45,15 +45,15 @@ def _groups(by: str, settings: Settings) -> Sequence[str]:
         groups = cost.group_names(by)
     except ValueError as error:
         raise BadInput.at("by", f"{error}") from None
-    own = f"label:{settings.tenant_label}"
+    tenant = f"label:{settings.tenant_label}"
     for name in groups:
         label = name.removeprefix("label:")
-        if name.startswith("label:") and name != own and label not in settings.report_labels:
+        if name.startswith("label:") and name != tenant and label not in settings.report_labels:
             raise BadInput.at(
-                "by", f"no figures are kept by the label {label!r}: add it to report_labels"
+                "by", f"there are no figures by the label {label!r}: add it to report_labels"
             )
-    # Figures have the tenant's label in a place of its own.
-    return tuple(dict.fromkeys("tenant" if name == own else name for name in groups))
+    # Figures store the tenant's label separately.
+    return tuple(dict.fromkeys("tenant" if name == tenant else name for name in groups))
 
 
 def _line(line: CostLine) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def cost_view(report: Mapping[str, Any]) -> ReportView:
             ("money", _amount(total, priced)),
             ("of which repairs", percent(total["repairs_share"])),
             ("tokens per success", number(total["tokens_per_success"])),
-            ("attempts of unknown usage", number(total["unknown_attempts"])),
+            ("attempts without reported usage", number(total["unknown_attempts"])),
             ("tokens without a price", number(total["unpriced_tokens"])),
         ),
         tables=(

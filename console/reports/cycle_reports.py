@@ -1,4 +1,4 @@
-"""The reports over cycles for people: immediate retries, delayed verifications, budgets."""
+"""Views of the cycle reports: immediate retries, delayed verifications, budgets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mulligan.console.reports.report_view import BarChart, ColumnChart, ReportTa
 from mulligan.policies.cycles.report import CycleRow
 from mulligan.policies.figures.format import duration, number, percent
 
-#: A day and its cycles: those that are counted as good, and the others.
+#: A day, and its numbers of good and other cycles.
 Day = tuple[str, tuple[float, ...]]
 
 
 def cycles_by_day(
     rows: Sequence[CycleRow], since: float, now: float, is_good: Callable[[CycleRow], bool]
 ) -> list[Day]:
-    """Cycles by the day they were created."""
+    """Count cycles by the day they were created."""
     first, last = int(since // 86400), int(now // 86400)
     days = {day: [0.0, 0.0] for day in range(first, last + 1)}
     for row in rows:

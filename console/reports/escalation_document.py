@@ -10,7 +10,7 @@ from typing import Any
 from mulligan.tasks.escalations.end_escalations import BulkAction
 from mulligan.tasks.ports.ledger import Escalation, EscalationGroup
 
-#: What a dry run shows of what it found.
+#: Escalations that a dry run lists.
 SHOWN = 20
 _HIDDEN = "[redacted]"
 
@@ -18,7 +18,7 @@ _HIDDEN = "[redacted]"
 def group_document(
     group: EscalationGroup, *, runbook_url: str, texts: bool = True
 ) -> dict[str, Any]:
-    """One row per signature. Details may quote an answer: not for those who may not read it."""
+    """Return a group. Without texts, its detail is redacted, because it may quote an answer."""
     return {
         **_without_quotes(asdict(group), texts),
         "task_types": dict(group.task_types),
@@ -36,7 +36,7 @@ def _without_quotes(document: dict[str, Any], texts: bool) -> dict[str, Any]:
 
 
 def bulk_document(bulk: BulkAction) -> dict[str, Any]:
-    """A bulk action, without the prompt it gives."""
+    """Return a bulk action without its prompt."""
     return {
         "id": bulk.id,
         "state": bulk.state,
@@ -56,7 +56,7 @@ def bulk_document(bulk: BulkAction) -> dict[str, Any]:
 
 
 def dry_run_document(chosen: Sequence[Escalation], *, texts: bool = True) -> dict[str, Any]:
-    """What would be acted on."""
+    """Return what a bulk action would end."""
     return {
         "dry_run": True,
         "total": len(chosen),

@@ -26,7 +26,7 @@ def failures_report(
     choice: RankingFilter,
     limit: int,
 ) -> dict[str, Any]:
-    """The most frequent signatures first."""
+    """Report the most frequent signatures first."""
     now = ledger.now()
     found = figures.window(parse_window(window), now=now)
     ranked = rank(rows_of(found.buckets), rows_of(found.before), choice=choice, limit=limit)
@@ -49,7 +49,7 @@ def failure_report(
     tenant: str | None,
     texts: bool,
 ) -> dict[str, Any] | None:
-    """One signature, with what made it; None if the tenant never had it."""
+    """Report one signature with its explanation; None if the tenant never had it."""
     now = ledger.now()
     found = figures.window(parse_window(window), now=now)
     choice = RankingFilter(tenant=tenant, signature=signature)
@@ -59,10 +59,10 @@ def failure_report(
         group = None
     if not ranked and group is None:
         return None
-    one = ranked[0] if ranked else _unseen(signature, group, len(found.buckets))
+    one = ranked[0] if ranked else _without_failures(signature, group, len(found.buckets))
     row = _row(one, found, group, now=now, tenant=tenant)
-    where = example_of(found, signature, tenant) or (row["example"] or "")
-    failure = figures.failure(where) if "/" in where else None
+    example = example_of(found, signature, tenant)
+    failure = figures.failure(example) if example else None
     return {
         **_head(found, window, now),
         **row,
@@ -76,17 +76,17 @@ def rows_of(buckets: Sequence[Bucket]) -> list[Mapping[Any, int]]:
 
 
 def example_of(window: Window, signature: str, tenant: str | None) -> str | None:
-    """`<job>/<attempt>`: an attempt that had this failure, of this tenant's if one is named."""
+    """Return an attempt with this failure as `<job>/<attempt>`, of the tenant if one is given."""
     if tenant is not None:
         return window.examples.get((signature, tenant))
-    every = [where for (name, _), where in window.examples.items() if name == signature]
-    return every[-1] if every else None
+    examples = [example for (name, _), example in window.examples.items() if name == signature]
+    return examples[-1] if examples else None
 
 
 def place_of(failure: FailureRecord | None, *, texts: bool = False) -> str:
-    """Where in the answer it failed: ``$.total``, ``2/5 passed``; empty if nobody knows.
+    """Return where in the answer it failed (``$.total``, ``2/5 passed``); empty if unknown.
 
-    Keys that are the answer's own are told only to those who may read texts.
+    Without ``texts``, keys that are not in the contract are left out.
     """
     if failure is None:
         return ""
@@ -140,7 +140,7 @@ def _row(
 def _example_job(
     example: str | None, group: EscalationGroup | None, tenant: str | None
 ) -> str | None:
-    """A group's example may be another tenant's: it is shown to those who see all."""
+    """Return a job with the failure. A group's example may belong to another tenant."""
     if example:
         return example.partition("/")[0]
     return group.example if group and tenant is None else None
@@ -152,8 +152,8 @@ def _open(group: EscalationGroup | None, tenant: str | None) -> int:
     return group.open if tenant is None else group.tenants.get(tenant, 0)
 
 
-def _unseen(signature: str, group: EscalationGroup | None, length: int) -> RankedFailure:
-    """A signature that people know from an escalation and that the window has none of."""
+def _without_failures(signature: str, group: EscalationGroup | None, length: int) -> RankedFailure:
+    """Return a signature that has escalations, but no failures in the window."""
     return RankedFailure(
         signature=signature,
         kind=(group.kind or "") if group else "",
@@ -168,19 +168,19 @@ def _unseen(signature: str, group: EscalationGroup | None, length: int) -> Ranke
 
 
 def _explanation(failure: FailureRecord | None, *, texts: bool) -> dict[str, Any] | None:
-    """What made the signature. Parts that may quote an answer are for those who may read it."""
+    """Explain the signature. Without texts, parts that may quote an answer are left out."""
     if failure is None:
         return None
     explained = explain_signature(failure)
-    told = explained.as_dict()
+    shown = explained.as_dict()
     if not texts:
-        told |= {"strict_parts": {}, "coarse_parts": redacted_parts(explained)}
-    return {**told, "redacted": not texts}
+        shown |= {"strict_parts": {}, "coarse_parts": redacted_parts(explained)}
+    return {**shown, "redacted": not texts}
 
 
 # -- for people ------------------------------------------------------------------------------------
 
-#: Columns and bars of the charts, and kinds with a colour of their own.
+#: Columns and bars of the charts, and kinds with a separate colour.
 _COLUMNS, _BARS, _KINDS = 60, 15, 4
 
 
@@ -238,7 +238,7 @@ def _table_row(row: Mapping[str, Any]) -> tuple[str, ...]:
 def _failures_over_time(
     rows: Sequence[Mapping[str, Any]], *, start: float, step: int
 ) -> ColumnChart:
-    """By kind; more kinds than there are colours are put together."""
+    """Chart failures by kind. Kinds beyond the number of colours are merged."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     names = kinds[:_KINDS] + (["others"] if len(kinds) > _KINDS else [])
     length = max((len(row["series"]) for row in rows), default=0)

@@ -1,4 +1,4 @@
-"""A report as one HTML file in the style of the page: no script, no other file, no network."""
+"""A report as one HTML file in the style of the page, without scripts or external files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mulligan.console.reports.report_view import (
 )
 from mulligan.policies.figures.format import change, shortened
 
-#: Its policy lets nothing be loaded or run, whatever the text of a job says.
+#: Its content security policy loads and runs nothing, whatever the text of a job contains.
 _PAGE = Markup(
     '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
     '<meta http-equiv="Content-Security-Policy"'
@@ -34,7 +34,7 @@ _NAME_LENGTH = 60
 
 
 def as_html(view: ReportView) -> str:
-    """A whole page, readable in dark and light."""
+    """Return a complete page for light and dark mode."""
     parts = [_facts(view), *map(_chart, view.charts), *map(_table, view.tables)]
     parts += [Markup('<p class="dim">{}</p>').format(remark) for remark in view.remarks]
     return _PAGE.format(
@@ -44,7 +44,6 @@ def as_html(view: ReportView) -> str:
 
 @cache
 def _style() -> Markup:
-    """The style sheet of the page."""
     sheet = resources.files("mulligan.console.page") / "static" / "page.css"
     return Markup(sheet.read_text(encoding="utf-8"))  # noqa: S704 - a file of our own
 
@@ -72,7 +71,7 @@ def _table(table: ReportTable) -> Markup:
 
 
 def _chart(chart: Chart) -> Markup:
-    """A chart with its title; nothing if there is nothing to draw."""
+    """Return a chart with its title, or nothing if it is empty."""
     match chart:
         case BarChart(bars=bars) if bars:
             return _SECTION.format(chart.title, _bars(chart))

@@ -1,4 +1,4 @@
-"""A job as one JSON-ready document: what `--json` prints and scripts read."""
+"""A job as a JSON-ready document, as `--json` prints it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 
 def job_summary(view: JobView) -> dict[str, Any]:
-    """A job without its attempts."""
+    """Return a job without its attempts."""
     return {
         "id": view.id,
         "task_type": view.job.task_type,
@@ -30,7 +30,7 @@ def job_summary(view: JobView) -> dict[str, Any]:
 
 
 def job_document(view: JobView) -> dict[str, Any]:
-    """A job with all that happened to it."""
+    """Return a job with its attempts and cycles."""
     best = view.best
     return {
         **job_summary(view),
@@ -41,7 +41,7 @@ def job_document(view: JobView) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict | None) -> dict[str, Any]:
-    """The verdict's own fields; null or empty while there is none."""
+    """Return the fields of the verdict; null or empty until there is one."""
     if verdict is None:
         return {**verdict_to_dict(Verdict()), "success": None, "decision": None}
     return verdict_to_dict(verdict)

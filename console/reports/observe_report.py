@@ -1,4 +1,4 @@
-"""What enforcing would have changed for tasks that run with ``mode="observe"``."""
+"""A report on what enforcing would have changed for tasks with ``mode="observe"``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _EXAMPLES = 5
 UNKNOWN = (
     "whether a retry would have worked: nothing was run again, so the gain is at most the"
     " retried tasks and may be none",
-    "what a retried task would have cost: one more run at least, more if it failed again",
-    "what is wrong with a task that passed: only your verifiers were asked",
+    "what a retried task would have cost: at least one more run, more if it failed again",
+    "what your verifiers do not check",
 )
 
 
@@ -64,7 +64,7 @@ def observe_report(views: Sequence[JobView]) -> dict[str, Any]:
 
 
 def would(verdict: Verdict) -> str:
-    """What enforcing would have done, from the decision that was stored instead."""
+    """Return what enforcing would have done, from the stored decision."""
     match verdict.decision:
         case None:
             return PASSED

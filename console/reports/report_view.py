@@ -1,4 +1,4 @@
-"""A report as one value: the document for programs, and facts, tables and charts for people."""
+"""A report as a value: a document for programs; facts, tables and charts for people."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeChart:
-    """Bars from the middle: to the right is better. The only chart that terminals show, too."""
+    """Bars from the middle; right is better. The only chart that is also shown in terminals."""
 
     title: str
     changes: tuple[Change, ...]

@@ -1,4 +1,4 @@
-"""The figures of a run: computed from the ledger's own stamps, nothing estimated."""
+"""The figures of a run, computed from the ledger's time stamps."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class RunFigures:
     succeeded: int
     #: Accepted jobs that the ledger no longer has.
     lost: int
-    #: Jobs that have not ended: they stay in the ledger, and go on there.
+    #: Jobs that have not ended. They continue in the ledger.
     unfinished: int
-    #: From the settling of an attempt to the start of its immediate retry; None without any.
+    #: From the settling of an attempt to the start of its immediate retry; None without a retry.
     retry_p50_ms: float | None
-    #: None if no runner said what its answers cost.
+    #: None if no runner reported its usage.
     tokens: int | None
     repair_tokens: int | None
     cycles: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, views: Sequence[JobView], *, accepted: int | None = None) -> RunFigures:
-        """``accepted``: how many there should be; as many as there are if nobody counted."""
+        """Compute the figures. ``accepted`` is the expected number of jobs, if it is known."""
         jobs = len(views) if accepted is None else accepted
         latencies = [seconds for view in views for seconds in retry_latencies(view)]
         attempts = [attempt for view in views for attempt in view.attempts]
@@ -44,7 +44,7 @@ class RunFigures:
             unfinished=sum(view.state not in TERMINAL for view in views),
             retry_p50_ms=round(median(latencies) * 1000, 3) if latencies else None,
             tokens=_tokens(attempts),
-            repair_tokens=_tokens([a for a in attempts if a.plan.number > 1], known=0),
+            repair_tokens=_tokens([a for a in attempts if a.plan.number > 1], default=0),
             cycles=dict(Counter(c.status.value for view in views for c in view.cycles)),
         )
 
@@ -62,10 +62,10 @@ def retry_latencies(view: JobView) -> Iterator[float]:
             yield after.started_at - before.settled_at
 
 
-def _tokens(attempts: Sequence[AttemptView], known: int | None = None) -> int | None:
+def _tokens(attempts: Sequence[AttemptView], default: int | None = None) -> int | None:
     used = [a.output.usage.total_tokens for a in attempts if a.output is not None]
-    told = [tokens for tokens in used if tokens is not None]
-    return sum(told) if told else known
+    reported = [tokens for tokens in used if tokens is not None]
+    return sum(reported) if reported else default
 
 
 def tokens_of(view: JobView) -> int | None:

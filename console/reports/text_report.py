@@ -74,7 +74,7 @@ def _table(table: ReportTable) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text of a job as plain text: it makes no cell, tag, link or code of its own."""
+    """Escape text, so that it cannot create cells, tags, links or code."""
     flat = " ".join(text.split())
     for mark in _MARKDOWN_MARKS:
         flat = flat.replace(mark, f"\\{mark}")

@@ -1,27 +1,27 @@
 "use strict";
-// Live updates and actions. The page is complete without this; nothing here draws what the
-// server can draw, except the rows of the live list.
+// Live updates and actions. The page works without this script. Only the rows of the live list
+// are drawn here; the server draws everything else.
 
 const one = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-// -- words ------------------------------------------------------------------------------------
+// -- texts ------------------------------------------------------------------------------------
 
 const MARKS = { queued: "○", running: "◔", verifying: "◑", waiting: "◷", settled: "●",
   succeeded: "✓", escalated: "▲", cancelled: "✕" };
 
-function span(seconds) {
+function duration(seconds) {
   if (seconds < 100) return `${Math.round(seconds)} s`;
   if (seconds < 6000) return `${Math.round(seconds / 60)} min`;
   if (seconds < 48 * 3600) return `${(seconds / 3600).toFixed(1).replace(".0", "")} h`;
   return `${Math.round(seconds / 86400)} d`;
 }
 
-/** Times in the reader's own zone, and "ago" kept true. */
-function tellTimes(within = document) {
+/** Show times in the reader's time zone and update ages. */
+function showTimes(within = document) {
   for (const time of all("time[data-ago]", within)) {
     const seconds = Math.max(0, (Date.now() - Date.parse(time.dateTime)) / 1000);
-    const text = `${span(seconds)} ago`;
+    const text = `${duration(seconds)} ago`;
     if (time.textContent !== text) time.textContent = text;
     time.title = new Date(time.dateTime).toLocaleString();
   }
@@ -36,7 +36,7 @@ function tellTimes(within = document) {
 
 // -- messages ---------------------------------------------------------------------------------
 
-function tell(text, failed = false) {
+function notify(text, failed = false) {
   const notice = document.createElement("div");
   notice.className = failed ? "notice failed" : "notice done";
   const words = document.createElement("p");
@@ -47,7 +47,7 @@ function tell(text, failed = false) {
   close.setAttribute("aria-label", "Dismiss");
   close.addEventListener("click", () => notice.remove());
   notice.append(words, close);
-  one(failed ? "#warned" : "#told").append(notice);
+  one(failed ? "#errors" : "#confirmations").append(notice);
   if (!failed) setTimeout(() => notice.remove(), 8000);
 }
 
@@ -67,14 +67,14 @@ async function call(url, body, method = "POST") {
   } catch {
     throw new Refusal("The console does not respond. Is it running?");
   }
-  const document_ = await answer.json().catch(() => ({}));
-  if (answer.ok) return document_;
-  const error = document_.error ?? {};
-  const said = [error.message ?? `The console responded with status ${answer.status}.`, ...(error.details ?? [])];
-  throw new Refusal([...new Set(said)].join("\n"));
+  const result = await answer.json().catch(() => ({}));
+  if (answer.ok) return result;
+  const error = result.error ?? {};
+  const lines = [error.message ?? `The console responded with status ${answer.status}.`, ...(error.details ?? [])];
+  throw new Refusal([...new Set(lines)].join("\n"));
 }
 
-/** Run an action with its buttons disabled; say how it ended. */
+/** Run an action with its buttons disabled. */
 async function busy(buttons, action) {
   for (const button of buttons) { button.disabled = true; button.setAttribute("aria-busy", "true"); }
   try {
@@ -84,24 +84,24 @@ async function busy(buttons, action) {
   }
 }
 
-async function press(button) {
-  if (button.dataset.confirm && !(await ask(button.dataset.confirm, button.textContent))) return;
+async function runAction(button) {
+  if (button.dataset.confirm && !(await confirmAction(button.dataset.confirm, button.textContent))) return;
   await busy([button], async () => {
     try {
       await call(button.dataset.call, JSON.parse(button.dataset.body || "{}"), button.dataset.method);
       if (button.dataset.then) return location.assign(button.dataset.then);
-      tell(button.dataset.done);
+      notify(button.dataset.done);
       await refresh();
     } catch (error) {
-      tell(error.message, true);
+      notify(error.message, true);
     }
   });
   const again = button.isConnected ? button : button.id && document.getElementById(button.id);
   if (again && document.activeElement === document.body) again.focus();
 }
 
-/** A question before something that cannot be taken back. */
-function ask(question, yes) {
+/** Ask before an action that cannot be undone. */
+function confirmAction(question, yes) {
   const dialog = document.createElement("dialog");
   const words = document.createElement("p");
   words.textContent = question;
@@ -126,20 +126,20 @@ function ask(question, yes) {
   }));
 }
 
-/** A form in a dialog becomes one call; fields left empty are not sent. */
+/** Send a dialog's form as one call, without its empty fields. */
 async function submit(form, url) {
   const fields = [...new FormData(form)].filter(([, value]) => value !== "");
-  const said = one(".said", form);
-  said.textContent = "";
+  const problem = one(".problem", form);
+  problem.textContent = "";
   await busy(all("button:not([value=no])", form), async () => {
     try {
       await call(url, Object.fromEntries(fields));
       form.closest("dialog").close();
       form.reset();
-      tell(form.dataset.done);
+      notify(form.dataset.done);
       await refresh();
     } catch (error) {
-      said.textContent = error.message;
+      problem.textContent = error.message;
     }
   });
 }
@@ -155,7 +155,7 @@ function openGroup(button) {
   form.dataset.title = button.dataset.groupTitle + (form.dataset.tenant && `, ${form.dataset.tenant} only`);
   form.elements.action.value = button.dataset.groupAction;
   one("[data-group-name]", dialog).textContent = form.dataset.title;
-  one(".said", form).textContent = "";
+  one(".problem", form).textContent = "";
   one(".dry", form).textContent = "";
   one(".progress", form).hidden = true;
   showStep(form, "dry");
@@ -171,7 +171,7 @@ function showStep(form, step) {
   one("[data-prompt]", form).hidden = form.elements.action.value !== "requeue";
 }
 
-const wanted = (form, dry) => ({
+const requestBody = (form, dry) => ({
   signature: form.dataset.signature,
   ...(form.dataset.tenant ? { tenant: form.dataset.tenant } : {}),
   ...(form.elements.note.value ? { note: form.elements.note.value } : {}),
@@ -180,24 +180,24 @@ const wanted = (form, dry) => ({
 });
 
 async function group(form, dry) {
-  const said = one(".said", form), action = form.elements.action.value;
-  const body = wanted(form, dry);
-  said.textContent = "";
+  const problem = one(".problem", form), action = form.elements.action.value;
+  const body = requestBody(form, dry);
+  problem.textContent = "";
   await busy(all("[data-dry], [data-go]", form), async () => {
     try {
       const answer = await call(`/api/escalations/${action}`, body);
-      if (dry) return dryTold(form, answer, action);
+      if (dry) return showDryRun(form, answer, action);
       showStep(form, "run");
       await follow(form, answer, action);
     } catch (error) {
-      said.textContent = error.message;
+      problem.textContent = error.message;
       showStep(form, "dry");
     }
   });
-  if (dry) one("[data-go]:not([hidden])", form)?.focus();  // while it is busy it takes no focus
+  if (dry) one("[data-go]:not([hidden])", form)?.focus();  // a disabled button cannot take the focus
 }
 
-function dryTold(form, answer, action) {
+function showDryRun(form, answer, action) {
   const total = answer.total;
   const types = Object.entries(answer.task_types ?? {}).map(([name, n]) => `${name} ${n}`).join(", ");
   one(".dry", form).textContent = total
@@ -209,23 +209,23 @@ function dryTold(form, answer, action) {
   go.textContent = `${action[0].toUpperCase()}${action.slice(1)} ${total}`;
 }
 
-/** Show how far it has come, as long as the dialog is about it; say how it ended in any case. */
+/** Show the progress while the dialog is open for this action, and the result in any case. */
 async function follow(form, answer, action) {
   const box = one(".progress", form), title = form.dataset.title;
   form.dataset.run = one("[data-stop]", form).dataset.stop = answer.id;
-  const ours = () => form.dataset.run === answer.id;
+  const isCurrent = () => form.dataset.run === answer.id;
   let now = answer;
   for (;;) {
-    if (ours()) showProgress(box, now);
+    if (isCurrent()) showProgress(box, now);
     if (now.state !== "running") break;
     await new Promise((resolve) => setTimeout(resolve, 400));
     now = await call(`/api/bulk/${now.id}`, null, "GET");
   }
-  if (ours()) form.closest("dialog").close();
+  if (isCurrent()) form.closest("dialog").close();
   const others = [now.skipped && `${now.skipped} already ended`,
     now.failed && `${now.failed} failed: ${now.problems[0]?.why ?? ""}`,
     now.state === "stopped" && "stopped early"].filter(Boolean);
-  tell([`${title}: ${action} done for ${now.done}`, ...others].join("; "), now.failed > 0);
+  notify([`${title}: ${action} done for ${now.done}`, ...others].join("; "), now.failed > 0);
   await refresh();
 }
 
@@ -237,11 +237,11 @@ function showProgress(box, now) {
   one("p", box).textContent = `${past} of ${now.total}${now.failed ? `, ${now.failed} failed` : ""}`;
 }
 
-// -- swapping fresh figures in -------------------------------------------------------------------
+// -- refreshing the figures ----------------------------------------------------------------------
 
 let running = null, again = false, due = null, last = 0;
 
-/** The same page again, without its frame. Asked for while one is under way: once more after it. */
+/** Load the page again without its frame. A call during a refresh causes one more after it. */
 function refresh() {
   if (running) {
     again = true;
@@ -250,13 +250,13 @@ function refresh() {
   running = (async () => {
     do {
       again = false;
-      await fetchPart();
+      await fetchFragment();
     } while (again);
   })().finally(() => { running = null; });
   return running;
 }
 
-async function fetchPart() {
+async function fetchFragment() {
   const part = one("#part");
   last = Date.now();
   try {
@@ -264,14 +264,14 @@ async function fetchPart() {
       headers: { "X-Fragment": "1", Accept: "text/html" }, credentials: "same-origin" });
     if (answer.redirected) return location.reload();
     if (answer.ok) swap(part, await answer.text());
-    away(answer.ok ? "" : answer.status === 503 ? "The ledger cannot be reached" : `The console responded with status ${answer.status}`);
+    showUnreachable(answer.ok ? "" : answer.status === 503 ? "The ledger cannot be reached" : `The console responded with status ${answer.status}`);
   } catch {
-    away("The console does not respond");
+    showUnreachable("The console does not respond");
   }
 }
 
-/** Old figures stay, and the page says that they are old. */
-function away(why) {
+/** Keep the old figures and show that they are old. */
+function showUnreachable(why) {
   const sign = one("#away");
   if (why) setTimeout(refresh, 5000);
   if (sign.hidden === !why) return;
@@ -287,17 +287,17 @@ function swap(part, text) {
   for (const id of open) { const each = id && document.getElementById(id); if (each) each.open = true; }
   for (const [id, top] of scrolled) { const each = document.getElementById(id); if (each) each.scrollTop = top; }
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
-  tellTimes(part);
+  showTimes(part);
 }
 
-/** Refresh soon, and no more often than the page asks for. */
-function soon() {
+/** Refresh soon, but no more often than the page allows. */
+function scheduleRefresh() {
   const part = one("#part");
   if (due || !part || !("live" in part.dataset) || document.hidden) return;
   const every = Number(part.dataset.every ?? 1000);
   due = setTimeout(() => {
     due = null;
-    if (one("[aria-busy=true]", part) || one("select:focus", part)) return soon();
+    if (one("[aria-busy=true]", part) || one("select:focus", part)) return scheduleRefresh();
     refresh();
   }, Math.max(150, every - (Date.now() - last)));
 }
@@ -322,27 +322,27 @@ function listen() {
   source.onopen = () => {
     wait = 1000;
     stream("live", "live");
-    if (broken) soon();
+    if (broken) scheduleRefresh();
     broken = false;
   };
   source.onerror = () => {
     broken = true;
     stream("broken", "reconnecting");
     if (source.readyState !== EventSource.CLOSED) return;
-    setTimeout(listen, wait);  // an error page ends an EventSource for good: begin anew
+    setTimeout(listen, wait);  // an error page closes an EventSource for good
     wait = Math.min(wait * 2, 15000);
   };
-  for (const type of ["message", "job", "attempt", "cycle", "escalation"]) source.addEventListener(type, heard);
+  for (const type of ["message", "job", "attempt", "cycle", "escalation"]) source.addEventListener(type, onEvent);
 }
 
-function heard(message) {
+function onEvent(message) {
   lastId = message.lastEventId || lastId;
   let event;
   try { event = JSON.parse(message.data); } catch { return; }
   event.type ??= message.type;
   event.job ??= event.job_id;
-  happened(event);
-  soon();
+  updateLive(event);
+  scheduleRefresh();
 }
 
 // -- the live list: one row per job, the newest first ----------------------------------------------
@@ -350,7 +350,7 @@ function heard(message) {
 const rows = new Map();
 let waiting = new Set(), drawing = null;
 
-function happened(event) {
+function updateLive(event) {
   if (!one("#live") || !event.job || !["job", "attempt"].includes(event.type)) return;
   const row = rows.get(event.job) ?? { scores: [], name: event.task_type };
   row.at = Date.now();
@@ -358,11 +358,11 @@ function happened(event) {
   if (event.type === "attempt") {
     row.attempt = event.attempt;
     row.state = event.state === "settled" && event.success === false ? "waiting" : event.state;
-    row.how = told(event);
+    row.how = attemptText(event);
     if (event.state === "settled") row.scores.push(event.score);
   } else {
     row.state = event.state;
-    row.how = ended(event);
+    row.how = jobText(event);
   }
   rows.delete(event.job);
   rows.set(event.job, row);
@@ -371,21 +371,21 @@ function happened(event) {
   drawing ??= setTimeout(draw, 120);
 }
 
-function told(event) {
+function attemptText(event) {
   const n = event.attempt > 1 ? `attempt ${event.attempt} ` : "";
   if (event.state === "settled") return event.success ? `${n}passed` : `${event.kind ?? "failed"}${event.next ? ", retrying" : ""}`;
   if (event.state === "waiting") return `${n}waiting for ${event.waiting_for ?? "a worker"}`;
   return n + event.state.replaceAll("_", " ");
 }
 
-function ended(event) {
+function jobText(event) {
   if (event.state === "succeeded") return event.first_try === false || event.attempts > 1 ? "repaired" : "first try";
   if (event.state === "escalated") return `escalated: ${(event.reason ?? "").replaceAll("_", " ")}`;
   if (event.state === "queued" && event.requeued) return "requeued";
   return event.state;
 }
 
-/** Rows do not move away under a pointer or from under the keyboard. */
+/** Draw changed rows, unless the pointer or the keyboard focus is in the list. */
 function draw() {
   drawing = null;
   const list = one("#live"), held = one("#live-held");
@@ -444,31 +444,31 @@ function linksOf(job, row) {
   return [story, " ", flower];
 }
 
-// -- what is pressed ------------------------------------------------------------------------------
+// -- buttons and forms-----------------------------------------------------------------------------
 
 async function copy(button) {
   const text = one(button.dataset.copy).textContent;
   try {
     await navigator.clipboard.writeText(text);
-    tell("Copied");
+    notify("Copied");
   } catch {
     const range = document.createRange();
     one(button.dataset.copy).closest("details")?.setAttribute("open", "");
     range.selectNodeContents(one(button.dataset.copy));
     getSelection().removeAllRanges();
     getSelection().addRange(range);
-    tell("Selected; copy it with your keyboard");
+    notify("Selected; copy it with your keyboard");
   }
 }
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
-  if (button.dataset.call) press(button);
+  if (button.dataset.call) runAction(button);
   else if (button.dataset.copy) copy(button);
   else if (button.dataset.group) openGroup(button);
   else if ("dry" in button.dataset) group(button.form, true);
-  else if (button.dataset.stop) busy([button], () => call(`/api/bulk/${button.dataset.stop}/cancel`).catch((error) => tell(error.message, true)));
+  else if (button.dataset.stop) busy([button], () => call(`/api/bulk/${button.dataset.stop}/cancel`).catch((error) => notify(error.message, true)));
   else if (button.dataset.open) openForm(button);
   else if (button.value === "no" && button.closest("dialog")) button.closest("dialog").close();
 });
@@ -477,7 +477,7 @@ function openForm(button) {
   const dialog = one(button.dataset.open), form = one("form", dialog);
   form.dataset.url = button.dataset.url;
   form.dataset.done = button.dataset.done;
-  one(".said", form).textContent = "";
+  one(".problem", form).textContent = "";
   const about = one("[data-about]", dialog);
   if (about) about.textContent = button.dataset.about ?? "";
   dialog.showModal();
@@ -490,10 +490,10 @@ async function pauseNamed(form) {
     try {
       await call(`/api/pauses/${encodeURIComponent(what)}`, {}, "PUT");
       form.elements.name.value = "";
-      tell(`${name} paused; running attempts finish`);
+      notify(`${name} paused; running attempts finish`);
       await refresh();
     } catch (error) {
-      tell(error.message, true);
+      notify(error.message, true);
     }
   });
 }
@@ -510,24 +510,24 @@ document.addEventListener("change", (event) => {
   if (event.target.name === "action" && event.target.form.id === "group-form") showStep(event.target.form, "dry");
 });
 
-// A tab that nobody looks at keeps no stream open: a browser has few connections to one host.
-let nap = null;
+// A hidden tab closes its stream: a browser has few connections to one host.
+let closing = null;
 document.addEventListener("visibilitychange", () => {
-  clearTimeout(nap);
+  clearTimeout(closing);
   if (!one("#part[data-live]")) return;
-  if (document.hidden) nap = setTimeout(() => { source?.close(); source = null; }, 30000);
-  else if (source) soon();
-  else if (one("dialog[open]")) { lastId = String(Date.now()); listen(); soon(); }
+  if (document.hidden) closing = setTimeout(() => { source?.close(); source = null; }, 30000);
+  else if (source) scheduleRefresh();
+  else if (one("dialog[open]")) { lastId = String(Date.now()); listen(); scheduleRefresh(); }
   else location.reload();
 });
 
-tellTimes();
-setInterval(tellTimes, 5000);
+showTimes();
+setInterval(showTimes, 5000);
 if (one("#part[data-live]")) {
   listen();
-  setInterval(() => { if (Date.now() - last > 10000) soon(); }, 5000);  // ages and queues move without events
+  setInterval(() => { if (Date.now() - last > 10000) scheduleRefresh(); }, 5000);  // ages and queues change without events
 } else one("#stream")?.remove();
-const poll = Number(one("#part")?.dataset.poll ?? 0);  // of what no event tells
-if (poll) setInterval(() => { if (Date.now() - last >= poll) soon(); }, poll);
+const poll = Number(one("#part")?.dataset.poll ?? 0);  // for pages without events
+if (poll) setInterval(() => { if (Date.now() - last >= poll) scheduleRefresh(); }, poll);
 const retry = Number(one("#part")?.dataset.retry ?? 0);
 if (retry) setTimeout(() => location.reload(), retry);
