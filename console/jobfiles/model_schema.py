@@ -31,12 +31,12 @@ _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "ex
 
 _TEXT: Schema = {"type": "string"}
 #: Validators that also accept a bare text.
-_ACCEPT_TEXT = frozenset(
-    {"_as_tuple", "OpenAIOptions._stop_as_tuple", "ScriptedAnswer._from_text",
+ACCEPT_TEXT = frozenset(
+    {"as_tuple", "OpenAIOptions._stop_as_tuple", "ScriptedAnswer._from_text",
      "VerifierSpec._from_id", "RunnerSpec._from_profile"}
 )  # fmt: skip
 #: Validators that do not change what may be written.
-_ACCEPT_THE_SAME = frozenset({"OpenAIOptions._default_key", "OpenAIOptions._fallbacks_by_model"})
+ACCEPT_THE_SAME = frozenset({"OpenAIOptions._default_key", "OpenAIOptions._fallbacks_by_model"})
 
 
 def _requires_text(name: str) -> Schema:
@@ -44,7 +44,7 @@ def _requires_text(name: str) -> Schema:
 
 
 #: What validators of whole models check.
-_MODEL_RULES: dict[str, Schema] = {
+MODEL_RULES: dict[str, Schema] = {
     "Workspace": {"anyOf": [_requires_text(name) for name in ("path", "profile", "snapshot")]},
     "ContractSchema.Options": {"anyOf": [{"required": ["schema"]}, {"required": ["model"]}]},
     "TextMatch.Options": {
@@ -57,7 +57,7 @@ _MODEL_RULES: dict[str, Schema] = {
 }  # fmt: skip
 _NO_RESERVED_FIELDS = {"propertyNames": {"not": {"enum": sorted(RESERVED_FIELDS)}}}
 #: What validators of single fields check.
-_FIELD_RULES: dict[str, Schema] = {
+FIELD_RULES: dict[str, Schema] = {
     "OpenAIOptions.base_url": {"pattern": r"^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\s]+([/?#]|$)"},
     "OpenAIOptions.api_key_env": {"pattern": rf"^[\p{{L}}_][{_WORD}]*$"},
     "OpenAIOptions.extra": _NO_RESERVED_FIELDS,
@@ -118,10 +118,10 @@ class _AsWritten(GenerateJsonSchema):
         name = getattr(schema["function"]["function"], "__qualname__", "")
         if name == "parse_duration":
             return {**inner, "type": ["number", "string"], "pattern": _DURATION}
-        if name in _ACCEPT_TEXT:
+        if name in ACCEPT_TEXT:
             return {"anyOf": [dict(_TEXT), inner]}
         # A plug-in's function may accept anything.
-        return inner if name in _ACCEPT_THE_SAME else {}
+        return inner if name in ACCEPT_THE_SAME else {}
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         made: Schema = super().model_schema(schema)
@@ -130,8 +130,8 @@ class _AsWritten(GenerateJsonSchema):
             if name in made.get("properties", {}):
                 made["properties"][name]["description"] = text
         for name, field in made.get("properties", {}).items():
-            field.update(_FIELD_RULES.get(f"{cls.__qualname__}.{name}", {}))
-        return {**made, **_MODEL_RULES.get(cls.__qualname__, {})}
+            field.update(FIELD_RULES.get(f"{cls.__qualname__}.{name}", {}))
+        return {**made, **MODEL_RULES.get(cls.__qualname__, {})}
 
 
 def _comments(cls: type[BaseModel]) -> Iterator[tuple[str, str]]:

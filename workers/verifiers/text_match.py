@@ -19,11 +19,11 @@ SEARCHED_CHARACTERS = 1_000_000
 _SHOWN = 120
 
 
-def _as_tuple(value: Any) -> Any:
+def as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-Texts = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
 class TextMatch:

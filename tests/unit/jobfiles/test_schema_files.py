@@ -14,10 +14,12 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 from support.job_file_cases import INVALID, LOADER_ONLY, VALID, job, with_defaults
 
 from mulligan.console.cli.commands.schema import Kind, schema_for
+from mulligan.console.jobfiles import model_schema
 from mulligan.console.jobfiles.job_file import find_jobs
 from mulligan.policies.jobs.job import Job, parse_duration
 from mulligan.tasks.ports.errors import BadInput
@@ -25,7 +27,7 @@ from mulligan.workers.admission.intake import check_job
 from mulligan.workers.runners import runner_registry
 from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
 from mulligan.workers.settings.model import Settings, load_settings
-from mulligan.workers.verifiers import verifier_registry
+from mulligan.workers.verifiers import text_match, verifier_registry
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -151,6 +153,24 @@ def test_schema_and_loader_accept_the_same_durations(text: str) -> None:
 
 
 # -- the files of the repository -------------------------------------------------------------------
+
+
+def test_every_rule_of_the_schema_names_code_that_exists() -> None:
+    schema_for("job")  # imports every model
+    classes = {each.__qualname__: each for each in _subclasses(BaseModel)}
+    rules = {*model_schema.ACCEPT_TEXT, *model_schema.ACCEPT_THE_SAME, *model_schema.FIELD_RULES}
+    missing = set(model_schema.MODEL_RULES) - set(classes)
+    for name in rules - {text_match.as_tuple.__qualname__}:
+        owner = name.rpartition(".")[0]
+        known = {*vars(classes[owner]), *classes[owner].model_fields}
+        missing |= {name} - {f"{owner}.{each}" for each in known}
+    assert not missing
+
+
+def _subclasses(cls: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for each in cls.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def test_both_schemas_are_valid_and_complete() -> None:
