@@ -57,8 +57,8 @@ class TreeCase:
         self.after = snapshot(self.root)
         assert self.after != self.before
 
-    def tree(self, step: Callable[[str], None] | None = None) -> EditedTree:
-        return EditedTree(self.root, self.home, timeout=5, step=step)
+    def tree(self, on_step: Callable[[str], None] | None = None) -> EditedTree:
+        return EditedTree(self.root, self.home, timeout=5, on_step=on_step)
 
     def edit(self, tree: EditedTree) -> None:
         tree.apply("e1", "s", "auto", self.changes)
@@ -198,17 +198,17 @@ def test_changes_of_the_user_before_the_recovery_stay(
     write_files(root, {"a": b"one\r\n2\r\n3\r\n4\r\n", "b": b"b\n"})
     changes = [change(root, "a", b"ONE\r\n2\r\n3\r\n4\r\n"), change(root, "b", b"B\n")]
     tree = EditedTree(
-        root, tmp_path / "home", step=lambda s: die() if s == "edit_written" else None
+        root, tmp_path / "home", on_step=lambda s: die() if s == "edit_written" else None
     )
     assert in_child(lambda: tree.apply("e1", "s", "auto", changes)) == KILLED
     assert (root / "b").read_bytes() == b"B\n"
     (root / "a").unlink()
     if users is not None:
         write_files(root, {"a": users})
-    settled = EditedTree(root, tmp_path / "home").recover()
-    assert settled is not None
-    assert settled.outcome == "undone"
-    assert settled.left == (() if kept != users else ("a",))
+    recovered = EditedTree(root, tmp_path / "home").recover()
+    assert recovered is not None
+    assert recovered.outcome == "undone"
+    assert recovered.left_as_is == (() if kept != users else ("a",))
     assert (root / "b").read_bytes() == b"b\n"
     assert ((root / "a").read_bytes() if kept is not None else None) == kept
 
@@ -218,12 +218,12 @@ def test_a_link_in_place_of_a_file_does_not_stop_the_recovery(tmp_path: Path) ->
     write_files(root, {"a": b"a\n", "b": b"b\n", "c": b"c\n"})
     changes = [change(root, "a", b"A\n"), change(root, "b", b"B\n")]
     tree = EditedTree(
-        root, tmp_path / "home", step=lambda s: die() if s == "edit_written" else None
+        root, tmp_path / "home", on_step=lambda s: die() if s == "edit_written" else None
     )
     assert in_child(lambda: tree.apply("e1", "s", "auto", changes)) == KILLED
     (root / "a").unlink()
     (root / "a").symlink_to("c")
-    settled = EditedTree(root, tmp_path / "home").recover()
-    assert settled is not None
-    assert settled.left == ("a",)
+    recovered = EditedTree(root, tmp_path / "home").recover()
+    assert recovered is not None
+    assert recovered.left_as_is == ("a",)
     assert {n: (root / n).read_bytes() for n in "bc"} == {"b": b"b\n", "c": b"c\n"}

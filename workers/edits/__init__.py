@@ -1,1 +1,1 @@
-"""Edits of a tree: what each operation changes, written whole or not at all, and undone."""
+"""Edits of a tree: operations, the files they write, sessions and rollback."""

@@ -1,4 +1,4 @@
-"""Which operations there are: the built-in ones and plug-ins, by name."""
+"""The edit operations by name: built-in ones and plug-ins."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from mulligan.workers.edits.operations import prompt_operations as prompt_ops
 from mulligan.workers.edits.operations import python_operations as python_ops
 from mulligan.workers.edits.operations import run_formatter as formatter
 
-#: An entry point of this group names an ``EditApplier``, or a class or function that makes one
-#: without arguments; the entry point's name is the operation.
+#: Entry points of this group are named after an operation. Each refers to an ``EditApplier``, or to
+#: a class or function without arguments that returns one.
 GROUP = "mulligan.appliers"
 _MODULES = (config_ops, prompt_ops, exemplar_ops, code_ops, python_ops, formatter)
 
 
 class EditApplierRegistry:
-    """Appliers by operation. A plug-in cannot take the place of a built-in one."""
+    """Appliers by operation. A plug-in cannot replace a built-in one."""
 
     def __init__(
         self,
         appliers: Iterable[EditApplier] = (),
         plugins: Callable[[], Iterable[EntryPoint]] = tuple,
     ) -> None:
-        """Plug-ins are looked up at first use and loaded only when an edit names one."""
+        """Plug-ins are found at first use and loaded only when an edit names one."""
         self._appliers = {str(applier.op): applier for applier in appliers}
         self._find_plugins = plugins
 
@@ -40,42 +40,42 @@ class EditApplierRegistry:
         return {point.name: point for point in self._find_plugins()}
 
     def names(self) -> list[str]:
-        """Every operation, sorted."""
+        """Return every operation, sorted."""
         return sorted(self._appliers.keys() | self._plugins.keys())
 
     def is_supported(self, op: str) -> bool:
-        """Whether an operation has an applier."""
+        """Return whether an operation has an applier."""
         return str(op) in self._appliers or str(op) in self._plugins
 
     def get(self, op: str) -> EditApplier:
-        """The applier of an operation. Raises BadInput if there is none, or it does not load."""
+        """Return the applier of an operation. Raises BadInput if it is missing or fails to load."""
         name = str(op)
         if name not in self._appliers:
             if name not in self._plugins:
                 raise BadInput(f"there is no operation {name!r}{name_hint(name, self.names())}")
-            self._appliers[name] = _loaded(self._plugins[name])
+            self._appliers[name] = _load(self._plugins[name])
         return self._appliers[name]
 
 
 def default_registry() -> EditApplierRegistry:
-    """Everything that is built in, and the plug-ins of this installation."""
+    """Return a registry of the built-in operations and the installed plug-ins."""
     return EditApplierRegistry(
         (cast(EditApplier, applier) for module in _MODULES for applier in module.APPLIERS),
         lambda: entry_points(group=GROUP),
     )
 
 
-def _loaded(point: EntryPoint) -> EditApplier:
-    shown = f"the plug-in {point.name} ({point.value})"
+def _load(point: EntryPoint) -> EditApplier:
+    plugin = f"the plug-in {point.name} ({point.value})"
     try:
         loaded = point.load()
         applier = loaded() if callable(loaded) else loaded
-    except Exception as error:  # a plug-in may fail in any way; the message must name it
-        text = f"{shown} cannot be loaded: {type(error).__name__}: {error}"
+    except Exception as error:  # a plug-in may raise anything
+        text = f"{plugin} cannot be loaded: {type(error).__name__}: {error}"
         raise BadInput(text) from error
     missing = [name for name in ("op", "validate", "changes") if not hasattr(applier, name)]
     if missing:
-        raise BadInput(f"{shown} is not an applier: it has no {' and no '.join(missing)}")
+        raise BadInput(f"{plugin} is not an applier: it has no {' and no '.join(missing)}")
     if applier.op != point.name:
-        raise BadInput(f"{shown} calls itself {applier.op!r}; the two names have to agree")
+        raise BadInput(f"{plugin} has the operation {applier.op!r}; the two names have to be equal")
     return cast(EditApplier, applier)

@@ -1,12 +1,13 @@
-"""``execute_edits``: a list of edits applied here and now, without a ledger.
+"""``execute_edits``: apply a list of edits in this process, without a ledger.
 
-The routing, the checks and the writer are those of sessions (``tasks.edits.advance``). Nothing is
-measured unless the context has something to measure by.
+Routing, checks and writing are those of sessions (``tasks.edits.advance``). Edits are measured only
+if the context has a suite and a measurer.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,18 +26,18 @@ from mulligan.workers.edits.sessions.session_tree import SessionTree
 from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.settings.model import load_settings
 
-_POLL = 0.05
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class EditContext(ApplyContext):
-    """A context that also says where checkpoints are kept and what edits are measured by."""
+    """A context with a place for checkpoints and a way to measure edits."""
 
-    #: None: the home of the settings in force.
+    #: None: the home in the settings.
     home: Path | None = None
-    #: What the checkpoints are known by; None: a new name.
+    #: The session id of the checkpoints; None: a new one.
     session: str | None = None
-    #: With a suite and a measurer, an edit is kept only if the gate says so.
+    #: With a suite and a measurer, an edit is kept only if it passes the gate.
     suite: Suite | None = None
     measurer: Measurer | None = None
     benchmark: BenchmarkSpec = field(default_factory=lambda: BenchmarkSpec(policy="allow"))
@@ -49,38 +50,36 @@ def execute_edits(
     autonomy_mode: AutonomyMode | str,
     registry: Appliers | None = None,
 ) -> list[EditOutcome]:
-    """Route, validate and apply edits, in order; one outcome for each.
+    """Route, validate and apply edits in order. Return an outcome for each.
 
-    What an edit's outcome says is in the tree: one that was not applied changed nothing. Raises
-    BadInput for a list that is no plan (an id twice), TreeBusy while another process has the tree.
+    An edit that was not applied has changed nothing. Raises BadInput if two edits have the same id,
+    TreeBusy while another process holds the tree.
     """
     if not edits:
         return []
-    around = ctx if isinstance(ctx, EditContext) else EditContext(**vars(ctx))
-    session = _session(edits, around, AutonomyMode(autonomy_mode))
-    tree = EditedTree(ctx.root, around.home or load_settings().home, max_bytes=ctx.max_bytes)
-    context = EditContextPorts(
+    context = ctx if isinstance(ctx, EditContext) else EditContext(**vars(ctx))
+    session = _new_session(edits, context, AutonomyMode(autonomy_mode))
+    tree = EditedTree(ctx.root, context.home or load_settings().home, max_bytes=ctx.max_bytes)
+    ports = EditContextPorts(
         ctx=ctx,
         appliers=registry or default_registry(),
         tree=SessionTree(tree),
-        measurer=around.measurer,
+        measurer=context.measurer,
         now=utc_now,
     )
     with tree.held(session.id):
         while session.phase != "done":
-            moved = advance(context, session)
-            if moved is session:
-                time.sleep(_POLL)
-            session = moved
+            advanced = advance(ports, session)
+            if advanced is session:
+                time.sleep(_POLL_SECONDS)
+            session = advanced
     return session.outcomes
 
 
-def _session(edits: Sequence[Edit], ctx: EditContext, mode: AutonomyMode) -> EditSession:
-    seen: set[str] = set()
-    for edit in edits:
-        if edit.id in seen:
-            raise BadInput.at("edits", f"the id {edit.id!r} is used twice")
-        seen.add(edit.id)
+def _new_session(edits: Sequence[Edit], ctx: EditContext, mode: AutonomyMode) -> EditSession:
+    for edit_id, count in Counter(edit.id for edit in edits).items():
+        if count > 1:
+            raise BadInput.at("edits", f"the id {edit_id!r} is used twice")
     now = utc_now()
     return EditSession(
         id=ctx.session or f"x{int(now.timestamp()):x}{token_hex(3)}",

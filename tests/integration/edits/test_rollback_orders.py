@@ -52,7 +52,7 @@ def test_content_restored_by_a_later_edit_does_not_count_as_rolled_back() -> Non
         with pytest.raises(RollbackConflict) as refused:
             tree.rollback_edit("e1")
         assert tuple(map(str, refused.value.problems)) == (
-            "x: a later edit has put back what it was (since then: edit e2 of session s)",
+            "x: a later edit already restored it (since then: edit e2 of session s)",
         )
         assert states(tree) == {"e1": "applied", "e2": "applied"}
         tree.rollback_edit("e2")
@@ -65,7 +65,7 @@ def test_a_file_moved_by_a_later_edit_does_not_count_as_rolled_back() -> None:
     with tree_with({}) as tree:
         apply(tree, "e3", change(tree.root, "n", b"n\n"))
         apply(tree, "e4", change(tree.root, "n", None), change(tree.root, "m", b"n\n"))
-        with pytest.raises(RollbackConflict, match="n: a later edit has put back"):
+        with pytest.raises(RollbackConflict, match="n: a later edit already restored it"):
             tree.rollback_edit("e3")
         tree.rollback_session("s")
         assert snapshot(tree.root) == {}

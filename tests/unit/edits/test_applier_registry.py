@@ -68,7 +68,7 @@ def test_a_plug_in_is_loaded_when_an_edit_names_it(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("loaded", "message"),
-    [(Nothing, "no validate and no changes"), (Touch, "calls itself 'touch'")],
+    [(Nothing, "no validate and no changes"), (Touch, "has the operation 'touch'")],
 )
 def test_a_plug_in_that_is_not_an_applier_is_refused(
     monkeypatch: pytest.MonkeyPatch, loaded: type, message: str

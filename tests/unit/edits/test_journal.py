@@ -41,9 +41,10 @@ def test_an_operation_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     steps = tuple(
         FileStep(path=name, before=None, after=Image(blob="0" * 40, mode=0o4755)) for name in names
     )
-    operation = edit(1, files=steps, made=("a", "a/b"), dropped=("c",))
+    operation = edit(1, files=steps, created_folders=("a", "a/b"), removed_folders=("c",))
     journal = Journal(tmp_path / "journal")
     journal.intend(operation)
+    assert b'"made":["a","a/b"],"dropped":["c"]' in (tmp_path / "journal").read_bytes()
     assert reread(tmp_path / "journal").open == operation
     journal.finish(1)
     journal.commit({1: "f" * 40})
@@ -57,7 +58,7 @@ def test_an_operation_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 def test_an_undone_operation_keeps_its_number(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.intend(edit(1))
-    journal.undo(1, left=["app.py"])
+    journal.undo(1, left_as_is=["app.py"])
     restored = reread(tmp_path / "journal")
     assert (restored.done, restored.open, restored.next_number) == ({}, None, 2)
 

@@ -1,10 +1,10 @@
-"""What was done to a tree, and what is being done: an append-only file of JSON lines, synced.
+"""The journal of a tree: an append-only file of JSON lines, each synced.
 
 An operation is one edit or one rollback. Its ``intent`` is written before the first file is
-touched, ``done`` after the last, ``undone`` if it came to nothing. The contents are in the shadow
-repository, named by their hashes, and are stored before the intent is. ``committed`` says which
-commits the operations became. An intent without an end is a process that died; ``operating.py``
-settles it.
+touched, ``done`` after the last, ``undone`` if it failed. The contents are in the shadow
+repository, named by their hashes, and are stored before the intent. ``committed`` gives the
+commits of the operations. An intent without an end belongs to a process that died; ``operator.py``
+recovers it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Kind = Literal["edit", "rollback"]
 
 
 class TreeFault(MulliganError):
-    """The history of a tree cannot be read or written; the message says what to look at."""
+    """The history of a tree cannot be read or written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
     """A regular file at one moment."""
 
-    #: The name of its content in the shadow repository.
+    #: The hash of its content.
     blob: str
-    #: All permission bits; git itself keeps only one of them.
+    #: All permission bits; git keeps only one of them.
     mode: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileStep:
-    """One file before and after an operation; None: not there."""
+    """One file before and after an operation; None: it does not exist."""
 
     path: str
     before: Image | None
@@ -46,32 +46,30 @@ class FileStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One edit or one rollback: all of its files, or none."""
+    """One edit or one rollback."""
 
     number: int
     kind: Kind
     #: Seconds since 1970.
     at: float
-    #: The number of the lock that it was written under.
+    #: The fence of the lock that it was written under.
     fence: int
     session_id: str | None = None
     edit_id: str | None = None
     tier: str | None = None
     files: tuple[FileStep, ...] = ()
-    #: Folders that it makes: undoing it removes them again, if nothing else is in them.
-    made: tuple[str, ...] = ()
-    #: Folders that it removes, if nothing else is in them.
-    dropped: tuple[str, ...] = ()
-    #: The operations that a rollback takes back.
+    #: Undoing the operation removes them if they are empty.
+    created_folders: tuple[str, ...] = ()
+    #: Folders that it removes if they are empty.
+    removed_folders: tuple[str, ...] = ()
+    #: The operations that a rollback undoes.
     undoes: tuple[int, ...] = ()
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The first line of the commit message."""
         if self.edit_id:
-            what = f"edit {self.edit_id}" + (
-                f" of session {self.session_id}" * bool(self.session_id)
-            )
+            what = f"edit {self.edit_id} of session {self.session_id}"
         elif self.session_id:
             what = f"session {self.session_id}"
         else:
@@ -80,32 +78,32 @@ class Operation:
 
 
 def in_force(operations: Iterable[Operation]) -> frozenset[int]:
-    """The operations whose effect stands: no rollback that itself stands takes them back."""
-    standing: set[int] = set()
+    """Return the numbers of the operations that no rollback in force undoes."""
+    found: set[int] = set()
     undone: set[int] = set()
     for operation in sorted(operations, key=lambda o: o.number, reverse=True):
         if operation.number not in undone:
-            standing.add(operation.number)
+            found.add(operation.number)
             undone.update(operation.undoes)
-    return frozenset(standing)
+    return frozenset(found)
 
 
 class Journal:
-    """The journal of one tree. Only the holder of the tree's lock may write."""
+    """The operations of one tree. Only the holder of the tree's lock may write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
-        #: Operations that are done, in order.
+    def _clear(self) -> None:
+        #: Completed operations by number, in order.
         self.done: dict[int, Operation] = {}
-        #: The commits that they became.
+        #: Their commits.
         self.commits: dict[int, str] = {}
-        #: The operation that is under way, or was when its process died.
+        #: The operation under way, or the one whose process died.
         self.open: Operation | None = None
         self._last = 0
-        self._read_up_to = 0
+        self._offset = 0
 
     @property
     def next_number(self) -> int:
@@ -116,31 +114,31 @@ class Journal:
         return [o for number, o in self.done.items() if number not in self.commits]
 
     def load(self) -> None:
-        """Take in what was written since the last time. A last line that is not whole was never
-        synced, so nothing relied on it: it does not count."""
+        """Read what was written since the last time. An incomplete last line is ignored: it was
+        never synced, so nothing relied on it."""
         try:
             with self._path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._read_up_to:
-                    self._forget()
-                file.seek(self._read_up_to)
-                self._take_in(file.read())
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._clear()
+                file.seek(self._offset)
+                self._replay(file.read())
         except FileNotFoundError:
-            self._forget()
+            self._clear()
 
-    def _take_in(self, text: bytes) -> None:
+    def _replay(self, text: bytes) -> None:
         lines = text.split(b"\n")
         for i, line in enumerate(lines[:-1]):
             try:
                 record = json.loads(line)
             except ValueError:
                 if any(lines[i + 1 :]):
-                    at = self._read_up_to
-                    raise TreeFault(f"{self._path}: is damaged at byte {at}") from None
+                    message = f"{self._path}: is damaged at byte {self._offset}"
+                    raise TreeFault(message) from None
                 return
-            self._fold(record)
-            self._read_up_to += len(line) + 1
+            self._replay_record(record)
+            self._offset += len(line) + 1
 
-    def _fold(self, record: Mapping[str, Any]) -> None:
+    def _replay_record(self, record: Mapping[str, Any]) -> None:
         try:
             match record["record"]:
                 case "intent":
@@ -154,25 +152,61 @@ class Journal:
                 case "committed":
                     self.commits |= {int(n): str(c) for n, c in record["commits"].items()}
                 case unexpected:
-                    raise TreeFault(f"{self._path}: does not make sense at {unexpected!r}")
+                    raise TreeFault(f"{self._path}: unexpected record {unexpected!r}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TreeFault(f"{self._path}: has a record of another form: {error}") from error
+            raise TreeFault(f"{self._path}: has an invalid record: {error}") from error
 
     def intend(self, operation: Operation) -> None:
-        """Before the first file is touched."""
-        self._append({"record": "intent", "operation": asdict(operation)})
+        """Record an operation before its first file is touched."""
+        self._append({"record": "intent", "operation": _operation_record(operation)})
 
     def finish(self, number: int) -> None:
-        """Every file is written."""
+        """Record that every file of the open operation is written."""
         self._append({"record": "done", "number": number})
 
-    def undo(self, number: int, *, left: Sequence[str] = ()) -> None:
-        """Every file is as it was, but for those that somebody else changed meanwhile (left)."""
-        self._append({"record": "undone", "number": number, "left": list(left)})
+    def undo(self, number: int, *, left_as_is: Sequence[str] = ()) -> None:
+        """Record that every file is as before, except those that were changed in between."""
+        self._append({"record": "undone", "number": number, "left": list(left_as_is)})
 
     def commit(self, commits: Mapping[int, str]) -> None:
-        """The operations became these commits."""
+        """Record the commits of operations."""
         self._append({"record": "committed", "commits": {str(n): c for n, c in commits.items()}})
+
+    def edits(
+        self, *, edit_id: str | None = None, session_id: str | None = None
+    ) -> list[Operation]:
+        """Return the edits, optionally those with one id or of one session."""
+        return [
+            o
+            for o in self.done.values()
+            if o.kind == "edit"
+            and edit_id in (None, o.edit_id)
+            and session_id in (None, o.session_id)
+        ]
+
+    def only_in_force(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Return those of the operations that are in force."""
+        if not operations:
+            return []
+        numbers = in_force(self.done.values())
+        return [o for o in operations if o.number in numbers]
+
+    def folders_created_for(self, operations: Sequence[Operation]) -> set[str]:
+        """Return the folders that were created for the files of these operations: by them, or by
+        edits that were rolled back while these still needed the folder."""
+        found = {folder for o in operations for folder in o.created_folders}
+        for rollback in self.done.values():
+            for creator in (self.done[number] for number in rollback.undoes):
+                if not creator.created_folders:
+                    continue
+                between = [o for o in operations if creator.number < o.number < rollback.number]
+                paths = [step.path for o in between for step in o.files]
+                found |= {
+                    folder
+                    for folder in creator.created_folders
+                    if any(path.startswith(f"{folder}/") for path in paths)
+                }
+        return found
 
     def _append(self, record: Mapping[str, Any]) -> None:
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
@@ -180,20 +214,20 @@ class Journal:
             self._write(line)
         except OSError as error:
             raise TreeFault(f"{self._path}: {error.strerror or error}") from error
-        self._take_in(line)
+        self._replay(line)
 
     def _write(self, line: bytes) -> None:
         new = not self._path.exists()
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # What a torn write left behind is not a record.
-            os.ftruncate(descriptor, self._read_up_to)
+            # Remove what a torn write left.
+            os.ftruncate(descriptor, self._offset)
             with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.seek(self._read_up_to)
+                file.seek(self._offset)
                 file.write(line)
             os.fsync(descriptor)
         except OSError:
-            os.ftruncate(descriptor, self._read_up_to)
+            os.ftruncate(descriptor, self._offset)
             raise
         finally:
             os.close(descriptor)
@@ -202,7 +236,7 @@ class Journal:
 
 
 def sync_folder(path: Path) -> None:
-    """Make new names in a folder last through a power failure."""
+    """Make new names in a folder survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -210,14 +244,24 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _operation(found: Mapping[str, Any]) -> Operation:
-    steps = tuple(
+def _operation_record(operation: Operation) -> dict[str, Any]:
+    record = asdict(operation)
+    record["made"] = record.pop("created_folders")
+    record["dropped"] = record.pop("removed_folders")
+    return record
+
+
+def _operation(record: Mapping[str, Any]) -> Operation:
+    fields = dict(record)
+    fields["files"] = tuple(
         FileStep(path=f["path"], before=_image(f["before"]), after=_image(f["after"]))
-        for f in found["files"]
+        for f in fields["files"]
     )
-    lists = {name: tuple(found[name]) for name in ("made", "dropped", "undoes")}
-    return Operation(**{**found, "files": steps, **lists})
+    fields["created_folders"] = tuple(fields.pop("made"))
+    fields["removed_folders"] = tuple(fields.pop("dropped"))
+    fields["undoes"] = tuple(fields["undoes"])
+    return Operation(**fields)
 
 
-def _image(found: Mapping[str, Any] | None) -> Image | None:
-    return None if found is None else Image(blob=found["blob"], mode=found["mode"])
+def _image(record: Mapping[str, Any] | None) -> Image | None:
+    return None if record is None else Image(**record)

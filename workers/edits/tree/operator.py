@@ -1,22 +1,22 @@
-"""Carries out one operation on a tree, or settles one that a dead process left.
+"""Perform one operation on a tree, or recover one that a dead process left.
 
-Every content is stored, the intent is written, lock and lease are looked at again, the files are
-written, then "done". An intent without an end is settled by what its files are now:
+All contents are stored, the intent is written, lock and lease are checked again, the files are
+written, then "done". An intent without an end is recovered according to its files:
 
-- all as before: it never happened;
-- each as before or as after: the rest is written. Every content is stored, and what was not
-  written yet is still what the operation was computed from;
-- anything else: somebody changed a file meanwhile. The operation is undone and that change stays;
-  a file in which the two cannot be told apart stays as it is and is reported.
+- all are as before: it never happened;
+- each is as before or as after: the rest is written. All contents are stored, and the files not
+  written yet are still those that the operation was computed from;
+- anything else: a file was changed in between. The operation is undone and that change stays; a
+  file in which the two cannot be separated stays as it is and is reported.
 
-Either way the tree has the whole operation or nothing of it, and settling twice is harmless.
+Either way the tree has the whole operation or nothing of it. Recovering twice is harmless.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,29 +24,29 @@ from typing import Literal
 
 from mulligan.tasks.ports.appliers import EditRefused, FileChange
 from mulligan.workers.edits.tree import confined_paths, write_changes
-from mulligan.workers.edits.tree import undo as undoing
 from mulligan.workers.edits.tree.confined_paths import FileSnapshot
 from mulligan.workers.edits.tree.journal import FileStep, Image, Journal, Operation
 from mulligan.workers.edits.tree.shadow_repository import ShadowRepository
 from mulligan.workers.edits.tree.tree_lock import LockLost
+from mulligan.workers.edits.tree.undo import StepUndoer, UndoConflict, image_of
 
-#: What an operation passes, in order; crash tests kill at each. The names that are passed start
-#: with "edit_" or "rollback_".
+#: The steps of an operation, in order; crash tests kill at each. ``on_step`` gets them with the
+#: prefix "edit_" or "rollback_".
 STEPS = ("checked", "stored", "intended", "written", "done", "committed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveredOperation:
-    """How an operation that a dead process left was settled."""
+    """An operation that a dead process left, and how it ended."""
 
     operation: Operation
     outcome: Literal["finished", "undone"]
-    #: Files that somebody else changed meanwhile, and that were left as they are.
-    left: tuple[str, ...] = ()
+    #: Files that were changed in between and stay as they are.
+    left_as_is: tuple[str, ...] = ()
 
 
 class OperationRunner:
-    """Works on one root. Only for the holder of the tree's lock."""
+    """Performs and recovers the operations of one root, for the holder of the tree's lock."""
 
     def __init__(
         self,
@@ -55,67 +55,69 @@ class OperationRunner:
         repository: ShadowRepository,
         *,
         max_bytes: int,
-        step: Callable[[str], None],
+        on_step: Callable[[str], None],
     ) -> None:
         self._root = root
         self._journal = journal
         self._repository = repository
         self._max_bytes = max_bytes
-        self._step = step
+        self._on_step = on_step
 
     def perform(
         self,
         operation: Operation,
         changes: Sequence[FileChange],
         *,
-        ours: Callable[[], None],
+        check_lock: Callable[[], None],
         check: Callable[[], None] | None,
     ) -> None:
-        """Write it, or raise and leave the files as they were. ``ours`` raises LockLost."""
+        """Write the changes, or raise and leave the files as they were. ``check_lock`` raises
+        LockLost; ``check`` is called right before the first file is written."""
         kind = operation.kind
-        self._step(f"{kind}_checked")
+        self._on_step(f"{kind}_checked")
         self._repository.store(
             data for c in changes for data in (c.before, c.after) if data is not None
         )
-        self._step(f"{kind}_stored")
-        ours()
+        self._on_step(f"{kind}_stored")
+        check_lock()
         self._journal.intend(operation)
-        self._step(f"{kind}_intended")
+        self._on_step(f"{kind}_intended")
         try:
             if check is not None:
                 check()
-            ours()
+            check_lock()
             write_changes.perform(self._root, changes, max_bytes=self._max_bytes)
-            self._remove_folders(operation.dropped)
+            self._remove_folders(operation.removed_folders)
         except LockLost:
-            # Somebody else has the tree and settles it: it is not ours to touch.
-            raise
+            raise  # the new holder of the tree recovers the operation
         except BaseException:
             self._abandon(operation)
             raise
-        self._step(f"{kind}_written")
+        self._on_step(f"{kind}_written")
         self._journal.finish(operation.number)
-        self._step(f"{kind}_done")
+        self._on_step(f"{kind}_done")
 
-    def settle(self, operation: Operation) -> RecoveredOperation:
+    def recover(self, operation: Operation) -> RecoveredOperation:
         """Finish what a dead process left, or undo it."""
-        now, left = self._found(operation)
-        written, waiting, changed = _sorted_out(operation, now)
-        if written and not changed and not left:
-            self._put(waiting, [s.after for s in waiting])
-            self._remove_folders(operation.dropped)
+        now, left_as_is = self._read_files(operation)
+        written, unwritten, changed = _classify(operation, now)
+        if written and not changed and not left_as_is:
+            self._write_images({s.path: s.after for s in unwritten})
+            self._remove_folders(operation.removed_folders)
             self._journal.finish(operation.number)
             return RecoveredOperation(operation=operation, outcome="finished")
-        self._put(written, [s.before for s in written])
-        left += self._undo_changed(changed, now)
-        self._remove_folders(operation.made)
-        self._journal.undo(operation.number, left=left)
-        return RecoveredOperation(operation=operation, outcome="undone", left=tuple(left))
+        self._write_images({s.path: s.before for s in written})
+        left_as_is += self._undo_changed(changed, now)
+        self._remove_folders(operation.created_folders)
+        self._journal.undo(operation.number, left_as_is=left_as_is)
+        return RecoveredOperation(
+            operation=operation, outcome="undone", left_as_is=tuple(left_as_is)
+        )
 
-    def look(self, path: str) -> FileSnapshot | None:
-        """A file as it is; None if there is none, also where a folder has its name or a file the
-        name of its folder."""
-        if self._blocked(path):
+    def read(self, path: str) -> FileSnapshot | None:
+        """Return a file, or None if it does not exist. Its path may be a folder, or go through
+        another file."""
+        if self._is_below_file(path):
             return None
         with confined_paths.open_parent(self._root, path) as folder:
             if folder is None:
@@ -126,59 +128,63 @@ class OperationRunner:
             return confined_paths.read_at(folder, path, max_bytes=self._max_bytes)
 
     def missing_folders(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """The folders that have to be made for these files."""
+        """Return the folders that have to be created for these files."""
         parents = {str(parent) for path in paths for parent in Path(path).parents} - {"."}
         return tuple(sorted(p for p in parents if not (self._root / p).is_dir()))
 
     def _abandon(self, operation: Operation) -> None:
-        """The files could not be written. What was, has been put back, unless that failed too."""
-        now, left = self._found(operation)
-        written, _, changed = _sorted_out(operation, now)
-        self._put(written, [s.before for s in written])
-        self._remove_folders(operation.made)
-        self._journal.undo(operation.number, left=[*left, *(s.path for s in changed)])
+        """Undo what a failed operation has written and the writer could not restore."""
+        now, left_as_is = self._read_files(operation)
+        written, _, changed = _classify(operation, now)
+        self._write_images({s.path: s.before for s in written})
+        self._remove_folders(operation.created_folders)
+        left_as_is += [s.path for s in changed]
+        self._journal.undo(operation.number, left_as_is=left_as_is)
 
-    def _found(self, operation: Operation) -> tuple[dict[str, FileSnapshot | None], list[str]]:
-        """The files as they are, temporary ones removed, and the paths that now lead elsewhere: a
-        link, a special file, a file over the cap."""
-        now: dict[str, FileSnapshot | None] = {}
-        elsewhere = []
+    def _read_files(self, operation: Operation) -> tuple[dict[str, FileSnapshot | None], list[str]]:
+        """Remove temporary files. Return the operation's files, and the paths that cannot be read:
+        a link, a special file, a file over the cap."""
+        files: dict[str, FileSnapshot | None] = {}
+        unreadable = []
         for step in operation.files:
             try:
-                if not self._blocked(step.path):
+                if not self._is_below_file(step.path):
                     write_changes.remove_leftovers(self._root, [step.path])
-                now[step.path] = self.look(step.path)
+                files[step.path] = self.read(step.path)
             except EditRefused:
-                elsewhere.append(step.path)
-        return now, elsewhere
+                unreadable.append(step.path)
+        return files, unreadable
 
-    def _put(self, steps: Sequence[FileStep], images: Sequence[Image | None]) -> None:
-        """Give files their contents. Deletions come first: they make room."""
-        contents = self._repository.contents(i.blob for i in images if i is not None)
-        for step, image in sorted(zip(steps, images, strict=True), key=lambda p: p[1] is not None):
+    def _write_images(self, images: Mapping[str, Image | None]) -> None:
+        """Write or delete files. Deletions come first: a folder may replace a deleted file."""
+        contents = self._repository.contents(i.blob for i in images.values() if i is not None)
+        for path, image in sorted(images.items(), key=lambda item: item[1] is not None):
             if image is not None:
-                write_changes.put(self._root, step.path, contents[image.blob], image.mode)
-            elif self.look(step.path) is not None:
-                write_changes.put(self._root, step.path, None)
+                write_changes.put(self._root, path, contents[image.blob], image.mode)
+            elif self.read(path) is not None:
+                write_changes.put(self._root, path, None)
 
     def _undo_changed(
         self, steps: Sequence[FileStep], now: dict[str, FileSnapshot | None]
     ) -> list[str]:
-        """Take the operation out of files that changed after the process died. Those it could not
-        be taken out of, or was not in."""
-        images = [i for s in steps for i in (s.before, s.after) if i is not None]
-        contents = self._repository.contents(i.blob for i in images)
-        left = []
+        """Undo the operation in files that changed after the process died. Return the files that
+        stay as they are: it could not be undone there, or had not reached them."""
+        undoer = StepUndoer(self._repository, steps)
+        left_as_is = []
         for step in steps:
-            wanted = undoing.unwritten(step, now[step.path], contents, self._repository)
-            if wanted == now[step.path]:
-                left.append(step.path)
-            elif wanted is not None:
-                write_changes.put(self._root, step.path, wanted.data, wanted.mode)
-        return left
+            file = now[step.path]
+            try:
+                undone = undoer.undo(step, file)
+            except UndoConflict:
+                undone = file
+            if undone == file:
+                left_as_is.append(step.path)
+            elif undone is not None:
+                write_changes.put(self._root, step.path, undone.data, undone.mode)
+        return left_as_is
 
-    def _blocked(self, path: str) -> bool:
-        """Whether a file stands where one of the path's folders should be."""
+    def _is_below_file(self, path: str) -> bool:
+        """Return whether one of the path's parents is a file."""
         for parent in list(Path(path).parents)[-2::-1]:
             try:
                 if stat.S_ISREG((self._root / parent).lstat().st_mode):
@@ -188,23 +194,23 @@ class OperationRunner:
         return False
 
     def _remove_folders(self, folders: Iterable[str]) -> None:
-        """Remove folders that nothing is left in, the innermost first."""
+        """Remove the folders that are empty, the innermost first."""
         for folder in sorted(folders, reverse=True):
-            if self._blocked(folder):
+            if self._is_below_file(folder):
                 continue
             with confined_paths.open_parent(self._root, folder) as parent:
                 if parent is not None:
-                    # Not empty, not there or no folder: it is somebody else's.
+                    # A folder that is not empty, missing or replaced is not ours to remove.
                     with suppress(OSError):
                         os.rmdir(folder.rpartition("/")[2], dir_fd=parent)
 
 
-def _sorted_out(
+def _classify(
     operation: Operation, now: dict[str, FileSnapshot | None]
 ) -> tuple[list[FileStep], list[FileStep], list[FileStep]]:
-    """The files as they are after the operation, as they were before it, and neither."""
-    images = {path: undoing.image_of(seen) for path, seen in now.items()}
+    """Return the steps that are written, those that are not, and those whose file is neither."""
+    images = {path: image_of(file) for path, file in now.items()}
     steps = [s for s in operation.files if s.path in now]
     written = [s for s in steps if images[s.path] == s.after]
-    waiting = [s for s in steps if images[s.path] == s.before]
-    return written, waiting, [s for s in steps if images[s.path] not in (s.before, s.after)]
+    unwritten = [s for s in steps if images[s.path] == s.before]
+    return written, unwritten, [s for s in steps if images[s.path] not in (s.before, s.after)]
