@@ -22,7 +22,7 @@ def expand_prompt_file(
     """
     rest = {name: value for name, value in raw.items() if name not in ("prompt_file", "vars")}
     if "prompt_file" not in raw:
-        unused = Problem.at("vars", "is only of use with prompt_file")
+        unused = Problem.at("vars", "has no effect without prompt_file")
         return rest, [unused] if "vars" in raw else []
     if "prompt" in raw or "messages" in raw:
         # The rest of the job is still checked, as if it had only its prompt.

@@ -1,25 +1,24 @@
-"""Edits: what waits for a person, sessions, and one edit with its diff and its measured effect."""
+"""The pages of edits: edits that wait, sessions, and one edit with its diff and measured effect."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from mulligan.console.http.access import Caller
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.routes.edit_routes import (
+    Reader,
     edit_engine,
-    edit_named,
-    session_named,
-    unbound,
-    waiting,
+    find_edit,
+    find_session,
+    find_waiting,
     workspace_of,
 )
 from mulligan.console.page.job_story_page import DiffLine
@@ -29,22 +28,20 @@ from mulligan.policies.edits.edit import EditOutcome
 from mulligan.policies.edits.session import EditDelta, EditRecord, EditSession
 from mulligan.policies.figures.format import change
 
-Reader = Annotated[Caller, Depends(unbound("producer", "ops"))]
-_SESSIONS = 50
-_MEASURED = 15
-_ALIKE = 5
-#: Of a diff, so many lines are shown: more than anybody reads.
-_LINES = 2000
+_MAX_SESSIONS = 50
+_MAX_MEASURED = 15
+_MAX_SIMILAR = 5
+_MAX_DIFF_LINES = 2000
 
 _KINDS: dict[str, Literal["add", "del"]] = {"+": "add", "-": "del"}
-#: Lines of a diff that say where and what, not how the text changes.
-_PLACES = (
+#: The beginnings of header lines in a diff.
+_HEADERS = (
     "--- ", "+++ ", "@@", "diff --git ", "old mode ", "new mode ", "new file mode ",
     "deleted file mode ",
 )  # fmt: skip
 
-#: For each status the state whose mark says the same.
-MARKED = {
+#: The mark of each status, by the state that has the same mark.
+_MARKS = {
     "applied": "succeeded",
     "pending_review": "waiting",
     "skipped": "skipped",
@@ -58,35 +55,35 @@ MARKED = {
 
 @dataclass(frozen=True, kw_only=True)
 class EffectRow:
-    """How one cluster changed, drawn and in figures."""
+    """The change of one cluster's score, as a bar and as text."""
 
     name: str
     bar: Markup
     text: str
-    #: Whether it is what the edit was meant to better.
-    aimed: bool = False
+    #: Whether the edit should improve it.
+    is_target: bool = False
 
 
 def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/edits")
     def edits(request: Request, caller: Reader) -> HTMLResponse:
         sessions = edit_engine(context).sessions
-        recent = sessions.recent(limit=_SESSIONS)
+        recent = sessions.recent(limit=_MAX_SESSIONS)
         return page(
             request,
             "edits.html",
             caller=caller,
-            waiting=waiting(context),
+            waiting=find_waiting(context),
             sessions=[(each, workspace_of(context, each), _counts(each)) for each in recent],
-            measured=_measured(sessions.deltas(limit=_MEASURED)),
+            measured=_with_bars(sessions.deltas(limit=_MAX_MEASURED)),
             now=context.ledger.now(),
-            marked=MARKED,
+            marks=_MARKS,
         )
 
     @router.get("/edits/{session}")
     def session(request: Request, caller: Reader, session: str) -> HTMLResponse:
-        found = session_named(context, session)
-        most = max([_most(outcome) for outcome in found.outcomes], default=0.0)
+        found = find_session(context, session)
+        scale = max([_scale(outcome) for outcome in found.outcomes], default=0.0)
         return page(
             request,
             "edit_session.html",
@@ -94,18 +91,20 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             s=found,
             workspace=workspace_of(context, found),
             rows=[
-                (record, status_of(found, record), _aimed(record, most)) for record in found.records
+                (record, _status(found, record), _target_row(record, scale))
+                for record in found.records
             ],
             counts=_counts(found),
-            takes_back=_can_be_rolled_back(found),
+            can_roll_back=found.phase != "done"
+            or any(outcome.status == "applied" for outcome in found.outcomes),
             now=context.ledger.now(),
-            marked=MARKED,
+            marks=_MARKS,
         )
 
     @router.get("/edits/{session}/{edit}")
     def edit(request: Request, caller: Reader, session: str, edit: str) -> HTMLResponse:
-        found = session_named(context, session)
-        record = edit_named(found, edit)
+        found = find_session(context, session)
+        record = find_edit(found, edit)
         return page(
             request,
             "edit_review.html",
@@ -114,64 +113,47 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             workspace=workspace_of(context, found),
             r=record,
             e=record.edit,
-            standing=status_of(found, record),
-            diff=diff_lines(record.diff) if caller.texts else [],
-            effects=effects(record, found.benchmark.max_regression),
-            alike=_alike(context, found, record),
+            edit_status=_status(found, record),
+            diff=_diff_lines(record.diff) if caller.texts else [],
+            effects=_effect_rows(record, found.benchmark.max_regression),
+            similar=_similar(context, found, record),
             payload=_payload(record) if caller.texts else None,
             now=context.ledger.now(),
-            marked=MARKED,
+            marks=_MARKS,
         )
 
 
-def _measured(deltas: Sequence[EditDelta]) -> list[tuple[EditDelta, Markup, str]]:
-    most = max([abs(delta.benchmark_delta) for delta in deltas], default=0.0)
-    return [
-        (
-            delta,
-            _bar(delta.benchmark_delta, most, delta.status),
-            change(delta.benchmark_delta),
-        )
-        for delta in deltas
-    ]
-
-
-def status_of(session: EditSession, record: EditRecord) -> str:
-    """An outcome's status, or how far an edit without one has come."""
+def _status(session: EditSession, record: EditRecord) -> str:
+    """Return the status of an edit's outcome, or the progress of an edit without one."""
     if record.outcome is not None:
         return record.outcome.status
-    at_work = session.at is not None and session.records[session.at].edit.id == record.edit.id
-    return "measuring" if at_work else "to_do"
+    in_progress = session.at is not None and session.records[session.at].edit.id == record.edit.id
+    return "measuring" if in_progress else "to_do"
 
 
 def _counts(session: EditSession) -> list[tuple[str, int]]:
-    """How many edits are in which status, in the order of the marks."""
-    found = [status_of(session, record) for record in session.records]
-    return [(status, found.count(status)) for status in MARKED if status in found]
-
-
-def _can_be_rolled_back(session: EditSession) -> bool:
-    applied = any(outcome.status == "applied" for outcome in session.outcomes)
-    return applied or session.phase != "done"
+    """Return the number of edits in each status, in the order of the marks."""
+    found = [_status(session, record) for record in session.records]
+    return [(status, found.count(status)) for status in _MARKS if status in found]
 
 
 def _payload(record: EditRecord) -> str:
-    """What the edit was given, but for a diff that is shown anyway."""
+    """Return the edit's payload as JSON, without a diff that the page shows anyway."""
     shown = {k: v for k, v in record.edit.payload.items() if k != "diff" or not record.diff}
     return json.dumps(shown, indent=2, ensure_ascii=False) if shown else ""
 
 
-def diff_lines(diff: str) -> list[DiffLine]:
-    """A unified diff, line by line; what is beyond the first lines is only counted."""
+def _diff_lines(diff: str) -> list[DiffLine]:
+    """Return the first lines of a unified diff and the number of those left out."""
     lines = diff.removesuffix("\n").split("\n") if diff else []
-    found = [DiffLine(kind=_kind(line), text=line) for line in lines[:_LINES]]
-    if len(lines) > _LINES:
-        found.append(DiffLine(kind="place", text=f"… {len(lines) - _LINES} more lines"))
+    found = [DiffLine(kind=_kind(line), text=line) for line in lines[:_MAX_DIFF_LINES]]
+    if len(lines) > _MAX_DIFF_LINES:
+        found.append(DiffLine(kind="place", text=f"… {len(lines) - _MAX_DIFF_LINES} more lines"))
     return found
 
 
 def _kind(line: str) -> Literal["add", "del", "place", "same"]:
-    if line.startswith(_PLACES):
+    if line.startswith(_HEADERS):
         return "place"
     return _KINDS.get(line[:1], "same")
 
@@ -179,47 +161,59 @@ def _kind(line: str) -> Literal["add", "del", "place", "same"]:
 # -- effects ---------------------------------------------------------------------------------------
 
 
-def effects(record: EditRecord, max_regression: float) -> list[EffectRow]:
-    """Each cluster's change, the one that was aimed at first, and the overall one last."""
+def _effect_rows(record: EditRecord, max_regression: float) -> list[EffectRow]:
+    """Return the change of each cluster, the target first, and the overall change last."""
     done = record.outcome
     if done is None or done.benchmark_delta is None:
         return []
     target = record.edit.expected_improvement
-    most = _most(done)
+    scale = _scale(done)
     ordered = sorted(done.cluster_deltas.items(), key=lambda item: (item[0] != target, item[0]))
     found = [
         EffectRow(
             name=name,
-            bar=_bar(value, most, done.status, limit=max_regression),
+            bar=_bar(value, scale, done.status, limit=max_regression),
             text=change(value),
-            aimed=name == target,
+            is_target=name == target,
         )
         for name, value in ordered
     ]
-    overall = _bar(done.benchmark_delta, most, done.status)
+    overall = _bar(done.benchmark_delta, scale, done.status)
     text = change(done.benchmark_delta)
-    return [*found, EffectRow(name="overall", bar=overall, text=text, aimed=target is None)]
+    return [*found, EffectRow(name="overall", bar=overall, text=text, is_target=target is None)]
 
 
-def _aimed(record: EditRecord, most: float) -> EffectRow | None:
-    """The change of what an edit was meant to better, on the scale of its session."""
+def _target_row(record: EditRecord, scale: float) -> EffectRow | None:
+    """Return the change of an edit's target."""
     done, target = record.outcome, record.edit.expected_improvement
     if done is None or done.benchmark_delta is None:
         return None
     value = done.benchmark_delta if target is None else done.cluster_deltas.get(target, 0.0)
-    drawn = _bar(value, most, done.status)
-    return EffectRow(name=target or "overall", bar=drawn, text=change(value))
+    bar = _bar(value, scale, done.status)
+    return EffectRow(name=target or "overall", bar=bar, text=change(value))
 
 
-def _bar(value: float, most: float, status: str, *, limit: float = 0.0) -> Markup:
+def _bar(value: float, scale: float, status: str, *, limit: float = 0.0) -> Markup:
     kept = status == "applied"
-    return change_bar(value, most, label=change(value), limit=limit, kept=kept)
+    return change_bar(value, scale, label=change(value), limit=limit, kept=kept)
 
 
-def _alike(
+def _with_bars(
+    deltas: Sequence[EditDelta], cluster: str | None = None
+) -> list[tuple[EditDelta, Markup, str]]:
+    """Return each delta with the change of a cluster, or the overall one, as a bar and as text."""
+    values = [d.benchmark_delta if cluster is None else d.cluster_deltas[cluster] for d in deltas]
+    scale = max(map(abs, values), default=0.0)
+    return [
+        (delta, _bar(value, scale, delta.status), change(value))
+        for delta, value in zip(deltas, values, strict=True)
+    ]
+
+
+def _similar(
     context: ConsoleContext, session: EditSession, record: EditRecord
-) -> Sequence[Mapping[str, object]]:
-    """What other edits with the same aim measured, the newest first."""
+) -> list[tuple[EditDelta, Markup, str]]:
+    """Return the effects of other edits with the same target, newest first."""
     target = record.edit.expected_improvement
     if target is None:
         return []
@@ -229,17 +223,10 @@ def _alike(
         if target in delta.cluster_deltas
         and delta.cluster == target
         and (delta.session, delta.edit_id) != (session.id, record.edit.id)
-    ][:_ALIKE]
-    most = max([abs(delta.cluster_deltas[target]) for delta in found], default=0.0)
-    return [
-        {
-            "delta": delta,
-            "bar": _bar(delta.cluster_deltas[target], most, delta.status),
-            "text": change(delta.cluster_deltas[target]),
-        }
-        for delta in found
     ]
+    return _with_bars(found[:_MAX_SIMILAR], target)
 
 
-def _most(done: EditOutcome) -> float:
+def _scale(done: EditOutcome) -> float:
+    """Return the largest change."""
     return max([abs(done.benchmark_delta or 0.0), *map(abs, done.cluster_deltas.values())])

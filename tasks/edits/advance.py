@@ -28,6 +28,7 @@ from mulligan.policies.edits.gate import (
     target_problem,
 )
 from mulligan.policies.edits.session import EditSession, EditTrial, diff_of
+from mulligan.policies.edits.suite import Suite
 from mulligan.tasks.ports.appliers import (
     ApplyContext,
     EditApplier,
@@ -54,7 +55,7 @@ class Appliers(Protocol):
 class EditTree(Protocol):
     """The one writer of a tree. Raises RetryLater while another process holds it."""
 
-    def standing(self, session_id: str, edit_id: str) -> int | None:
+    def applied(self, session_id: str, edit_id: str) -> int | None:
         """Return the checkpoint of an edit that is in the tree."""
         ...
 
@@ -113,11 +114,11 @@ class ComputedEdit:
         return tuple(dict.fromkeys(notes))
 
 
-_USED = (
-    "session {0} applied an edit {1} before, and it is still in the tree: this name was used"
-    " before; choose another session, or roll that edit back first"
+_NAME_USED = (
+    "an earlier session named {0} applied an edit {1}, which is still in the tree: choose another"
+    " session name, or roll that edit back first"
 )
-_NO_SUITE = "there is no suite to measure it by: name one, approve it, or set policy: allow"
+_NO_SUITE = "there is no suite to measure it: name one, approve the edit, or set policy: allow"
 
 
 # -- one step ------------------------------------------------------------------------------------
@@ -129,17 +130,17 @@ def advance(context: EditContextPorts, session: EditSession) -> EditSession:
         case "done":
             return session
         case "baseline":
-            return _applied(context, session)
+            return _apply(context, session)
         case "measuring":
-            return _measured(context, session)
+            return _measure(context, session)
         case "ready":
             at = session.open
             if at is None:
                 return session.moved(phase="done", updated_at=context.now())
-            return _begun(context, session, at).moved(updated_at=context.now())
+            return _begin_edit(context, session, at).moved(updated_at=context.now())
 
 
-def _routed(context: EditContextPorts, session: EditSession, at: int) -> EditOutcome | None:
+def _hold_outcome(context: EditContextPorts, session: EditSession, at: int) -> EditOutcome | None:
     """Return the outcome of an edit that is not applied now, or None."""
     record, edit = session.records[at], session.records[at].edit
     decision = route(
@@ -154,7 +155,8 @@ def _routed(context: EditContextPorts, session: EditSession, at: int) -> EditOut
     return None
 
 
-def _computed(context: EditContextPorts, edit: Edit) -> ComputedEdit | EditOutcome:
+def _compute(context: EditContextPorts, edit: Edit) -> ComputedEdit | EditOutcome:
+    """Return the changes of an edit, or its outcome if it cannot be applied."""
     try:
         applier = context.appliers.get(edit.op)
         validation = applier.validate(edit, context.ctx)
@@ -162,20 +164,16 @@ def _computed(context: EditContextPorts, edit: Edit) -> ComputedEdit | EditOutco
             return outcome_of(edit, "rejected_by_gate", "validation", validation.reason)
         changes = applier.changes(edit, context.ctx)
     except Exception as error:  # an applier may be a plug-in and fail in any way
-        return _refused(edit, error)
+        return _refusal(edit, error)
     if all(change.unchanged for change in changes):
         notes = dict.fromkeys(change.note for change in changes if change.note)
         return outcome_of(edit, "skipped", "no_op", "; ".join(notes) or "it changes nothing")
     return ComputedEdit(changes, {c.path: context.tree.mode(c.path) for c in changes})
 
 
-def _refused(edit: Edit, error: Exception) -> EditOutcome:
-    match error:
-        case EditConflict():
-            return outcome_of(edit, "rejected_by_gate", "conflict", str(error))
-        case _:
-            text = str(error) or type(error).__name__
-            return outcome_of(edit, "rejected_by_gate", "apply_error", text)
+def _refusal(edit: Edit, error: Exception) -> EditOutcome:
+    reason: EditReason = "conflict" if isinstance(error, EditConflict) else "apply_error"
+    return outcome_of(edit, "rejected_by_gate", reason, str(error) or type(error).__name__)
 
 
 def outcome_of(
@@ -184,41 +182,41 @@ def outcome_of(
     return EditOutcome(edit_id=edit.id, status=status, reason=reason, error=error)
 
 
-def _begun(context: EditContextPorts, session: EditSession, at: int) -> EditSession:
-    """Hold or refuse the next edit, or begin to apply it. The beginning is saved before any file is
-    written: without it, an edit in the tree belongs to an earlier session of that name."""
+def _begin_edit(context: EditContextPorts, session: EditSession, at: int) -> EditSession:
+    """Hold or refuse the next edit, or begin to apply it. The new phase is saved before any file is
+    written: an edit that is already in the tree belongs to an earlier session of that name."""
     session = session.recorded(at, notes=())
     record, edit = session.records[at], session.records[at].edit
-    held = _routed(context, session, at)
+    held = _hold_outcome(context, session, at)
     if held is not None:
-        return _held(context, session, at, held)
-    if context.tree.standing(session.id, edit.id) is not None:
-        used = outcome_of(edit, "rejected_by_gate", "conflict", _USED.format(session.id, edit.id))
-        return session.decided(at, used)
-    found = _computed(context, edit)
+        return _hold(context, session, at, held)
+    if context.tree.applied(session.id, edit.id) is not None:
+        text = _NAME_USED.format(session.id, edit.id)
+        return session.decided(at, outcome_of(edit, "rejected_by_gate", "conflict", text))
+    found = _compute(context, edit)
     if isinstance(found, EditOutcome):
         return session.decided(at, found)
-    shown = _shown(session, at, found)
+    with_diff = _with_diff(session, at, found)
     if session.suite is None:
         if session.benchmark.policy == "require" and record.approved_by is None:
-            return shown.decided(at, outcome_of(edit, "pending_review", "no_scorer", _NO_SUITE))
+            return with_diff.decided(at, outcome_of(edit, "pending_review", "no_scorer", _NO_SUITE))
         context.prepared[edit.id] = found
-        return shown.moved(phase="baseline", at=at)
+        return with_diff.moved(phase="baseline", at=at)
     problem = target_problem(edit.expected_improvement, session.suite)
     if problem is not None:
         return session.decided(at, outcome_of(edit, "rejected_by_gate", "validation", problem))
     try:
         state = _measurer(context).snapshot(context.ctx.root)
     except BadInput as error:
-        return session.decided(at, _refused(edit, error))
-    return shown.moved(phase="baseline", at=at, trial=EditTrial(before=state))
+        return session.decided(at, _refusal(edit, error))
+    return with_diff.moved(phase="baseline", at=at, trial=EditTrial(before=state))
 
 
-def _shown(session: EditSession, at: int, found: ComputedEdit) -> EditSession:
+def _with_diff(session: EditSession, at: int, found: ComputedEdit) -> EditSession:
     return session.recorded(at, diff=session.fitting(found.diff), notes=found.notes)
 
 
-def _held(
+def _hold(
     context: EditContextPorts, session: EditSession, at: int, held: EditOutcome
 ) -> EditSession:
     """Hold an edit for review, with its diff or the reason why it cannot be applied. With a suite,
@@ -227,36 +225,28 @@ def _held(
     if held.status != "pending_review":
         return session.decided(at, held)
     if not context.appliers.is_supported(edit.op):
-        return session.decided(at, _noted(held, f"op {edit.op} not implemented in v1"))
-    found = _computed(context, edit)
+        return session.decided(at, _with_note(held, f"op {edit.op} not implemented in v1"))
+    found = _compute(context, edit)
     if isinstance(found, EditOutcome):
-        why = f"as the tree is, it would be {found.status} ({found.reason}): {found.error}"
-        return session.decided(at, _noted(held, why))
-    shown = _shown(session, at, found)
+        why = f"on the current tree it would be {found.status} ({found.reason}): {found.error}"
+        return session.decided(at, _with_note(held, why))
+    with_diff = _with_diff(session, at, found)
     if session.suite is None:
-        return shown.decided(at, held)
+        return with_diff.decided(at, held)
     problem = target_problem(edit.expected_improvement, session.suite)
     if problem is not None:
-        return shown.decided(at, _noted(held, f"it would be rejected: {problem}"))
+        return with_diff.decided(at, _with_note(held, f"it would be rejected: {problem}"))
     try:
         before = _measurer(context).snapshot(context.ctx.root)
         after = _measurer(context).snapshot(context.ctx.root, found.changes)
     except BadInput as error:
-        return shown.decided(at, _noted(held, f"it cannot be measured: {error}"))
+        return with_diff.decided(at, _with_note(held, f"it cannot be measured: {error}"))
     trial = EditTrial(before=before, after=after, held=held)
-    return shown.moved(phase="measuring", at=at, trial=trial)
+    return with_diff.moved(phase="measuring", at=at, trial=trial)
 
 
-def _noted(outcome: EditOutcome, note: str) -> EditOutcome:
+def _with_note(outcome: EditOutcome, note: str) -> EditOutcome:
     return outcome.model_copy(update={"notes": (*outcome.notes, note)})
-
-
-def _kept_ungated(
-    context: EditContextPorts, session: EditSession, at: int, checkpoint: int
-) -> EditSession:
-    outcome = outcome_of(session.records[at].edit, "applied", "ungated")
-    done = outcome.model_copy(update={"applied_at": context.now()})
-    return session.decided(at, done, checkpoint=checkpoint)
 
 
 # -- measuring -----------------------------------------------------------------------------------
@@ -268,36 +258,40 @@ def _measurer(context: EditContextPorts) -> Measurer:
     return context.measurer
 
 
-def _applied(context: EditContextPorts, session: EditSession) -> EditSession:
+def _apply(context: EditContextPorts, session: EditSession) -> EditSession:
     """Apply the edit in progress. With a suite, go on to measure the tree before and after."""
     at, trial = session.at, session.trial
     if at is None or (trial is None) != (session.suite is None):
         raise ValueError(f"session {session.id} is in phase {session.phase} without a trial")
-    record = session.records[at]
-    made = context.tree.standing(session.id, record.edit.id)
-    if made is None:
-        found = context.prepared.pop(record.edit.id, None) or _computed(context, record.edit)
+    record, edit = session.records[at], session.records[at].edit
+    checkpoint = context.tree.applied(session.id, edit.id)
+    if checkpoint is None:
+        found = context.prepared.pop(edit.id, None) or _compute(context, edit)
         if isinstance(found, EditOutcome):  # the tree changed since the last step
             return session.decided(at, found).moved(updated_at=context.now())
         session = session.recorded(at, notes=found.notes)
         try:
-            made = context.tree.apply(session.id, record.edit.id, record.tier, found.changes)
+            checkpoint = context.tree.apply(session.id, edit.id, record.tier, found.changes)
         except EditRefused as error:
-            return session.decided(at, _refused(record.edit, error)).moved(updated_at=context.now())
+            return session.decided(at, _refusal(edit, error)).moved(updated_at=context.now())
     if trial is None:
-        return _kept_ungated(context, session, at, made).moved(updated_at=context.now())
+        applied = EditOutcome(
+            edit_id=edit.id, status="applied", reason="ungated", applied_at=context.now()
+        )
+        done = session.decided(at, applied, checkpoint=checkpoint)
+        return done.moved(updated_at=context.now())
     try:
         after = _measurer(context).snapshot(context.ctx.root)
     except BadInput as error:  # with this edit, the tree is too large to be measured
-        return taken_back(context, session, at, _refused(record.edit, error))
+        return roll_back_rejected(context, session, at, _refusal(edit, error))
     moved = session.moved(phase="measuring", trial=trial.model_copy(update={"after": after}))
-    return moved.recorded(at, checkpoint=made).moved(updated_at=context.now())
+    return moved.recorded(at, checkpoint=checkpoint).moved(updated_at=context.now())
 
 
-def _measured(context: EditContextPorts, session: EditSession) -> EditSession:
+def _measure(context: EditContextPorts, session: EditSession) -> EditSession:
     """Start a repeat, poll it, or decide."""
-    trial, suite = session.trial, session.suite
-    if session.at is None or trial is None or trial.after is None or suite is None:
+    at, trial, suite = session.at, session.trial, session.suite
+    if at is None or trial is None or trial.after is None or suite is None:
         raise ValueError(f"session {session.id} is in phase {session.phase} without a trial")
     measurer = _measurer(context)
     if trial.runs is None:
@@ -307,12 +301,12 @@ def _measured(context: EditContextPorts, session: EditSession) -> EditSession:
                 measurer.start(suite, state, session=session.id, repeat=repeat)
                 for state in (trial.before, trial.after)
             )
-        except BadInput as error:  # after this edit, the suite's jobs cannot be made
-            refused = _refused(session.records[session.at].edit, error)
+        except BadInput as error:  # after this edit, the suite's jobs cannot be built
             if trial.held is not None:
                 held = trial.held.model_copy(update={"error": f"it cannot be measured: {error}"})
-                return session.decided(session.at, held).moved(updated_at=context.now())
-            return taken_back(context, session, session.at, refused)
+                return session.decided(at, held).moved(updated_at=context.now())
+            refusal = _refusal(session.records[at].edit, error)
+            return roll_back_rejected(context, session, at, refusal)
         started = trial.model_copy(update={"runs": (first, second)})
         return session.moved(trial=started, updated_at=context.now())
     ended = [measurer.poll(suite, runs) for runs in trial.runs]
@@ -320,14 +314,14 @@ def _measured(context: EditContextPorts, session: EditSession) -> EditSession:
         return session
     scored = (trial.scored[0].joined(ended[0]), trial.scored[1].joined(ended[1]))
     measured = trial.model_copy(update={"runs": None, "scored": scored})
-    return _judged(context, session.moved(trial=measured, updated_at=context.now()), session.at)
+    session = session.moved(trial=measured, updated_at=context.now())
+    return _judge(context, session, at, measured, suite)
 
 
-def _judged(context: EditContextPorts, session: EditSession, at: int) -> EditSession:
+def _judge(
+    context: EditContextPorts, session: EditSession, at: int, trial: EditTrial, suite: Suite
+) -> EditSession:
     """Keep the edit, roll it back, or ask for one more repeat."""
-    trial, suite = session.trial, session.suite
-    if trial is None or suite is None:
-        raise ValueError(f"session {session.id} has nothing to judge by")
     edit = session.records[at].edit
     found = compare(
         *trial.scored,
@@ -349,7 +343,7 @@ def _judged(context: EditContextPorts, session: EditSession, at: int) -> EditSes
         case RejectEdit(reason):
             text = "; ".join((found.text, *_run_notes(trial)))
             rejected = outcome_of(edit, "rejected_by_gate", reason, text)
-            return taken_back(context, session, at, _with_effect(rejected, found))
+            return roll_back_rejected(context, session, at, _with_effect(rejected, found))
 
 
 def _run_notes(trial: EditTrial) -> tuple[str, ...]:
@@ -363,7 +357,7 @@ def _with_effect(outcome: EditOutcome, found: Comparison) -> EditOutcome:
     return outcome.model_copy(update=measured)
 
 
-def taken_back(
+def roll_back_rejected(
     context: EditContextPorts, session: EditSession, at: int, outcome: EditOutcome
 ) -> EditSession:
     """Roll a rejected edit back. If the same lines have changed since, record a conflict."""

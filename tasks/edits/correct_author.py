@@ -10,14 +10,14 @@ from mulligan.tasks.ports.ledger import JobView
 
 
 def correct_author(intake: Intake, session: EditSession) -> str | None:
-    """Submit the author's job again, with a corrected prompt; the new job. None: the plan has no
-    author, something of it still waits, or nothing failed. Asking twice is one job. BadInput if the
-    author's job is not kept any more, or may not be submitted."""
+    """Submit the author's job again with a corrected prompt, and return the new job's id. Return
+    None if the plan has no author, an edit still waits, or nothing failed. A repeated call finds
+    the same job. Raises BadInput if the author's job has expired or may not be submitted."""
     if session.author is None or not session.finished:
         return None
     view = intake.ledger.job(session.author)
     if view is None:
-        raise BadInput.at("author", f"there is no job {session.author} any more")
+        raise BadInput.at("author", f"job {session.author} no longer exists")
     job = correction_of(view.job, view.id, _answer(view), session)
     if job is None:
         return None
@@ -26,7 +26,7 @@ def correct_author(intake: Intake, session: EditSession) -> str | None:
 
 
 def _answer(view: JobView) -> str | None:
-    """The answer that the plan was: the best attempt's."""
+    """Return the answer that contained the plan: the best attempt's."""
     chosen = (a.output for a in view.attempts if a.plan.number == view.best_attempt)
     output = next(chosen, None)
     return None if output is None else output.text

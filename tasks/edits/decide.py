@@ -1,4 +1,4 @@
-"""What people decide about a session: approve, reject, roll back; and its end when it is stuck."""
+"""Decisions about a session: approve, reject, roll back, and end it if it cannot go on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from mulligan.policies.edits.edit import EditOutcome, EditReason, EditStatus
 from mulligan.policies.edits.session import WITHDRAWN, EditRecord, EditSession
-from mulligan.tasks.edits.advance import EditContextPorts, outcome_of, taken_back
+from mulligan.tasks.edits.advance import EditContextPorts, outcome_of, roll_back_rejected
 from mulligan.tasks.ports.errors import BadInput
 
 _NOTHING = "nothing was applied: there is nothing to roll back"
@@ -17,7 +17,7 @@ def approve(
     session: EditSession, edit_id: str, *, by: str, now: datetime, note: str | None = None
 ) -> EditSession:
     """Let an edit that waits be applied. It still has to pass the gate, if there is one."""
-    index = _reviewable(session, edit_id, "approved")
+    index = _find_waiting(session, edit_id, "approved")
     held = session.records[index].outcome
     decided = {"decided_by": by, "decided_at": now, "note": note, "approved_by": by, "held": held}
     phase = "ready" if session.phase == "done" else session.phase
@@ -25,32 +25,40 @@ def approve(
 
 
 def reject(session: EditSession, edit_id: str, *, by: str, now: datetime, note: str) -> EditSession:
-    """Decide that an edit that waits is not applied. ``note`` is why, and has to say something."""
-    index = _reviewable(session, edit_id, "rejected")
+    """Decide that an edit that waits is not applied. ``note`` is the reason, and required."""
+    index = _find_waiting(session, edit_id, "rejected")
     if not note.strip():
         raise BadInput.at("note", "say why it is rejected")
-    outcome = _ended(session.records[index], "rejected_by_user", "rejected", note)
+    outcome = _new_outcome(session.records[index], "rejected_by_user", "rejected", note)
     decided = {"decided_by": by, "decided_at": now, "note": note}
     return session.moved(updated_at=now).recorded(index, outcome=outcome, **decided)
 
 
-def _reviewable(session: EditSession, edit_id: str, what: str) -> int:
+def find_edit(session: EditSession, edit_id: str) -> int:
+    """Return the index of an edit. Raises BadInput if the session does not have it."""
     index = session.index(edit_id)
     if index is None:
         known = ", ".join(record.edit.id for record in session.records[:20])
-        raise BadInput(f"session {session.id} has no edit {edit_id!r}, only {known}")
-    record = session.records[index]
-    if not record.reviewable:
-        done = record.outcome
-        state = "at work, or about to be" if done is None else f"{done.status} ({done.reason})"
-        raise BadInput(f"edit {edit_id} is {state}: only what waits for review can be {what}")
+        raise BadInput(f"session {session.id} has no edit {edit_id!r}; it has {known}")
     return index
 
 
-def _ended(
+def _find_waiting(session: EditSession, edit_id: str, verb: str) -> int:
+    index = find_edit(session, edit_id)
+    record = session.records[index]
+    if not record.reviewable:
+        done = record.outcome
+        state = "pending or in progress" if done is None else f"{done.status} ({done.reason})"
+        raise BadInput(
+            f"edit {edit_id} is {state}: only an edit that waits for review can be {verb}"
+        )
+    return index
+
+
+def _new_outcome(
     record: EditRecord, status: EditStatus, reason: EditReason, error: str | None
 ) -> EditOutcome:
-    """Another end of an edit; what was measured of it before stays."""
+    """Return another outcome of an edit that keeps the measured effect."""
     known = record.outcome or record.held or outcome_of(record.edit, status, reason)
     return known.model_copy(update={"status": status, "reason": reason, "error": error})
 
@@ -66,20 +74,20 @@ def roll_back(
     by: str,
     note: str | None = None,
 ) -> tuple[EditSession, str]:
-    """Take back an edit, or all of the session; the session and what was done, for people.
+    """Roll back an edit, or the whole session and withdraw its pending edits. Return the session
+    and a text for people.
 
-    With the whole session, what was still to be done is not done any more. EditConflict if later
-    changes are in the way: nothing was taken back then.
+    Raises EditConflict, and rolls nothing back, if later changes conflict.
     """
     decided = {"decided_by": by, "decided_at": context.now(), "note": note}
     if edit_id is None:
         text = _NOTHING if session.untouched else context.tree.rollback_session(session.id)
-        return _all_undone(session, decided), text
+        return _undo_all(session, decided), text
     at = session.index(edit_id)
     if at is None or (session.records[at].checkpoint is None and at != session.written):
         raise BadInput(f"session {session.id} has not applied an edit {edit_id!r}")
     text = context.tree.rollback_edit(session.id, edit_id)
-    ended = _undone(session, at, decided)
+    ended = _undo(session, at, decided)
     if at == session.at:
         ended = ended.moved(phase="ready", at=None, trial=None)
     return ended.moved(updated_at=context.now()), text
@@ -90,25 +98,24 @@ def abandon(
 ) -> tuple[EditSession, str]:
     """End a session that has written nothing: no tree is needed."""
     decided = {"decided_by": by, "decided_at": now, "note": note}
-    return _all_undone(session, decided), _NOTHING
+    return _undo_all(session, decided), _NOTHING
 
 
-def _all_undone(session: EditSession, decided: dict[str, Any]) -> EditSession:
+def _undo_all(session: EditSession, decided: dict[str, Any]) -> EditSession:
     ended = session
     for index, record in enumerate(session.records):
         if _is_written(session, index):
-            ended = _undone(ended, index, decided)
+            ended = _undo(ended, index, decided)
         elif record.outcome is None or record.reviewable:
-            outcome = _ended(record, "rejected_by_user", "rejected", WITHDRAWN)
+            outcome = _new_outcome(record, "rejected_by_user", "rejected", WITHDRAWN)
             ended = ended.recorded(index, outcome=outcome, **decided)
     return ended.moved(phase="done", at=None, trial=None, updated_at=decided["decided_at"])
 
 
-def _undone(session: EditSession, index: int, decided: dict[str, Any]) -> EditSession:
+def _undo(session: EditSession, index: int, decided: dict[str, Any]) -> EditSession:
     if not _is_written(session, index):
         return session
-    note = decided["note"]
-    outcome = _ended(session.records[index], "rolled_back", "rolled_back", note)
+    outcome = _new_outcome(session.records[index], "rolled_back", "rolled_back", decided["note"])
     return session.recorded(index, outcome=outcome, **decided)
 
 
@@ -121,14 +128,14 @@ def _is_written(session: EditSession, index: int) -> bool:
 
 
 def give_up(context: EditContextPorts, session: EditSession, why: str) -> EditSession:
-    """End a session that cannot go on here: the edit at work is taken back, the others wait for a
-    person with what was measured of them. Raises what keeps the edit from being taken back."""
+    """End a session that cannot go on here: roll back the edit in progress, and let the others wait
+    for a person, with their measured effects. Raises what prevents the rollback."""
     at = session.written
     if at is not None:
         stuck = outcome_of(session.records[at].edit, "rejected_by_gate", "no_scorer", why)
-        session = taken_back(context, session, at, stuck)
+        session = roll_back_rejected(context, session, at, stuck)
     for index, record in enumerate(session.records):
         if record.outcome is None:
-            held = _ended(record, "pending_review", "no_scorer", why)
+            held = _new_outcome(record, "pending_review", "no_scorer", why)
             session = session.recorded(index, outcome=held, approved_by=None)
     return session.moved(phase="done", at=None, trial=None, updated_at=context.now())

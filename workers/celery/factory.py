@@ -34,7 +34,7 @@ from mulligan.workers.celery.queues import (
 from mulligan.workers.celery.state_task import StateTask
 from mulligan.workers.celery.worker_heartbeat import WorkerHeartbeat
 from mulligan.workers.celery.worker_process import WorkerProcess
-from mulligan.workers.edits.sessions.edit_queue import work_on_session
+from mulligan.workers.edits.sessions.edit_queue import advance_session
 from mulligan.workers.ledger.calls import SOCKET_TIMEOUT
 from mulligan.workers.settings.model import Settings
 
@@ -153,7 +153,7 @@ def _register(app: Celery, process: WorkerProcess) -> None:
         return self.report(parsed, run_recheck(process.services.context, parsed))
 
     def edit(session: str) -> str:
-        return work_on_session(process.services, session)
+        return advance_session(process.services, session)
 
     def submit_job(self: StateTask, **job: Any) -> str:
         # Without a key, the message's id serves: a redelivery creates no second job.

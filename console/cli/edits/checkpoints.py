@@ -1,4 +1,4 @@
-"""The checkpoints of a tree, and rollback from its own journal, without a ledger."""
+"""The checkpoints of a tree, and rollback with its journal, without a ledger."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mulligan.workers.edits.sessions.session_tree import retry_when_busy
 from mulligan.workers.edits.tree.edited_tree import Checkpoint, EditedTree, Rollback
 from mulligan.workers.settings.model import load_settings
 
-#: As many files as a line shows.
-_PATHS = 5
+#: Files to show per line.
+_MAX_PATHS = 5
 
 
 def journal_rollback(root: Path, name: str | None, to: int | None, *, json: bool) -> None:
-    """Roll a tree back. With neither a name nor a checkpoint: list the checkpoints."""
+    """Roll a tree back, or list its checkpoints if neither a name nor a checkpoint is given."""
     if name is not None and to is not None:
         raise BadInput.at("--to", "cannot be combined with a name")
     tree = EditedTree(root, load_settings().home)
@@ -26,15 +26,15 @@ def journal_rollback(root: Path, name: str | None, to: int | None, *, json: bool
         _list(tree, json=json)
         return
     with retry_when_busy():
-        done = tree.rollback_to(to) if to is not None else _named(tree, name or "")
+        done = tree.rollback_to(to) if to is not None else _roll_back(tree, name or "")
     if json:
-        made = done.checkpoint.number if done.checkpoint else None
-        screen.emit({"root": str(tree.root), "checkpoint": made, "paths": list(done.paths)})
+        number = done.checkpoint.number if done.checkpoint else None
+        screen.emit({"root": str(tree.root), "checkpoint": number, "paths": list(done.paths)})
     else:
         screen.say(done.text)
 
 
-def _named(tree: EditedTree, name: str) -> Rollback:
+def _roll_back(tree: EditedTree, name: str) -> Rollback:
     session_id, slash, edit_id = name.partition("/")
     if slash:
         return tree.rollback_edit(edit_id, session_id)
@@ -50,14 +50,15 @@ def _list(tree: EditedTree, *, json: bool) -> None:
         screen.emit({"root": str(tree.root), "checkpoints": found})
         return
     for point in points:
-        more = f" and {len(point.paths) - _PATHS} more" * (len(point.paths) > _PATHS)
-        paths = ", ".join(point.paths[:_PATHS]) + more
-        screen.say(f"{point.number}  {timestamp(point.at)}  {_what(point)}: {point.state}  {paths}")
+        more = f" and {len(point.paths) - _MAX_PATHS} more" * (len(point.paths) > _MAX_PATHS)
+        paths = ", ".join(point.paths[:_MAX_PATHS]) + more
+        start = f"{point.number}  {timestamp(point.at)}  {_describe(point)}"
+        screen.say(f"{start}: {point.state}  {paths}")
     if not points:
         screen.say(f"no edits of {tree.root} yet")
 
 
-def _what(point: Checkpoint) -> str:
+def _describe(point: Checkpoint) -> str:
     if point.kind == "edit":
         return f"edit {point.session_id}/{point.edit_id}"
     return f"rollback of {', '.join(map(str, point.undoes))}"

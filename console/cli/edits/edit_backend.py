@@ -1,4 +1,4 @@
-"""What `mulligan edits` works with: an engine over the ledger, and workers for a suite's jobs."""
+"""The backend of `mulligan edits`: an engine on the ledger, and workers for a suite's jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mulligan.workers.settings.model import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class EditBackend:
-    """The engine of one command, with its ledger."""
+    """The engine of one command and its ledger."""
 
     settings: Settings
     ledger: RedisLedger
@@ -36,7 +36,7 @@ def has_jobs(suite: Suite | None) -> bool:
 
 @contextmanager
 def open_sessions(settings: Settings) -> Iterator[EditBackend]:
-    """The sessions on record; nothing can be measured. NoBroker if nothing was ever run here."""
+    """Open the stored sessions; jobs cannot be measured. Raises NoBroker if there is no ledger."""
     with locate_ledger(settings) as found:
         yield _build(found, open_ledger(found, patience=found.submit_patience), None)
 
@@ -45,8 +45,8 @@ def open_sessions(settings: Settings) -> Iterator[EditBackend]:
 def open_edit_backend(
     settings: Settings, suite: Suite | None, *, queued: bool = False
 ) -> Iterator[EditBackend]:
-    """An engine that can measure this suite: with running workers, or with its own. ``queued``:
-    an edit worker will do the work, and what it would refuse is refused at once."""
+    """Open an engine that can measure this suite, with running workers or with its own. ``queued``:
+    an edit worker will do the work, so what it would refuse is refused at once."""
     placement = _place(settings, suite)
     if placement.workers == "own" and queued:
         raise NoBroker(
@@ -66,14 +66,14 @@ def open_edit_backend(
 
 
 def _place(settings: Settings, suite: Suite | None) -> Placement:
-    """Without jobs to run, a configured ledger is enough."""
+    """Decide where jobs run. Without jobs, a configured ledger is enough."""
     if settings.ledger is not None and not has_jobs(suite):
         return Placement(workers="fleet")
     return place_jobs(settings, private=False)
 
 
-def corrected(backend: EditBackend, session: EditSession) -> EditSession:
-    """Ask the author of a finished session's plan again, if something of it failed."""
+def ask_for_correction(backend: EditBackend, session: EditSession) -> EditSession:
+    """Let the author of a finished session's plan correct what failed."""
     if session.author is None or not session.finished or session.correction is not None:
         return session
     engine = replace(backend.engine, intake=connect(backend.settings).services.intake)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +17,12 @@ _STYLES = {
     "rejected_by_gate": "red",
     "rejected_by_user": "red",
 }
-#: Characters of an error that lists show.
-_ERROR = 500
+#: Characters of an error to show.
+_MAX_ERROR = 500
 
 
 def document(session: EditSession) -> dict[str, Any]:
-    """What `--json` prints."""
+    """Return the document that `--json` prints."""
     outcomes = [_outcome(outcome) for outcome in session.outcomes]
     return {"session": session.id, "outcomes": outcomes}
 
@@ -36,7 +37,7 @@ def _outcome(outcome: EditOutcome) -> dict[str, Any]:
 
 
 def review_document(session: EditSession, record: EditRecord) -> dict[str, Any]:
-    """One edit with everything a reviewer needs."""
+    """Return one edit with everything a reviewer needs."""
     return {
         "session": session.id,
         "root": session.root,
@@ -53,19 +54,19 @@ def review_document(session: EditSession, record: EditRecord) -> dict[str, Any]:
 
 
 class Progress:
-    """Prints each edit once it is decided, and on a terminal also what is being measured."""
+    """Prints each edit when it is decided, and on a terminal also the edit being measured."""
 
     def __init__(self, session: EditSession, *, quiet: bool) -> None:
-        self._told = {r.edit.id for r in session.records if r.outcome is not None}
+        self._printed = {r.edit.id for r in session.records if r.outcome is not None}
         self._quiet = quiet
         self._live = screen.err().is_terminal and not quiet
 
     def __call__(self, session: EditSession) -> None:
         for record in session.records:
             if record.outcome is None:
-                self._told.discard(record.edit.id)
-            elif record.edit.id not in self._told:
-                self._told.add(record.edit.id)
+                self._printed.discard(record.edit.id)
+            elif record.edit.id not in self._printed:
+                self._printed.add(record.edit.id)
                 if not self._quiet:
                     show_line(record)
         trial, at = session.trial, session.at
@@ -76,41 +77,36 @@ class Progress:
 
 
 def show_line(record: EditRecord) -> None:
-    """``e1  set_model_param models.small: applied (kept)  extraction +0.200``."""
+    """Print ``e1  set_model_param models.small: applied (kept)  extraction +0.200``."""
     edit, done = record.edit, record.outcome
+    line = f"{edit.id}  {edit.op} {edit.target}"
     if done is None:
-        screen.say(f"{edit.id}  {edit.op} {edit.target}: pending")
+        screen.say(f"{line}: pending")
         return
-    told = f"{edit.id}  {edit.op} {edit.target}: {done.status} ({done.reason})"
-    screen.say(f"{told}{_effect(done)}", style=_STYLES.get(done.status))
+    line = f"{line}: {done.status} ({done.reason})"
+    if done.benchmark_delta is not None:
+        line = f"{line}  {changes(done.benchmark_delta, done.cluster_deltas)}"
+    screen.say(line, style=_STYLES.get(done.status))
     if done.error and done.reason != "no_op":
-        _say_below(done.error)
+        _say_indented(done.error)
     for note in done.notes:
-        _say_below(f"note: {note}")
+        _say_indented(f"note: {note}")
 
 
-def _say_below(text: str) -> None:
-    shown = text if len(text) <= _ERROR else f"{text[:_ERROR]}…"
+def _say_indented(text: str) -> None:
+    shown = text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…"
     for line in shown.splitlines():
         screen.say(f"    {line}", style="dim")
 
 
-def _effect(done: EditOutcome) -> str:
-    if done.benchmark_delta is None:
-        return ""
-    return "  " + changes(done.benchmark_delta, done.cluster_deltas)
-
-
 def show_end(session: EditSession) -> None:
-    """The outcome, and what to do next."""
-    counts: dict[str, int] = {}
-    for outcome in session.outcomes:
-        counts[outcome.status] = counts.get(outcome.status, 0) + 1
-    said = ", ".join(f"{count} {status}" for status, count in counts.items())
-    screen.say(f"session {session.id}: {said or 'nothing decided'}")
+    """Print the outcomes and what to do next."""
+    counts = Counter(outcome.status for outcome in session.outcomes)
+    summary = ", ".join(f"{count} {status}" for status, count in counts.items())
+    screen.say(f"session {session.id}: {summary or 'nothing decided'}")
     if any(record.reviewable for record in session.records):
         screen.say("to review: `mulligan edits review list`")
-    if counts.get("applied"):
+    if counts["applied"]:
         screen.say(f"to roll back: `mulligan edits rollback {session.id}`")
 
 

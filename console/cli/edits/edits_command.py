@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +12,13 @@ import typer
 from mulligan.console.cli.edits.checkpoints import journal_rollback
 from mulligan.console.cli.edits.edit_backend import (
     EditBackend,
-    corrected,
+    ask_for_correction,
     open_edit_backend,
     open_sessions,
 )
 from mulligan.console.cli.edits.edit_screen import Progress, document, rejected, show_end
 from mulligan.console.cli.edits.effect_history import effect_chart, effect_table, find_deltas
-from mulligan.console.cli.edits.find_edit import applied
+from mulligan.console.cli.edits.find_edit import find_applied
 from mulligan.console.cli.end_escalations import who
 from mulligan.console.cli.exit_codes import ExitCode, stop_on_signals
 from mulligan.console.cli.options import By, Json
@@ -34,6 +35,10 @@ from mulligan.workers.settings.model import load_settings
 
 Root = Annotated[Path, typer.Option("--root", metavar="DIR", help="Tree to edit.")]
 Note = Annotated[str | None, typer.Option("--note", help="Reason, for the record.")]
+OnlySession = Annotated[str | None, typer.Option("--session", help="Only this session.")]
+OnlyCluster = Annotated[
+    str | None, typer.Option("--cluster", help="Only edits that changed this cluster's score.")
+]
 
 
 def run(
@@ -62,35 +67,34 @@ def run(
     for typo in found.typos():
         screen.note(typo, style="yellow")
     with open_edit_backend(load_settings(), found.suite, queued=queue) as backend:
-        session = _begun(backend, found, root, mode, config, inline=not queue, by=by or who())
+        with _at_lines(found):
+            session = backend.engine.begin(
+                found.plan,
+                root,
+                mode,
+                suite=found.suite,
+                config=config,
+                inline=not queue,
+                by=by or who(),
+            )
         if session.phase == "done":
             again = "to run it again, change or remove `session` in the plan"
             screen.note(f"session {session.id} is already done; {again}")
         elif not queue:
             session = work_on(backend, session, quiet=json)
-    _tell(session, json=json, queued=queue)
+    _show_result(session, json=json, queued=queue)
 
 
 def suite_checks() -> Check:
-    """What the jobs of a suite are checked by where a plan is applied."""
-
+    """Return the checks of a suite's jobs where a plan is applied."""
     return offline_rules(load_settings(allow_inline=True)).check
 
 
-def _begun(
-    backend: EditBackend,
-    found: PlanFile,
-    root: Path,
-    mode: AutonomyMode,
-    config: str,
-    *,
-    inline: bool,
-    by: str,
-) -> EditSession:
+@contextmanager
+def _at_lines(found: PlanFile) -> Iterator[None]:
+    """Add the file and line to every problem."""
     try:
-        return backend.engine.begin(
-            found.plan, root, mode, suite=found.suite, config=config, inline=inline, by=by
-        )
+        yield
     except BadInput as error:
         raise BadInput(*map(found.place, error.problems)) from None
 
@@ -100,10 +104,10 @@ def work_on(backend: EditBackend, session: EditSession, *, quiet: bool) -> EditS
     progress = Progress(session, quiet=quiet)
     feed = LedgerFeed(backend.ledger)
     ended = backend.engine.drive(session.id, on_progress=progress, wait=feed.take)
-    return corrected(backend, ended)
+    return ask_for_correction(backend, ended)
 
 
-def _tell(session: EditSession, *, json: bool, queued: bool = False) -> None:
+def _show_result(session: EditSession, *, json: bool, queued: bool = False) -> None:
     if json:
         screen.emit(document(session))
     elif queued and session.phase != "done":
@@ -122,7 +126,7 @@ def resume(
     """Continue a session that was interrupted."""
     stop_on_signals()
     done = with_session(session, lambda backend, found: work_on(backend, found, quiet=json))
-    _tell(done, json=json)
+    _show_result(done, json=json)
 
 
 def with_session(
@@ -172,7 +176,7 @@ def rollback(
 
 def _roll_back(name: str, *, note: str | None, by: str | None, json: bool) -> None:
     with open_sessions(load_settings()) as backend:
-        session_id, edit_id = applied(backend.engine.sessions, name)
+        session_id, edit_id = find_applied(backend.engine.sessions, name)
         session, text = backend.engine.roll_back(session_id, edit_id, by=by or who(), note=note)
     if json:
         screen.emit(document(session))
@@ -181,10 +185,8 @@ def _roll_back(name: str, *, note: str | None, by: str | None, json: bool) -> No
 
 
 def history(
-    session: Annotated[str | None, typer.Option("--session", help="Only this session.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", help="Only edits that changed this cluster's score.")
-    ] = None,
+    session: OnlySession = None,
+    cluster: OnlyCluster = None,
     limit: Annotated[int, typer.Option("--limit", help="Maximum rows.", min=1, max=10_000)] = 50,
     json: Json = False,
 ) -> None:
@@ -200,10 +202,8 @@ def report(
             "--html", metavar="FILE", help="Write an HTML page with the chart to this file."
         ),
     ] = None,
-    session: Annotated[str | None, typer.Option("--session", help="Only this session.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", help="Only edits that changed this cluster's score.")
-    ] = None,
+    session: OnlySession = None,
+    cluster: OnlyCluster = None,
     limit: Annotated[int, typer.Option("--limit", help="Maximum rows.", min=1, max=1000)] = 100,
 ) -> None:
     """Plot measured effects, oldest first."""

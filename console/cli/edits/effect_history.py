@@ -1,4 +1,4 @@
-"""The history of measured effects, as reports: a table and a chart."""
+"""The history of measured effects as a table and as a chart."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mulligan.policies.edits.session import EditDelta
 from mulligan.policies.figures.format import change, counted, timestamp
 from mulligan.workers.settings.model import load_settings
 
-_NOTHING = "nothing was measured yet"
+_NOTHING = "nothing measured yet"
 
 
 def find_deltas(*, session: str | None, cluster: str | None, limit: int) -> list[EditDelta]:
-    """The newest first."""
+    """Return measured effects, newest first."""
     with open_sessions(load_settings()) as backend:
         found = backend.engine.sessions.deltas(limit=10_000)
     return [
@@ -74,6 +74,6 @@ def effect_chart(deltas: Sequence[EditDelta], cluster: str | None) -> ReportView
 
 
 def changes(overall: float, clusters: dict[str, float]) -> str:
-    """``overall +0.200, main +0.200``."""
+    """Return ``overall +0.200, main +0.200``."""
     parts = {"overall": overall, **clusters}
     return ", ".join(f"{name} {change(value)}" for name, value in parts.items())

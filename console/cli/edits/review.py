@@ -6,15 +6,16 @@ from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.edits.edit_backend import EditBackend, corrected, open_sessions
+from mulligan.console.cli.edits.edit_backend import EditBackend, ask_for_correction, open_sessions
 from mulligan.console.cli.edits.edit_screen import document, rejected, review_document, show_line
-from mulligan.console.cli.edits.edits_command import with_session, work_on
-from mulligan.console.cli.edits.find_edit import any_edit, waiting
+from mulligan.console.cli.edits.edits_command import Note, OnlySession, with_session, work_on
+from mulligan.console.cli.edits.find_edit import find_any, find_waiting
 from mulligan.console.cli.end_escalations import who
 from mulligan.console.cli.exit_codes import ExitCode, stop_on_signals
 from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
 from mulligan.policies.edits.session import EditRecord, EditSession
+from mulligan.tasks.edits.decide import find_edit
 from mulligan.workers.settings.model import load_settings
 
 Name = Annotated[str, typer.Argument(metavar="EDIT", help="An edit's id, or SESSION/EDIT.")]
@@ -22,7 +23,7 @@ Name = Annotated[str, typer.Argument(metavar="EDIT", help="An edit's id, or SESS
 
 def list_edits(
     all_: Annotated[bool, typer.Option("--all", help="Include edits that do not wait.")] = False,
-    session: Annotated[str | None, typer.Option("--session", help="Only this session.")] = None,
+    session: OnlySession = None,
     limit: Annotated[int, typer.Option("--limit", help="Maximum sessions.", min=1)] = 100,
     json: Json = False,
 ) -> None:
@@ -46,9 +47,9 @@ def list_edits(
 def show(edit: Name, json: Json = False) -> None:
     """Show an edit: its reason, diff, effect and decision."""
     with open_sessions(load_settings()) as backend:
-        session_id, edit_id = any_edit(backend.engine.sessions, edit)
+        session_id, edit_id = find_any(backend.engine.sessions, edit)
         session = backend.engine.sessions.get(session_id).session
-    record = session.records[session.index(edit_id) or 0]
+    record = session.records[find_edit(session, edit_id)]
     if json:
         screen.emit(review_document(session, record))
     else:
@@ -78,25 +79,20 @@ def _show(session: EditSession, record: EditRecord) -> None:
         )
 
 
-def approve(
-    edit: Name,
-    note: Annotated[str | None, typer.Option("--note", help="Reason, for the record.")] = None,
-    by: By = None,
-    json: Json = False,
-) -> None:
+def approve(edit: Name, note: Note = None, by: By = None, json: Json = False) -> None:
     """Approve an edit and apply it.
 
     It still has to pass the gate: exit code 1 if it does not.
     """
     stop_on_signals()
-    session_id, edit_id = _waiting(edit)
+    session_id, edit_id = _find_waiting(edit)
 
     def act(backend: EditBackend, _: EditSession) -> EditSession:
         approved = backend.engine.approve(session_id, edit_id, by=by or who(), note=note)
         return work_on(backend, approved, quiet=True) if approved.inline else approved
 
     session = with_session(session_id, act)
-    record = session.records[session.index(edit_id) or 0]
+    record = session.records[find_edit(session, edit_id)]
     if json:
         screen.emit(document(session))
     elif record.outcome is None:
@@ -114,16 +110,16 @@ def reject(
     json: Json = False,
 ) -> None:
     """Reject an edit."""
-    session_id, edit_id = _waiting(edit)
+    session_id, edit_id = _find_waiting(edit)
     with open_sessions(load_settings()) as backend:
-        rejected = backend.engine.reject(session_id, edit_id, by=by or who(), note=note)
-        session = corrected(backend, rejected)
+        session = backend.engine.reject(session_id, edit_id, by=by or who(), note=note)
+        session = ask_for_correction(backend, session)
     if json:
         screen.emit(document(session))
     else:
         screen.say(f"{edit_id}: rejected_by_user (rejected)")
 
 
-def _waiting(name: str) -> tuple[str, str]:
+def _find_waiting(name: str) -> tuple[str, str]:
     with open_sessions(load_settings()) as backend:
-        return waiting(backend.engine.sessions, name)
+        return find_waiting(backend.engine.sessions, name)

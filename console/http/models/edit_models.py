@@ -1,7 +1,8 @@
-"""What the routes of edits take and answer with."""
+"""The requests and answers of the routes of edits."""
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import Annotated
 
@@ -20,43 +21,42 @@ from mulligan.policies.edits.edit import (
 from mulligan.policies.edits.session import EditDelta, EditRecord, EditSession, Phase
 from mulligan.policies.edits.suite import Suite
 
-_Words = Annotated[str, Field(max_length=2000)]
-
 
 class PlanSubmission(BaseModel):
-    """A plan, and the tree that it is for."""
+    """A plan and the tree that it edits."""
 
     model_config = ConfigDict(extra="forbid")
 
     plan: EditPlan
-    #: A name of [workspaces]; never a path.
+    #: A name in [workspaces]; never a path.
     workspace: Annotated[str, Field(min_length=1, max_length=200)]
     mode: AutonomyMode = AutonomyMode.TIERED
-    #: What it is measured by. A file cannot be named here.
+    #: What measures it. Files cannot be named here.
     suite: Suite | None = None
     #: The folder of the configuration tree, relative to the root.
     config: Annotated[str, Field(min_length=1, max_length=1000)] = "."
 
     @model_validator(mode="after")
     def _is_text(self) -> PlanSubmission:
-        """JSON can spell half of a surrogate pair, which no file and no ledger can hold."""
+        """Refuse half of a surrogate pair: JSON can spell it, but neither a file nor the ledger can
+        store it."""
         try:
             self.model_dump_json()
         except PydanticSerializationError as error:
-            raise ValueError(f"holds what cannot be written down: {error}") from None
+            raise ValueError(f"contains text that cannot be stored: {error}") from None
         return self
 
 
 class DecisionNote(BaseModel):
-    """What a person says about a decision."""
+    """A person's note on a decision."""
 
     model_config = ConfigDict(extra="forbid")
 
-    note: _Words | None = None
+    note: Annotated[str, Field(max_length=2000)] | None = None
 
 
 class DecisionReason(BaseModel):
-    """Why an edit is not applied. A model that wrote the plan is told."""
+    """Why an edit is not applied. A model that wrote the plan receives it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -78,7 +78,7 @@ class SessionRow(BaseModel):
     edits: int
     #: Edits that wait for a person.
     waiting: int
-    #: How many edits ended in which way.
+    #: The number of edits in each status.
     statuses: dict[str, int]
     by: str | None
     created_at: datetime
@@ -86,12 +86,12 @@ class SessionRow(BaseModel):
 
 
 class EditDocument(BaseModel):
-    """One edit, and all that is known about it."""
+    """One edit with its state."""
 
     session: str
     edit: Edit
     tier: EditRiskTier
-    #: Null: it is still to be done, or is at work.
+    #: Null while it is pending or in progress.
     outcome: EditOutcome | None
     #: Whether a person may approve or reject it now.
     waiting: bool
@@ -106,9 +106,9 @@ class SessionDocument(SessionRow):
     """A session with its edits, in their order."""
 
     benchmark: BenchmarkSpec
-    #: Whether there is anything to measure by.
+    #: Whether it has a suite.
     measured: bool
-    #: The job whose answer the plan is, and the one that corrects it.
+    #: The job that wrote the plan, and the one that corrects it.
     author: str | None
     correction: str | None
     records: list[EditDocument]
@@ -127,15 +127,12 @@ class DeltaHistory(BaseModel):
 
 
 class RollbackResult(SessionDocument):
-    """The session after a rollback, and what was done, in words."""
+    """The session after a rollback, and a text that says what was done."""
 
     said: str
 
 
 def row(session: EditSession, workspace: str | None) -> SessionRow:
-    statuses: dict[str, int] = {}
-    for outcome in session.outcomes:
-        statuses[outcome.status] = statuses.get(outcome.status, 0) + 1
     return SessionRow(
         session=session.id,
         workspace=workspace,
@@ -146,7 +143,7 @@ def row(session: EditSession, workspace: str | None) -> SessionRow:
         at=None if session.at is None else session.records[session.at].edit.id,
         edits=len(session.records),
         waiting=sum(record.reviewable for record in session.records),
-        statuses=statuses,
+        statuses=dict(Counter(outcome.status for outcome in session.outcomes)),
         by=session.by,
         created_at=session.created_at,
         updated_at=session.updated_at,
@@ -165,7 +162,7 @@ def document(session: EditSession, workspace: str | None, *, texts: bool) -> Ses
 
 
 def edit_document(session: EditSession, record: EditRecord, *, texts: bool) -> EditDocument:
-    """One edit; what it writes, and what quotes that, only for those who may read texts."""
+    """Return one edit. Without ``texts``, what it writes and what quotes that is redacted."""
     edit, outcome, diff = record.edit, record.outcome, record.diff
     if not texts:
         hidden = dict.fromkeys(edit.payload, REDACTED)
@@ -189,7 +186,7 @@ def edit_document(session: EditSession, record: EditRecord, *, texts: bool) -> E
 
 
 def delta_document(delta: EditDelta, *, texts: bool) -> EditDelta:
-    """A measured effect; its notes may quote what a suite printed."""
+    """Return a measured effect. Without ``texts``, its notes are redacted: they may quote text."""
     return delta if texts else delta.model_copy(update={"notes": _hide_all(delta.notes)})
 
 

@@ -25,7 +25,7 @@ from mulligan.workers.edits.sessions.session_store import (
     SessionLease,
     SessionStore,
     StoredSession,
-    hints,
+    find_ready,
 )
 from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -165,7 +165,7 @@ def test_the_name_of_an_expired_session_cannot_be_reused(
     redis_client.delete("mulligan:{fleet}:edits:session:s1")
     done = drive(backend, begin(backend, root, plan("unfair")))
     assert outcomes_of(done) == [("rejected_by_gate", "conflict")]
-    assert "this name was used before" in str(done.outcomes[0].error)
+    assert "choose another session name" in str(done.outcomes[0].error)
     assert (root / "a.txt").read_text() == "good\n"
 
 
@@ -238,7 +238,7 @@ def test_a_process_without_the_lease_writes_nothing(
     session = begin(backend, root, plan("good", benchmark={"policy": "allow"}), suite=None)
     with backend.sessions.leased(session.id) as lease:
         redis_client.hset("mulligan:{fleet}:edits:session:s1", "lease", "other 99999999999999")
-        context = backend._bench(session, lease, None)
+        context = backend._context(session, lease, None)
         started = advance(context, session)
         with pytest.raises(RetryLater, match="taken over by another process"):
             advance(context, started)
@@ -351,7 +351,7 @@ def test_hints_are_sent_for_idle_sessions_of_the_queue(engine: Maker, root: Path
     begin(backend, root, plan("good", session="s2"), inline=True)
 
     def hinted() -> list[str]:
-        return [session.id for session in hints(backend.sessions, lambda _: True)]
+        return [session.id for session in find_ready(backend.sessions, lambda _: True)]
 
     assert hinted() == ["s1"]
     with backend.sessions.leased("s1"):
@@ -396,8 +396,10 @@ def advance_until(backend: EditEngine, session_id: str, phase: str) -> EditSessi
     with backend.sessions.leased(session_id) as lease:
         found = backend.sessions.get(session_id)
         while found.session.phase != phase:
-            context = backend._bench(found.session, lease, None)
-            found = backend._saved(found, advance(context, found.session))
+            context = backend._context(found.session, lease, None)
+            saved = backend.sessions.save(found, advance(context, found.session))
+            assert saved is not None
+            found = saved
     return found.session
 
 
@@ -419,7 +421,7 @@ def test_a_worker_runs_a_suite_s_commands_only_if_allowed(
     assert (started.status, started.reason) == expected
     assert (untouched.status, untouched.reason) == waiting
     for outcome in (started, untouched):
-        assert "a suite may bring no commands here" in str(outcome.error)
+        assert "a suite may not contain commands here" in str(outcome.error)
     assert (root / "a.txt").read_text() == "start\n"
 
 

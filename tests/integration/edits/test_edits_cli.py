@@ -316,7 +316,7 @@ def test_a_queued_plan_is_not_run_by_the_command(shell: Shell) -> None:
     try:
         name = plan(shell, "queued", edit("q1", "good"))
         output = run(shell, name, "--queue", code=2).output
-        assert "suite.json:1: tasks[0].command: a suite may bring no commands here" in output
+        assert "suite.json:1: tasks[0].command: a suite may not contain commands here" in output
         shell.environment["MULLIGAN_ALLOW_INLINE"] = "true"
         assert "session queued: queued for the edit worker on" in run(shell, name, "--queue").output
         assert text(shell) == "start"

@@ -18,7 +18,6 @@ from mulligan.policies.edits.suite import WHOLE, Suite, SuiteRuns, SuiteScores, 
 from mulligan.tasks.ports.errors import BadInput, MissingBlob
 from mulligan.tasks.ports.measurer import Measurer
 from mulligan.workers.edits.sessions.suite_measurer import (
-    MemoryScores,
     RedisScores,
     ScoreStore,
     SuiteMeasurer,
@@ -34,6 +33,19 @@ def root(tmp_path: Path) -> Path:
     root.mkdir()
     (root / "value.txt").write_text("0.25")
     return root
+
+
+class MemoryScores:
+    """A ScoreStore in memory."""
+
+    def __init__(self) -> None:
+        self._scores: dict[str, TaskScore] = {}
+
+    def get(self, key: str) -> TaskScore | None:
+        return self._scores.get(key)
+
+    def put(self, key: str, score: TaskScore) -> None:
+        self._scores[key] = score
 
 
 def python(code: str, **fields: Any) -> dict[str, Any]:
@@ -81,12 +93,12 @@ COMMANDS: list[tuple[str, dict[str, float], str]] = [
     # A printed score counts more than the exit code.
     ("""print('{"score": 0.5}'); raise SystemExit(1)""", {WHOLE: 0.5}, ""),
     ("""print('{"scores": {"a": 0, "b": 0.5}}')""", {"a": 0, "b": 0.5}, ""),
-    ("""print('{"score": NaN}')""", {WHOLE: 0}, "printed nan, which is no number from 0 to 1"),
-    ("""print('{"score": 1e999}')""", {WHOLE: 0}, "printed inf, which is no number from 0 to 1"),
-    ("""print('{"score": 70}')""", {WHOLE: 0}, "printed 70, which is no number from 0 to 1"),
-    ("""print('{"score": true}')""", {WHOLE: 0}, "printed True, which is no number from 0 to 1"),
-    ("""print('{"scores": {"a": "1"}}')""", {WHOLE: 0}, "printed '1', which is no number"),
-    ("""print('{"scores": []}')""", {WHOLE: 0}, "printed scores that are no mapping"),
+    ("""print('{"score": NaN}')""", {WHOLE: 0}, "printed nan, which is not a number from 0 to 1"),
+    ("""print('{"score": 1e999}')""", {WHOLE: 0}, "printed inf, which is not a number from 0 to 1"),
+    ("""print('{"score": 70}')""", {WHOLE: 0}, "printed 70, which is not a number from 0 to 1"),
+    ("""print('{"score": true}')""", {WHOLE: 0}, "printed True, which is not a number from 0 to 1"),
+    ("""print('{"scores": {"a": "1"}}')""", {WHOLE: 0}, "printed '1', which is not a number"),
+    ("""print('{"scores": []}')""", {WHOLE: 0}, "printed scores that are not a mapping"),
     ("import os; os.kill(os.getpid(), 9)", {WHOLE: 0}, "ended by signal 9"),
 ]
 
@@ -219,14 +231,10 @@ def test_a_missing_state_is_reported() -> None:
 # -- stored scores ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["memory", "redis"])
-def new_store(request: pytest.FixtureRequest) -> Callable[[], ScoreStore]:
+@pytest.fixture
+def new_store(ledger: RedisLedger) -> Callable[[], ScoreStore]:
     """Open the stored scores as another process does."""
-    if request.param == "memory":
-        scores = MemoryScores()
-        return lambda: scores
-    calls = request.getfixturevalue("ledger").calls
-    return lambda: RedisScores(calls, prefix="mulligan", retention=100)
+    return lambda: RedisScores(ledger.calls, prefix="mulligan", retention=100)
 
 
 def test_unchanged_tasks_are_not_run_again(
@@ -400,7 +408,7 @@ def test_problems_are_reported_before_anything_runs(root: Path, stack: LocalStac
     measurer = SuiteMeasurer(blobs=fake_blobs(), store=MemoryScores(), intake=stack.intake)
     assert list(map(str, measurer.problems(suite, root))) == [
         "tasks[0].command: there is no program 'no-such-program' on this host",
-        "tasks[1].command: ./value.txt is not there, or may not be executed",
+        "tasks[1].command: ./value.txt does not exist or is not executable",
         "tasks[2].job.runner.profile: no profile 'smal'; did you mean 'small'?",
         "tasks[3].job.prompt_file: there is no file gone.md in the tree",
     ]

@@ -177,7 +177,7 @@ def test_an_edit_that_only_the_command_line_may_measure_is_approved_there(
     refused = post_json(client_of(strict), f"/api/edits/{started.id}/m5/approve", 409)["error"]
     advice = f"approve it with `mulligan edits review approve {started.id}/m5`"
     assert advice in refused["message"]
-    assert "a suite may bring no commands here" in refused["details"][0]
+    assert "a suite may not contain commands here" in refused["details"][0]
     assert engine.sessions.get(started.id).session == waiting
 
 
@@ -190,13 +190,13 @@ TWICE = {"edits": [plan()["edits"][0]] * 2}
     ("body", "expected"),
     [
         ({"workspace": "shp"}, "did you mean 'shop'?"),
-        ({"workspace": "/etc"}, "a path cannot be given here"),
+        ({"workspace": "/etc"}, "a path is not allowed here"),
         ({"root": "/etc"}, "root: there is no such field"),
-        ({"suite": None}, "plan.benchmark.suite: no file can be named here"),
+        ({"suite": None}, "plan.benchmark.suite: cannot be a file here"),
         ({"config": "../.."}, ".."),
         ({"plan": TWICE}, "plan.edits[1].id: 'm1' is used twice"),
         ({"plan": {"edits": []}}, "edits"),
-        ({"plan": review_plan(session="history")}, "means something else here"),
+        ({"plan": review_plan(session="history")}, "is a reserved name"),
         ({"mode": "yolo"}, "mode"),
         ({"suite": {"tasks": [{"id": "x", "command": ["no-such-program"]}]}}, "no-such-program"),
     ],
@@ -237,7 +237,7 @@ def test_a_suite_may_not_bring_commands_where_inline_definitions_are_off(
 ) -> None:
     strict = open_context(settings(workspaces={"shop": tree}, home=tmp_path / "home"))
     refused = submit(client_of(strict), 422)["error"]
-    assert "a suite may bring no commands here" in refused["details"][0]
+    assert "a suite may not contain commands here" in refused["details"][0]
 
 
 def test_a_session_name_is_idempotent_and_refuses_another_plan(api: TestClient) -> None:

@@ -290,7 +290,7 @@ def test_an_edit_id_of_an_earlier_run_bypasses_no_check(
     )
     assert (outcome.status, outcome.reason) == (status, reason)
     if reason == "conflict":
-        assert "session tune applied an edit e1 before" in str(outcome.error)
+        assert "an earlier session named tune applied an edit e1" in str(outcome.error)
     assert (ctx.root / "a.txt").read_text() == "2"
 
 

@@ -78,7 +78,7 @@ class FakeTree:
         self.refusal: Exception | None = None
         self.busy = False
 
-    def standing(self, session_id: str, edit_id: str) -> int | None:
+    def applied(self, session_id: str, edit_id: str) -> int | None:
         return self.numbers.get((session_id, edit_id))
 
     def mode(self, path: str) -> int | None:
@@ -458,14 +458,14 @@ def test_rolling_back_a_session_keeps_the_measurements_of_pending_edits() -> Non
 
 def test_only_a_pending_edit_can_be_decided() -> None:
     case = SessionCase(put("good", "e1"), put("good", "e2"))
-    with pytest.raises(BadInput, match="at work, or about to be"):
+    with pytest.raises(BadInput, match="pending or in progress"):
         approve(case.session, "e1", by="ada", now=NOW)
     case.run()
     with pytest.raises(BadInput, match=r"e1 is applied \(kept\)"):
         reject(case.session, "e1", by="ada", now=NOW, note="no")
     with pytest.raises(BadInput, match=r"skipped \(no_op\)"):
         approve(case.session, "e2", by="ada", now=NOW)
-    with pytest.raises(BadInput, match="no edit 'e9', only e1, e2"):
+    with pytest.raises(BadInput, match="no edit 'e9'; it has e1, e2"):
         approve(case.session, "e9", by="ada", now=NOW)
 
 

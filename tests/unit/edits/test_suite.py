@@ -95,11 +95,11 @@ def job(more: str) -> str:
         (job("    timeout: 3"),
          "suite.yaml:8: tasks[0].timeout: is for commands; a job has budget.seconds"),
         (job("      task_type: extract"),
-         "suite.yaml:8: tasks[0].job.task_type: is not for jobs of a suite; leave it out"),
+         "suite.yaml:8: tasks[0].job.task_type: is not allowed in jobs of a suite; leave it out"),
         (job("      prompt_file: a.md"),
          "suite.yaml:8: tasks[0].job.prompt_file: give either a prompt or a prompt_file"),
         (job("      vars: {a: 1}"),
-         "suite.yaml:8: tasks[0].job.vars: is only of use with prompt_file"),
+         "suite.yaml:8: tasks[0].job.vars: has no effect without prompt_file"),
         (job("      workspace: {path: ../other}"),
          "suite.yaml:8: tasks[0].job.workspace.path: ../other leaves the tree; it is relative to "
          "the root"),

@@ -266,7 +266,7 @@ def test_missing_files_directories_and_huge_files_are_refused(
             "workspace: {path: ., output_file: ../a}",
             "jobs.yaml:5: workspace.output_file: '../a' is not inside the workspace",
         ),
-        ("vars: {a: 1}", "jobs.yaml:5: vars: is only of use with prompt_file"),
+        ("vars: {a: 1}", "jobs.yaml:5: vars: has no effect without prompt_file"),
         (
             "messages: [{role: user, content: x}]",
             "jobs.yaml:2: prompt: give either a prompt or mess",

@@ -1,4 +1,4 @@
-"""Sessions on the edit queue: a worker's turn, and the hints that bring it. No task waits."""
+"""The edit queue: advancing a session, and the hints that ask for it. No task waits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from mulligan.workers.services import Services
 
-#: A hint that nobody took within so many seconds is worth nothing: another was sent since.
-_EXPIRES = 10.0
+#: Seconds until an untaken hint expires. A new one is sent every second.
+_HINT_SECONDS = 10.0
 
 
-def work_on_session(services: Services, session_id: str) -> str:
+def advance_session(services: Services, session_id: str) -> str:
     """Advance a session as far as possible and return its phase."""
     # Imported here: the other pools never need libcst, tomlkit and the like.
     from mulligan.workers.edits.sessions.engine import build_edit_engine, take_steps
@@ -31,24 +31,19 @@ def work_on_session(services: Services, session_id: str) -> str:
 
 def send_session_hints(services: Services, app: Celery) -> int:
     """Send a hint for every session with a next step. Return the number sent."""
-    from mulligan.workers.edits.sessions.session_store import SessionStore, hints
+    from mulligan.workers.edits.sessions.session_store import find_ready, session_store
 
-    settings, ledger = services.settings, services.ledger
-    sessions = SessionStore(
-        ledger.calls, prefix=settings.key_prefix, retention=settings.cycle_retention
-    )
+    def all_ended(job_ids: Sequence[str]) -> bool:
+        return all(state in TERMINAL for state in services.ledger.job_states(job_ids).values())
 
-    def have_ended(job_ids: Sequence[str]) -> bool:
-        return all(state in TERMINAL for state in ledger.job_states(job_ids).values())
-
-    found = hints(sessions, have_ended)
-    for session in found:
+    ready = find_ready(session_store(services.settings, services.ledger), all_ended)
+    for session in ready:
         app.send_task(
             "mulligan.edit",
             args=(session.id,),
             queue=edit_queue(session.host),
-            expires=_EXPIRES,
+            expires=_HINT_SECONDS,
             retry=False,
             headers={SENT_HEADER: time.time()},
         )
-    return len(found)
+    return len(ready)

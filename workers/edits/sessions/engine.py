@@ -1,11 +1,11 @@
-"""Sessions at work: the same steps for a command that waits and for a worker that does not."""
+"""The engine of edit sessions: the same steps for a command, which waits, and for a worker."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,6 @@ from secrets import token_hex
 from mulligan.policies.edits.edit import AutonomyMode, EditPlan, EditRiskTier
 from mulligan.policies.edits.session import EditDelta, EditSession, records_of
 from mulligan.policies.edits.suite import Suite
-from mulligan.policies.problem import Problem
 from mulligan.tasks.edits.advance import Appliers, EditContextPorts, RetryLater, advance
 from mulligan.tasks.edits.correct_author import correct_author
 from mulligan.tasks.edits.decide import abandon, approve, give_up, reject, roll_back
@@ -23,7 +22,7 @@ from mulligan.tasks.ports.appliers import ApplyContext
 from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.tasks.ports.measurer import Measurer
 from mulligan.workers.edits.applier_registry import default_registry
-from mulligan.workers.edits.sessions.session_store import SessionLease, SessionStore, StoredSession
+from mulligan.workers.edits.sessions.session_store import SessionLease, SessionStore, session_store
 from mulligan.workers.edits.sessions.session_tree import SessionTree, retry_when_busy
 from mulligan.workers.edits.sessions.suite_measurer import suite_measurer
 from mulligan.workers.edits.tree.edited_tree import EditedTree
@@ -46,17 +45,18 @@ class EditEngine:
     """What a process needs to work on sessions."""
 
     sessions: SessionStore
-    #: Where what is known about trees is kept.
+    #: The folder for the journals of trees.
     home: Path
     #: None: no suite can be measured here.
     measurer: Measurer | None = None
-    #: Takes the jobs that correct plans; None: no author is asked again from here.
+    #: Takes the jobs that correct plans; None: this process submits none.
     intake: Intake | None = None
     appliers: Appliers = field(default_factory=default_registry)
-    #: Overrides of the table of tiers, by operation; formatters by name.
+    #: Overrides of the table of tiers, by operation.
     tiers: Mapping[str, EditRiskTier] = field(default_factory=dict)
+    #: Commands by name.
     formatters: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: How long to wait for a tree that another process writes to, in seconds.
+    #: Seconds to wait for a tree that another process writes to.
     patience: float = 5.0
     host: str = field(default_factory=socket.gethostname)
     now: Callable[[], datetime] = utc_now
@@ -74,7 +74,8 @@ class EditEngine:
         inline: bool = True,
         by: str | None = None,
     ) -> EditSession:
-        """A session for a plan; the one there is, if it has this name, tree and these edits."""
+        """Create a session for a plan, or return the existing one with the same name, tree and
+        edits. Raises BadInput."""
         tree = EditedTree(root, self.home)
         self._refuse_suite(suite, tree.root)
         session = EditSession(
@@ -106,28 +107,29 @@ class EditEngine:
         return known
 
     def check_suite(self, session_id: str) -> None:
-        """BadInput if a session's suite may not be run here: who began it may have been allowed
-        more than this process is."""
+        """Raise BadInput if a session's suite may not be run here: the process that began it may
+        have been allowed more than this one."""
         session = self.sessions.get(session_id).session
         if session.phase == "ready" and session.open is not None:
             self._refuse_suite(session.suite, self._tree(session).root)
-        elif session.phase != "done" and session.suite and self.measurer:
-            # The tree has an edit in it now: what that did to the suite is for the gate to say.
-            _refuse(self.measurer.forbidden(session.suite))
+        elif session.phase != "done":
+            # The tree has an edit in it now: the gate judges what that did to the suite.
+            self._refuse_suite(session.suite)
 
     def check_approval(self, session_id: str) -> None:
-        """BadInput if a session's suite may not be run by a worker that is as this process. What
-        its tree makes of the suite can be told on its own host only."""
+        """Raise BadInput if a worker with the rights of this process may not run a session's
+        suite. Only the tree's own host can also check the suite against the tree."""
         session = self.sessions.get(session_id).session
-        if session.suite is None or self.measurer is None:
-            return
-        if session.host == self.host:
-            self._refuse_suite(session.suite, self._tree(session).root)
-        else:
-            _refuse(self.measurer.forbidden(session.suite))
+        on_host = session.suite is not None and session.host == self.host
+        self._refuse_suite(session.suite, self._tree(session).root if on_host else None)
 
-    def _refuse_suite(self, suite: Suite | None, root: Path) -> None:
-        _refuse(self.measurer.problems(suite, root) if suite and self.measurer else [])
+    def _refuse_suite(self, suite: Suite | None, root: Path | None = None) -> None:
+        """Raise BadInput if the suite may not be run here or, with a root, not on that tree."""
+        if suite is None or self.measurer is None:
+            return
+        forbidden = self.measurer.forbidden
+        problems = forbidden(suite) if root is None else self.measurer.problems(suite, root)
+        refuse(problem.below("suite") for problem in problems)
 
     # -- working ---------------------------------------------------------------------------------
 
@@ -138,25 +140,28 @@ class EditEngine:
         tree: EditedTree | None = None,
         on_progress: OnProgress | None = None,
     ) -> EditSession:
-        """Steps until the session is done, or waits for what is measured. NotNow if the session
-        or its tree is somebody else's at the moment. ``tree``: one that the caller holds."""
+        """Take steps until the session is done or waits for a measurement. Raises RetryLater if
+        another process has the session or its tree. ``tree``: a tree that the caller holds."""
         found = self.sessions.get(session_id)
-        # A command holds the tree as long as it lives: who has it knows that nobody else works.
+        # A command holds the tree while it lives: if the caller holds it, that command is dead.
         dead = tree is not None and found.session.inline
         with self.sessions.leased(session_id, by_force=dead) as lease:
             found = self.sessions.get(session_id)
-            context = self._bench(found.session, lease, tree)
+            context = self._context(found.session, lease, tree)
             while found.session.phase != "done":
-                self._own_tree(found.session)
+                self._take_tree(found.session)
                 moved = advance(context, found.session)
                 if moved is found.session:
                     return moved
                 lease.check()
-                # Before it is saved: nobody looks at a session again that is done.
-                found = self._saved(found, self._corrected(moved))
+                # Ask the author before saving: a session that is done is not looked at again.
+                moved = self._with_correction(moved)
+                self._add_deltas(found.session, moved)
+                # If a decision changed the session meanwhile, the step is taken again, harmlessly.
+                found = self.sessions.save(found, moved) or self.sessions.get(session_id)
                 if on_progress is not None:
                     on_progress(found.session)
-            self.sessions.let_go(found.session)
+            self.sessions.release_tree(found.session)
             return found.session
 
     def drive(
@@ -166,8 +171,8 @@ class EditEngine:
         on_progress: OnProgress | None = None,
         wait: Callable[[], object] = lambda: time.sleep(_POLL),
     ) -> EditSession:
-        """Work on a session until it is done, and keep the tree for it all the while. ``wait``
-        returns when it is worth looking again at what is measured."""
+        """Work on a session until it is done, and hold its tree meanwhile. ``wait`` returns when a
+        measurement may have ended."""
         session = self.sessions.get(session_id).session
         tree = self._tree(session)
         with retry_when_busy(), tree.held(session_id):
@@ -177,31 +182,26 @@ class EditEngine:
                     return session
                 wait()
 
-    def _saved(self, found: StoredSession, moved: EditSession) -> StoredSession:
-        """The session after a step; as somebody else changed it meanwhile, if so: then the step
-        is taken again, which does nothing twice."""
-        self._note(found.session, moved)
-        return self.sessions.save(found, moved) or self.sessions.get(moved.id)
-
-    def _corrected(self, session: EditSession) -> EditSession:
-        """With the job that asks the plan's author again, once all of it is decided."""
+    def _with_correction(self, session: EditSession) -> EditSession:
+        """If every edit is decided, submit the job that asks the plan's author again, and return
+        the session with it."""
         if self.intake is None or session.correction is not None:
             return session
         try:
             job_id = correct_author(self.intake, session)
         except BadInput as error:
-            log.warning("session %s: its author is not asked again: %s", session.id, error)
+            log.warning("Session %s: the plan's author cannot correct it: %s", session.id, error)
             return session
         return session if job_id is None else session.moved(correction=job_id)
 
     def correct(self, session: EditSession) -> EditSession:
-        """Let the author of a finished session's plan correct what failed; again is harmless."""
-        asked = self._corrected(session)
+        """Let the author of a finished session's plan correct what failed. Once is enough."""
+        asked = self._with_correction(session)
         if asked is session:
             return session
-        return self._changed(session.id, lambda s: s.moved(correction=asked.correction))
+        return self._change(session.id, lambda s: s.moved(correction=asked.correction))
 
-    def _own_tree(self, session: EditSession) -> None:
+    def _take_tree(self, session: EditSession) -> None:
         owner = self.sessions.take_tree(session)
         if owner is not None:
             raise RetryLater(
@@ -210,13 +210,13 @@ class EditEngine:
                 f" or give it up with `mulligan edits rollback {owner}`"
             )
 
-    def _note(self, before: EditSession, after: EditSession) -> None:
-        """Keep every effect that was measured in this step."""
+    def _add_deltas(self, before: EditSession, after: EditSession) -> None:
+        """Add every effect that was measured in this step to the history."""
         for old, new in zip(before.records, after.records, strict=True):
             done = new.outcome
             if done is None or done == old.outcome or done.benchmark_delta is None:
                 continue
-            self.sessions.note(
+            self.sessions.add_delta(
                 EditDelta(
                     at=done.applied_at or after.updated_at,
                     session=after.id,
@@ -236,39 +236,37 @@ class EditEngine:
     # -- deciding --------------------------------------------------------------------------------
 
     def approve(self, session_id: str, edit_id: str, *, by: str, note: str | None) -> EditSession:
-        """Let an edit be applied; who works on the session does it."""
+        """Let an edit be applied by the process that works on the session."""
         now = self.now()
-        return self._changed(session_id, lambda s: approve(s, edit_id, by=by, now=now, note=note))
+        return self._change(session_id, lambda s: approve(s, edit_id, by=by, now=now, note=note))
 
     def reject(self, session_id: str, edit_id: str, *, by: str, note: str) -> EditSession:
         now = self.now()
-        rejected = self._changed(
-            session_id, lambda s: reject(s, edit_id, by=by, now=now, note=note)
-        )
+        rejected = self._change(session_id, lambda s: reject(s, edit_id, by=by, now=now, note=note))
         return self.correct(rejected)
 
-    def _changed(
-        self, session_id: str, change: Callable[[EditSession], EditSession]
-    ) -> EditSession:
+    def _change(self, session_id: str, change: Callable[[EditSession], EditSession]) -> EditSession:
         while True:
             found = self.sessions.get(session_id)
             moved = change(found.session)
-            saved = self.sessions.save(found, moved)
-            if saved is not None:
-                self._note(found.session, moved)
-                return saved.session
+            if self.sessions.save(found, moved) is not None:
+                self._add_deltas(found.session, moved)
+                return moved
 
     def roll_back(
         self, session_id: str, edit_id: str | None, *, by: str, note: str | None = None
     ) -> tuple[EditSession, str]:
-        """Take an edit or a session back. NotNow while somebody works on the session."""
+        """Roll back an edit or a session. Return the session and a text. Raises RetryLater while
+        another process works on the session."""
         found = self.sessions.get(session_id)
         try:
             tree = self._tree(found.session)
         except BadInput:
             if edit_id is not None or not found.session.untouched:
                 raise
-            return self._abandoned(session_id, by=by, note=note)
+            # The tree is missing or on another host, but the session wrote nothing to it.
+            with self.sessions.leased(session_id, patience=self.patience):
+                return self._end(session_id, lambda s: abandon(s, by=by, now=self.now(), note=note))
         with (
             retry_when_busy(),
             tree.held(session_id),
@@ -276,41 +274,35 @@ class EditEngine:
                 session_id, patience=self.patience, by_force=found.session.inline
             ) as lease,
         ):
-            return self._ended(
+            return self._end(
                 session_id,
-                lambda s: roll_back(self._bench(s, lease, tree), s, edit_id, by=by, note=note),
+                lambda s: roll_back(self._context(s, lease, tree), s, edit_id, by=by, note=note),
             )
 
-    def _abandoned(self, session_id: str, *, by: str, note: str | None) -> tuple[EditSession, str]:
-        """Its tree is gone or elsewhere, but nothing of the session is in it."""
-        with self.sessions.leased(session_id, patience=self.patience):
-            return self._ended(session_id, lambda s: abandon(s, by=by, now=self.now(), note=note))
-
     def give_up(self, session_id: str, why: str) -> EditSession:
-        """End a session that can go no further here: its edit at work is taken back, the others
-        wait for a person. BadInput or NotNow if it cannot be taken back now: nothing changed."""
+        """End a session that cannot go on here: roll back the edit in progress and leave the others
+        to a person. Raises BadInput or RetryLater, and changes nothing, if it cannot be rolled back
+        now."""
         with self.sessions.leased(session_id, patience=self.patience) as lease:
+            return self._end(
+                session_id, lambda s: (give_up(self._context(s, lease, None), s, why), why)
+            )[0]
 
-            def ended(session: EditSession) -> tuple[EditSession, str]:
-                return give_up(self._bench(session, lease, None), session, why), why
-
-            return self._ended(session_id, ended)[0]
-
-    def _ended(
+    def _end(
         self, session_id: str, end: Callable[[EditSession], tuple[EditSession, str]]
     ) -> tuple[EditSession, str]:
-        """Save a change that also wrote to the tree; it does nothing twice."""
+        """Save a change that may also write to the tree. Repeating ``end`` is harmless."""
         while True:
             found = self.sessions.get(session_id)
             moved, text = end(found.session)
-            self._note(found.session, moved)
+            self._add_deltas(found.session, moved)
             if self.sessions.save(found, moved) is not None:
                 break
         if moved.phase == "done":
-            self.sessions.let_go(moved)
+            self.sessions.release_tree(moved)
         return moved, text
 
-    # -- surroundings ----------------------------------------------------------------------------
+    # -- context ---------------------------------------------------------------------------------
 
     def _tree(self, session: EditSession) -> EditedTree:
         if session.host != self.host:
@@ -319,7 +311,7 @@ class EditEngine:
             )
         return EditedTree(Path(session.root), self.home, timeout=self.patience)
 
-    def _bench(
+    def _context(
         self, session: EditSession, lease: SessionLease, tree: EditedTree | None
     ) -> EditContextPorts:
         tree = tree or self._tree(session)
@@ -337,13 +329,9 @@ class EditEngine:
         )
 
 
-def _refuse(problems: Iterable[Problem]) -> None:
-    refuse(problem.below("suite") for problem in problems)
-
-
 def take_steps(engine: EditEngine, session_id: str) -> str:
-    """A worker's turn at a session; in which phase it is then. What cannot be done now is hinted
-    at again, and what never can is on record."""
+    """Advance a session as far as possible in a worker and return its phase: ``not now`` if it has
+    to wait for another hint. A session that can never go on is ended, with the reason."""
     try:
         engine.check_suite(session_id)
         return engine.work(session_id).phase
@@ -353,30 +341,27 @@ def take_steps(engine: EditEngine, session_id: str) -> str:
     except BadInput as error:
         if engine.sessions.find(session_id) is None:
             return "gone"
-        return _given_up(engine, session_id, str(error))
+        return _give_up(engine, session_id, str(error))
 
 
-def _given_up(engine: EditEngine, session_id: str, why: str) -> str:
-    """A root that is away, or on another host, may come back: until it does, nobody can tell what
-    is in the tree, and the session stays as it is."""
+def _give_up(engine: EditEngine, session_id: str, why: str) -> str:
+    """End a session, unless its root is missing or on another host: then the contents of the tree
+    are unknown, and the session stays as it is until the root is back."""
     try:
         phase = engine.give_up(session_id, why).phase
     except (RetryLater, BadInput) as error:
         log.info("session %s: %s", session_id, error)
         return "not now"
-    log.warning("session %s is given up: %s", session_id, why)
+    log.warning("Session %s cannot go on and was ended: %s", session_id, why)
     return phase
 
 
 def build_edit_engine(
     settings: Settings, ledger: RedisLedger, intake: Intake | None, *, commands: bool
 ) -> EditEngine:
-    """The engine of these settings. ``commands``: whether a suite may bring programs."""
-    sessions = SessionStore(
-        ledger.calls, prefix=settings.key_prefix, retention=settings.cycle_retention
-    )
+    """Build the engine of these settings. ``commands``: whether a suite may contain commands."""
     return EditEngine(
-        sessions=sessions,
+        sessions=session_store(settings, ledger),
         home=settings.home,
         intake=intake,
         tiers=settings.edit_tiers,

@@ -1,7 +1,7 @@
-"""Sessions in Redis: changed by compare-and-set, worked on under a lease, one at work on a tree.
+"""Sessions in Redis: changed by compare-and-set, advanced under a lease, one per tree at a time.
 
-See `workers.ledger.keys`. Whoever wants a session's next step takes its lease first; whoever
-only decides (approve, reject) compares and sets, and the step at work notices when it saves.
+See `workers.ledger.keys`. A process needs the lease to take a session's next step. A decision
+(approve, reject) only compares and sets; a step in progress notices it when it saves.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from mulligan.tasks.edits.advance import RetryLater
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.settings.model import Settings
 
-#: Measured deltas on record, and sessions.
+#: The maximum number of measured deltas and of sessions to keep.
 DELTAS_CAP = 10_000
 SESSIONS_CAP = 10_000
-#: Who says nothing for this long has lost the session.
+#: A lease that is not renewed for this long is lost.
 LEASE_SECONDS = 30.0
 _POLL = 0.05
 
 
 @dataclass(frozen=True)
 class StoredSession:
-    """A session as it is on record; ``text`` is what it is compared with when it is saved."""
+    """A session as it was read; saving compares ``text`` with the stored text."""
 
     session: EditSession
     text: str
@@ -53,27 +55,31 @@ class SessionStore:
     # -- one session -----------------------------------------------------------------------------
 
     def create(self, session: EditSession) -> bool:
-        """Put a new session on record; whether there was none of that name."""
-        self._index(keys.edit_sessions(self._fleet), session, session.created_at)
-        self._forget_old()
-        return self._put(session, "", _text(session))
+        """Store a new session. Return False if its name is taken."""
+        index = keys.edit_sessions(self._fleet)
+        self._index(index, session, session.created_at)
+        self._calls.run("ZREMRANGEBYRANK", index, 0, -SESSIONS_CAP - 1)
+        return self._put(session, "", session.model_dump_json())
 
     def _put(self, session: EditSession, old: str, new: str) -> bool:
-        """Compare and set. Indexed before, because a session without its name is lost and a name
-        without a session is not; and after, because who cleans up may have come between."""
-        if session.phase != "done":
-            self._index(keys.open_edit_sessions(self._fleet), session, session.updated_at)
+        """Compare and set. Index an open session before, because a session that is not indexed is
+        lost; and after, because ``at_work`` may have removed its name in between."""
+        self._index_if_open(session)
         if not self._swap(keys.edit_session("", session.id), "state", old, new):
             return False
+        self._index_if_open(session)
+        return True
+
+    def _index_if_open(self, session: EditSession) -> None:
         if session.phase != "done":
             self._index(keys.open_edit_sessions(self._fleet), session, session.updated_at)
-        return True
 
     def _index(self, index: str, session: EditSession, at: datetime) -> None:
         self._calls.run("ZADD", index, "NX", at.timestamp(), session.id)
 
     def find(self, session_id: str) -> StoredSession | None:
-        """A session, or None. BadInput if another version wrote it."""
+        """Return a session, or None. Raises BadInput if it cannot be read (another version wrote
+        it)."""
         text = self._calls.run("HGET", keys.edit_session(self._fleet, session_id), "state")
         if not text:
             return None
@@ -87,7 +93,7 @@ class SessionStore:
             ) from error
 
     def get(self, session_id: str) -> StoredSession:
-        """A session, or BadInput that names the nearest one."""
+        """Return a session. Raises BadInput if it does not exist."""
         found = self.find(session_id)
         if found is None:
             raise BadInput(
@@ -96,8 +102,8 @@ class SessionStore:
         return found
 
     def save(self, found: StoredSession, session: EditSession) -> StoredSession | None:
-        """Replace a session that nobody changed meanwhile; None if somebody did."""
-        text = _text(session)
+        """Replace a session. Return None if it has changed since it was read."""
+        text = session.model_dump_json()
         if not self._put(session, found.text, text):
             return None
         name = keys.edit_session(self._fleet, session.id)
@@ -110,45 +116,41 @@ class SessionStore:
     # -- many ------------------------------------------------------------------------------------
 
     def recent(self, *, limit: int = 100) -> list[EditSession]:
-        """The newest first."""
+        """Return sessions, newest first."""
         return self._sessions(
             self._calls.run("ZREVRANGE", keys.edit_sessions(self._fleet), 0, limit - 1)
         )
 
     def at_work(self) -> list[EditSession]:
-        """Every session that has a next step."""
+        """Return every session with a next step, and remove the others from the index."""
         name = keys.open_edit_sessions(self._fleet)
         ids = [str(each) for each in self._calls.run("ZRANGE", name, 0, -1)]
         found = {session.id: session for session in self._sessions(ids)}
         working = {name: each for name, each in found.items() if each.phase != "done"}
         for session_id in ids:
-            # Looked at again: a decision may have come meanwhile and given it a next step.
-            if session_id not in working and self._rests(session_id):
+            # Read again: an approval may have given it a next step meanwhile.
+            if session_id not in working and not self._is_open(session_id):
                 self._calls.run("ZREM", name, session_id)
         return list(working.values())
 
-    def _rests(self, session_id: str) -> bool:
+    def _is_open(self, session_id: str) -> bool:
         found = self.find(session_id)
-        return found is None or found.session.phase == "done"
+        return found is not None and found.session.phase != "done"
 
     def _sessions(self, ids: Sequence[str]) -> list[EditSession]:
         found = (self.find(str(each)) for each in ids)
         return [each.session for each in found if each is not None]
 
-    def _forget_old(self) -> None:
-        """Names of sessions whose retention ended, and of the oldest beyond the cap."""
-        self._calls.run("ZREMRANGEBYRANK", keys.edit_sessions(self._fleet), 0, -SESSIONS_CAP - 1)
-
     # -- measured deltas -------------------------------------------------------------------------
 
-    def note(self, delta: EditDelta) -> None:
-        """Add to the history. The same effect again is known by its session and edit."""
+    def add_delta(self, delta: EditDelta) -> None:
+        """Add to the history. Adding twice is harmless: ``deltas`` lists each edit once."""
         name = keys.edit_deltas(self._fleet)
         self._calls.run("LPUSH", name, delta.model_dump_json())
         self._calls.run("LTRIM", name, 0, DELTAS_CAP - 1)
 
     def deltas(self, *, limit: int = 1000) -> list[EditDelta]:
-        """The newest first, each edit once: as it was measured last, with what became of it."""
+        """Return each edit's last measured effect with its outcome, newest first."""
         texts = self._calls.run("LRANGE", keys.edit_deltas(self._fleet), 0, -1)
         found: dict[tuple[str, str], EditDelta] = {}
         for text in texts:
@@ -156,14 +158,14 @@ class SessionStore:
             found.setdefault((delta.session, delta.edit_id), delta)
         return sorted(found.values(), key=lambda delta: delta.at, reverse=True)[:limit]
 
-    # -- who works -------------------------------------------------------------------------------
+    # -- leases ----------------------------------------------------------------------------------
 
     @contextmanager
     def leased(
         self, session_id: str, *, patience: float = 0.0, by_force: bool = False
     ) -> Iterator[SessionLease]:
-        """Be the only one who takes this session's steps. RetryLater if another process still does
-        after ``patience`` seconds. ``by_force``: the caller knows that this process is dead."""
+        """Hold the session's lease. Raises RetryLater if another process still holds it after
+        ``patience`` seconds. ``by_force``: take it anyway, because that process is dead."""
         lease = SessionLease(self, session_id, token_hex(8), self._lease)
         deadline = time.monotonic() + patience
         while not lease.step("take", force=by_force):
@@ -180,25 +182,21 @@ class SessionStore:
         key = keys.edit_session("", session_id)
         return self._calls.one("lease", self._fleet, verb=verb, key=key, **request)
 
-    # -- whose a tree is -------------------------------------------------------------------------
+    # -- trees -----------------------------------------------------------------------------------
 
     def take_tree(self, session: EditSession) -> str | None:
-        """Make a tree the session's own until it lets go; None, or the session that has it."""
+        """Reserve the tree for the session. Return the session that has it, or None."""
         while True:
             owner = str(self._calls.run("HGET", keys.edit_trees(self._fleet), _tree(session)) or "")
             if owner == session.id:
                 return None
-            if owner and self._still_needs(owner):
+            if owner and self._is_open(owner):
                 return owner
             if self._swap(keys.edit_trees(""), _tree(session), owner, session.id):
                 return None
 
-    def let_go(self, session: EditSession) -> None:
+    def release_tree(self, session: EditSession) -> None:
         self._swap(keys.edit_trees(""), _tree(session), session.id, "")
-
-    def _still_needs(self, session_id: str) -> bool:
-        found = self.find(session_id)
-        return found is not None and found.session.phase != "done"
 
     def _swap(self, key: str, field: str, old: str, new: str) -> bool:
         answer: list[Any] = self._calls.one(
@@ -209,7 +207,7 @@ class SessionStore:
 
 @dataclass(frozen=True)
 class SessionLease:
-    """The right to take a session's steps; checked again right before anything is written."""
+    """The right to take a session's steps, checked right before anything is written."""
 
     sessions: SessionStore
     session_id: str
@@ -217,7 +215,7 @@ class SessionLease:
     seconds: float
 
     def step(self, verb: str, *, force: bool = False) -> bool:
-        """Take, renew or release the lease; whether it is, or was, ours."""
+        """Take, renew or release the lease. Return whether it is, or was, ours."""
         answer = self.sessions.lease_step(
             verb, self.session_id, token=self.token, lease_ms=self.seconds * 1000, force=force
         )
@@ -235,7 +233,7 @@ class SessionLease:
 
         def renew() -> None:
             while not over.wait(self.seconds / 3):
-                with suppress(LedgerUnavailable):  # whether it is lost shows when it is checked
+                with suppress(LedgerUnavailable):  # ``check`` finds out whether it is lost
                     if not self.step("renew"):
                         return
 
@@ -253,14 +251,19 @@ def _tree(session: EditSession) -> str:
     return f"{session.host}:{session.root}"
 
 
-def _text(session: EditSession) -> str:
-    return session.model_dump_json()
+def session_store(settings: Settings, ledger: RedisLedger) -> SessionStore:
+    return SessionStore(
+        ledger.calls, prefix=settings.key_prefix, retention=settings.cycle_retention
+    )
 
 
-def hints(sessions: SessionStore, have_ended: Callable[[Sequence[str]], bool]) -> list[EditSession]:
-    """The queued sessions whose next step can be taken now; ``have_ended`` asks about jobs."""
+def find_ready(
+    sessions: SessionStore, all_ended: Callable[[Sequence[str]], bool]
+) -> list[EditSession]:
+    """Return the queued sessions whose next step can be taken now. ``all_ended``: whether all of
+    these jobs have ended."""
     return [
         session
         for session in sessions.at_work()
-        if not session.inline and not sessions.is_leased(session.id) and have_ended(session.jobs)
+        if not session.inline and not sessions.is_leased(session.id) and all_ended(session.jobs)
     ]

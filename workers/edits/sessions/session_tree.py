@@ -1,4 +1,4 @@
-"""A tree as sessions use it: see tasks.edit_session.EditTree."""
+"""The tree of a session: ``tasks.edits.advance.EditTree`` on an EditedTree."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from mulligan.workers.edits.tree.tree_lock import LockLost, TreeBusy
 
 
 class SessionTree:
-    """See tasks.edit_session.EditTree for what each method promises."""
+    """An EditTree; see that protocol for what each method promises."""
 
     def __init__(self, tree: EditedTree, check: Check | None = None) -> None:
         """``check`` is called right before anything is written, inside the tree's lock."""
         self._tree = tree
         self._check = check
-        #: What stands in the tree; only who has the session's lease changes what it has there.
-        self._standing: dict[tuple[str, str], int] | None = None
+        #: The checkpoints of the edits in the tree, cached: only the holder of a session's lease
+        #: applies its edits or rolls them back.
+        self._applied: dict[tuple[str, str], int] | None = None
 
-    def standing(self, session_id: str, edit_id: str) -> int | None:
-        return self._known(session_id).get((session_id, edit_id))
+    def applied(self, session_id: str, edit_id: str) -> int | None:
+        return self._checkpoints(session_id).get((session_id, edit_id))
 
-    def _known(self, session_id: str) -> dict[tuple[str, str], int]:
-        if self._standing is None:
+    def _checkpoints(self, session_id: str) -> dict[tuple[str, str], int]:
+        if self._applied is None:
             with retry_when_busy(), self._tree.held(session_id):  # settles what a dead process left
                 points = self._tree.history()
-            self._standing = {
+            self._applied = {
                 (str(point.session_id), str(point.edit_id)): point.number
                 for point in points
                 if point.kind == "edit" and point.state == "applied"
             }
-        return self._standing
+        return self._applied
 
     def mode(self, path: str) -> int | None:
         try:
@@ -43,18 +44,18 @@ class SessionTree:
             return None
 
     def apply(self, session_id: str, edit_id: str, tier: str, changes: Sequence[FileChange]) -> int:
-        known = self._known(session_id)
+        checkpoints = self._checkpoints(session_id)
         with retry_when_busy():
-            made = self._tree.apply(edit_id, session_id, tier, changes, check=self._check)
-        known[session_id, edit_id] = made.number
-        return made.number
+            point = self._tree.apply(edit_id, session_id, tier, changes, check=self._check)
+        checkpoints[session_id, edit_id] = point.number
+        return point.number
 
     def rollback_edit(self, session_id: str, edit_id: str) -> str:
         with retry_when_busy(), self._tree.held(session_id):
             if not self._was_applied(session_id, edit_id):
                 return f"edit {edit_id} of session {session_id} was not applied yet"
             done = self._tree.rollback_edit(edit_id, session_id, check=self._check)
-        self._standing = None
+        self._applied = None
         return done.text
 
     def rollback_session(self, session_id: str) -> str:
@@ -62,11 +63,11 @@ class SessionTree:
             if not self._was_applied(session_id):
                 return f"session {session_id}: nothing was applied yet, nothing to roll back"
             done = self._tree.rollback_session(session_id, check=self._check)
-        self._standing = None
+        self._applied = None
         return done.text
 
     def _was_applied(self, session_id: str, edit_id: str | None = None) -> bool:
-        """Whether the tree ever had it, be it rolled back since or not."""
+        """Return whether the tree ever had it, even if it was rolled back since."""
         return any(
             point.kind == "edit"
             and point.session_id == session_id
@@ -77,7 +78,7 @@ class SessionTree:
 
 @contextmanager
 def retry_when_busy() -> Iterator[None]:
-    """Another process has the tree: that says nothing about the edit."""
+    """Raise RetryLater while another process holds the tree: it says nothing about the edit."""
     try:
         yield
     except (TreeBusy, LockLost) as error:

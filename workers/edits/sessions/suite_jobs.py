@@ -1,4 +1,4 @@
-"""The jobs of a suite: what a tree's state makes of them."""
+"""The jobs of a suite, built from the state of a tree."""
 
 from __future__ import annotations
 
@@ -15,60 +15,59 @@ from mulligan.tasks.jobs.read_job import Check, inspect_job
 from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.workers.sandbox.file_tree import Tree, encode_tree
 
-#: Fields that a suite fills in itself, and fields that have no meaning there.
-_OURS = ("task_type", "name", "idempotency_key", "labels", "on_done", "subject",
-         "delayed_verification", "memory_scope")  # fmt: skip
-_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
-#: Stands for a workspace or a prompt that is not read yet.
-_LATER = "-"
+#: Fields that the suite fills in, and fields that have no meaning there.
+_NOT_ALLOWED = ("task_type", "name", "idempotency_key", "labels", "on_done", "subject",
+                "delayed_verification", "memory_scope")  # fmt: skip
+_VARIABLE = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
+#: In place of a workspace or a prompt that is not read yet.
+_UNREAD = "-"
 
 Raw = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeState:
-    """A state of a tree, as jobs are made from it."""
+    """A state of a tree."""
 
     #: Its content address.
     address: str
     tree: Tree
-    #: Keeps a part of the tree that a job asks for as its workspace.
+    #: Stores the part of the tree that is a job's workspace, and returns its address.
     put: Callable[[bytes], str]
 
 
-def job_problems(given: Mapping[str, Any], check: Check = lambda _: []) -> list[Problem]:
-    """What is wrong with a task's job whatever the tree holds, and what ``check`` finds in it."""
-    raw = dict(given)
+def job_problems(job: Mapping[str, Any], check: Check = lambda _: []) -> list[Problem]:
+    """Return a task's problems that do not depend on the tree, and those that ``check`` finds."""
+    raw = dict(job)
     problems = [
-        Problem("is not for jobs of a suite; leave it out", (name,), "not_allowed")
-        for name in _OURS
+        Problem("is not allowed in jobs of a suite; leave it out", (name,), "not_allowed")
+        for name in _NOT_ALLOWED
         if name in raw
     ]
     problems += _prompt_problems(raw)
     if "prompt_file" in raw:
-        raw |= {"prompt": raw.get("prompt", _LATER)}
+        raw.setdefault("prompt", _UNREAD)
     path = _workspace_path(raw)
     if isinstance(path, str):
         if path not in ("", ".") and escapes(posixpath.normpath(path)):
             message = f"{path} leaves the tree; it is relative to the root"
             problems.append(Problem.at("workspace.path", message, "not_allowed"))
-        raw["workspace"] = {**raw["workspace"], "path": None, "snapshot": _LATER}
-    raw = {
-        name: value for name, value in raw.items() if name not in (*_OURS, "prompt_file", "vars")
-    }
+        raw["workspace"] = {**raw["workspace"], "path": None, "snapshot": _UNREAD}
+    left_out = (*_NOT_ALLOWED, "prompt_file", "vars")
+    raw = {name: value for name, value in raw.items() if name not in left_out}
     return problems + inspect_job({**raw, "task_type": TASK_TYPE}, check)[1]
 
 
 def _prompt_problems(raw: Raw) -> list[Problem]:
     if "prompt_file" not in raw:
-        unused = Problem.at("vars", "is only of use with prompt_file")
+        unused = Problem.at("vars", "has no effect without prompt_file")
         return [unused] if "vars" in raw else []
     problems = []
     if "prompt" in raw or "messages" in raw:
         problems.append(Problem.at("prompt_file", "give either a prompt or a prompt_file"))
     name = raw["prompt_file"]
     if not isinstance(name, str) or escapes(posixpath.normpath(name)):
-        message = f"{name!r} is not a file of the tree, relative to the root"
+        message = f"{name!r} is not a path inside the tree, relative to the root"
         problems.append(Problem.at("prompt_file", message))
     if not isinstance(raw.get("vars", {}), dict):
         problems.append(Problem.at("vars", "must be a mapping of names to values", "wrong_type"))
@@ -78,12 +77,12 @@ def _prompt_problems(raw: Raw) -> list[Problem]:
 def make_job(
     task: SuiteTask, state: TreeState, *, session: str, repeat: int, seed: int | None = None
 ) -> Job:
-    """The job of one run, or BadInput if this state does not make one.
+    """Build the job of one run. Raises BadInput if this state does not have its files.
 
-    Its idempotency key is of everything in it: the same content is the same job, in one session.
+    Its idempotency key covers all its content: in one session, the same content is the same job.
     """
     refuse(job_problems(task.job or {}))
-    raw = _placed(_prompted(dict(task.job or {}), state.tree), state)
+    raw = _with_snapshot(_with_prompt(dict(task.job or {}), state.tree), state)
     raw["policy"] = {**raw.get("policy", {}), "max_attempts": 1}
     runner = {"profile": raw["runner"]} if isinstance(raw["runner"], str) else dict(raw["runner"])
     if seed is not None:
@@ -95,8 +94,8 @@ def make_job(
     return job.model_copy(update={"idempotency_key": key})
 
 
-def _prompted(raw: Raw, tree: Tree) -> Raw:
-    """With the prompt in place of the file that has it."""
+def _with_prompt(raw: Raw, tree: Tree) -> Raw:
+    """Replace ``prompt_file`` by its text."""
     if "prompt_file" not in raw:
         return raw
     rest = {name: value for name, value in raw.items() if name not in ("prompt_file", "vars")}
@@ -110,19 +109,19 @@ def _prompted(raw: Raw, tree: Tree) -> Raw:
         raise BadInput.at("prompt_file", f"{name} is not text in UTF-8") from None
     if not text.strip():
         raise BadInput.at("prompt_file", f"{name} is empty")
-    return {**rest, "prompt": _filled(text, raw.get("vars", {}), name)}
+    return {**rest, "prompt": _fill(text, raw.get("vars", {}), name)}
 
 
-def _filled(text: str, variables: Mapping[str, Any], name: str) -> str:
-    missing = [n for n in dict.fromkeys(_PLACEHOLDER.findall(text)) if n not in variables]
+def _fill(text: str, variables: Mapping[str, Any], name: str) -> str:
+    missing = [n for n in dict.fromkeys(_VARIABLE.findall(text)) if n not in variables]
     if missing:
-        asked = ", ".join(f"{{{{{n}}}}}" for n in missing)
-        raise BadInput.at("vars", f"{name} asks for {asked}, which is not given")
-    return _PLACEHOLDER.sub(lambda match: str(variables[match[1]]), text)
+        names = ", ".join(f"{{{{{n}}}}}" for n in missing)
+        raise BadInput.at("vars", f"{name} asks for {names}, which is not given")
+    return _VARIABLE.sub(lambda match: str(variables[match[1]]), text)
 
 
-def _placed(raw: Raw, state: TreeState) -> Raw:
-    """With a snapshot in place of the workspace's path."""
+def _with_snapshot(raw: Raw, state: TreeState) -> Raw:
+    """Replace the workspace's path by a snapshot."""
     path = _workspace_path(raw)
     if path is None:
         return raw

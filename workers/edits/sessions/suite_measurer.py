@@ -1,4 +1,4 @@
-"""Measuring a tree by a suite: jobs go to the fleet, commands are run here, nothing twice."""
+"""Measure a tree with a suite: jobs go to the fleet, commands run here, and none runs twice."""
 
 from __future__ import annotations
 
@@ -36,40 +36,26 @@ from mulligan.workers.sandbox.file_tree import TreeNode, decode_tree, encode_tre
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.settings.model import Settings
 
-#: Files may hold this many times the packed cap before they are packed.
+#: Unpacked files may be this many times larger than the cap on packed ones.
 _UNPACKED_FACTOR = 10
 
-
 _NO_COMMANDS = (
-    "a suite may bring no commands here: make it a job with a verifier that names one of"
+    "a suite may not contain commands here: use a job with a verifier that names one of"
     " [commands.NAME], or set allow_inline = true in mulligan.toml"
 )
 
 
 class ScoreStore(Protocol):
-    """What commands scored, by run: so that a step that died, or a state that comes back, is not
-    measured again. Jobs need none: the ledger knows them by the same key."""
+    """The scores of commands, by run. After a crash, or when a state of the tree returns, they are
+    not measured again. Jobs need no store: the ledger knows them by the same key."""
 
     def get(self, key: str) -> TaskScore | None: ...
 
     def put(self, key: str, score: TaskScore) -> None: ...
 
 
-class MemoryScores:
-    """For a session that one process drives."""
-
-    def __init__(self) -> None:
-        self._scores: dict[str, TaskScore] = {}
-
-    def get(self, key: str) -> TaskScore | None:
-        return self._scores.get(key)
-
-    def put(self, key: str, score: TaskScore) -> None:
-        self._scores[key] = score
-
-
 class RedisScores:
-    """In the ledger's Redis, as long as jobs are kept there."""
+    """A ScoreStore in the ledger's Redis that keeps scores as long as jobs."""
 
     def __init__(self, calls: RedisCalls, *, prefix: str, retention: float) -> None:
         self._calls = calls
@@ -103,8 +89,8 @@ class SuiteMeasurer:
         time_slice: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``intake`` takes the jobs; without one, there are none. ``commands``: whether a suite may
-        bring programs to run here. ``home``: mulligan's own folder, which no copy has."""
+        """``intake`` takes the jobs; without it, a suite may not contain any. ``commands``: whether
+        a suite may contain commands. ``home``: mulligan's own folder, which no copy contains."""
         self._blobs = blobs
         self._store = store
         self._intake = intake
@@ -115,12 +101,12 @@ class SuiteMeasurer:
         self._threads = threads or min(4, os.cpu_count() or 1)
         self._slice = time_slice
         self._clock = clock
-        self._held: dict[str, TreeState] = {}
+        self._states: dict[str, TreeState] = {}
 
-    # -- what can be measured ---------------------------------------------------------------------
+    # -- problems ---------------------------------------------------------------------------------
 
     def problems(self, suite: Suite, root: Path) -> list[Problem]:
-        """Everything that keeps the suite from being run on this tree."""
+        """Return every reason why the suite cannot run on this tree."""
         found = self.forbidden(suite)
         tree = self._read(root)
         state = TreeState(address="sha256:0", tree=tree, put=lambda _: "sha256:0")
@@ -134,7 +120,7 @@ class SuiteMeasurer:
         return found
 
     def forbidden(self, suite: Suite) -> list[Problem]:
-        """What of it may not be run here, whatever the tree holds."""
+        """Return what may not run here, whatever the tree contains."""
         if self._commands:
             return []
         return [
@@ -155,43 +141,42 @@ class SuiteMeasurer:
     # -- states -----------------------------------------------------------------------------------
 
     def snapshot(self, root: Path, changes: Sequence[FileChange] = ()) -> str:
-        """Keep the tree as it is now, or as it would be with these changes; the name of that
-        state. BadInput if it is too large.
+        """Store the tree as it is now, or with these changes, and return the name of that state.
+        Raises BadInput if it is too large.
 
-        As in every private copy, version control, environments and caches are left out; so are
-        links that leave the tree, and what is neither file, folder nor link.
+        Like every private copy, it leaves out version control, environments, caches, links that
+        leave the tree, and anything that is not a file, folder or link.
         """
-        tree = changed(self._read(root), changes)
+        tree = apply_changes(self._read(root), changes)
         address = self._blobs.put(encode_tree(tree))
-        self._hold(address, tree)
+        self._cache(address, tree)
         return address
 
     def _read(self, root: Path) -> Mapping[str, TreeNode]:
-        left_out: list[str] = []
-        most = self._cap * _UNPACKED_FACTOR
-        tree = read_tree(root, max_bytes=most, refused=left_out)
+        tree = read_tree(root, max_bytes=self._cap * _UNPACKED_FACTOR, refused=[])
         if self._home is None or not self._home.is_relative_to(root.resolve()):
             return tree
-        own = self._home.relative_to(root.resolve()).as_posix()
-        return {n: v for n, v in tree.items() if n != own and not n.startswith(f"{own}/")}
+        home = self._home.relative_to(root.resolve()).as_posix()
+        return {n: v for n, v in tree.items() if n != home and not n.startswith(f"{home}/")}
 
     def _state(self, address: str) -> TreeState:
-        return self._held.get(address) or self._hold(address, decode_tree(self._blobs.get(address)))
+        known = self._states.get(address)
+        return known or self._cache(address, decode_tree(self._blobs.get(address)))
 
-    def _hold(self, address: str, tree: Mapping[str, TreeNode]) -> TreeState:
-        """Keep a state in memory, and the one before it: the two sides of a comparison."""
-        last = {name: self._held[name] for name in list(self._held)[-1:] if name != address}
+    def _cache(self, address: str, tree: Mapping[str, TreeNode]) -> TreeState:
+        """Keep the last two states in memory: the two sides of a comparison."""
+        last = {name: self._states[name] for name in list(self._states)[-1:] if name != address}
         state = TreeState(address=address, tree=tree, put=self._blobs.put)
-        self._held = {**last, address: state}
+        self._states = {**last, address: state}
         return state
 
     # -- measuring --------------------------------------------------------------------------------
 
     def start(self, suite: Suite, state: str, *, session: str, repeat: int) -> SuiteRuns:
-        """Begin one repeat: submit its jobs. One that cannot be made from this state scores 0."""
+        """Submit the jobs of one repeat. A job that cannot be built from this state scores 0."""
         jobs: dict[str, Job] = {}
         failed: dict[str, str] = {}
-        refuse(self.forbidden(suite))  # it may have begun elsewhere
+        refuse(self.forbidden(suite))  # another process, with more rights, may have begun it
         for task in suite.tasks:
             if task.job is None:
                 continue
@@ -207,7 +192,7 @@ class SuiteMeasurer:
         return SuiteRuns(session=session, state=state, repeat=repeat, jobs=submitted, failed=failed)
 
     def _job(self, task: SuiteTask, state: str, *, session: str, repeat: int, seed: int) -> Job:
-        """With the repeat's seed, if its runner takes one."""
+        """Build a job, with the repeat's seed if its runner takes one."""
         if self._intake is None:
             raise BadInput("jobs need workers")
         make = partial(make_job, task, self._state(state), session=session, repeat=repeat)
@@ -218,86 +203,85 @@ class SuiteMeasurer:
         return job
 
     def poll(self, suite: Suite, runs: SuiteRuns) -> SuiteScores | None:
-        """The scores of that one repeat, or None: not all of it has ended."""
+        """Return the scores of one repeat, or None if some of it has not ended."""
         commands = self._command_scores(suite, runs)
         found: list[TaskScore] = []
         for task in suite.tasks:
-            score = commands.get(task.id) if task.job is None else self._of_job(suite, task, runs)
+            score = commands.get(task.id) if task.job is None else self._score(suite, task, runs)
             if score is None:
                 return None
             found.append(score)
         return SuiteScores(runs=(tuple(found),))
 
-    def _of_job(self, suite: Suite, task: SuiteTask, runs: SuiteRuns) -> TaskScore | None:
-        """What a task's job scored; one that gave no verdict is submitted once more."""
+    def _score(self, suite: Suite, task: SuiteTask, runs: SuiteRuns) -> TaskScore | None:
+        """Return the score of a task's job, or None if it has not ended. A job without a verdict is
+        submitted once more."""
         if task.id in runs.failed:
-            return _score(task, 0.0, runs.failed[task.id])
+            return _score_of(task, 0.0, runs.failed[task.id])
         first = self._job_score(task, runs.jobs[task.id])
         if first is None or first.verdict or self._intake is None:
             return first
         seed = suite.seed_of(task.id, runs.repeat)
         try:
             job = self._job(task, runs.state, session=runs.session, repeat=runs.repeat, seed=seed)
-            again = job.model_copy(update={"idempotency_key": _again(str(job.idempotency_key))})
-            (accepted,) = submit_jobs(self._intake, [again])
+            key = _second_key(str(job.idempotency_key))
+            (accepted,) = submit_jobs(
+                self._intake, [job.model_copy(update={"idempotency_key": key})]
+            )
         except BadInput as error:
             return first.model_copy(update={"note": f"{first.note}; {error}"})
         return self._job_score(task, accepted.id)
 
     def _job_score(self, task: SuiteTask, job_id: str) -> TaskScore | None:
-        """What the first attempt scored, and a word about it; None: it has not ended."""
+        """Return the score of a job's first attempt, or None if it has not ended."""
         if self._intake is None:
             raise BadInput("jobs need workers")
         view = self._intake.ledger.job(job_id)
         if view is None:
-            return _score(task, 0.0, f"job {job_id} is no longer known", verdict=False)
+            return _score_of(task, 0.0, f"job {job_id} no longer exists", verdict=False)
         verdict = view.attempts[0].verdict if view.attempts else None
         if verdict is not None and verdict.score is not None:
-            self._close(view)
-            return _score(task, min(1.0, max(0.0, verdict.score / 100)))
+            self._resolve(view)
+            return _score_of(task, min(1.0, max(0.0, verdict.score / 100)))
         if view.state not in TERMINAL:
             return None
         why = f"job {job_id} was {view.state}: {view.detail or view.reason or 'no score'}"
-        return _score(task, 0.0, why, verdict=False)
+        return _score_of(task, 0.0, why, verdict=False)
 
-    def _close(self, view: JobView) -> None:
-        """A low score is a measurement, not something that a person must look at."""
+    def _resolve(self, view: JobView) -> None:
+        """Resolve the escalation of a low score: it is a measurement and needs no person."""
         if view.state == "escalated" and self._intake is not None:
             self._intake.ledger.end_escalation(
                 f"{view.id}:1", how="resolved", by="benchmark", note="measured"
             )
 
     def _command_scores(self, suite: Suite, runs: SuiteRuns) -> dict[str, TaskScore]:
-        """Of the commands that have been run, some of them just now."""
-        scores: dict[str, TaskScore] = {}
-        left: list[SuiteTask] = []
-        for task in suite.tasks:
-            if task.command is None:
-                continue
-            known = self._known(run_key(runs.session, task, runs.repeat, runs.state))
-            if known is None:
-                left.append(task)
-            else:
-                scores[task.id] = known
+        """Run the remaining commands for a time slice. Return the scores of all that have run."""
+
+        def key_of(task: SuiteTask) -> str:
+            return run_key(runs.session, task, runs.repeat, runs.state)
+
+        commands = [task for task in suite.tasks if task.command is not None]
+        scores = {task.id: self._stored(key_of(task)) for task in commands}
+        left = [task for task in commands if scores[task.id] is None]
         if left:
             tree = self._state(runs.state).tree
             for task, score in self._run(suite, left, tree, runs.repeat):
-                key = run_key(runs.session, task, runs.repeat, runs.state)
-                self._store.put(key if self._store.get(key) is None else _again(key), score)
-                known = self._known(key)
-                if known is not None:
-                    scores[task.id] = known
-        return scores
+                key = key_of(task)
+                self._store.put(key if self._store.get(key) is None else _second_key(key), score)
+                scores[task.id] = self._stored(key)
+        return {name: score for name, score in scores.items() if score is not None}
 
-    def _known(self, key: str) -> TaskScore | None:
-        """What a command scored; None: it is to be run, or once more because it gave no verdict."""
+    def _stored(self, key: str) -> TaskScore | None:
+        """Return a command's score, or None if it has to be run, for the first time or, without a
+        verdict, once more."""
         first = self._store.get(key)
-        return first if first is None or first.verdict else self._store.get(_again(key))
+        return first if first is None or first.verdict else self._store.get(_second_key(key))
 
     def _run(
         self, suite: Suite, tasks: Sequence[SuiteTask], tree: Mapping[str, TreeNode], repeat: int
     ) -> Iterator[tuple[SuiteTask, TaskScore]]:
-        """Run commands side by side; begin none after the time slice, but some at least."""
+        """Run commands in parallel: at first one per thread, and none after the time slice."""
         end = self._clock() + self._slice
         rest = iter(tasks[self._threads :])
         with ThreadPoolExecutor(self._threads, thread_name_prefix="suite") as pool:
@@ -316,12 +300,12 @@ class SuiteMeasurer:
                         running[begin(task)] = task
 
 
-def _again(key: str) -> str:
-    """What the second run of what gave no verdict is known by."""
+def _second_key(key: str) -> str:
+    """Return the key of the second run, which follows a run without a verdict."""
     return f"{key}:again"
 
 
-def _score(task: SuiteTask, value: float, note: str = "", *, verdict: bool = True) -> TaskScore:
+def _score_of(task: SuiteTask, value: float, note: str = "", *, verdict: bool = True) -> TaskScore:
     return TaskScore(
         task=task.id, cluster=task.cluster, values={WHOLE: value}, note=note, verdict=verdict
     )
@@ -330,7 +314,7 @@ def _score(task: SuiteTask, value: float, note: str = "", *, verdict: bool = Tru
 def suite_measurer(
     settings: Settings, ledger: RedisLedger, intake: Intake | None, *, commands: bool
 ) -> SuiteMeasurer:
-    """The measurer of an installation. ``commands``: whether a suite may bring programs."""
+    """Build the measurer of these settings. ``commands``: whether a suite may contain commands."""
     return SuiteMeasurer(
         blobs=blob_store(settings),
         store=RedisScores(ledger.calls, prefix=settings.key_prefix, retention=settings.retention),
@@ -341,8 +325,10 @@ def suite_measurer(
     )
 
 
-def changed(tree: Mapping[str, TreeNode], changes: Sequence[FileChange]) -> Mapping[str, TreeNode]:
-    """A tree as it would be with these changes."""
+def apply_changes(
+    tree: Mapping[str, TreeNode], changes: Sequence[FileChange]
+) -> Mapping[str, TreeNode]:
+    """Return the tree with these changes."""
     found = dict(tree)
     for change in changes:
         if change.after is None:
