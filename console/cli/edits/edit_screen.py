@@ -23,17 +23,8 @@ _MAX_ERROR = 500
 
 def document(session: EditSession) -> dict[str, Any]:
     """Return the document that `--json` prints."""
-    outcomes = [_outcome(outcome) for outcome in session.outcomes]
+    outcomes = [outcome.model_dump(mode="json") for outcome in session.outcomes]
     return {"session": session.id, "outcomes": outcomes}
-
-
-def _outcome(outcome: EditOutcome) -> dict[str, Any]:
-    names = (
-        "edit_id", "status", "reason", "benchmark_delta", "cluster_deltas", "error", "notes",
-        "applied_at",
-    )  # fmt: skip
-    found = outcome.model_dump(mode="json")
-    return {name: found[name] for name in names}
 
 
 def review_document(session: EditSession, record: EditRecord) -> dict[str, Any]:
@@ -44,7 +35,7 @@ def review_document(session: EditSession, record: EditRecord) -> dict[str, Any]:
         "host": session.host,
         "edit": record.edit.model_dump(mode="json"),
         "tier": record.tier,
-        "outcome": _outcome(record.outcome) if record.outcome else None,
+        "outcome": record.outcome.model_dump(mode="json") if record.outcome else None,
         "diff": record.diff,
         "approved_by": record.approved_by,
         "decided_by": record.decided_by,

@@ -107,8 +107,8 @@ class EditEngine:
         return known
 
     def check_suite(self, session_id: str) -> None:
-        """Raise BadInput if a session's suite may not be run here: the process that began it may
-        have been allowed more than this one."""
+        """Raise BadInput if a session's suite may not run here: the process that began it may have
+        had more rights."""
         session = self.sessions.get(session_id).session
         if session.phase == "ready" and session.open is not None:
             self._refuse_suite(session.suite, self._tree(session).root)
@@ -124,7 +124,7 @@ class EditEngine:
         self._refuse_suite(session.suite, self._tree(session).root if on_host else None)
 
     def _refuse_suite(self, suite: Suite | None, root: Path | None = None) -> None:
-        """Raise BadInput if the suite may not be run here or, with a root, not on that tree."""
+        """Raise BadInput if the suite may not run here or, given a root, not on that tree."""
         if suite is None or self.measurer is None:
             return
         forbidden = self.measurer.forbidden
@@ -183,8 +183,8 @@ class EditEngine:
                 wait()
 
     def _with_correction(self, session: EditSession) -> EditSession:
-        """If every edit is decided, submit the job that asks the plan's author again, and return
-        the session with it."""
+        """Ask the plan's author again if every edit is decided, and return the session with the
+        author's new job."""
         if self.intake is None or session.correction is not None:
             return session
         try:
@@ -195,7 +195,7 @@ class EditEngine:
         return session if job_id is None else session.moved(correction=job_id)
 
     def correct(self, session: EditSession) -> EditSession:
-        """Let the author of a finished session's plan correct what failed. Once is enough."""
+        """Let the author of a finished session's plan correct what failed, once."""
         asked = self._with_correction(session)
         if asked is session:
             return session
@@ -330,13 +330,13 @@ class EditEngine:
 
 
 def take_steps(engine: EditEngine, session_id: str) -> str:
-    """Advance a session as far as possible in a worker and return its phase: ``not now`` if it has
-    to wait for another hint. A session that can never go on is ended, with the reason."""
+    """Advance a session as far as possible and return its phase, or ``not now`` if it has to wait
+    for another hint. End a session that can never go on, with the reason."""
     try:
         engine.check_suite(session_id)
         return engine.work(session_id).phase
     except RetryLater as error:
-        log.info("session %s: %s", session_id, error)
+        log.info("Session %s: %s", session_id, error)
         return "not now"
     except BadInput as error:
         if engine.sessions.find(session_id) is None:
@@ -350,7 +350,7 @@ def _give_up(engine: EditEngine, session_id: str, why: str) -> str:
     try:
         phase = engine.give_up(session_id, why).phase
     except (RetryLater, BadInput) as error:
-        log.info("session %s: %s", session_id, error)
+        log.info("Session %s: %s", session_id, error)
         return "not now"
     log.warning("Session %s cannot go on and was ended: %s", session_id, why)
     return phase

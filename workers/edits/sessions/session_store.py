@@ -78,8 +78,7 @@ class SessionStore:
         self._calls.run("ZADD", index, "NX", at.timestamp(), session.id)
 
     def find(self, session_id: str) -> StoredSession | None:
-        """Return a session, or None. Raises BadInput if it cannot be read (another version wrote
-        it)."""
+        """Return a session, or None. Raises BadInput if another version wrote it."""
         text = self._calls.run("HGET", keys.edit_session(self._fleet, session_id), "state")
         if not text:
             return None
@@ -199,9 +198,7 @@ class SessionStore:
         self._swap(keys.edit_trees(""), _tree(session), session.id, "")
 
     def _swap(self, key: str, field: str, old: str, new: str) -> bool:
-        answer: list[Any] = self._calls.one(
-            "swap", self._fleet, key=key, field=field, old=old, new=new, told=None
-        )
+        answer = self._calls.one("swap", self._fleet, key=key, field=field, old=old, new=new)
         return bool(answer[0] == "swapped")
 
 

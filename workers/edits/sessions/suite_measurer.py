@@ -43,6 +43,7 @@ _NO_COMMANDS = (
     "a suite may not contain commands here: use a job with a verifier that names one of"
     " [commands.NAME], or set allow_inline = true in mulligan.toml"
 )
+_NO_WORKERS = "jobs need workers, and this process has none: use commands instead"
 
 
 class ScoreStore(Protocol):
@@ -131,7 +132,7 @@ class SuiteMeasurer:
 
     def _job_problems(self, task: SuiteTask, state: TreeState) -> list[Problem]:
         if self._intake is None:
-            return [Problem("jobs need workers: use commands, or run the plan with a stack")]
+            return [Problem(_NO_WORKERS)]
         try:
             job = make_job(task, state, session="check", repeat=0)
         except BadInput as error:
@@ -194,7 +195,7 @@ class SuiteMeasurer:
     def _job(self, task: SuiteTask, state: str, *, session: str, repeat: int, seed: int) -> Job:
         """Build a job, with the repeat's seed if its runner takes one."""
         if self._intake is None:
-            raise BadInput("jobs need workers")
+            raise BadInput(_NO_WORKERS)
         make = partial(make_job, task, self._state(state), session=session, repeat=repeat)
         job = make(seed=seed)
         if self._intake.check(job):
@@ -235,7 +236,7 @@ class SuiteMeasurer:
     def _job_score(self, task: SuiteTask, job_id: str) -> TaskScore | None:
         """Return the score of a job's first attempt, or None if it has not ended."""
         if self._intake is None:
-            raise BadInput("jobs need workers")
+            raise BadInput(_NO_WORKERS)
         view = self._intake.ledger.job(job_id)
         if view is None:
             return _score_of(task, 0.0, f"job {job_id} no longer exists", verdict=False)
