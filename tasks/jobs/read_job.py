@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.problem import Problem
@@ -76,7 +77,20 @@ def inspect_job(
     except ValidationError as error:
         wrong = problems_of(error, Job, also=also, show_values=show_values)
         return None, [*wrong, *_missing_prompt(raw, wrong, also), *_problems_of_rest(raw, check)]
-    return job, check(job)
+    unstorable = _unstorable(job)
+    return None if unstorable else job, [*unstorable, *check(job)]
+
+
+def _unstorable(job: Job) -> list[Problem]:
+    """Find the fields that JSON cannot hold: options may contain any Python value."""
+    found = []
+    for name in ("runner", "verifiers"):
+        try:
+            job.model_dump_json(include={name})
+        except PydanticSerializationError:
+            message = "contains a value that JSON cannot hold (half a surrogate pair, an object)"
+            found.append(Problem.at(name, message))
+    return found
 
 
 def _missing_prompt(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
 from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
@@ -35,12 +36,9 @@ def waiting(app: Celery, queues: Sequence[str]) -> dict[str, QueueDepth]:
 
     Raises OperationalError if the broker is away.
     """
-    with _channel(app) as channel:
+    with _connection(app) as connection, connection.channel() as channel:
         if not hasattr(channel, "priority_steps"):
-            return {
-                queue: QueueDepth(depth=depth)
-                for queue, depth in zip(queues, _sizes(channel, queues), strict=True)
-            }
+            return {queue: QueueDepth(depth=_size(connection, channel, queue)) for queue in queues}
         steps: Sequence[int] = channel.priority_steps
         pipe = channel.client.pipeline(transaction=False)
         for queue in queues:
@@ -74,25 +72,29 @@ def _sent_at(message: Any) -> float | None:
 
 
 @contextmanager
-def _channel(app: Celery) -> Iterator[Any]:
-    """Open a channel to the broker, without retries: callers need to know that it is away."""
+def _connection(app: Celery) -> Iterator[Any]:
+    """Connect to the broker, without retries: callers need to know that it is away."""
     try:
-        with app.connection_for_read() as connection, connection.channel() as channel:
-            yield channel
+        with app.connection_for_read() as connection:
+            yield connection
     except (RedisError, OSError) as error:
         raise OperationalError(f"the broker is away: {error}") from error
 
 
-def _sizes(channel: Any, queues: Sequence[str]) -> list[int]:
+def _size(connection: Any, channel: Any, queue: str) -> int:
     if hasattr(channel, "_size"):
-        return [int(channel._size(queue)) for queue in queues]
-    return [int(channel.queue_declare(queue=name, passive=True).message_count) for name in queues]
+        return int(channel._size(queue))
+    try:
+        # A separate channel: the broker closes it if the queue does not exist.
+        with connection.channel() as separate:
+            return int(separate.queue_declare(queue=queue, passive=True).message_count)
+    except NotFound:  # no worker has served it yet
+        return 0
 
 
 def depths(app: Celery, queues: Sequence[str]) -> dict[str, int]:
-    """Count the messages in each queue over all priorities. Works on Redis and AMQP."""
-    with app.connection_for_read() as connection:
-        return dict(zip(queues, _sizes(connection.default_channel, queues), strict=True))
+    """Count the messages in each queue over all priorities."""
+    return {queue: each.depth for queue, each in waiting(app, queues).items()}
 
 
 def empty_queues(app: Celery, queues: Sequence[str]) -> list[str]:

@@ -6,10 +6,9 @@ when a worker or beat starts, and its broker is read at its first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
 from celery import Celery, signals
 
 from mulligan.tasks.jobs.sweep import run_sweep
@@ -54,7 +53,7 @@ class InstalledApp(WorkerProcess):
         services = self.services
         return run_sweep(
             services.ledger,
-            empty_queues=lambda: _empty_queues(self._app, JOB_QUEUES),
+            empty_queues=lambda: empty_queues(self._app, JOB_QUEUES),
             publish=services.publish,
         )
 
@@ -133,14 +132,3 @@ def _add_repair_lanes(instance: Any, **_: Any) -> None:
     for lane in lanes:
         queues.select_add(lane)
     queues.select([*lanes, *(name for name in served if name not in lanes)])
-
-
-def _empty_queues(app: Celery, queues: Sequence[str]) -> list[str]:
-    """Return the empty queues. A queue that does not exist is empty."""
-    found = []
-    for queue in queues:
-        try:
-            found += empty_queues(app, [queue])
-        except NotFound:  # raised only by AMQP
-            found.append(queue)
-    return found
