@@ -77,7 +77,7 @@ class EditsPlan:
         if candidate.workspace is None:
             raise BadInput(f"{self.id} needs a workspace")
         if problem := find_missing(*EDIT_PACKAGES):
-            raise VerifierError(f"{self.id}: {problem}")
+            raise VerifierError(problem)
         started = perf_counter()
         plan, findings, warnings = read_answer(candidate)
         if plan is None:

@@ -51,6 +51,7 @@ def run(
             result.views,
             accepted=result.accepted,
             show_repair=show_repair,
+            suggest_up=True,
             home=backend.unusual_home,
         )
     if not result.in_time:

@@ -58,7 +58,7 @@ def _wait(
     if json:
         screen.emit(run_document(backend, result))
     else:
-        print_summary(result.views, accepted=result.accepted, show_repair=False)
+        print_summary(result.views, accepted=result.accepted)
     if not result.in_time:
         screen.complain(f"not finished within {timeout:g} s; the jobs stay in the queue")
     raise typer.Exit(int(result.exit_code))

@@ -26,7 +26,12 @@ _STYLES = {"succeeded": None, "escalated": "yellow"}
 
 
 def print_summary(
-    views: Sequence[JobView], *, accepted: int, show_repair: bool, home: Path | None = None
+    views: Sequence[JobView],
+    *,
+    accepted: int,
+    show_repair: bool = False,
+    suggest_up: bool = False,
+    home: Path | None = None,
 ) -> None:
     """Print the end of a run; ``home`` is named if the next command would not find it."""
     if show_repair:
@@ -38,7 +43,7 @@ def print_summary(
     for line in summary_lines(RunFigures.of(views, accepted=accepted)):
         screen.say(line)
     if views:
-        screen.say(next_line(views, home), style="dim")
+        screen.say(next_line(views, home, suggest_up=suggest_up), style="dim")
 
 
 def choose_rows(views: Sequence[JobView]) -> list[JobView]:
@@ -92,7 +97,7 @@ def _cycles(counts: dict[str, int]) -> str:
     return f"cycles {sum(counts.values())}: {', '.join(parts)}"
 
 
-def next_line(views: Sequence[JobView], home: Path | None = None) -> str:
+def next_line(views: Sequence[JobView], home: Path | None, *, suggest_up: bool) -> str:
     """Name the job to look at: an escalated one, else one that needed repair."""
     escalated = [view for view in views if view.state == "escalated"]
     repaired = [view for view in views if len(view.attempts) > 1]
@@ -102,4 +107,6 @@ def next_line(views: Sequence[JobView], home: Path | None = None) -> str:
     ref = f"'{ref}'" if " " in ref else ref
     diff = " --diff" if len(shown.attempts) > 1 else ""
     show = f"mulligan jobs show {ref}{diff}"
-    return f"next: MULLIGAN_HOME={home} {show}" if home else f"next: {show} · mulligan up"
+    if home:
+        return f"next: MULLIGAN_HOME={home} {show}"
+    return f"next: {show} · mulligan up" if suggest_up else f"next: {show}"

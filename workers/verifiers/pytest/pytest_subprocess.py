@@ -94,7 +94,7 @@ class PytestSubprocess:
         if candidate.workspace is None:
             raise BadInput(f"{self.id} needs a workspace")
         if problem := find_missing("junitparser", "pytest"):
-            raise VerifierError(f"{self.id}: {problem}")
+            raise VerifierError(problem)
         with self._layout.lay_out(candidate) as answer:
             expected = self._expected_tests(answer)
             run = run_pytest(
