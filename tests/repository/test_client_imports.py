@@ -103,7 +103,7 @@ def test_invalid_arguments_are_refused_at_once() -> None:
             {"broker_url": "redis://a", "ledger_url": "redis://b:-1"},
             "^setting ledger_url: its po",
         ),
-        ({"broker_url": "amqp://a"}, "^ledger_url: the broker is amqp: name a Redis"),
+        ({"broker_url": "amqp://a"}, "^ledger_url: the broker is amqp; set a Redis"),
         (
             {"broker_url": "amqp://a", "ledger_url": "amqp://b"},
             "^setting ledger_url: the ledger",

@@ -186,7 +186,7 @@ with temporary_ledger(Settings()): pass
     [
         ("edits", _EDITS, "ImportError: mulligan.execute_edits: "),
         ("openai", _OPENAI, "RunnerError: "),
-        ("worker", _WORKER, "VerifierError: pytest.subprocess: "),
+        ("worker", _WORKER, "VerifierError: "),
         ("local", _LOCAL, "BadInput: no Redis server: "),
         ("local", _MODEL, "RunnerError: the local model is not installed: "),
         ("testing", _TESTING, "BadInput: no Redis server: "),

@@ -17,4 +17,4 @@ def wait_for(
         if value:
             return value
         time.sleep(0.01)
-    raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+    raise AssertionError(f"timed out after {seconds:g} s: waiting for {what}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import which
 
 from rich.table import Table
 
@@ -106,7 +108,14 @@ def next_line(views: Sequence[JobView], home: Path | None, *, suggest_up: bool) 
     ref = shown.job.label if names.count(shown.job.label) == 1 else shown.id
     ref = f"'{ref}'" if " " in ref else ref
     diff = " --diff" if len(shown.attempts) > 1 else ""
-    show = f"mulligan jobs show {ref}{diff}"
+    program = _program()
+    show = f"{program} jobs show {ref}{diff}"
     if home:
         return f"next: MULLIGAN_HOME={home} {show}"
-    return f"next: {show} · mulligan up" if suggest_up else f"next: {show}"
+    return f"next: {show} · {program} up" if suggest_up else f"next: {show}"
+
+
+def _program() -> str:
+    """Return what to type for this program: its path, if the shell would not find it."""
+    path = Path(sys.argv[0])
+    return "mulligan" if which("mulligan") or path.name != "mulligan" else str(path)

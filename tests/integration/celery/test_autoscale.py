@@ -102,7 +102,7 @@ def test_a_thread_pool_is_not_scaled_and_the_log_says_why(tmp_path: Path) -> Non
     with running_fleet(tmp_path, pools=(CONTROL,)) as fleet:
         fleet.stack.add("attempt", argv)
         assert fleet.run(scripted(GOOD)).state == "succeeded"
-        wait_for(lambda: "keeps its 2 slots; use -P prefork" in fleet.logs(), "a log line")
+        wait_for(lambda: "keeps its 2 slots. Use -P prefork" in fleet.logs(), "a log line")
 
 
 def test_a_stopped_worker_finishes_its_attempt(tmp_path: Path) -> None:

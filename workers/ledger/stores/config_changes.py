@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from typing import Any
 
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
@@ -12,6 +14,17 @@ from mulligan.workers.settings.model import Settings
 #: Settings that can change the results of jobs, unlike addresses and slots.
 _FIELDS = frozenset({*LIVE, "runners", "commands", "model_modules", "runner_timeout"})
 _KEPT = 100
+
+
+def config_digest(settings: Settings) -> str:
+    """Return a digest that is the same in every process: sets are sorted first."""
+    document = settings.model_dump(include=set(_FIELDS))
+    text = json.dumps(document, default=_plain, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)
 
 
 class ConfigChanges:
@@ -24,8 +37,7 @@ class ConfigChanges:
 
     def note(self, settings: Settings, *, now: float) -> None:
         """Store the time if these settings differ from the last ones, else make no round trip."""
-        text = settings.model_dump_json(include=set(_FIELDS))
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        digest = config_digest(settings)
         if digest == self._noted:
             return
         newest = self._calls.run("ZREVRANGE", self._key, 0, 0)
