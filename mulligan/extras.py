@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-#: Import name → extra of pyproject.toml. What several extras install is under one that is enough.
+#: Import name → extra of pyproject.toml. A package in several is under one that suffices.
 EXTRA_OF = {
     "junitparser": "worker",
     "pytest": "worker",

@@ -81,7 +81,11 @@ def connect(settings: Settings) -> CliBackend:
     app = create_app(hasty)
     _check_transport(app)
     services = app_services(
-        hasty, app, patience=hasty.submit_patience, local_paths=True, on_away=_note_broker_away
+        hasty,
+        app,
+        patience=hasty.submit_patience,
+        local_paths=True,
+        on_unreachable=_note_unpublished,
     )
     return CliBackend(
         settings=hasty,
@@ -110,9 +114,9 @@ def _check_transport(app: Celery) -> None:
         ) from None
 
 
-def _note_broker_away(error: Exception) -> None:
+def _note_unpublished(error: Exception) -> None:
     screen.note(
-        f"accepted, but the broker is away ({error}): the sweep publishes it later",
+        f"accepted, but the broker cannot be reached ({error}): the sweep publishes it later",
         style="yellow",
     )
 

@@ -13,7 +13,7 @@ from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
 from mulligan.workers.backends.follow import EventFeed, read_feed
 
 T = TypeVar("T")
-#: Seconds between two tries to read a ledger that is away.
+#: Seconds between two tries to read an unreachable ledger.
 _PAUSE = 0.25
 
 
@@ -118,12 +118,12 @@ class LedgerRetry:
     #: Restarts what died; called between two tries.
     restart_dead: Callable[[], None] = lambda: None
     #: Called once each time the ledger becomes unreachable.
-    on_away: Callable[[Exception], None] = lambda _: None
+    on_unreachable: Callable[[Exception], None] = lambda _: None
 
     def __call__(self, read: Callable[[], T]) -> T:
         """Return the result of ``read``, or raise LedgerUnavailable after too long."""
         began = time.monotonic()
-        is_away = False
+        is_unreachable = False
         while True:
             try:
                 return read()
@@ -132,9 +132,9 @@ class LedgerRetry:
             except LedgerUnavailable as error:
                 if self.is_over or time.monotonic() - began >= self.seconds:
                     raise
-                if not is_away:
-                    self.on_away(error)
-                is_away = True
+                if not is_unreachable:
+                    self.on_unreachable(error)
+                is_unreachable = True
             time.sleep(_PAUSE)
             self.restart_dead()
 

@@ -9,8 +9,8 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class Service:
     ready: Callable[[], bool]
     #: Lines to print about it, as (title, text).
     about: tuple[tuple[str, str], ...] = ()
+    #: Environment variables that tell the other services about it.
+    announced: Mapping[str, str] = field(default_factory=dict)
 
 
 def worker_services(settings: Settings, app: Celery) -> list[Service]:
@@ -67,6 +69,7 @@ def flower_service(settings: Settings) -> Service:
         argv=argv,
         ready=lambda: _answers(f"{url}/healthcheck"),
         about=(("flower", f"{url}  (user {login['user']}, password {shown})"),),
+        announced={"MULLIGAN_FLOWER_URL": url} if settings.flower_url is None else {},
     )
 
 

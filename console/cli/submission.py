@@ -79,7 +79,7 @@ def submit_and_wait(
         seconds=backend.patience,
         deadline=deadline,
         restart_dead=backend.restart_dead,
-        on_away=lambda error: _note_ledger_away(backend, error),
+        on_unreachable=lambda error: _note_waiting(backend, error),
     )
     with _note_unfinished(backend, jobs):
         if any(answer.status == "seen" for answer in accepted):
@@ -98,7 +98,7 @@ def submit_and_wait(
     return RunResult(views=known, accepted=len(jobs.jobs), in_time=in_time)
 
 
-def _note_ledger_away(backend: CliBackend, error: Exception) -> None:
+def _note_waiting(backend: CliBackend, error: Exception) -> None:
     screen.note(
         f"{error}; waiting for it, up to {backend.patience:g} s (worker_patience)", style="yellow"
     )
@@ -137,7 +137,7 @@ def _unfinished(backend: CliBackend, jobs: FollowedJobs) -> str:
     stay = "1 unfinished job stays" if count == 1 else f"{count} unfinished jobs stay"
     if backend.stack is None:
         return f"{stay} in the queue; see `mulligan jobs list`"
-    return f"{stay} in the ledger, and the next `mulligan run` here goes on with them"
+    return f"{stay} in the ledger, and the next `mulligan run` here continues them"
 
 
 def run_document(backend: CliBackend, result: RunResult) -> dict[str, Any]:

@@ -110,13 +110,6 @@ def _share(value: float, label: str, limit: bool = False) -> Markup:
 _TEMPLATES = _environment()
 
 
-def flower_url(settings: Settings) -> str | None:
-    """Return the address of Flower, or None if it is unknown."""
-    if settings.flower_url:
-        return settings.flower_url.rstrip("/")
-    return f"http://127.0.0.1:{settings.flower_port}" if settings.flower_port else None
-
-
 def page(
     request: Request,
     template: str,
@@ -131,7 +124,7 @@ def page(
     text = _TEMPLATES.get_template(template).render(
         caller=caller,
         csrf=csrf_token(request),
-        flower=flower_url(settings),
+        flower=(settings.flower_url or "").rstrip("/"),
         fragment=FRAGMENT_HEADER in request.headers,
         here="/" + request.url.path.strip("/").partition("/")[0],
         may_act=ops,

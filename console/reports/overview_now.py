@@ -245,7 +245,7 @@ def queue_statuses(now: CurrentState) -> tuple[QueueStatus, ...]:
 
 
 def queue_of(beat: Beat) -> str | None:
-    """Return the queue that a worker counts in; None if it serves none of ours.
+    """Return the queue that a worker counts in; None if it serves none of mulligan's.
 
     This is the queue named like its pool, else the one with most of its work.
     """

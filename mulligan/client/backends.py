@@ -33,7 +33,7 @@ class SubmitResult:
 
     #: The stored jobs, by their index.
     accepted: Mapping[int, Accepted]
-    #: What is wrong with the others, if it showed only after some were stored.
+    #: Problems found after some jobs were stored.
     problems: Sequence[Problem] = ()
 
 
@@ -128,7 +128,7 @@ class BrokerBackend(LedgerBackend):
         self.runner: Any = settings.default_runner
 
     def contract(self, returns: Any) -> dict[str, Any]:
-        """A model of an allow-listed module by its name too; the workers check its validators."""
+        """Return the contract; also name the model if its module is allowed, for its validators."""
         return contract_by_reference(returns, self._models)
 
     def start(self) -> None:

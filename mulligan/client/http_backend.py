@@ -52,7 +52,7 @@ class HttpBackend:
         self.runner: Any = settings.default_runner
 
     def contract(self, returns: Any) -> dict[str, Any]:
-        """A model of an allow-listed module by its name too; the workers check its validators."""
+        """Return the contract; also name the model if its module is allowed, for its validators."""
         return contract_by_reference(returns, self._models)
 
     def check(self, drafts: Sequence[JobDraft]) -> list[Problem]:

@@ -24,7 +24,7 @@ _STREAM_TIMEOUT = httpx2.Timeout(45.0, connect=5.0)
 PAUSES = (0.1, 1.0)
 #: Minimum seconds to keep retrying after a 429.
 _SLOWED = 120.0
-_AWAY = frozenset({502, 503, 504})
+_UNAVAILABLE = frozenset({502, 503, 504})
 
 
 class HttpAnswer(NamedTuple):
@@ -107,7 +107,7 @@ class ConsoleConnection:
             except httpx2.TransportError as error:
                 problem, seconds = self._unreachable(error), pause
             else:
-                if response.status_code not in _AWAY | {429}:
+                if response.status_code not in _UNAVAILABLE | {429}:
                     return response
                 response.close()
                 seconds = max(pause, _retry_after(response))

@@ -49,14 +49,14 @@ class Client:
             from mulligan.tasks.ports.errors import BadInput
 
             raise BadInput.at(
-                "workers", "1 or more: these threads do the work if there is no broker"
+                "workers", "must be 1 or more: without a broker, these threads run the jobs"
             )
         self._console = url if url and url.startswith(("http://", "https://")) else None
         if self._console is None:
             if token is not None:
                 from mulligan.tasks.ports.errors import BadInput
 
-                raise BadInput.at("token", "is for a console: give its URL too (http://host:8700)")
+                raise BadInput.at("token", "needs the console's URL as well (http://host:8700)")
             settings = settings if url is None else {"broker_url": url, **settings}
         self._token = token
         self._settings = settings
@@ -136,9 +136,7 @@ class Client:
         from mulligan.tasks.ports.errors import BadInput
 
         if isinstance(asks, str | Mapping):
-            raise BadInput.at(
-                "asks", "a list of prompts or jobs; for a single one there is submit()"
-            )
+            raise BadInput.at("asks", "must be a list; use submit() for one job")
         key = options.pop("idempotency_key", None)
         own = ({"idempotency_key": f"{key}-{i}"} if key else {} for i in count())
         defaults = self._request_defaults(returns)

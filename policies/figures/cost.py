@@ -121,7 +121,7 @@ def group_names(text: str) -> tuple[str, ...]:
         if name not in GROUPS and not (name.startswith("label:") and name != "label:"):
             raise ValueError(f"{name!r}: group by {', '.join(GROUPS)} or label:NAME")
     if len(set(names)) != len(names) or not names:
-        raise ValueError(f"{text!r}: name each group once, and at least one")
+        raise ValueError(f"{text!r}: name at least one group, each once")
     return names
 
 
@@ -189,6 +189,6 @@ def _rate(measure: str, price: Price | None) -> float | None:
         return price.prompt
     if measure == "completion":
         return price.completion
-    # The directions in a sum are unknown: it has a price only if both cost the same.
+    # A sum of input and output tokens has a price only if both cost the same.
     same = measure == "rest" and price.prompt == price.completion
     return price.prompt if same else None

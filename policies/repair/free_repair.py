@@ -275,7 +275,7 @@ def _in_prose(body: str) -> JsonExtraction | None:
 
 
 def _is_answer(span: _Span) -> bool:
-    """Whether a piece is meant as the answer. An array in running prose is a footnote."""
+    """Whether a piece is meant as the answer. An array inside prose does not count."""
     return bool(_OBJECT.match(span.text) or (_ARRAY.match(span.text) and span.apart))
 
 

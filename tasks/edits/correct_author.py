@@ -1,4 +1,4 @@
-"""Let the model that wrote a plan correct what failed of it."""
+"""Let the model that wrote a plan correct its failed edits."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def select(
     """Return the open escalations that match, oldest first. BadInput names each unknown id."""
     if which.is_everything:
         raise BadInput(
-            "say which: a signature, ids, or a filter such as task_type, reason or older_than"
+            "select escalations by signature, id or a filter: task_type, reason, older_than…"
         )
     now = ledger.now()
     found = _by_id(ledger, which) if which.ids else _by_group(ledger, which, limit)

@@ -213,7 +213,7 @@ def _settle(context: AttemptContext, claim: Claim, report: ReportedAttempt) -> O
 def _settle_verification(
     context: AttemptContext, taken: CycleClaim, report: ReportedAttempt
 ) -> Outcome:
-    """End a cycle by its delayed verification, which counts only if it was in other words."""
+    """End a cycle by its delayed verification, which counts only if it was reworded."""
     job = taken.claim.job
     reason = invalid_reason(
         source_family=job.task_type,

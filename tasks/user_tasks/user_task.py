@@ -170,8 +170,7 @@ def value_of(output: Output) -> Any:
 
 
 def answer_of(output: Output, results: Sequence[VerificationResult]) -> Any:
-    """Return the value of a success for the caller: what was verified, so JSON without the fence
-    or the prose that a free repair removed."""
+    """Return the verified value of a success: JSON without the fence or prose around it."""
     passed = [result for result in results if result.status is VerificationStatus.PASS]
     if output.encoding == "json" or not coercions(passed):
         return value_of(output)

@@ -1,4 +1,4 @@
-"""Logging in, hidden texts, an empty ledger, and a ledger that is away."""
+"""Logging in, hidden texts, an empty ledger, and an unreachable ledger."""
 
 from __future__ import annotations
 
@@ -82,4 +82,4 @@ def test_an_unreachable_ledger_is_reported_and_retried(
         expect(page.get_by_role("heading", level=1)).to_have_text("The ledger cannot be reached")
         expect(page.get_by_role("main")).to_contain_text("retries every 5 seconds")
         ARTIFACTS.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=ARTIFACTS / "ledger-away-light-1280.png")
+        page.screenshot(path=ARTIFACTS / "ledger-unreachable-light-1280.png")

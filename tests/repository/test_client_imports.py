@@ -87,7 +87,7 @@ def test_a_broker_without_a_default_runner_needs_a_named_one() -> None:
 
 
 def test_invalid_arguments_are_refused_at_once() -> None:
-    with pytest.raises(BadInput, match=r"^workers: 1 or more"):
+    with pytest.raises(BadInput, match=r"^workers: must be 1 or more"):
         Client(workers=0)
     with Client() as client:
         for one in ("abc", {"prompt": "abc"}):

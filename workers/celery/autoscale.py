@@ -1,6 +1,6 @@
 """An autoscaler for Celery that counts what waits in the broker, not what the worker has reserved.
 
-Celery's own counts reserved requests, so it grows only for messages that it took away from other
+Celery's own counts reserved requests, so it grows only for messages that it took from other
 workers, and with a steady trickle it never shrinks. This one asks ``policies/scaling.py`` every
 second. Only prefork can grow and shrink: the threads pool starts threads on demand, keeps them, and
 has neither ``grow`` nor ``shrink``.
@@ -86,7 +86,7 @@ class QueueSampler:
             try:
                 self._latest = self._take()
             except (LedgerUnavailable, OperationalError) as error:
-                log.debug("no sample of the queues: %s", error)
+                log.debug("The queues cannot be sampled: %s", error)
             time.sleep(INTERVAL)
 
 

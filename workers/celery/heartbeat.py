@@ -41,7 +41,7 @@ class Heartbeat:
         self._after = after
         self._interval = interval
         self._stopped = threading.Event()
-        self._away = False
+        self._unreachable = False
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
@@ -56,17 +56,17 @@ class Heartbeat:
         try:
             self._beats.delete(self._describe(), process=self._process)
         except LedgerUnavailable:
-            log.debug("The ledger is away; the last beat expires instead of being deleted.")
+            log.debug("The ledger cannot be reached, so the last beat expires instead.")
 
     def _run(self) -> None:
         while True:
             try:
                 self.beat()
-                self._away = False
+                self._unreachable = False
             except LedgerUnavailable as error:
-                if not self._away:
+                if not self._unreachable:
                     log.warning("This worker cannot write its heartbeat: %s", error)
-                self._away = True
+                self._unreachable = True
             self._after()
             if self._stopped.wait(self._interval):
                 return

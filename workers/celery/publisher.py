@@ -51,8 +51,8 @@ def lineage(entry: Entry) -> dict[str, str]:
     return {"root_id": root, "parent_id": f"{entry.job_id}-{entry.attempt - 1}"}
 
 
-def _log_away(error: Exception) -> None:
-    log.warning("The broker is away (%s); the sweep will publish.", error)
+def _log_unreachable(error: Exception) -> None:
+    log.warning("The broker cannot be reached (%s); the sweep will publish.", error)
 
 
 class Publisher:
@@ -64,15 +64,15 @@ class Publisher:
         ledger: Ledger,
         *,
         step: Callable[[str, Entry], None] = lambda _name, _entry: None,
-        on_away: Callable[[Exception], None] = _log_away,
+        on_unreachable: Callable[[Exception], None] = _log_unreachable,
     ) -> None:
         self._app = app
         self._ledger = ledger
         self._step = step
-        self._on_away = on_away
+        self._on_unreachable = on_unreachable
 
     def publish(self, publications: Sequence[Publication]) -> None:
-        """Publish at once. If the broker is away, nothing is lost: the sweep publishes later."""
+        """Publish at once. If the broker is unreachable, the sweep publishes later."""
         if not publications:
             return
         try:
@@ -81,7 +81,7 @@ class Publisher:
                     self._send(producer, publication)
                     self._step("published", publication.entry)
         except (OperationalError, OSError) as error:
-            self._on_away(error)
+            self._on_unreachable(error)
             return
         self._ledger.stamp([publication.entry for publication in publications])
 

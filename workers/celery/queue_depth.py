@@ -14,7 +14,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-#: The exceptions of a broker that is away, whatever its kind.
+#: The exceptions of an unreachable broker, whatever its kind.
 BROKER_ERRORS = (OperationalError, RedisError, OSError)
 #: The header with the time at which a message was sent, in seconds since 1970.
 SENT_HEADER = "mulligan_at"
@@ -27,14 +27,14 @@ class QueueDepth:
     depth: int
     #: Messages by priority, 0 first. Empty on AMQP, which does not report it.
     by_priority: Mapping[int, int] = field(default_factory=dict)
-    #: None if nothing waits, or if no next message has the header.
+    #: None if nothing waits, or if the oldest message has no time stamp.
     oldest_seconds: float | None = None
 
 
 def waiting(app: Celery, queues: Sequence[str]) -> dict[str, QueueDepth]:
     """Return the depth of each queue, in one round trip on Redis.
 
-    Raises OperationalError if the broker is away.
+    Raises OperationalError if the broker cannot be reached.
     """
     with _connection(app) as connection, connection.channel() as channel:
         if not hasattr(channel, "priority_steps"):
@@ -73,12 +73,12 @@ def _sent_at(message: Any) -> float | None:
 
 @contextmanager
 def _connection(app: Celery) -> Iterator[Any]:
-    """Connect to the broker, without retries: callers need to know that it is away."""
+    """Connect to the broker, without retries: callers need to know that it cannot be reached."""
     try:
         with app.connection_for_read() as connection:
             yield connection
     except (RedisError, OSError) as error:
-        raise OperationalError(f"the broker is away: {error}") from error
+        raise OperationalError(f"the broker cannot be reached: {error}") from error
 
 
 def _size(connection: Any, channel: Any, queue: str) -> int:

@@ -40,7 +40,7 @@ def edit_queue(host: str) -> str:
 
 
 def main_queue(served: Collection[str]) -> str | None:
-    """Return the queue that makes most of a worker's work; None if it serves none of ours."""
+    """Return the queue that makes most of a worker's work; None if it serves none of mulligan's."""
     by_share = (*reversed(JOB_QUEUES), *(name for name in QUEUES if name not in JOB_QUEUES))
     return next((name for name in by_share if name in served), None)
 

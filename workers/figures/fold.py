@@ -81,7 +81,7 @@ class Fold:
             return 0
         if missed:
             log.warning("Events after %s were trimmed before they were counted.", cursor)
-        # If this process dies here, the first report does it.
+        # If this process dies here, the first report reads these rows.
         precompute_rows(self._calls, prefix, list(_ended_cycles(data for _, data in batch)))
         return len(batch)
 

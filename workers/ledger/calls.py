@@ -1,4 +1,4 @@
-"""Calls to Redis: Lua scripts by hash, several in one round trip, repeated while Redis is away."""
+"""Calls to Redis: Lua scripts by hash, several per round trip, retried while it is unreachable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redis.retry import Retry
 from mulligan.tasks.ports.errors import BadInput, LedgerRefused, LedgerUnavailable
 
 T = TypeVar("T")
-#: Seconds after which a hanging Redis counts as away. No blocking call of ours takes longer.
+#: Seconds after which a hanging Redis counts as unreachable. No blocking call of ours takes longer.
 #: An address can override it: `?socket_timeout=5`.
 SOCKET_TIMEOUT = 30.0
 #: What redis-py and Redis add to a script's error, useless to a reader.
@@ -31,7 +31,7 @@ _NOISE = re.compile(
     r"|\s*script: [0-9a-f]{40}, on @\w+:\d+\.?",
     re.DOTALL,
 )
-_AWAY = (redis.ConnectionError, redis.TimeoutError, BusyLoadingError, ReadOnlyError)
+_UNREACHABLE = (redis.ConnectionError, redis.TimeoutError, BusyLoadingError, ReadOnlyError)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def connect(url: str) -> redis.Redis:
 
 
 class RedisCalls:
-    """Scripts and commands that are repeated while Redis is away.
+    """Scripts and commands that are repeated while Redis is unreachable.
 
     Repeating is safe: a script called twice with one token answers the same twice.
 
@@ -201,9 +201,9 @@ class RedisCalls:
         while True:
             try:
                 return call()
-            except _AWAY as error:
+            except _UNREACHABLE as error:
                 if time.monotonic() - started + delay > self._patience:
-                    raise LedgerUnavailable(f"the ledger is away: {error}") from error
+                    raise LedgerUnavailable(f"the ledger cannot be reached: {error}") from error
             except RedisError as error:
                 reason = _NOISE.sub("", str(error)).rstrip(".")
                 raise LedgerRefused(f"the ledger refused: {reason}") from error

@@ -93,7 +93,7 @@ def watch(server: Any, directory: Path, idle_exit: float) -> None:
 
 
 def needed(state: ServerState | None, pid: int, *, idle: bool) -> bool:
-    """Return whether the state names this server and an owner lives (or, with none, it is busy)."""
+    """Whether the state names this server, and an owner is alive or, without owners, it is busy."""
     if state is None or state.server.pid != pid:
         return False
     return any(owner.alive for owner in state.owners) if state.owners else not idle

@@ -15,7 +15,7 @@ class ConsoleSettings(BaseModel):
     request_cap: int = Field(default=5_000_000, ge=1000)
     rate_limit: int = Field(default=1200, ge=1)
     listeners_cap: int = Field(default=200, ge=1)
-    #: Where people reach Flower. None: where `mulligan up` starts it.
+    #: Where people reach Flower. Default: where `mulligan up` serves it; without it, no links.
     flower_url: str | None = None
     #: Where people reach the runbook; alerts link to `<runbook_url>#<alert>`.
     runbook_url: str | None = None

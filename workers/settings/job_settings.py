@@ -30,10 +30,10 @@ class JobSettings(BaseModel):
 
 
 class PatienceSettings(BaseModel):
-    #: How long producers and workers wait for a ledger that is away.
+    #: How long producers and workers wait for an unreachable ledger.
     submit_patience: Seconds = 5.0
     worker_patience: Seconds = 600.0
-    #: Back-off between tries of a provider that is away.
+    #: Back-off between tries of an unreachable provider.
     backoff_base: Seconds = 1.0
     backoff_cap: Seconds = 60.0
 

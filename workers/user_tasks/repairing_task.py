@@ -224,7 +224,7 @@ class RepairingTask(StateTask):
         return Entry("attempt", job_id, 1)
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments to send with a retry; an observed task has none, so shapes do."""
+        """Return the arguments for a retry. An observed task has none: shapes are enough."""
         try:
             return keep_arguments(args, kwargs)
         except BadInput:

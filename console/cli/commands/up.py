@@ -65,6 +65,8 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
     if flower:
         services.append(flower_service(settings))
     environment = child_environment(settings, broker_url=settings.broker_url or "")
+    for service in services:
+        environment.update(service.announced)
     stack = Stack(settings.home, environment)
     leaving.callback(stop_stack, stack)
     watch = ServiceWatch(stack, redis)

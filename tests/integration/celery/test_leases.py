@@ -44,7 +44,7 @@ class SlowLedger:
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
         if self._failures > 0:
             self._failures -= 1
-            raise LedgerUnavailable("the ledger is away")
+            raise LedgerUnavailable("the ledger cannot be reached")
         lost = self._scenario.ledger.renew(leases)
         self._scenario.advance(self._scenario.settings.lease * 0.8)
         self.renewals += 1

@@ -87,7 +87,7 @@ def test_an_unreachable_broker_is_exit_code_3(
     monkeypatch.setenv("MULLIGAN_SUBMIT_PATIENCE", "0.1")
     monkeypatch.setenv("MULLIGAN_ALLOW_INLINE", "true")
     write_file("job.json", job())
-    assert "the ledger is away" in invoke(*argv, code=3).stderr
+    assert "the ledger cannot be reached" in invoke(*argv, code=3).stderr
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_an_unreachable_ledger_names_the_setting_in_force(monkeypatch: pytest.Mo
 
 
 def test_an_unreachable_embedded_redis_names_its_log(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(LedgerUnavailable("the ledger is away: gone")) == ExitCode.NO_BROKER
+    assert report(LedgerUnavailable("the ledger cannot be reached: gone")) == ExitCode.NO_BROKER
     error = capsys.readouterr().err
     assert "this is the embedded Redis of .mulligan: see .mulligan/redis.log" in error
     assert "URL" not in error
@@ -378,7 +378,7 @@ kind = "opnai"
     shown = invoke("doctor", code=1).stdout
     assert "NO_KEY of [runners.small] is not set here" in shown
     assert "did you mean 'openai'?" in shown
-    assert "the ledger is away" in shown
+    assert "the ledger cannot be reached" in shown
     assert "secret" not in shown
 
 

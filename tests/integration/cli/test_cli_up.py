@@ -155,27 +155,36 @@ def _status(url: str, login: str | None = None) -> int:
         return error.code
 
 
-def test_flower_answers_only_with_its_login(up: Up) -> None:
-    found = re.search(r"^flower +(http://127\.0\.0\.1:\d+)", up.text, re.MULTILINE)
+def _url(up: Up, service: str) -> str:
+    found = re.search(rf"^{service} +(http://127\.0\.0\.1:\d+)", up.text, re.MULTILINE)
     assert found is not None
+    return found[1]
+
+
+def test_flower_answers_only_with_its_login(up: Up) -> None:
+    flower = _url(up, "flower")
     file = up.shell.folder / ".mulligan" / "flower.json"
     login = json.loads(file.read_text())
     assert file.stat().st_mode & 0o077 == 0
-    assert _status(f"{found[1]}/api/tasks") == 401
-    assert _status(f"{found[1]}/api/tasks", "mulligan:guess") == 401
-    assert _status(f"{found[1]}/api/tasks", f"{login['user']}:{login['password']}") == 200
+    assert _status(f"{flower}/api/tasks") == 401
+    assert _status(f"{flower}/api/tasks", "mulligan:guess") == 401
+    assert _status(f"{flower}/api/tasks", f"{login['user']}:{login['password']}") == 200
     for process in up.shell.processes():
         assert login["password"] not in " ".join(process.cmdline())
 
 
 def test_the_console_answers_and_shows_the_jobs(up: Up) -> None:
-    found = re.search(r"^console +(http://127\.0\.0\.1:\d+)", up.text, re.MULTILINE)
-    assert found is not None
-    assert _status(f"{found[1]}/healthz") == 200
-    assert _status(f"{found[1]}/readyz") == 200
-    assert _status(f"{found[1]}/api/jobs") == 200
-    assert _status(f"{found[1]}/") == 200
-    assert _status(f"{found[1]}/metrics") == 200
+    console = _url(up, "console")
+    assert _status(f"{console}/healthz") == 200
+    assert _status(f"{console}/readyz") == 200
+    assert _status(f"{console}/api/jobs") == 200
+    assert _status(f"{console}/") == 200
+    assert _status(f"{console}/metrics") == 200
+
+
+def test_the_page_links_to_the_flower_that_is_running(up: Up) -> None:
+    with urllib.request.urlopen(_url(up, "console"), timeout=20) as response:  # noqa: S310
+        assert f'<a href="{_url(up, "flower")}"' in response.read().decode()
 
 
 # -- restart and shutdown --------------------------------------------------------------------------

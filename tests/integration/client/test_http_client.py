@@ -445,9 +445,9 @@ def test_a_token_needs_to_be_known_and_allowed(
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_token_without_a_console_is_a_mistake(kind: Any) -> None:
-    with pytest.raises(BadInput, match="token: is for a console"):
+    with pytest.raises(BadInput, match="token: needs the console's URL"):
         kind("redis://127.0.0.1", token=SECRET)
-    with pytest.raises(BadInput, match="token: is for a console"):
+    with pytest.raises(BadInput, match="token: needs the console's URL"):
         kind(token=SECRET)
 
 

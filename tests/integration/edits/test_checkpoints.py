@@ -653,7 +653,7 @@ def test_a_failed_commit_is_made_later(
 
     tree = EditedTree(root, tmp_path / "home", on_step=no_git)
     assert tree.apply("e1", "s", "auto", [change(root, "f", b"1\n")]).commit is None
-    assert "cannot commit the edits" in caplog.text
+    assert "Cannot commit the edits" in caplog.text
     monkeypatch.undo()
     assert tree.recover() is None
     assert tree.history()[0].commit is not None

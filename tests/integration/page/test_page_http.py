@@ -194,6 +194,17 @@ def test_the_chosen_tenant_is_kept_in_links_to_its_escalations(
     ) == {""}
 
 
+@pytest.mark.parametrize("url", [None, "https://flower.example/"])
+def test_pages_link_to_flower_only_if_its_address_is_known(
+    settings: SettingsMaker, url: str | None
+) -> None:
+    context = open_context(settings(flower_url=url))
+    text = page(client_of(context), "/")
+    context.close()
+    assert ('href="https://flower.example"' in text) is (url is not None)
+    assert (">Flower<" in text) is (url is not None)
+
+
 @pytest.mark.parametrize(
     ("task", "anchor"),
     [("-2", "#attempt-2"), ("-1-v0", "#attempt-1"), ("-1-c1", "#attempt-1"), ("-done", "")],

@@ -32,7 +32,7 @@ def test_a_job_that_the_ledger_no_longer_has_is_lost() -> None:
     assert RunResult(views=[], accepted=1, in_time=True).exit_code == ExitCode.SOME_FAILED
 
 
-# -- a ledger that is away -------------------------------------------------------------------------
+# -- an unreachable ledger -------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def failing(times: int, error: type[LedgerUnavailable] = LedgerUnavailable) -> C
     def read() -> str:
         left[0] -= 1
         if left[0] >= 0:
-            raise error("the ledger is away")
+            raise error("the ledger cannot be reached")
         return "news"
 
     return read
@@ -58,11 +58,11 @@ def test_an_unreachable_ledger_is_reported_once_and_retried() -> None:
     restarts: list[None] = []
     reported: list[Exception] = []
     retry = LedgerRetry(
-        seconds=600, restart_dead=lambda: restarts.append(None), on_away=reported.append
+        seconds=600, restart_dead=lambda: restarts.append(None), on_unreachable=reported.append
     )
     assert retry(failing(3)) == "news"
     assert len(restarts) == 3
-    assert [str(error) for error in reported] == ["the ledger is away"]
+    assert [str(error) for error in reported] == ["the ledger cannot be reached"]
 
 
 def test_retries_end_after_their_seconds_and_at_the_deadline() -> None:

@@ -109,7 +109,7 @@ def test_age_is_measured_by_the_clock_of_the_ledger(new_fake_scenario: ScenarioM
 
 
 def test_an_empty_filter_is_refused(new_scenario: ScenarioMaker) -> None:
-    with pytest.raises(BadInput, match="say which"):
+    with pytest.raises(BadInput, match="select escalations by"):
         select(new_scenario().ledger, EscalationFilter())
 
 

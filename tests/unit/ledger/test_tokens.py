@@ -1,4 +1,4 @@
-"""Reading tokens while the ledger is slow or away: callers share one reading."""
+"""Reading tokens while the ledger is slow or unreachable: callers share one reading."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mulligan.workers.ledger.stores.tokens import Tokens
 
 
 class Calls:
-    """A ledger that answers when a test lets it, or is away."""
+    """A ledger that answers when a test lets it, or cannot be reached."""
 
     def __init__(self) -> None:
         self.rows: dict[str, str] = {}
-        self.away = False
+        self.unreachable = False
         self.readings = 0
         self.answers = threading.Event()
         self.answers.set()
@@ -30,8 +30,8 @@ class Calls:
         self.readings += 1
         rows = [dict(self.rows) for _ in names]
         assert self.answers.wait(60)
-        if self.away:
-            raise LedgerUnavailable("the ledger is away")
+        if self.unreachable:
+            raise LedgerUnavailable("the ledger cannot be reached")
         return rows
 
     def run(self, command: str, *arguments: Any) -> Any:
@@ -54,16 +54,16 @@ def outcome(tokens: Tokens) -> str:
     try:
         return str(tokens.any())
     except LedgerUnavailable:
-        return "away"
+        return "unreachable"
 
 
-@pytest.mark.parametrize(("away", "expected"), [(True, "away"), (False, "False")])
+@pytest.mark.parametrize(("unreachable", "expected"), [(True, "unreachable"), (False, "False")])
 def test_concurrent_callers_wait_for_one_reading(
-    calls: Calls, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, away: bool, expected: str
+    calls: Calls, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, unreachable: bool, expected: str
 ) -> None:
     for name in ("_FAIL_FAST", "_FRESH"):  # a late caller gets the same answer
         monkeypatch.setattr(token_store, name, 3600.0)
-    calls.away = away
+    calls.unreachable = unreachable
     calls.answers.clear()
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(outcome, tokens) for _ in range(8)]
@@ -77,12 +77,12 @@ def test_an_unreachable_ledger_is_not_read_again_at_once(
     calls: Calls, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_store, "_FAIL_FAST", 3600.0)
-    calls.away = True
-    assert [outcome(tokens), outcome(tokens)] == ["away", "away"]
+    calls.unreachable = True
+    assert [outcome(tokens), outcome(tokens)] == ["unreachable", "unreachable"]
     with pytest.raises(LedgerUnavailable):
         tokens.session("a secret")
     assert calls.readings == 1
-    calls.away = False
+    calls.unreachable = False
     monkeypatch.setattr(token_store, "_FAIL_FAST", -1.0)
     assert outcome(tokens) == "False"
 

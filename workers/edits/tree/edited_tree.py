@@ -241,7 +241,7 @@ class EditedTree:
             hold.check()
             self._commit()
         except (TreeFault, LockLost) as error:
-            log.warning("cannot commit the edits of %s yet: %s", self.root, error)
+            log.warning("Cannot commit the edits of %s yet: %s", self.root, error)
         self._on_step(f"{kind}_committed")
 
     # -- operations ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ local function deliver(hook, name, count, about)
   written = written + 1
   local id = tag .. '-' .. R.token .. '-' .. written
   local key = P .. 'delivery:' .. id
-  -- The cap keeps a receiver that is away from filling the ledger.
+  -- The cap keeps an unreachable receiver from filling the ledger.
   local full = redis.call('ZCARD', P .. 'deliveries') >= R.cap
   redis.call('HSET', key, 'id', id, 'hook', hook, 'event', name, 'count', count,
     'about', cjson.encode(about), 'at', stamp(NOW), 'tries', 0, 'token', '',
