@@ -79,19 +79,15 @@ def opens_cycle(
             return None
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
-    """The limits of a job's retries: how often, and for which failures."""
-
-    max_attempts: int = 4
-    same_failure_limit: int = 2
-    escalate_on: frozenset[FailureKind] = frozenset({FailureKind.UNSAFE_REQUEST})
+class RetryPolicy(PolicySpec):
+    """The limits of a job's retries, and the decisions that follow from them."""
 
     @classmethod
     def from_spec(cls, spec: PolicySpec, *, attempts_before_requeue: int = 0) -> RetryPolicy:
         """Return the policy of a job. The attempts before a person's requeue do not count."""
         max_attempts = attempts_before_requeue + spec.max_attempts
-        return cls(max_attempts, spec.same_failure_limit, spec.escalate_on)
+        # Not validated again, because the sum may exceed the limit for one job.
+        return cls.model_construct(**{**dict(spec), "max_attempts": max_attempts})
 
     def should_stop_retrying(self, record: FailureRecord, memory: RetryMemory) -> bool:
         """Whether a limit is reached: too many attempts, or this failure too often."""

@@ -21,7 +21,9 @@ from support.deploy_files import compose
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from mulligan.console.app import create_console
 from mulligan.console.cli.main import create_cli
+from mulligan.console.http.context import open_context
 from mulligan.console.jobfiles.job_file import find_jobs
 from mulligan.policies.failures.failure import FailureKind
 from mulligan.policies.jobs.job import (
@@ -200,6 +202,8 @@ def test_every_failure_kind_and_memory_scope_is_documented() -> None:
 
 def test_every_verifier_and_its_options_are_documented() -> None:
     text = text_of("docs/verifiers.md")
+    overview = text.partition("\n## ")[0]
+    assert sorted(named_in(overview)) == VERIFIERS.names(), "the table at the top of the page"
     for name in VERIFIERS.names():
         page = section(text, f"## `{name}`")
         fields = VERIFIERS._class(name).Options.model_fields
@@ -207,7 +211,6 @@ def test_every_verifier_and_its_options_are_documented() -> None:
         extra = {"command"} if name == "command.subprocess" else set()
         assert {n for n in named_in(page) if n.isidentifier()} == options | extra, name
         assert "Evidence:" in page
-        assert f"`{name}`" in text_of("CHANGELOG.md")
 
 
 def test_every_runner_and_its_options_are_documented() -> None:
@@ -309,6 +312,17 @@ def test_the_plug_ins_in_the_documents_work() -> None:
             assert verifier.verify(candidate).status == "fail"
 
 
+# -- the HTTP API ----------------------------------------------------------------------------------
+
+
+def test_exactly_the_routes_of_the_api_are_documented() -> None:
+    context = open_context(load_settings(broker_url="redis://localhost"))  # never connects
+    paths = create_console(context).openapi()["paths"]
+    routes = {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs}
+    documented = set(re.findall(r"`([A-Z]+ /api/[^`?]+)", text_of("docs/api.md")))
+    assert documented == {route for route in routes if "/api/" in route}
+
+
 # -- the command line ------------------------------------------------------------------------------
 
 
@@ -388,7 +402,8 @@ def test_every_queue_and_task_is_on_the_map() -> None:
     text = architecture_and_map()
     tasks = [name for name in app.tasks if name.startswith("mulligan.")]
     names = [*QUEUES, SUBMIT_QUEUE, *tasks, *(pool.name for pool in pools(load_settings()))]
-    assert [name for name in names if f"`{name}`" not in text] == []
+    missing = [name for name in names if f"`{name}`" not in text]
+    assert missing == [], "add them to docs/architecture.md or docs/map.md"
 
 
 # -- files and links -------------------------------------------------------------------------------
@@ -455,6 +470,11 @@ def test_every_pointer_to_the_code_exists() -> None:
         assert (ROOT / path).is_file(), pointer
         if name:
             assert set(name.split(".")) <= defined_in(ROOT / path), pointer
+
+
+def test_the_console_has_the_documented_runbook() -> None:
+    same = text_of("console/page/runbook.md") == text_of("docs/runbook.md")
+    assert same, "copy docs/runbook.md to console/page/runbook.md"
 
 
 def test_every_script_is_on_the_map() -> None:

@@ -1,7 +1,7 @@
 """Every file that runs the pools runs those of workers/celery/queues.py.
 
-Add a new queue or pool there first. Then exactly these tests fail, and each names the file and the
-change.
+Add a new queue or pool there first. Then these tests, test_deploy.py and test_documents.py fail,
+and each names the file and the change.
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ def of_kind(kind: str) -> dict[str, Document]:
 
 
 def pod(name: str) -> dict[str, Any]:
-    spec: dict[str, Any] = of_kind("Deployment")[name]["spec"]["template"]["spec"]
+    deployments = of_kind("Deployment")
+    assert name in deployments, f"add {name} to deploy/kubernetes/"
+    spec: dict[str, Any] = deployments[name]["spec"]["template"]["spec"]
     return spec
 
 

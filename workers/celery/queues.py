@@ -21,6 +21,8 @@ REPAIR_QUEUE = "repair"
 VERIFY_QUEUE = "verify"
 ATTEMPT_QUEUE = "attempt"
 EDIT_QUEUE = "edit"
+#: Reserved: no task uses it yet.
+LOOP_QUEUE = "loop"
 CONTROL_QUEUE = "control"
 #: Jobs that Celery clients send. A message is the only copy of its job until it is accepted.
 SUBMIT_QUEUE = "mulligan.submit"
@@ -29,7 +31,7 @@ SUBMIT_QUEUE = "mulligan.submit"
 #: new work: retries, then checks, then first attempts.
 JOB_QUEUES = (REPAIR_QUEUE, VERIFY_QUEUE, ATTEMPT_QUEUE)
 #: Queues whose messages are hints, in the order in which a worker must list them.
-QUEUES = (*JOB_QUEUES, EDIT_QUEUE, "loop", CONTROL_QUEUE)
+QUEUES = (*JOB_QUEUES, EDIT_QUEUE, LOOP_QUEUE, CONTROL_QUEUE)
 #: Queues that some worker must serve, or jobs make no progress.
 REQUIRED_QUEUES = (*JOB_QUEUES, CONTROL_QUEUE)
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import redis
+from fastapi.routing import iter_route_contexts
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
@@ -20,6 +21,7 @@ from support.jobs import GOOD, scripted
 from support.ledger_scenario import SettingsMaker
 from support.waiting import wait_for
 
+from mulligan.console.app import create_console
 from mulligan.console.http.access import COOKIE, authenticate, csrf_token, still_authenticated
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.login_redirect import local_path, login_url
@@ -120,6 +122,23 @@ def test_a_role_allows_its_requests_only(
 
 
 # -- without a token -------------------------------------------------------------------------------
+
+#: /queues and /breakers redirect to a page that needs a token.
+PUBLIC = {"/openapi.json", "/healthz", "/readyz", "/login", "/static/{name}", "/queues",
+          "/breakers"}  # fmt: skip
+
+
+def test_every_route_needs_a_token_except_the_public_ones(context: ConsoleContext) -> None:
+    new_token(context, role="ops")
+    client = client_of(context)
+    answered = {
+        path
+        for route in iter_route_contexts(create_console(context).routes)
+        if (path := route.path_format)
+        for method in route.methods or ()
+        if client.request(method, path).status_code != 401
+    }
+    assert answered == PUBLIC, "give the route a role of console/http/access.py"
 
 
 def test_loopback_needs_no_token_until_one_exists(context: ConsoleContext) -> None:

@@ -150,6 +150,11 @@ def test_a_truncated_answer_fails_for_that_reason(verifier_id: str, cause: str) 
     assert classify(result, truncated=True).cause == cause
 
 
+def test_every_kind_has_a_lower_case_alias() -> None:
+    names = {name for kind in FailureKind for name in (kind.name, kind.value)}
+    assert FailureKind.__members__.keys() == names
+
+
 # -- failure values -------------------------------------------------------------------------------
 
 
