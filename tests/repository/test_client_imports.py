@@ -91,7 +91,7 @@ def test_invalid_arguments_are_refused_at_once() -> None:
         Client(workers=0)
     with Client() as client:
         for one in ("abc", {"prompt": "abc"}):
-            with pytest.raises(BadInput, match=r"^asks: a list .* there is submit\(\)"):
+            with pytest.raises(BadInput, match=r"^asks: must be a list; use submit\(\)"):
                 client.submit_many(one, verifiers=["json.object"])
 
 
