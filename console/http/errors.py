@@ -7,6 +7,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI
@@ -35,6 +36,8 @@ class ErrorBody(BaseModel):
     message: str
     #: One line per problem, starting with the field.
     details: list[str]
+    #: The same problems for programs: their index, path, code and message.
+    problems: list[Problem]
 
 
 class ErrorDocument(BaseModel):
@@ -59,13 +62,18 @@ class HttpError(Exception):
         self.status = status
         self.code = code
         self.message = message
-        self.details = [str(each) for each in details]
+        self.problems = [each if isinstance(each, Problem) else Problem(each) for each in details]
         self.headers = dict(headers or {})
 
     def body(self) -> bytes:
-        document = {"error": {"code": self.code, "message": self.message, "details": self.details}}
+        error = {
+            "code": self.code,
+            "message": self.message,
+            "details": [str(problem) for problem in self.problems],
+            "problems": [asdict(problem) for problem in self.problems],
+        }
         # ASCII, because a message may quote a lone surrogate, which UTF-8 cannot encode.
-        return json.dumps(document, ensure_ascii=True).encode()
+        return json.dumps({"error": error}, ensure_ascii=True).encode()
 
     def response(self) -> Response:
         return Response(

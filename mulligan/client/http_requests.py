@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx2
+from pydantic import TypeAdapter, ValidationError
 
-from mulligan.policies.problem import Problem, ProblemCode
+from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, MulliganError
 
 TOKEN_VARIABLE = "MULLIGAN_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN = re.compile(r"^[\x21-\x7e]{1,1000}$")
-#: How the console writes a problem of one of several jobs.
-_OF_JOB = re.compile(r"jobs\[(?P<index>\d+)\](?:\.(?P<field>[^:]+))?: (?P<message>.*)", re.DOTALL)
 _TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
 #: The console sends at least a keep-alive every 15 s.
 _STREAM_TIMEOUT = httpx2.Timeout(45.0, connect=5.0)
@@ -129,8 +128,7 @@ class ConsoleConnection:
         try:
             body = response.json()
             error = body["error"] if not response.is_success else {}
-            message, details = str(error.get("message", "")), list(error.get("details", ()))
-            code = error.get("code")
+            message = str(error.get("message", ""))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self._stranger() from None
         if response.is_success or status in also:
@@ -138,7 +136,7 @@ class ConsoleConnection:
         if status == 401:
             raise MulliganError(self._unknown())
         if status in (400, 404, 409, 413, 422):
-            raise BadInput(*(_problem(line, code) for line in details or [message]))
+            raise BadInput(*_problems(error))
         raise MulliganError(f"the console at {self.url} refuses ({status}): {message}")
 
     def _unknown(self) -> str:
@@ -163,14 +161,13 @@ class ConsoleConnection:
         return MulliganError(f"{self.url} does not answer as a mulligan console does")
 
 
-def _problem(line: str, code: object) -> Problem:
-    """Read a line of an error's ``details``: the API puts the index and the field in the text."""
-    parts = _OF_JOB.fullmatch(line)
-    kind: ProblemCode = "key_in_use" if code == "key_in_use" else "invalid"
-    if parts is None:
-        return Problem(line, code=kind)
-    path = (parts["field"],) if parts["field"] else ()
-    return Problem(parts["message"], path, kind, int(parts["index"]))
+def _problems(error: Mapping[str, Any]) -> list[Problem]:
+    """Read the problems of an error. Fall back on its texts, as another version may write them."""
+    try:
+        found = TypeAdapter(list[Problem]).validate_python(error.get("problems"))
+    except ValidationError:
+        found = [Problem(str(line)) for line in error.get("details") or ()]
+    return found or [Problem(str(error.get("message", "")))]
 
 
 def _host_of(url: str) -> str:

@@ -117,22 +117,28 @@ def test_problems_of_every_stage_are_reported_at_once(client: TestClient) -> Non
     ]
     answer = client.post("/api/jobs", json=body)
     assert answer.status_code == 422
-    # The whole document, as programs read it.
-    assert answer.json() == {
-        "error": {
-            "code": "invalid",
-            "message": "the request cannot be accepted",
-            "details": [
-                "jobs[0].promt: there is no such field; did you mean 'prompt'?",
-                "jobs[1].runner.profile: no profile 'smal' (mulligan.toml has no [runners.NAME]"
-                " yet)",
-                "jobs[3].verifiers[1].strict: there is no such option; there are: name, weight,"
-                " required",
-                "jobs[4].priority: input should be less than or equal to 9",
-                "jobs[4].runner.kind: no runner 'scriptd'; did you mean 'scripted'?",
-            ],
-        }
+    error = answer.json()["error"]
+    problems = error.pop("problems")
+    assert error == {
+        "code": "invalid",
+        "message": "the request cannot be accepted",
+        "details": [
+            "jobs[0].promt: there is no such field; did you mean 'prompt'?",
+            "jobs[1].runner.profile: no profile 'smal' (mulligan.toml has no [runners.NAME] yet)",
+            "jobs[3].verifiers[1].strict: there is no such option; there are: name, weight,"
+            " required",
+            "jobs[4].priority: input should be less than or equal to 9",
+            "jobs[4].runner.kind: no runner 'scriptd'; did you mean 'scripted'?",
+        ],
     }
+    assert [(each["index"], each["path"], each["code"]) for each in problems] == [
+        (0, ["promt"], "unknown_field"),
+        (1, ["runner", "profile"], "unknown_name"),
+        (3, ["verifiers", 1, "strict"], "unknown_field"),
+        (4, ["priority"], "invalid"),
+        (4, ["runner", "kind"], "unknown_name"),
+    ]
+    assert problems[0]["message"] == "there is no such field; did you mean 'prompt'?"
     assert client.get("/api/jobs").json()["jobs"] == []
 
 
@@ -145,6 +151,14 @@ def test_a_used_key_is_a_conflict(client: TestClient) -> None:
             "code": "key_in_use",
             "message": "an idempotency key belongs to another job",
             "details": ["idempotency_key: 'k' was used for another job"],
+            "problems": [
+                {
+                    "message": "'k' was used for another job",
+                    "path": ["idempotency_key"],
+                    "code": "key_in_use",
+                    "index": None,
+                }
+            ],
         }
     }
 
