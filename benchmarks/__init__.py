@@ -1,1 +1,1 @@
-"""Side by side in one run: plain Celery against mulligan. See README.md for the caveats."""
+"""Plain Celery and mulligan, compared in one run. See README.md for the caveats."""

@@ -52,7 +52,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @contextmanager
 def real_models(*kinds: str) -> Iterator[None]:
     """Allow real models, or only runners of these kinds. For fixtures of a wide scope that start
-    workers; mark a test instead."""
+    workers; a single test uses the marker instead."""
     before = os.environ.pop(NO_MODELS, None)
     if kinds:
         os.environ[NO_MODELS] = f"except:{','.join(kinds)}"

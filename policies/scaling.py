@@ -19,9 +19,9 @@ class ScalingPolicy:
     #: While the oldest message has waited less, a pool at most doubles and leaves other pools
     #: their share: a short queue is often empty before a new process has started.
     patience: float = 2.0
-    #: Seconds for which one process must have been too many before the first one goes.
+    #: Seconds for which a process must be superfluous before the first one is stopped.
     quiet: float = 60.0
-    #: Seconds after which the next one goes, if there is still one too many.
+    #: Seconds until the next one is stopped, if there are still too many.
     pace: float = 10.0
 
     def __post_init__(self) -> None:
@@ -36,9 +36,9 @@ class PoolLoad:
     """The state of a pool and of the queues that it serves."""
 
     slots: int
-    #: Slots at work.
+    #: Busy slots.
     active: int
-    #: Messages that it may take, repairs included.
+    #: Waiting messages that it may take, repairs included.
     queued: int
     #: This pool's share of them in the fleet.
     share: int

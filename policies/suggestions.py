@@ -1,4 +1,4 @@
-"""What to suggest after an unknown name."""
+"""Suggestions for unknown names."""
 
 from __future__ import annotations
 

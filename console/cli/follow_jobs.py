@@ -68,7 +68,7 @@ class FollowedJobs:
         return job
 
     def note_any(self, event: Event, label: Callable[[str], str]) -> FollowedJob:
-        """Record an event of any job, adding a job that is new."""
+        """Record an event of any job; add the job if it is new."""
         if event.job_id not in self.jobs:
             self.jobs[event.job_id] = FollowedJob(event.job_id, label(event.job_id))
         return self.note(event)
@@ -121,7 +121,7 @@ class LedgerRetry:
     on_unreachable: Callable[[Exception], None] = lambda _: None
 
     def __call__(self, read: Callable[[], T]) -> T:
-        """Return the result of ``read``, or raise LedgerUnavailable after too long."""
+        """Return the result of ``read``, or raise LedgerUnavailable when time is up."""
         began = time.monotonic()
         is_unreachable = False
         while True:

@@ -119,7 +119,7 @@ def _note_once(find_problem: Callable[[], str | None]) -> Callable[[], None]:
 
 @contextmanager
 def _note_unfinished(backend: CliBackend, jobs: FollowedJobs) -> Iterator[None]:
-    """Say where the jobs are if the waiting is interrupted."""
+    """Say where the jobs are if the wait is interrupted."""
     try:
         yield
     except KeyboardInterrupt:

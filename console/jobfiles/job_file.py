@@ -186,7 +186,7 @@ def _as_mapping(name: str, value: Any) -> Any:
 
 
 def _other_runner(default: Any, own: Any) -> bool:
-    """Return whether a job names another runner: the defaults' options then do not fit."""
+    """Whether a job names another runner, so that the defaults' options do not fit."""
     default, own = _as_mapping("runner", default), _as_mapping("runner", own)
     if not (isinstance(default, dict) and isinstance(own, dict)):
         return False

@@ -43,7 +43,7 @@ class SourceDocument:
 
     #: The file's name in messages.
     name: str
-    #: What paths in it are relative to.
+    #: The folder to which its paths are relative.
     folder: Path
     data: Any
     root: Node | None
@@ -177,7 +177,7 @@ def _explain(error: MarkedYAMLError) -> str:
 
 
 def _check(data: Any, root: Node | None, name: str) -> None:
-    """Refuse values that JSON does not have, and data without end."""
+    """Refuse values that JSON cannot express, and data that is too large or contains itself."""
     waiting: list[tuple[tuple[str | int, ...], Any]] = [((), data)]
     count = 0
     while waiting:

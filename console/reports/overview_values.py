@@ -70,7 +70,7 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Unknown is None, never 0."""
+    """Money and tokens. Unknown values are None, never 0."""
 
     per_hour: float | None
     #: Why it is unknown: no prices are set, no usage was reported, or a model has no price.

@@ -1,4 +1,4 @@
-"""Several questions at once from a notebook, each answer shown as soon as it is there.
+"""Several questions at once from a notebook, each answer shown as soon as it arrives.
 
     python 02_notebook.py                 # scripted answers: no model is needed
     RUNNER=local python 02_notebook.py    # the bundled model, on the CPU
@@ -47,7 +47,7 @@ async def main() -> None:
         await asyncio.gather(*(classify(client, text) for text in REVIEWS))
 
 
-# %% A notebook's event loop is running already: there, the answers appear below as they come
+# %% A notebook's event loop is already running, so the answers appear below as they arrive
 try:
     loop = asyncio.get_running_loop()
 except RuntimeError:

@@ -190,7 +190,7 @@ class AsyncClient:
         await self.close()
 
     async def _call(self, call: Callable[[], T]) -> T:
-        """Run on this client's threads: the loop's own are for the caller."""
+        """Run on this client's threads: those of the event loop belong to the caller."""
         if self._threads is None:
             from concurrent.futures import ThreadPoolExecutor
 

@@ -38,16 +38,16 @@ class SubmitResult:
 
 
 class Backend(JobReader, Protocol):
-    """Takes jobs and tells their states and results."""
+    """Takes jobs and reports their states and results."""
 
     #: The runner of a job that names none; None if each must name one.
     runner: Any
 
     def contract(self, returns: Any) -> dict[str, Any]:
-        """The verifier spec that makes an answer what the caller wants back."""
+        """Return the verifier spec for the type that the caller wants back."""
 
     def check(self, drafts: Sequence[JobDraft]) -> list[Problem]:
-        """Everything wrong with jobs of which one is malformed, each with its index."""
+        """Return every problem of jobs of which one is malformed, each with its index."""
 
     def submit(self, jobs: Sequence[Job], *, stored: Callable[[int], None]) -> SubmitResult:
         """Store jobs, or none of them and raise BadInput with every problem.
@@ -132,10 +132,10 @@ class BrokerBackend(LedgerBackend):
         return contract_by_reference(returns, self._models)
 
     def start(self) -> None:
-        """The workers of a fleet run already."""
+        """Do nothing: the fleet's workers are already running."""
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: nothing was started."""
 
 
 class LocalBackend(LedgerBackend):
@@ -188,7 +188,7 @@ class EmbeddedBackend(LocalBackend):
         key = (os.getpid(), f"{slots}|{settings.model_dump_json()}")
         with _LOCK:
             if key not in _OPEN:
-                atexit.unregister(_at_exit)  # once, however often clients come and go
+                atexit.unregister(_at_exit)  # so that it is registered once
                 atexit.register(_at_exit)
                 _OPEN[key] = cls(settings, placement, slots=slots)
             _OPEN[key].users += 1

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
 
 Ask = str | Job | Mapping[str, Any]
-#: The contract counts twice as much as being JSON at all.
+#: The contract weighs twice as much as valid JSON.
 _WEIGHT = 2.0
 _NOTHING_CHECKED = (
     "give returns=Model or verifiers=[…]: an answer that nothing checks is never called a success"

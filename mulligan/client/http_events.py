@@ -34,7 +34,7 @@ class ConsoleEvents:
         threading.Thread(target=self._read, name="mulligan-events", daemon=True).start()
 
     def take(self) -> Sequence[Event] | None:
-        """Return the events within a moment; None if some may have been missed."""
+        """Wait briefly and return new events; None if some may have been missed."""
         events: list[Event] = []
         missed = False
         try:

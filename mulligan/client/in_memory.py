@@ -33,7 +33,7 @@ class ScriptedBackend(LocalBackend):
         return super().check([self._draft(draft) for draft in drafts])
 
     def _draft(self, draft: JobDraft) -> JobDraft:
-        """Whatever runner a job names, the script answers."""
+        """Replace the runner that a job names by the script, if there is one."""
         scripted = {**draft.raw, "runner": self.runner} if self._answers else draft.raw
         return replace(draft, raw=scripted)
 
@@ -54,7 +54,7 @@ def install_in_memory(app: Celery, stack: LocalStack) -> Callable[[], None]:
 
     holder: Any = app
     before, eager = getattr(app, "mulligan", None), app.conf.task_always_eager
-    # Where install(app) leaves it.
+    # install(app) sets the same attribute.
     holder.mulligan = InstalledApp(app, {}, build=lambda _settings, _app: stack.services)
     app.conf.task_always_eager = True
 

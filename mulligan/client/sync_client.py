@@ -240,7 +240,7 @@ class Client:
         return Handle(id=job_id, returns=returns)
 
     def close(self) -> None:
-        """Stop what this client started. Unfinished jobs stay in the ledger. May be repeated."""
+        """Stop what this client started. Unfinished jobs stay in the ledger. Safe to repeat."""
         with self._lock:
             self._closed = True
             opened, self._open = self._open, None

@@ -13,7 +13,7 @@ TIME_SHARE_CAP = "session_time_share_cap"
 class RepairLoad:
     """The repairs in one subject's session, or in one job."""
 
-    #: Repair loops of the skill in question.
+    #: Repair loops of the same skill.
     loops_of_skill: int = 0
     #: Repair loops of all skills.
     loops: int = 0

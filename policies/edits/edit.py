@@ -165,7 +165,7 @@ class EditOutcome(Value):
     benchmark_delta: float | None = None
     cluster_deltas: dict[str, float] = Field(default_factory=dict)
     error: str | None = None
-    #: More for people: which tolerance found the place, or why the edit would not apply.
+    #: Notes for people: the tolerance that found the place, or why the edit would not apply.
     notes: tuple[str, ...] = ()
     applied_at: datetime | None = None
 
@@ -185,7 +185,7 @@ class HoldForReview:
 
 
 def tier_of(edit: Edit, overrides: Mapping[str, EditRiskTier] | None = None) -> EditRiskTier:
-    """Return the strictest of the tiers of its operations and the one that the edit asks for."""
+    """Return the strictest of its operations' tiers and the tier that the edit requests."""
     table = {**TIERS, **(overrides or {})}
     tiers = [table.get(op, _UNKNOWN_OP_TIER) for op in (edit.op, *_implied_operations(edit))]
     return max(*tiers, edit.risk_tier or EditRiskTier.AUTO, key=_STRICTNESS.index)

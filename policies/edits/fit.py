@@ -70,7 +70,7 @@ _KEYS: dict[Tolerance, Callable[[str], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """The indentation that the file has beyond the diff's (``adds``), or lacks (``drops``)."""
+    """The file's indentation relative to the diff's: more (``adds``) or less (``drops``)."""
 
     adds: str = ""
     drops: str = ""
@@ -78,7 +78,7 @@ class Shift:
 
 @dataclass(frozen=True, kw_only=True)
 class LinePlace:
-    """Where a block fits: the index of its first line, and the tolerance that it took."""
+    """Where a block fits: the index of its first line, and the tolerance that it needed."""
 
     start: int
     tolerance: Tolerance
@@ -224,7 +224,7 @@ def _indent(line: str) -> str:
 def _fits(lines: Sequence[str], hunk: Hunk) -> list[LinePlace]:
     """Return the places of a hunk with the strictest tolerance that finds any."""
     if not hunk.old:
-        # Without context only an empty file leaves no choice.
+        # Without context, the place is unambiguous only in an empty file.
         return [] if lines else [LinePlace(start=0, tolerance=Tolerance.EXACT)]
     for tolerance in Tolerance:
         places = [

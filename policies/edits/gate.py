@@ -25,9 +25,9 @@ from typing import Literal
 from mulligan.policies.edits.suite import WHOLE, Suite, SuiteScores, TaskScore
 from mulligan.policies.edits.t_distribution import t_quantile
 
-#: Differences smaller than this are arithmetic, not measurement.
+#: Smaller differences are rounding errors.
 TINY = 1e-9
-#: The fewest pairs to decide by: two that happen to agree have no spread at all.
+#: Minimum pairs for a decision: two that happen to agree have no spread.
 FEWEST = 3
 
 
@@ -52,7 +52,7 @@ class MeasureMore:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredEffect:
-    """Means over the repeats, with bounds of the difference; with one run, they equal it."""
+    """Means over the repeats, with bounds of the difference; after a single run, they equal it."""
 
     before: float
     after: float

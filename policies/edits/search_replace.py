@@ -1,4 +1,4 @@
-"""Search and replace in a text: nothing is replaced unless the search text has one place.
+"""Search and replace in a text: nothing is replaced unless the search text has exactly one place.
 
 The tolerances are those of ``fit``: all of them for blocks of whole lines, Unicode punctuation only
 inside a line.

@@ -147,12 +147,12 @@ class EditSession(Value):
 
     @property
     def jobs(self) -> list[str]:
-        """The jobs that it waits for."""
+        """The jobs for which it waits."""
         runs = self.trial.runs if self.trial else None
         return [job for run in runs or () for job in run.jobs.values()]
 
     def fitting(self, diff: str) -> str:
-        """Return a diff cut at a line's end, so that all diffs of the session fit."""
+        """Cut a diff after a line, so that all diffs of the session fit."""
         room = SESSION_CAP - sum(len(record.diff) for record in self.records)
         room = max(min(DIFF_CAP, room), _DIFF_LEAST)
         if len(diff) <= room:

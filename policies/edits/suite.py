@@ -16,7 +16,7 @@ from mulligan.policies.value import Json, Value
 
 #: The task type of a suite's jobs; exempt, because only their first attempt counts.
 TASK_TYPE = "benchmark"
-#: The name of a score without a name.
+#: The name of an unnamed score.
 WHOLE = ""
 #: The default timeout of a command, in seconds.
 LONGEST = 60.0
@@ -72,7 +72,7 @@ class Suite(Value):
     deterministic: bool = False
     #: The maximum runs of each task before and after an edit.
     repeats: int = Field(default=5, ge=1, le=100)
-    #: The confidence that a decision before the last repeat needs.
+    #: The confidence needed to decide before the last repeat.
     confidence: float = Field(default=0.9, ge=0.5, lt=1)
     seed: int = Field(default=1, ge=0, lt=1 << 31)
     #: How to end an edit that all repeats leave undecided: by the mean difference, or rejected.

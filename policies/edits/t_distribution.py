@@ -9,7 +9,7 @@ _STEPS = 60
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """The value that a t-distributed number is below with this probability, 0 < p < 1."""
+    """Return the quantile of Student's t-distribution for a probability 0 < p < 1."""
     if not 0 < probability < 1:
         raise ValueError(f"probability: {probability} is not between 0 and 1")
     if freedom < 1:

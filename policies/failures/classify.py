@@ -42,7 +42,7 @@ MAX_DEPTH = 20
 #: Larger numbers are stored as text: not every JSON reader accepts them, nor does ``str``.
 MAX_BITS = 64
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w-]*\Z", re.ASCII)
-#: Kinds that are about the answer. If it was cut off, that is the cause, whatever broke next.
+#: Failures of the answer. If it was cut off, that is the cause, whatever else failed.
 _ABOUT_ANSWER = frozenset(
     {FailureKind.JSON_INVALID, FailureKind.TEST_FAILED, FailureKind.REASONING_ERROR}
 )

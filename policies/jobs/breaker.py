@@ -46,7 +46,7 @@ class BreakerPolicy(Value):
     #: How long it stays open the first time; doubled by each failed probe, up to the cap.
     open_seconds: float = Field(default=5.0, gt=0)
     open_cap: float = Field(default=300.0, gt=0)
-    #: A probe that has not reported by then is given up, and another one is allowed.
+    #: Seconds after which a probe without a result no longer counts and another is allowed.
     probe_seconds: float = Field(default=180.0, gt=0)
     #: The longest wait that a provider may ask for: one absurd header does not stop a fleet.
     retry_after_cap: float = Field(default=3600.0, ge=0)
@@ -59,7 +59,7 @@ class Breaker(Value):
     """The state of one provider."""
 
     state: BreakerState = "closed"
-    #: Faults in a row since the last success, and when the first of them was.
+    #: Consecutive faults since the last success, and the time of the first.
     faults: int = Field(default=0, ge=0)
     first_fault_at: float | None = None
     #: When an open breaker lets a probe through, or a half-open one gives up its probe.

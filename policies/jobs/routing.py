@@ -20,7 +20,7 @@ MOST_URGENT = 0
 
 
 def queue_of(mode: Mode) -> AttemptQueue:
-    """Return the queue: mandatory retries have one to themselves."""
+    """Return the queue. Mandatory retries have a separate one."""
     return "repair" if mode == "immediate_retry" else "attempt"
 
 

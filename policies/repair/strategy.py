@@ -91,7 +91,7 @@ def _decoding(
 def _technique(
     instruction: RepairInstruction, decoding: Decoding, asked_with: Decoding, *, fresh: bool
 ) -> str:
-    """Return the name by which the fleet remembers whether this worked. Never text of a job."""
+    """Return the name under which the fleet records whether this worked; never a job's text."""
     parts = [instruction.action]
     if decoding.constrained and not asked_with.constrained:
         parts.append("constrained")

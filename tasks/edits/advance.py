@@ -96,7 +96,7 @@ class ComputedEdit:
     """The changes of an edit that may be applied."""
 
     changes: Sequence[FileChange]
-    #: The present permission bits of the files.
+    #: The files' current permission bits.
     modes: Mapping[str, int | None]
 
     @property

@@ -1,4 +1,4 @@
-"""Decisions about a session: approve, reject, roll back, and end it if it cannot go on."""
+"""Decisions about a session: approve, reject, roll back, and end it if it cannot continue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def approve(
 
 
 def reject(session: EditSession, edit_id: str, *, by: str, now: datetime, note: str) -> EditSession:
-    """Decide that an edit that waits is not applied. ``note`` is the reason, and required."""
+    """Reject a waiting edit. ``note`` is the reason and is required."""
     index = _find_waiting(session, edit_id, "rejected")
     if not note.strip():
         raise BadInput.at("note", "say why it is rejected")
@@ -58,7 +58,7 @@ def _find_waiting(session: EditSession, edit_id: str, verb: str) -> int:
 def _new_outcome(
     record: EditRecord, status: EditStatus, reason: EditReason, error: str | None
 ) -> EditOutcome:
-    """Return another outcome of an edit that keeps the measured effect."""
+    """Return a new outcome of an edit with the same measured effect."""
     known = record.outcome or record.held or outcome_of(record.edit, status, reason)
     return known.model_copy(update={"status": status, "reason": reason, "error": error})
 

@@ -220,7 +220,7 @@ def list_groups(
 def find_group(
     ledger: EscalationLedger, signature: str, *, tenant: str | None = None
 ) -> EscalationGroup | None:
-    """Return a group, if there is one; with a tenant, if the tenant has escalations in it."""
+    """Return a group if it exists; with a tenant, only if it has escalations of that tenant."""
     group = ledger.group(signature)
     if group is None or tenant is None:
         return group

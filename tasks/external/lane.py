@@ -112,7 +112,7 @@ def next_task(
     context: AttemptContext, subject: str, *, tenant: str | None = None
 ) -> ExternalTask | None:
     """Claim a subject's next task: the one that it already holds, or else the first one due."""
-    for _ in range(10):  # another request may be faster, or a job may have ended
+    for _ in range(10):  # another request may win, or a job may have ended
         waiting = context.ledger.next_of(subject, tenant=tenant)
         if waiting is None:
             return None

@@ -27,7 +27,7 @@ class Breakers(Protocol):
     """One circuit breaker per provider, shared by the fleet, and the pauses of providers."""
 
     def wait(self, provider: str) -> ProviderHold | None:
-        """Return how long to wait and why; None to go ahead (perhaps as the one probe)."""
+        """Return how long to wait and why; None to continue (perhaps as the single probe)."""
 
     def fault(self, fault: TransportFault) -> None: ...
 

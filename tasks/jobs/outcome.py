@@ -27,7 +27,7 @@ class VerificationStored:
 
 @dataclass(frozen=True, kw_only=True)
 class Requeued:
-    """The same attempt will be run again: a provider or a verifier was not available."""
+    """The same attempt will run again: a provider or a verifier was unavailable."""
 
     entry: Entry
     delay: float

@@ -76,7 +76,7 @@ def end_by_results(
 
 
 def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
-    """Ask the task in other words, unless the answer is already stored, and judge the answer."""
+    """Ask the reworded task, unless its answer is already stored, and judge the answer."""
     if taken.output is not None:
         return judge_again(context, taken, taken.output)
     claim = taken.claim

@@ -97,7 +97,7 @@ def _exhausted(claim: Claim, output: Output | None) -> str | None:
 def _guarded(
     context: AttemptContext, claim: Claim, output: Output, results: Sequence[VerificationResult]
 ) -> str | None:
-    """Return the guardrail that forbids another repair loop. A loop that has begun may end."""
+    """Return the guardrail that forbids another repair loop. A running loop may finish."""
     job = claim.job
     total = scoring.score(job.verifiers, results)
     if not owes_immediate_retry(claim.plan.mode, total, exempt=context.is_exempt(job)):

@@ -125,7 +125,7 @@ def asked_with(claim: Claim, defaults: Decoding) -> Decoding:
 
 
 def no_verdict(context: AttemptContext, claim: Claim, error: VerifierError | BadInput) -> Outcome:
-    """Run a verifier that failed itself again, or escalate; its failure is not the answer's."""
+    """Run a broken verifier again, or escalate: its error is not a failure of the answer."""
     refused = context.ledger.requeue(
         claim.lease,
         delay=_RETRY_DELAY,

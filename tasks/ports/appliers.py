@@ -24,7 +24,7 @@ MAX_BYTES = 5_000_000
 
 
 class EditRefused(BadInput):
-    """An edit cannot be applied: which file, what was expected, what it has. Nothing changed."""
+    """The edit does not fit: names the file, what was expected and found. Nothing changed."""
 
 
 class EditConflict(EditRefused):

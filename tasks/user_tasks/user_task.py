@@ -207,7 +207,7 @@ def _by_hand(
     error: Exception | None,
     value: Any = None,
 ) -> DeliveryResult:
-    """Settle by the results that the task itself found, without its verifiers."""
+    """Settle with the results that the task itself found, without its verifiers."""
     by_hand = claim.job.model_copy(update={"verifiers": _specs(results)})
     judged = Claim(**{**vars(claim), "job": by_hand})
     ran = _settle(context, judged, delivery, output or Output(text=""), results, value)

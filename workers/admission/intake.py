@@ -125,7 +125,7 @@ def _check_workspace(
 
 
 def _check_output(path: Path, workspace: Workspace) -> list[Problem]:
-    """Find what would keep an answer from becoming a file, before the answer is paid for."""
+    """Find problems that would prevent writing the answer to a file, before paying for it."""
     from mulligan.workers.sandbox.workspace import output_path
 
     try:

@@ -17,7 +17,7 @@ from mulligan.workers.settings.alert_settings import WebhookSettings
 #: Maximum waiting and dead deliveries in one partition.
 CAP = 10_000
 DEAD_CAP = 1_000
-#: How long a delivery is kept, dead or alive.
+#: How long any delivery is kept.
 KEEP_SECONDS = 7 * 86400.0
 #: Longer than sending takes: after it, the sender counts as dead.
 LEASE_SECONDS = 60.0

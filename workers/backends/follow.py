@@ -21,7 +21,7 @@ BLOCK = 0.25
 SILENCE = 5.0
 #: Seconds to wait for the last events of a job that has ended.
 LAST_EVENTS = 1.0
-#: How far the clock of a job's creation may be ahead of the clock of the event ids.
+#: How far the clock that dates jobs may be ahead of the one that dates events.
 _SKEW_MS = 1000
 
 

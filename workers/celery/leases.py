@@ -67,7 +67,7 @@ class LeaseKeeper:
                 self._held.pop(lease.entry, None)
 
     def release_all(self) -> None:
-        """Give back all leases, and those still to come, so that they need not expire first."""
+        """Release all leases, including later ones, so that no one waits until they expire."""
         with self._lock:
             self._released = True
             held = [lease for lease, _ in self._held.values()]

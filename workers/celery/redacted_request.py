@@ -9,7 +9,7 @@ from celery.worker.request import Request
 
 from mulligan.workers.celery.flower_format import describe
 
-#: Our exceptions name what failed and where, and quote no answers. Our Retry contains one.
+#: Our exceptions say what failed and where, and quote no answers. Our Retry wraps one.
 _OURS = re.compile(r"(Escalated|Corrected|BadInput)\(|Retry\(.*\bCorrected\(", re.DOTALL)
 
 

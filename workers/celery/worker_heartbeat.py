@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a beat is given up, so that the file stays fresh while Redis is unreachable.
+#: Timeout of a beat in seconds, so that the file stays fresh while Redis is unreachable.
 _TIMEOUT = 5
 
 

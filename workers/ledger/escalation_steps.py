@@ -17,7 +17,7 @@ from mulligan.workers.ledger.partitions import Partitioned
 
 #: Maximum groups, the newest, to filter.
 _GROUPS_SCANNED = 5000
-#: Maximum escalations, the newest, to filter.
+#: Filters read at most this many escalations, newest first.
 _SCANNED = 20_000
 #: Escalations to read in one round trip.
 _CHUNK = 500

@@ -61,7 +61,7 @@ class JobRow:
 @dataclass(frozen=True)
 class JobPage:
     jobs: Sequence[JobRow]
-    #: Where the next page begins, None after the last. A short page may have one.
+    #: Where the next page begins; None after the last. Even a short page may have one.
     cursor: str | None
 
 

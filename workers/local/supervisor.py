@@ -60,9 +60,9 @@ class Stack:
     #: Seconds before the first restart; each further one waits twice as long, up to the cap.
     backoff: float = 0.5
     backoff_cap: float = 30.0
-    #: Seconds that running attempts have to finish at a stop.
+    #: Seconds that running attempts have to finish when the stack stops.
     grace: float = 5.0
-    #: Called at every death with a name, an exit code, and the seconds until the restart.
+    #: Called when a child dies, with its name, exit code and the seconds until its restart.
     on_death: Callable[[str, int, float], None] = lambda *_: None
 
     def add(self, name: str, argv: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from mulligan.workers.sandbox.subprocesses import (
 )
 from mulligan.workers.sandbox.workspace import PrivateCopy, private_copy
 
-#: The operator of the workers configures the agent, not a job: it may use the machine.
+#: The workers' operator configures the agent, never a job, because it may use the machine.
 _AGENT_LIMITS = Limits(cpu_seconds=None, memory_bytes=None, file_bytes=1 << 30)
 _STDERR_TAIL = 2000
 #: The limit of a job's answer; the middle of a longer output is left out.
@@ -65,7 +65,7 @@ class CommandRunner:
     def from_options(
         cls, options: Mapping[str, Json], *, blobs: BlobStore | None = None
     ) -> CommandRunner:
-        """Raise BadInput with every problem. Only running it shows whether the program exists."""
+        """Raise BadInput with every problem, except a missing program, which only a run reveals."""
         return cls(read_options(CommandOptions, options), blobs=blobs)
 
     def answer(self, request: Request) -> Output:

@@ -184,7 +184,7 @@ def model_path() -> Path:
 
 #: Servers that this process started and has to reap when they exit.
 _started: list[subprocess.Popen[bytes]] = []
-#: Servers that passed a health check; from then on it is enough that the process lives.
+#: Servers that passed a health check. After that, only the process is checked.
 _healthy: set[ProcessId] = set()
 
 

@@ -150,7 +150,7 @@ class RunnerRegistry:
     def _definition(
         self, spec: RunnerSpec, problems: list[Problem], *, allow_inline: bool
     ) -> _Definition:
-        """Return what to build; add to ``problems`` what is wrong but does not prevent building."""
+        """Return what to build; append to ``problems`` those that do not prevent building it."""
         if spec.profile is not None:
             return self._from_profile(spec.profile, spec.options, problems)
         if not allow_inline and spec.kind != EXTERNAL:

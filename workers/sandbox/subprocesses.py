@@ -23,7 +23,7 @@ from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.streams import CappedOutput, pump
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
-#: Every descendant inherits this variable, so that one outside the process group is found too.
+#: Every descendant inherits this variable, so that those outside the process group are found, too.
 _COOKIE = "MULLIGAN_RUN"
 _ALLOWED = ("PATH", "LANG", "LANGUAGE", "TZ")
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"

@@ -83,7 +83,7 @@ def _finding(
 
 
 def _actual(error: ValidationError) -> Json:
-    """Return the wrong value or, for a missing or extra property, the names that are there."""
+    """Return the wrong value or, for a missing or extra property, the existing names."""
     keys_matter = error.kind.name in ("required", "additionalProperties", "unevaluatedProperties")
     if keys_matter and isinstance(error.instance, dict):
         return brief(sorted(error.instance))

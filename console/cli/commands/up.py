@@ -82,7 +82,7 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
 
 @dataclass
 class ServiceWatch:
-    """Keeps the services running, and prints when one had to be restarted."""
+    """Keeps the services running and reports restarts."""
 
     stack: Stack
     redis: SupervisedRedis | None

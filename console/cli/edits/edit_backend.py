@@ -46,7 +46,7 @@ def open_edit_backend(
     settings: Settings, suite: Suite | None, *, queued: bool = False
 ) -> Iterator[EditBackend]:
     """Open an engine that can measure this suite, with running workers or with its own. ``queued``:
-    an edit worker will do the work, so what it would refuse is refused at once."""
+    an edit worker will run the session, so refuse now what it would refuse."""
     placement = _place(settings, suite)
     if placement.workers == "own" and queued:
         raise NoBroker(

@@ -35,7 +35,7 @@ def say(text: str = "", *, style: str | None = None) -> None:
 
 
 def note(text: str, *, style: str | None = "dim") -> None:
-    """Print a note on stderr, beside the data."""
+    """Print a note on stderr, apart from the data."""
     err().print(text, style=style, soft_wrap=True)
 
 

@@ -49,7 +49,7 @@ def print_summary(
 
 
 def choose_rows(views: Sequence[JobView]) -> list[JobView]:
-    """Return all of a few jobs; of many, first those that did not succeed at once."""
+    """Return all jobs if there are few; otherwise first those that did not succeed at once."""
     if len(views) <= _MOST_ROWS:
         return list(views)
     return sorted(views, key=first_try)[:_MOST_ROWS]

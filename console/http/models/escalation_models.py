@@ -11,7 +11,7 @@ from mulligan.policies.jobs.job import parse_duration
 from mulligan.tasks.escalations.end_escalations import BulkState
 from mulligan.tasks.ports.ledger import Escalation, EscalationEnd, EscalationGroup
 
-#: The most escalations that one request may name.
+#: Maximum escalations that one request may name.
 MAX_IDS = 1000
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 

@@ -86,7 +86,7 @@ class EventStream(Response):
     async def _dropped(self) -> None:
         await self._listener.ended.wait()
         if not self._listener.slow:
-            await anyio.sleep_forever()  # the stream ends regularly
+            await anyio.sleep_forever()  # the stream ends normally
 
     async def _recheck(self) -> None:
         """End the stream when its token is revoked or expires, or its session is closed."""

@@ -61,7 +61,7 @@ class SubmitResponse(BaseModel):
 
 class JobList(BaseModel):
     jobs: list[JobSummary]
-    #: Send it to get the next page; null on the last page. A short page may have one.
+    #: Send it to get the next page; null on the last page. Even a short page may have one.
     cursor: str | None
 
 

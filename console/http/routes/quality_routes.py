@@ -70,7 +70,7 @@ class StatusCounts(BaseModel):
 
 
 class ImmediateLoopReport(_Report):
-    """How many low scores were retried immediately, how soon, and with which result."""
+    """How many low scores were retried immediately, how soon, and with what result."""
 
     immediate_completed_count: int
     #: Null when there was no cycle.

@@ -37,7 +37,7 @@ class Claim:
     loops: int = 0
     #: Transport faults of this attempt so far.
     faults: int = 0
-    #: Running time of the attempts that were repairs.
+    #: Total running time of the repair attempts.
     repair_seconds: float = 0.0
 
     @property

@@ -28,7 +28,7 @@ class CycleFailure:
 
     #: Escalations are grouped by it.
     reason: str = "delayed_verification"
-    #: The text for people, if there is more to say, such as the score.
+    #: Details for people, if any, such as the score.
     detail: str = ""
 
 

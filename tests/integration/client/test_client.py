@@ -418,7 +418,7 @@ def test_a_redefined_model_does_not_verify_earlier_jobs(tmp_path: Path) -> None:
 
 
 def test_a_problem_late_in_the_batch_is_found_before_anything_is_stored(tmp_path: Path) -> None:
-    """Given a hundred jobs per round trip, and a problem of number 110 in `on_done`."""
+    """Given batches of a hundred jobs, and a problem in `on_done` of job 110."""
     jobs: list[dict[str, Any]] = [{"prompt": f"{i}"} for i in range(120)]
     jobs[110]["on_done"] = {"task": "shop.done", "queue": "shop"}
     with Client(home=tmp_path, lease=5) as client:

@@ -132,7 +132,7 @@ def _try_out(operation: Any, known: dict[str, str]) -> None:
 
 
 def test_every_route_is_described(console: RunningConsole) -> None:
-    """Nothing under /api is left out of the document, and so of the test above."""
+    """The document, and so the test above, covers everything under /api."""
     with console.client() as client:
         document = client.get("/openapi.json").json()
     described = {

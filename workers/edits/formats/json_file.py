@@ -151,7 +151,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object. Raises UnreadableFile for a key that occurs twice: it cannot be edited."""
+    """Return an object. Raises UnreadableFile for a duplicate key, which cannot be edited."""
     found = dict(pairs)
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]

@@ -270,7 +270,7 @@ def _may_contain(file: _UnparsedFile, section: Section) -> bool:
 
 
 def _section_path(data: Mapping[str, Any], section: Section, folder: str) -> Where | None:
-    """Return where a file has a section: under its name, or all of it because of its folder."""
+    """Return a section's path in a file: its name, or () if its folder makes the file an entry."""
     is_one_entry = folder in _FOLDERS and not isinstance(data.get(folder), dict)
     if is_one_entry:
         return () if folder == section else None

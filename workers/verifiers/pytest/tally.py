@@ -19,7 +19,7 @@ class FailedTest:
     nodeid: str
     code: str
     raised: RaisedError
-    #: False if pytest accepts it: the answer skipped its own test.
+    #: False if pytest accepts the result: the answer skipped its own test.
     failed_for_pytest: bool = True
 
     @property
