@@ -165,7 +165,7 @@ class EmbeddedBackend(LocalBackend):
     """A durable ledger in the home directory, and threads of this process that do the work.
 
     All clients of one process with the same settings share it. It ends when the last of them is
-    closed, and at the latest with the process.
+    closed, or with the process.
     """
 
     def __init__(self, settings: Settings, placement: Placement, *, slots: int) -> None:

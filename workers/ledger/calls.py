@@ -21,7 +21,7 @@ from redis.retry import Retry
 from mulligan.tasks.ports.errors import BadInput, LedgerRefused, LedgerUnavailable
 
 T = TypeVar("T")
-#: Seconds after which a hanging Redis counts as unreachable. No blocking call of ours takes longer.
+#: Seconds after which a hanging Redis counts as unreachable. Blocking calls are shorter.
 #: An address can override it: `?socket_timeout=5`.
 SOCKET_TIMEOUT = 30.0
 #: What redis-py and Redis add to a script's error, useless to a reader.

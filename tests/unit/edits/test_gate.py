@@ -188,7 +188,7 @@ def paired(deltas: Sequence[float], *, start: float = 0.5) -> tuple[SuiteScores,
     ("deltas", "expected"),
     [
         ([0.3], MeasureMore(1)),  # one pair has no spread
-        ([0.3, 0.3], MeasureMore(2)),  # nor have two that happen to agree
+        ([0.3, 0.3], MeasureMore(2)),  # and neither have two that happen to agree
         ([0.3, 0.3, 0.3], KeepEdit()),
         # Two checks (3 and 4 of 5) share 10 %: t(0.95, 2) = 2.92; 0.2 - 2.92 · 0.1 / √3 = 0.03 > 0
         ([0.1, 0.2, 0.3], KeepEdit()),

@@ -21,7 +21,7 @@ _HINT_SECONDS = 10.0
 
 def advance_session(services: Services, session_id: str) -> str:
     """Advance a session as far as possible and return its phase."""
-    # Imported here: the other pools never need libcst, tomlkit and the like.
+    # Imported here, because the other pools never need libcst, tomlkit and similar.
     from mulligan.workers.edits.sessions.engine import build_edit_engine, take_steps
 
     inline = services.settings.allow_inline

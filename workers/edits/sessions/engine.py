@@ -206,7 +206,7 @@ class EditEngine:
         if owner is not None:
             raise RetryLater(
                 f"{session.root}: session {owner} is at work on it; wait for it,"
-                f" or go on with `mulligan edits resume {owner}`,"
+                f" or continue with `mulligan edits resume {owner}`,"
                 f" or give it up with `mulligan edits rollback {owner}`"
             )
 
