@@ -80,7 +80,7 @@ def decide(
         return PoolSize(slots=needed, reason=reason, state=ScalingDecision())
     if load.slots > policy.most:  # the limit was lowered: shrink to it, but one at a time
         return PoolSize(slots=load.slots - 1, reason="above its limit", state=ScalingDecision())
-    if load.slots <= policy.least or not _one_too_many(load, policy):
+    if load.slots <= policy.least or not _has_spare_slot(load, policy):
         return PoolSize(slots=load.slots, reason="it fits", state=ScalingDecision())
     since = now if state.calm_since is None else state.calm_since
     if now - since < policy.quiet:
@@ -105,5 +105,5 @@ def _needed(load: PoolLoad, policy: ScalingPolicy) -> tuple[int, str]:
     return fitting, f"{load.active} at work, {load.queued} waiting"
 
 
-def _one_too_many(load: PoolLoad, policy: ScalingPolicy) -> bool:
+def _has_spare_slot(load: PoolLoad, policy: ScalingPolicy) -> bool:
     return load.active + load.queued <= policy.low * (load.slots - 1)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from celery import Celery
 
 from mulligan.policies.figures.format import duration
+from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.workers.celery.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
@@ -43,16 +44,16 @@ class Check:
         return asdict(self)
 
 
-def ok(name: str, said: str) -> Check:
-    return Check(name=name, status="ok", said=said)
+def ok(name: str, message: str) -> Check:
+    return Check(name=name, status="ok", said=message)
 
 
-def warn(name: str, said: str, fix: str) -> Check:
-    return Check(name=name, status="warn", said=said, fix=fix)
+def warn(name: str, message: str, fix: str) -> Check:
+    return Check(name=name, status="warn", said=message, fix=fix)
 
 
-def fail(name: str, said: str, fix: str) -> Check:
-    return Check(name=name, status="fail", said=said, fix=fix)
+def fail(name: str, message: str, fix: str) -> Check:
+    return Check(name=name, status="fail", said=message, fix=fix)
 
 
 # -- this host ------------------------------------------------------------------------------------
@@ -141,11 +142,11 @@ def _local_model(settings: Settings) -> Check:
 def _disk(home: Path) -> Check:
     place = home if home.exists() else Path.cwd()
     free = shutil.disk_usage(place).free
-    said = f"{free / 1e9:.1f} GB free in {place.resolve()}"
+    message = f"{free / 1e9:.1f} GB free in {place.resolve()}"
     fix = "free some space: a Redis that cannot write refuses all work"
     if free < _NO_DISK:
-        return fail("disk", said, fix)
-    return warn("disk", said, fix) if free < _LOW_DISK else ok("disk", said)
+        return fail("disk", message, fix)
+    return warn("disk", message, fix) if free < _LOW_DISK else ok("disk", message)
 
 
 # -- the ledger -----------------------------------------------------------------------------------
@@ -191,8 +192,8 @@ def _sweep(ledger: RedisLedger, settings: Settings) -> Check:
     if age is None:
         return warn("sweep", "has never run", fix)
     last = f"last ran {duration(age)} ago"
-    late = age > max(10.0, 5 * settings.sweep_interval)
-    return warn("sweep", last, fix) if late else ok("sweep", last)
+    health = sweep_health(age, interval=settings.sweep_interval)
+    return ok("sweep", last) if health == "ok" else warn("sweep", last, fix)
 
 
 def _outbox(ledger: RedisLedger) -> Check:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from markupsafe import Markup
 
-from mulligan.policies.figures.format import UNKNOWN, duration, timestamp
+from mulligan.policies.figures.format import UNKNOWN, duration, iso_time, time_of_day, timestamp
 
 #: A mark for each state, shown beside its name, so that colour is never the only sign.
 MARKS = {
@@ -49,8 +47,7 @@ def clock(at: float | None) -> Markup:
 
 def time_only(at: float | None) -> Markup:
     """Return a time without its date."""
-    text = datetime.fromtimestamp(at or 0.0, UTC).strftime("%H:%M:%S")
-    return _time(at, "time", "milliseconds", text)
+    return _time(at, "time", "milliseconds", time_of_day(at or 0.0))
 
 
 def ago(at: float | None, now: float) -> Markup:
@@ -62,5 +59,5 @@ def ago(at: float | None, now: float) -> Markup:
 def _time(at: float | None, kind: str, precision: str, text: str) -> Markup:
     if at is None:
         return Markup(UNKNOWN)  # noqa: S704 - a dash
-    moment = datetime.fromtimestamp(at, UTC).isoformat(timespec=precision)
-    return Markup('<time datetime="{}" data-{}>{}</time>').format(moment, kind, text)
+    element = Markup('<time datetime="{}" data-{}>{}</time>')
+    return element.format(iso_time(at, precision), kind, text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter
@@ -17,6 +16,7 @@ from mulligan.console.page.render import FRAGMENT_HEADER, ShortText, Text, addre
 from mulligan.console.reports import charts
 from mulligan.console.reports.overview import overview
 from mulligan.console.reports.overview_values import WINDOWS, Overview, TopFailure
+from mulligan.policies.figures.format import minute
 from mulligan.workers.celery.queues import JOB_QUEUES
 
 _HEALTH = {
@@ -87,7 +87,7 @@ def _template_values(figures: Overview) -> dict[str, Any]:
 def outcomes_chart(figures: Overview) -> Markup:
     columns = [
         charts.Column(
-            title=datetime.fromtimestamp(step.at, UTC).strftime("%m-%d %H:%M UTC"),
+            title=f"{minute(step.at)} UTC",
             parts=(step.first_try, step.repaired, step.escalated),
             mark="settings changed"
             if any(step.at <= at < step.at + figures.step for at in figures.changes)

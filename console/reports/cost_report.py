@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from mulligan.console.reports.report_view import BarChart, ColumnChart, ReportTable, ReportView
 from mulligan.policies.figures import cost
 from mulligan.policies.figures.cost import CostLine, TokenUse
-from mulligan.policies.figures.format import money, number, percent
+from mulligan.policies.figures.format import iso_time, money, number, percent
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.figures.windows import FigureReader, parse_window
 from mulligan.workers.settings.model import Settings
@@ -30,9 +29,9 @@ def cost_report(
     rows = [bucket.rows for bucket in found.buckets]
     lines = cost.lines(rows, by=groups, prices=settings.prices, tenant=tenant)
     return {
-        "generated_at": datetime.fromtimestamp(now, UTC).isoformat(),
+        "generated_at": iso_time(now),
         "window": window,
-        "since": datetime.fromtimestamp(found.buckets[0].start, UTC).isoformat(),
+        "since": iso_time(found.buckets[0].start),
         "by": list(groups),
         "priced": bool(settings.prices),
         "total": _line(cost.total(rows, prices=settings.prices, tenant=tenant)),

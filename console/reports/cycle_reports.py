@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from mulligan.console.reports.report_view import BarChart, ColumnChart, ReportTable, ReportView
 from mulligan.policies.cycles.report import CycleRow
+from mulligan.policies.figures.format import day as format_day
 from mulligan.policies.figures.format import duration, number, percent
 
 #: A day, and its numbers of good and other cycles.
@@ -23,10 +23,7 @@ def cycles_by_day(
     for row in rows:
         day = min(last, max(first, int(row.created_at // 86400)))
         days[day][0 if is_good(row) else 1] += 1
-    return [
-        (datetime.fromtimestamp(day * 86400, UTC).strftime("%Y-%m-%d"), (good, other))
-        for day, (good, other) in days.items()
-    ]
+    return [(format_day(day * 86400), (good, other)) for day, (good, other) in days.items()]
 
 
 def immediate_loop_view(report: Mapping[str, Any], days: Sequence[Day] = ()) -> ReportView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from mulligan.console.reports.report_view import BarChart, ColumnChart, ReportTable, ReportView
@@ -12,7 +12,7 @@ from mulligan.policies.failures.failure import FailureRecord
 from mulligan.policies.failures.redaction import redacted_parts
 from mulligan.policies.failures.signature import explain_signature
 from mulligan.policies.figures.failure_ranking import RankedFailure, RankingFilter, rank
-from mulligan.policies.figures.format import UNKNOWN, condense, number, sparkline
+from mulligan.policies.figures.format import UNKNOWN, condense, iso_time, minute, number, sparkline
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.figures.windows import Bucket, FigureReader, Window, parse_window
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -95,9 +95,9 @@ def place_of(failure: FailureRecord | None, *, texts: bool = False) -> str:
 
 def _head(found: Window, window: str, now: float) -> dict[str, Any]:
     return {
-        "generated_at": datetime.fromtimestamp(now, UTC).isoformat(),
+        "generated_at": iso_time(now),
         "window": window,
-        "since": datetime.fromtimestamp(found.buckets[0].start, UTC).isoformat(),
+        "since": iso_time(found.buckets[0].start),
         "step_seconds": found.step,
     }
 
@@ -255,7 +255,7 @@ def _failures_over_time(
         names=tuple(names),
         columns=tuple(
             (
-                datetime.fromtimestamp(start + place * width, UTC).strftime("%m-%d %H:%M"),
+                minute(start + place * width),
                 tuple(condensed[name][place] for name in names),
             )
             for place in range(columns)

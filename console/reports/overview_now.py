@@ -12,6 +12,7 @@ from mulligan.console.reports.overview_values import Health, NeedsAttention, Que
 from mulligan.console.reports.visibility import visible_breakers, visible_pauses
 from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.jobs.breaker import Breaker
+from mulligan.policies.jobs.sweep_health import SweepHealth, sweep_health
 from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
@@ -23,8 +24,8 @@ from mulligan.workers.services import Services
 if TYPE_CHECKING:
     from celery import Celery
 
-#: Seconds without a sweep, or with uncounted events, until it is reported, and until it is down.
-_LATE, _DEAD = 60.0, 300.0
+#: Seconds that figures may be behind before it is reported.
+_LATE = 60.0
 _GROUPS = 20
 
 
@@ -43,6 +44,7 @@ class CurrentState:
     groups: Sequence[EscalationGroup] = ()
     dead_webhooks: int = 0
     sweep_age: float | None = None
+    sweep: SweepHealth = "down"
     fold_lag: float = 0.0
     #: Tenant → tokens used today, for tenants with a quota.
     spent: Mapping[str, int] = field(default_factory=dict)
@@ -64,6 +66,7 @@ def read_current_state(
     now = ledger.now()
     bound_to = tenant if bound else None
     breakers = visible_breakers(services, bound_to)
+    sweep_age = ledger.sweep_age()
     any_open = any(breaker.state != "closed" for breaker in breakers.values())
     return CurrentState(
         at=now,
@@ -74,7 +77,8 @@ def read_current_state(
         behind=ledger.waiting_for("breaker") if any_open else WaitingJobs(0),
         groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
         dead_webhooks=0 if bound else services.webhooks.deliveries.counts()["dead"],
-        sweep_age=ledger.sweep_age(),
+        sweep_age=sweep_age,
+        sweep=sweep_health(sweep_age, interval=services.settings.sweep_interval),
         fold_lag=services.figures.lag(now=now),
         spent=_spent(services, now, tenant),
     )
@@ -114,10 +118,10 @@ def _down(now: CurrentState) -> list[str]:
         reasons.append("the broker cannot be reached")
     if not now.beats:
         reasons.append("no workers are running")
-    elif now.sweep_age is not None and now.sweep_age > _DEAD:
-        reasons.append(f"no sweep for {duration(now.sweep_age)}: delayed work is not started")
     if now.sweep_age is None:
         reasons.append("the sweep has never run: start a control worker")
+    elif now.beats and now.sweep == "down":
+        reasons.append(f"no sweep for {duration(now.sweep_age)}: delayed work is not started")
     return reasons
 
 
@@ -126,7 +130,7 @@ def _degraded(now: CurrentState) -> list[str]:
     reasons = []
     if now.beats:
         reasons += [f"no worker serves {queue}" for queue in REQUIRED_QUEUES if queue not in served]
-    if now.sweep_age is not None and _LATE < now.sweep_age <= _DEAD:
+    if now.sweep == "late":
         reasons.append(f"the last sweep was {duration(now.sweep_age)} ago")
     for name, breaker in sorted(now.breakers.items()):
         if breaker.state != "closed":
@@ -154,7 +158,7 @@ def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAt
                 count=now.dead_webhooks,
             )
         )
-    if now.sweep_age is None or now.sweep_age > _LATE:
+    if now.sweep != "ok":
         ago = "never" if now.sweep_age is None else f"{duration(now.sweep_age)} ago"
         needs.append(
             NeedsAttention(

@@ -87,7 +87,7 @@ class ConsoleConnection:
             self._document(response, ())
         finally:
             response.close()
-        raise self._stranger()
+        raise self._not_a_console()
 
     def close(self) -> None:
         self._client.close()
@@ -130,7 +130,7 @@ class ConsoleConnection:
             error = body["error"] if not response.is_success else {}
             message = str(error.get("message", ""))
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise self._stranger() from None
+            raise self._not_a_console() from None
         if response.is_success or status in also:
             return body
         if status == 401:
@@ -157,7 +157,7 @@ class ConsoleConnection:
             message = f"the connection to the console at {self.url} broke"
         return LedgerUnavailable(f"{message} ({str(error) or type(error).__name__})")
 
-    def _stranger(self) -> MulliganError:
+    def _not_a_console(self) -> MulliganError:
         return MulliganError(f"{self.url} does not answer as a mulligan console does")
 
 

@@ -11,7 +11,9 @@ from urllib.parse import quote, urlsplit
 from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.value import Value
 
-AlertEvent = Literal["escalated", "breaker_opened", "budget_exhausted", "job_finished", "test"]
+#: What a webhook may subscribe to.
+WebhookEvent = Literal["escalated", "breaker_opened", "budget_exhausted", "job_finished"]
+AlertEvent = Literal[WebhookEvent, "test"]
 
 SIGNATURE_HEADER = "X-Mulligan-Signature"
 DELIVERY_HEADER = "X-Mulligan-Delivery"

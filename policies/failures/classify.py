@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from mulligan.policies.failures.failure import (
     SchemaFailure,
     VerificationResult,
     VerificationStatus,
+    json_path,
 )
 from mulligan.policies.failures.redaction import is_name
 from mulligan.policies.failures.signature import decoder_class, signatures
@@ -41,7 +41,6 @@ MAX_VALUE = 500
 MAX_DEPTH = 20
 #: Larger numbers are stored as text: not every JSON reader accepts them, nor does ``str``.
 MAX_BITS = 64
-_PLAIN_KEY = re.compile(r"[A-Za-z_][\w-]*\Z", re.ASCII)
 #: Failures of the answer. If it was cut off, that is the cause, whatever else failed.
 _ABOUT_ANSWER = frozenset(
     {FailureKind.JSON_INVALID, FailureKind.TEST_FAILED, FailureKind.REASONING_ERROR}
@@ -193,7 +192,7 @@ def _of_schema_failure(failure: SchemaFailure) -> _Case:
 def _of_exception(error: BaseException) -> _Case:
     if isinstance(error, ValidationError) and error.error_count():
         return _of_pydantic(error)
-    message = said_by(error)
+    message = message_of(error)
     evidence = _exception_evidence(error)
     if kind := _kind_or_none(evidence.get("kind")):
         cause = causes.cause_of(kind, (), evidence)
@@ -219,7 +218,7 @@ def _by_class(error: BaseException) -> causes.KindAndCause | None:
     return None
 
 
-def said_by(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return an exception's message, or its class if it has none or cannot be formatted."""
     return _text(error) or type(error).__name__
 
@@ -289,7 +288,7 @@ def _of_pydantic(error: ValidationError) -> _Case:
         Finding(
             message=item["msg"],
             code=causes.pydantic_keyword(item["type"]),
-            path="$" + "".join(_step(part) for part in item["loc"]),
+            path=json_path(item["loc"]),
             expected=(item.get("ctx") or {}).get("expected"),
             actual=None if item["type"] == "missing" else item["input"],
         )
@@ -300,12 +299,6 @@ def _of_pydantic(error: ValidationError) -> _Case:
     message = f"{error.title}: {findings[0].path}: {findings[0].message}"
     evidence = {"exception": "ValidationError", "contract": error.title}
     return _Case(FailureKind.SCHEMA_INVALID, cause, message, findings, evidence)
-
-
-def _step(part: str | int) -> str:
-    if isinstance(part, int):
-        return f"[{part}]"
-    return f".{part}" if _PLAIN_KEY.match(part) else f"[{part!r}]"
 
 
 # -- dicts ----------------------------------------------------------------------------------------

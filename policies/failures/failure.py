@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -48,6 +49,20 @@ class VerificationStatus(StrEnum):
 
 
 FailureSource = Literal["task", "verify", "graph"]
+
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w-]*\Z", re.ASCII)
+
+
+def json_path(parts: Sequence[str | int]) -> str:
+    """Return ``$.items[0].age``; keys that are not plain words are quoted: ``$['a b']``."""
+    return "$" + "".join(_step(part) for part in parts)
+
+
+def _step(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _PLAIN_KEY.match(part) else f"[{part!r}]"
 
 
 class Finding(Value):

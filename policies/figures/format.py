@@ -97,6 +97,26 @@ def timestamp(at: float, zone: tzinfo | None = UTC) -> str:
     return f"{text} {zone}" if zone is not None else text
 
 
+def iso_time(at: float, precision: str = "auto") -> str:
+    """Format a time for programs: ``2026-11-16T21:24:05+00:00``."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec=precision)
+
+
+def day(at: float) -> str:
+    """Format a date in UTC: ``2026-11-16``."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+
+
+def minute(at: float) -> str:
+    """Format a time in UTC without its year: ``11-16 21:24``."""
+    return f"{datetime.fromtimestamp(at, UTC):%m-%d %H:%M}"
+
+
+def time_of_day(at: float) -> str:
+    """Format a time in UTC without its date: ``21:24:05``."""
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"
+
+
 def words(name: str | None) -> str:
     """Write a name as words: ``pending_immediate_retry`` as ``pending immediate retry``."""
     return (name or UNKNOWN).replace("_", " ")

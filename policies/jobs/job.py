@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -83,11 +83,23 @@ class PolicySpec(Value):
     escalate_on: frozenset[FailureKind] = frozenset({FailureKind.UNSAFE_REQUEST})
 
 
+TOKENS_USED_UP = "budget_tokens"
+SECONDS_USED_UP = "budget_seconds"
+
+
 class Budget(Value):
     """What a job may use; None is no limit. Seconds are running time without queueing."""
 
     tokens: int | None = Field(default=None, ge=1)
     seconds: Seconds | None = None
+
+    def exhausted(self, *, tokens: int, seconds: float) -> str | None:
+        """Return the reason to escalate if this use reaches a limit."""
+        if self.tokens is not None and tokens >= self.tokens:
+            return TOKENS_USED_UP
+        if self.seconds is not None and seconds >= self.seconds:
+            return SECONDS_USED_UP
+        return None
 
 
 class Workspace(Value):
@@ -288,5 +300,6 @@ class AttemptPlan(Value):
     since: int = Field(default=0, ge=0)
 
 
-JobState = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
-TERMINAL: frozenset[str] = frozenset({"succeeded", "escalated", "cancelled"})
+TerminalState = Literal["succeeded", "escalated", "cancelled"]
+JobState = Literal["queued", "running", "waiting", TerminalState]
+TERMINAL: frozenset[str] = frozenset(get_args(TerminalState))

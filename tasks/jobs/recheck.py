@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.delayed import reformulated
-from mulligan.policies.failures.classify import said_by
+from mulligan.policies.failures.classify import message_of
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.repair import score as scoring
@@ -96,7 +96,7 @@ def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
         context.breakers.fault(fault)
         return give_back(context, claim, fault_delay(context, claim, fault), str(fault))
     except Exception as error:  # without an answer, nothing is proved
-        detail = f"delayed verification: {said_by(error)}"[:200]
+        detail = f"delayed verification: {message_of(error)}"[:200]
         return end_cycle(context, taken.lease, None, CycleFailure(detail=detail))
     context.breakers.success(provider)
     if not context.ledger.store_cycle_output(taken.lease, output):

@@ -86,12 +86,7 @@ def _exhausted(claim: Claim, output: Output | None) -> str | None:
     new = output if claim.output is None else None
     tokens = claim.tokens_used + ((new.usage.total_tokens or 0) if new else 0)
     seconds = claim.seconds_used + (new.elapsed_seconds if new else 0.0)
-    budget = claim.job.budget
-    if budget.tokens is not None and tokens >= budget.tokens:
-        return "budget_tokens"
-    if budget.seconds is not None and seconds >= budget.seconds:
-        return "budget_seconds"
-    return None
+    return claim.job.budget.exhausted(tokens=tokens, seconds=seconds)
 
 
 def _guarded(

@@ -9,7 +9,7 @@ from mulligan.policies.cycles.delayed import reformulation_problem
 from mulligan.policies.failures.failure import GIVEN_SCORE
 from mulligan.policies.jobs.job import Job, Workspace
 from mulligan.policies.problem import Problem
-from mulligan.policies.repair.retry import leaves_room_to_retry
+from mulligan.policies.repair.retry import PASSING_SCORE, leaves_room_to_retry
 from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.ports.errors import refuse
 from mulligan.tasks.ports.ledger import (
@@ -50,8 +50,8 @@ class JobRules:
 
 
 TOO_FEW_ATTEMPTS = (
-    "must be 2 or more, because a score below 70 is always retried once; or add the task type to"
-    " exempt_task_types"
+    f"must be 2 or more, because a score below {PASSING_SCORE:g} is always retried once; or add the"
+    " task type to exempt_task_types"
 )
 
 

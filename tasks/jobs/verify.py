@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from mulligan.policies.failures.classify import said_by
+from mulligan.policies.failures.classify import message_of
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Decoding, Job, Output
 from mulligan.tasks.jobs.context import AttemptContext
@@ -56,7 +56,7 @@ def check_one(claim: Claim, output: Output, index: int, verifier: Verifier) -> V
     except VerifierError as error:
         raise VerifierError(f"{label}: {error}") from error
     except Exception as error:  # a plug-in's bug is not the answer's failure
-        raise VerifierError(f"{label}: {type(error).__name__}: {said_by(error)}") from error
+        raise VerifierError(f"{label}: {type(error).__name__}: {message_of(error)}") from error
 
 
 def check_all(

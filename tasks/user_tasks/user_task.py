@@ -124,7 +124,7 @@ def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryRe
             _give_back(context, claim, delivery.redelivery_delay(signal))
             raise
         except Repair as repair:
-            return _by_hand(context, claim, delivery, None, [repair.result], repair)
+            return _settle_given_results(context, claim, delivery, None, [repair.result], repair)
         except Exception as error:  # classified like any other failure
             return _failed(context, claim, delivery, error)
         return _answered(context, claim, delivery, value, time.monotonic() - started)
@@ -186,7 +186,7 @@ def _verify(
     given: Sequence[VerificationResult],
 ) -> DeliveryResult:
     if given:
-        return _by_hand(context, claim, delivery, output, given, None, value)
+        return _settle_given_results(context, claim, delivery, output, given, None, value)
     try:
         # The job's verifiers: a deployment may have changed the task's since the job began.
         results = check_all(claim, output, build_verifiers(context, claim.job), {})
@@ -198,7 +198,7 @@ def _verify(
     return _settle(context, claim, delivery, output, results, value)
 
 
-def _by_hand(
+def _settle_given_results(
     context: AttemptContext,
     claim: Claim,
     delivery: TaskDelivery,
@@ -208,8 +208,8 @@ def _by_hand(
     value: Any = None,
 ) -> DeliveryResult:
     """Settle with the results that the task itself found, without its verifiers."""
-    by_hand = claim.job.model_copy(update={"verifiers": _specs(results)})
-    judged = Claim(**{**vars(claim), "job": by_hand})
+    job = claim.job.model_copy(update={"verifiers": _specs(results)})
+    judged = Claim(**{**vars(claim), "job": job})
     ran = _settle(context, judged, delivery, output or Output(text=""), results, value)
     ran.error = error
     return ran

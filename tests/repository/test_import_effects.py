@@ -45,7 +45,14 @@ def watch(event, details):
     elif event == "open" and set(str(details[1])) & set("wax+"):
         done.append(f"open {details[0]} {details[1]}")
 
+register_at_fork = os.register_at_fork
+def watch_forks(**handlers):
+    if any(str(each.__module__).startswith("mulligan") for each in handlers.values()):
+        done.append("os.register_at_fork")
+    register_at_fork(**handlers)
+
 sys.addaudithook(watch)
+os.register_at_fork = watch_forks
 for module in json.loads(sys.argv[1]):
     before, at = look(), len(done)
     import_module(module)
@@ -89,3 +96,9 @@ def test_an_effect_is_noticed(tmp_path: Path) -> None:
     found = effects(ENTRY_POINTS, tmp_path)
     for what in ("celery signals", "transports"):
         assert any(line.startswith(f"mulligan.workers.app: {what}") for line in found), found
+
+
+def test_a_fork_handler_is_noticed(tmp_path: Path) -> None:
+    module = "import os\nos.register_at_fork(after_in_child=lambda: None)\n"
+    (tmp_path / "mulligan_forks.py").write_text(module)
+    assert effects(["mulligan_forks"], tmp_path) == ["mulligan_forks: os.register_at_fork"]

@@ -6,10 +6,10 @@ import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from mulligan.policies.cycles.report import BUDGET_REASONS
-from mulligan.policies.escalations.alerts import Alert, hook_name
+from mulligan.policies.escalations.alerts import Alert, WebhookEvent, hook_name
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
 from mulligan.workers.settings.alert_settings import WebhookSettings
@@ -23,7 +23,6 @@ KEEP_SECONDS = 7 * 86400.0
 LEASE_SECONDS = 60.0
 #: Maximum groups and events of a partition per call.
 _LIMIT = 500
-_EVENTS = ("escalated", "breaker_opened", "budget_exhausted", "job_finished")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ class WebhookDeliveries:
             "hooks": [
                 {
                     "name": hook_name(hook.url, hook.secret_env),
-                    "wants": {event: event in hook.events for event in _EVENTS},
+                    "wants": {event: event in hook.events for event in get_args(WebhookEvent)},
                 }
                 for hook in hooks
             ],
@@ -138,13 +137,13 @@ class WebhookDeliveries:
 
     def retry(self, delivery_id: str | None = None) -> list[str]:
         """Retry one dead delivery or all. Return their ids."""
-        return self._each("retry", delivery_id)
+        return self._change("retry", delivery_id)
 
     def drop(self, delivery_id: str | None = None) -> list[str]:
         """Delete one delivery, or all dead ones. Return their ids."""
-        return self._each("drop", delivery_id)
+        return self._change("drop", delivery_id)
 
-    def _each(self, verb: str, delivery_id: str | None) -> list[str]:
+    def _change(self, verb: str, delivery_id: str | None) -> list[str]:
         request = {"verb": verb, "id": delivery_id, "keep_ms": KEEP_SECONDS * 1000}
         prefixes = self._prefixes if delivery_id is None else [self._prefix_of(delivery_id)]
         found = self._calls.many("deliveries", [(prefix, request) for prefix in prefixes])

@@ -47,6 +47,15 @@ def main_queue(served: Collection[str]) -> str | None:
     return next((name for name in by_share if name in served), None)
 
 
+def pause_name(what: str) -> str:
+    """Return the name of a pause, or raise BadInput if nothing can have that name."""
+    kind, _, name = what.partition(":")
+    if (kind in ("task_type", "provider") and name) or (kind == "queue" and name in JOB_QUEUES):
+        return what
+    queues = ", queue:".join(JOB_QUEUES)
+    raise BadInput.at("what", f"use queue:{queues}, task_type:NAME or provider:NAME, not {what!r}")
+
+
 # -- pools -----------------------------------------------------------------------------------------
 
 PoolKind = Literal["threads", "solo", "prefork"]

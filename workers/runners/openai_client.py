@@ -13,6 +13,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError
+from functools import cache
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ class _Process:
         self.clients: OrderedDict[tuple[str, str], AsyncOpenAI] = OrderedDict()
 
     def running_loop(self) -> asyncio.AbstractEventLoop:
+        _register_reset()
         with self.lock:
             if self.loop is None:
                 self.loop = asyncio.new_event_loop()
@@ -73,13 +75,16 @@ def is_loopback(url: str) -> bool:
 _process = _Process()
 
 
-def _start_afresh() -> None:
+def _reset_after_fork() -> None:
     """Forget the parent's loop: a forked child has the object but not its thread."""
     global _process
     _process = _Process()
 
 
-os.register_at_fork(after_in_child=_start_afresh)
+@cache
+def _register_reset() -> None:
+    """Reset every forked child. Children inherit this, so it is registered once."""
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def load() -> None:

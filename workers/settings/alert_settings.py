@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict, Field
 
+from mulligan.policies.escalations.alerts import WebhookEvent
 from mulligan.policies.jobs.job import Seconds
-
-WebhookEvent = Literal["escalated", "breaker_opened", "budget_exhausted", "job_finished"]
 
 
 class WebhookSettings(BaseModel):

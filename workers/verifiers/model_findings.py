@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mulligan.policies.failures.causes import pydantic_keyword
-from mulligan.policies.failures.failure import Finding
+from mulligan.policies.failures.failure import Finding, json_path
 from mulligan.policies.value import Json
 from mulligan.workers.contract_models import Model, read_as
-from mulligan.workers.verifiers.schema_findings import brief, json_path
+from mulligan.workers.verifiers.schema_findings import brief
 
 #: What pydantic puts before a validator's message.
 _PREFIXES = ("Value error, ", "Assertion failed, ")

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
-from mulligan.policies.failures.failure import Finding
+from mulligan.policies.failures.failure import Finding, json_path
 from mulligan.policies.value import Json
 
-_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 _MESSAGE_CHARACTERS = 300
 _VALUE_CHARACTERS = 120
 
 Path = Sequence[str | int]
-
-
-def json_path(parts: Path) -> str:
-    """Return ``$.items[0].age``; keys that are not plain words are quoted: ``$['a b']``."""
-    return "$" + "".join(_step(part) for part in parts)
-
-
-def _step(part: str | int) -> str:
-    if isinstance(part, int):
-        return f"[{part}]"
-    return f".{part}" if _PLAIN_KEY.match(part) else f"[{part!r}]"
 
 
 def json_pointer(parts: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -21,13 +21,12 @@ from mulligan.console.cli.output.job_story import STATE_STYLES, print_story
 from mulligan.console.cli.output.live_progress import describe_event
 from mulligan.console.reports.job_document import job_document, job_summary
 from mulligan.policies.figures.format import number, timestamp
-from mulligan.policies.jobs.job import TERMINAL
+from mulligan.policies.jobs.job import TERMINAL, JobState
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
 from mulligan.workers.backends.follow import LedgerFeed, read_feed
 from mulligan.workers.settings.model import load_settings
 
-State = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
 Ref = Annotated[
     str,
     typer.Argument(metavar="REF", help="Id or its beginning, idempotency key, name or task type."),
@@ -35,7 +34,7 @@ Ref = Annotated[
 
 
 def list_jobs(
-    state: Annotated[State | None, typer.Option(help="Only jobs in this state.")] = None,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     limit: Annotated[int, typer.Option(help="Maximum rows.", min=1, max=10_000)] = 50,
     json: Json = False,
 ) -> None:

@@ -9,9 +9,8 @@ import typer
 from mulligan.console.cli.backend import CliBackend, open_ledger_backend
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.queue_depth import depths
-from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES
+from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES, pause_name
 
 What = Annotated[
     str,
@@ -40,7 +39,7 @@ def list_queues(json: Json = False) -> None:
 
 def pause(what: What, json: Json = False) -> None:
     """Pause a queue, a task type or a provider."""
-    name = _known(what)
+    name = _pause_name(what)
     with open_ledger_backend() as backend:
         backend.ledger.pause(name)
         _tell(f"{name} paused; to resume: `mulligan queue resume {name}`", backend, json)
@@ -48,24 +47,16 @@ def pause(what: What, json: Json = False) -> None:
 
 def resume(what: What, json: Json = False) -> None:
     """Resume what was paused."""
-    name = _known(what)
+    name = _pause_name(what)
     with open_ledger_backend() as backend:
         was = name in backend.ledger.paused()
         backend.ledger.resume(name)
         _tell(f"{name} {'resumed' if was else 'was not paused'}", backend, json)
 
 
-def _known(what: str) -> str:
-    kind, _, name = what.partition(":")
-    if kind in ("task_type", "provider") and name:
-        return what
-    if kind == "queue" and name in JOB_QUEUES:
-        return what
-    if kind in JOB_QUEUES and not name:
-        return f"queue:{kind}"
-    raise BadInput(
-        f"{what!r}: use queue:{', queue:'.join(JOB_QUEUES)}, task_type:NAME or provider:NAME"
-    )
+def _pause_name(what: str) -> str:
+    """Return the name of a pause. A bare queue name is enough."""
+    return pause_name(f"queue:{what}" if what in JOB_QUEUES else what)
 
 
 def _tell(text: str, backend: CliBackend, json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +15,8 @@ from mulligan.console.cli.output import screen
 from mulligan.policies.figures.format import timestamp
 from mulligan.policies.jobs.job import parse_duration
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.ledger.stores.tokens import Token, Tokens
+from mulligan.workers.ledger.stores.tokens import Role, Token, Tokens
 from mulligan.workers.settings.model import load_settings
-
-Role = Literal["producer", "ops", "admin"]
 
 
 def create(

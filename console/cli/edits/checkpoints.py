@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from mulligan.console.cli.output import screen
-from mulligan.policies.figures.format import timestamp
+from mulligan.policies.figures.format import iso_time, timestamp
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.sessions.session_tree import retry_when_busy
 from mulligan.workers.edits.tree.edited_tree import Checkpoint, EditedTree, Rollback
@@ -71,7 +70,7 @@ def _document(point: Checkpoint) -> dict[str, Any]:
         "session": point.session_id,
         "edit_id": point.edit_id,
         "state": point.state,
-        "at": datetime.fromtimestamp(point.at, tz=UTC).isoformat(),
+        "at": iso_time(point.at),
         "paths": list(point.paths),
         "undoes": list(point.undoes),
     }

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
 
 from mulligan.console.http.access import Caller, Producer
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, not_found
+from mulligan.console.http.models.camel_model import CamelModel
 from mulligan.console.http.routes.job_routes import visible_job
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION, CycleStatus
 from mulligan.policies.cycles.delayed import SAME_FORMULATION, suggested
@@ -115,17 +115,13 @@ class RecordedAttempt(BaseModel):
     cycle_status: str | None
 
 
-class _Camel(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-
-class SelfRepair(_Camel):
+class SelfRepair(CamelModel):
     mode: str
     cycle_id: str
     protocol_version: str
 
 
-class Reformulation(_Camel):
+class Reformulation(CamelModel):
     """The conditions under which a delayed verification is valid."""
 
     max_similarity: float
@@ -134,7 +130,7 @@ class Reformulation(_Camel):
     suggestion: str | None
 
 
-class TaskDocument(_Camel):
+class TaskDocument(CamelModel):
     """A subject's next task. Its token must be sent with the attempt."""
 
     job_id: str

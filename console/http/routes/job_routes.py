@@ -15,7 +15,7 @@ from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import NOT_JSON, HttpError, errors, invalid, not_found
 from mulligan.console.http.models.job_models import JobDocument, JobSummary, document, summary
 from mulligan.console.jobfiles.model_schema import inline_schema
-from mulligan.policies.jobs.job import Job
+from mulligan.policies.jobs.job import Job, JobState
 from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.errors import BadInput
@@ -28,7 +28,6 @@ _ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}$", re.ASCII)
 MAX_JOBS = 1000
 #: The most jobs that one request may read by their ids.
 MAX_IDS = 100
-State = Literal["queued", "running", "waiting", "succeeded", "escalated", "cancelled"]
 Moment = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 Key = Annotated[
     str | None,
@@ -127,7 +126,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/jobs")
     def list_jobs(
         caller: Reader,
-        state: State | None = None,
+        state: JobState | None = None,
         task_type: Annotated[str | None, Query(max_length=200)] = None,
         label: Annotated[list[str] | None, Query(max_length=20)] = None,
         since: Moment | None = None,

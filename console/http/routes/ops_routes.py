@@ -9,14 +9,14 @@ from pydantic import BaseModel
 
 from mulligan.console.http.access import Caller, Ops
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import HttpError, errors, invalid
+from mulligan.console.http.errors import HttpError, errors
 from mulligan.console.reports.visibility import visible_breakers, visible_pauses
+from mulligan.policies.jobs.breaker import BreakerState
+from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.queue_depth import depths
-from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES
+from mulligan.workers.celery.queues import QUEUES, pause_name
 
-#: The console is not ready if the last sweep is older, because waiting work does not start then.
-SWEEP_AGE = 30.0
 What = Annotated[
     str,
     Path(
@@ -50,7 +50,7 @@ class QueueList(BaseModel):
 
 class BreakerRow(BaseModel):
     provider: str
-    state: Literal["closed", "open", "half_open"]
+    state: BreakerState
     faults: int
     #: When the next probe is allowed, while it is open.
     until: float | None
@@ -118,14 +118,14 @@ def _add_pauses(router: APIRouter, context: ConsoleContext) -> None:
     def pause(what: What, caller: Ops) -> PauseList:
         """Start no more of this work. Running attempts finish."""
         _refuse_tenants(caller)
-        context.ledger.pause(known_pause(what))
+        context.ledger.pause(pause_name(what))
         return PauseList(paused=context.ledger.paused())
 
     @router.delete("/api/pauses/{what:path}", responses=errors(404, 422))
     def resume(what: What, caller: Ops) -> PauseList:
         """Resume paused work. Resuming what is not paused changes nothing."""
         _refuse_tenants(caller)
-        context.ledger.resume(known_pause(what))
+        context.ledger.resume(pause_name(what))
         return PauseList(paused=context.ledger.paused())
 
 
@@ -136,20 +136,12 @@ def _refuse_tenants(caller: Caller) -> None:
         )
 
 
-def known_pause(what: str) -> str:
-    """Return the name of a pause, or raise 422 if nothing can have that name."""
-    kind, _, name = what.partition(":")
-    if (kind in ("task_type", "provider") and name) or (kind == "queue" and name in JOB_QUEUES):
-        return what
-    raise invalid(f"what: use queue:{', queue:'.join(JOB_QUEUES)}, task_type:NAME or provider:NAME")
-
-
 def readiness(context: ConsoleContext) -> Readiness:
     """Return whether the ledger answers and the sweep runs."""
     try:
         age = context.ledger.sweep_age()
     except LedgerUnavailable:
         return Readiness(ok=False, why="ledger")
-    if age is None or age >= SWEEP_AGE:
-        return Readiness(ok=False, why="sweep")
-    return Readiness(ok=True)
+    if sweep_health(age, interval=context.settings.sweep_interval) == "ok":
+        return Readiness(ok=True)
+    return Readiness(ok=False, why="sweep")  # waiting work does not start

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import AfterValidator, BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, BaseModel
 
 from mulligan.console.http.access import Caller, Reader
 from mulligan.console.http.context import ConsoleContext
+from mulligan.console.http.models.camel_model import CamelModel
 from mulligan.policies.cycles.report import (
     budget_report,
     delayed_verification_report,
@@ -48,11 +48,7 @@ Limit = Annotated[
 ]
 
 
-class _Camel(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-
-class _Report(_Camel):
+class _Report(CamelModel):
     generated_at: str
     protocol_version: str
     window_days: int
@@ -96,7 +92,7 @@ class DelayedVerificationReport(_Report):
     pending_count: int
 
 
-class TaskTypeBudget(_Camel):
+class TaskTypeBudget(CamelModel):
     total_cycles: int
     exhausted_count: int
     exhaustion_rate: float | None

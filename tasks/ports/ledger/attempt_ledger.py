@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.failures.memory import RetryMemory
-from mulligan.policies.jobs.job import AttemptPlan, Job, Output
+from mulligan.policies.jobs.job import AttemptPlan, Job, Output, TerminalState
 from mulligan.policies.jobs.routing import (
     MOST_URGENT,
     AttemptQueue,
@@ -76,7 +76,7 @@ class Finish:
     """The end of a job."""
 
     #: ``cancelled`` ends a job that was only observed.
-    state: Literal["succeeded", "escalated", "cancelled"]
+    state: TerminalState
     reason: str = ""
     detail: str = ""
 

@@ -25,7 +25,7 @@ def scenario(new_fake_scenario: ScenarioMaker) -> Scenario:
     return new_fake_scenario(hard_limit=1e9)
 
 
-def quiet_keeper(scenario: Scenario, **options: float) -> LeaseKeeper:
+def idle_keeper(scenario: Scenario, **options: float) -> LeaseKeeper:
     """Return a keeper whose thread sleeps, so that the test renews."""
     return LeaseKeeper(scenario.ledger, interval=NEVER, **options)  # type: ignore[arg-type]
 
@@ -86,7 +86,7 @@ def test_all_leases_of_a_process_are_renewed_in_one_round_trip(scenario: Scenari
 def test_a_lease_is_not_renewed_past_its_hard_deadline(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
-    keeper = quiet_keeper(scenario)
+    keeper = idle_keeper(scenario)
     with keeper.holding(claim.lease, -1.0):
         scenario.advance(scenario.settings.lease - 1)
         keeper.renew()
@@ -137,7 +137,7 @@ def test_a_shutdown_releases_all_leases_at_once(scenario: Scenario) -> None:
     without waiting for a lease, and the claims are not counted."""
     jobs = [scenario.submit(), scenario.submit()]
     claims = [scenario.claim(job_id) for job_id in jobs]
-    keeper = quiet_keeper(scenario)
+    keeper = idle_keeper(scenario)
     with keeper.holding(claims[0].lease, NEVER), keeper.holding(claims[1].lease, NEVER):
         keeper.release_all()
         assert scenario.swept_entries() == {f"a:{job_id}/1" for job_id in jobs}
@@ -150,7 +150,7 @@ def test_a_shutdown_releases_all_leases_at_once(scenario: Scenario) -> None:
 def test_a_claim_during_a_shutdown_is_released_too(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
-    keeper = quiet_keeper(scenario)
+    keeper = idle_keeper(scenario)
     keeper.release_all()
     with keeper.holding(claim.lease, NEVER):
         assert scenario.swept_entries() == {f"a:{job_id}/1"}

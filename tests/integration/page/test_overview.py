@@ -82,6 +82,26 @@ def test_a_pool_with_another_name_counts_for_its_main_queue(
     assert shown.running == 2
 
 
+# -- health ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("age", "ready", "state"), [(0, True, "ok"), (45, False, "degraded"), (400, False, "down")]
+)
+def test_readyz_and_the_page_agree_on_a_late_sweep(
+    context: ConsoleContext, age: float, ready: bool, state: str
+) -> None:
+    beat(context, "work", "repair", "verify", "attempt", "control")
+    ledger = context.ledger
+    ledger.sweep(empty_queues=[])
+    for prefix in keys.partition_prefixes(ledger.settings.key_prefix, ledger.settings.partitions):
+        ledger.calls.run("SET", keys.swept_at(prefix), (ledger.now() - age) * 1000)
+    assert client_of(context).get("/readyz").json()["ok"] is ready
+    shown = overview(context.services, context.app)
+    assert shown.health.state == state, shown.health.reasons
+    assert ("sweep" in [need.kind for need in shown.needs_attention]) is not ready
+
+
 # -- access ----------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -351,3 +352,15 @@ def test_nothing_logs_or_shows_the_key(
     fault = fault_of(provider)
     shown = caplog.text + repr(used) + str(fault) + repr(fault)
     assert KEY not in shown
+
+
+def test_a_forked_child_can_call_the_server_too(provider: Provider) -> None:
+    """The child has the parent's loop, but not the thread that runs it."""
+    runner(provider).answer(request())
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(int(runner(provider).answer(request(timeout=5)).text != "hi"))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
 from celery import Celery
 from celery.exceptions import Ignore
 from support.cli_process import invoke
@@ -20,7 +19,6 @@ from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.state_task import Escalated
 from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.user_tasks import installed_app
 
 
 @pytest.fixture
@@ -138,16 +136,6 @@ def test_the_delayed_verification_uses_the_task_s_verifiers(
     finally:
         task.pop_request()
     assert job_of(ledger, result.id).cycles[0].status == "completed"
-
-
-def test_the_sweep_works_without_its_queues(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RabbitMQ reports an error where Redis counts 0."""
-
-    def missing(_app: Celery, _queues: Any) -> list[str]:
-        raise NotFound
-
-    monkeypatch.setattr(installed_app, "empty_queues", missing)
-    assert app.tasks["mulligan.sweep"].apply(throw=True).get() == 0
 
 
 def test_the_observe_report_shows_what_enforcing_would_have_changed(

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from mulligan.policies.failures.classify import classify_failure, said_by
+from mulligan.policies.failures.classify import classify_failure, message_of
 from mulligan.policies.failures.failure import (
     FailureKind,
     FailureRecord,
@@ -140,9 +140,9 @@ def test_a_number_too_long_to_print_is_left_out() -> None:
 
 
 def test_an_exception_without_text_is_named_by_its_class() -> None:
-    assert said_by(UnprintableError()) == "UnprintableError"
-    assert said_by(ValueError()) == "ValueError"
-    assert said_by(ValueError("odd")) == "odd"
+    assert message_of(UnprintableError()) == "UnprintableError"
+    assert message_of(ValueError()) == "ValueError"
+    assert message_of(ValueError("odd")) == "odd"
 
 
 # -- exit codes and signals -----------------------------------------------------------------------

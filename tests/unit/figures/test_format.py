@@ -106,3 +106,17 @@ def test_a_long_text_is_shortened(text: str, expected: str) -> None:
 )
 def test_a_sparkline_has_at_most_24_bars(series: list[float], shown: str) -> None:
     assert formatter.sparkline(series) == shown
+
+
+@pytest.mark.parametrize(
+    ("formatted", "expected"),
+    [
+        (formatter.iso_time(1_794_864_245), "2026-11-16T21:24:05+00:00"),
+        (formatter.iso_time(0.5, "milliseconds"), "1970-01-01T00:00:00.500+00:00"),
+        (formatter.day(1_794_864_245), "2026-11-16"),
+        (formatter.minute(1_794_864_245), "11-16 21:24"),
+        (formatter.time_of_day(1_794_864_245), "21:24:05"),
+    ],
+)
+def test_a_time_is_formatted_in_utc(formatted: str, expected: str) -> None:
+    assert formatted == expected

@@ -34,7 +34,7 @@ class PatchPromptPayload(Payload):
     replace: str | None = None
 
     @model_validator(mode="after")
-    def _one_way(self) -> PatchPromptPayload:
+    def _either_diff_or_replacement(self) -> PatchPromptPayload:
         pair = (self.search is not None, self.replace is not None)
         if (self.diff is not None) == any(pair) or any(pair) != all(pair):
             raise ValueError("give either diff, or search and replace")

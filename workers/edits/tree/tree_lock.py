@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from mulligan.policies.figures.format import timestamp
 from mulligan.tasks.ports.appliers import EditRefused
 
 _POLL_SECONDS = 0.02
@@ -40,8 +40,8 @@ class LockHolder:
     fence: int
 
     def __str__(self) -> str:
-        at = datetime.fromtimestamp(self.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"session {self.session} (process {self.pid} on {self.host}, since {at})"
+        since = timestamp(self.since)
+        return f"session {self.session} (process {self.pid} on {self.host}, since {since})"
 
 
 class TreeBusy(EditRefused):

@@ -27,8 +27,8 @@ from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
 from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import content_address, unpack
+from mulligan.workers.verifiers.pytest.cross_check import VERIFIER_ID, cross_check
 from mulligan.workers.verifiers.pytest.expected_tests import Expected, list_expected_tests
-from mulligan.workers.verifiers.pytest.judge import VERIFIER_ID, judge
 from mulligan.workers.verifiers.pytest.run import run_pytest
 
 #: Arguments that would hide the run from the verifier or make it wait for a person.
@@ -103,7 +103,7 @@ class PytestSubprocess:
                 timeout=self.options.timeout,
                 limits=self._layout.limits,
             )
-        result = judge(run, expected, touched=answer.touched, restored=answer.restored)
+        result = cross_check(run, expected, touched=answer.touched, restored=answer.restored)
         return result.model_copy(
             update={
                 "evidence": result.evidence | answer.evidence,

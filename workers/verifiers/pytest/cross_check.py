@@ -1,4 +1,4 @@
-"""Judge a pytest run: map every exit code, and find every contradiction.
+"""Cross-check a pytest run: map every exit code, and find every contradiction.
 
 Three records of a run must agree: the tests listed without the answer, the events sent while it
 ran, and what is left when it ended (exit code and JUnit file). An answer that forges only one of
@@ -33,7 +33,7 @@ class PytestVerdict:
     partial: bool = False
 
 
-def judge(
+def cross_check(
     run: PytestRun,
     expected: Expected,
     *,
