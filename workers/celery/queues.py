@@ -124,7 +124,7 @@ class Pool:
 
 
 def pools(settings: PoolSettings) -> list[Pool]:
-    """Return the pools of one host, with the sizes of the settings."""
+    """Return the pools of one host, with the configured sizes."""
     return [_sized(spec, settings) for spec in POOLS]
 
 

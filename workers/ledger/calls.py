@@ -179,7 +179,7 @@ class RedisCalls:
 
     @property
     def _redis(self) -> Any:
-        """One connection for each thread: a pool's bookkeeping costs as much as a round trip."""
+        """Return this thread's connection; a pool's bookkeeping costs as much as a round trip."""
         client = getattr(self._local, "client", None)
         if client is None:
             client = self._local.client = self._client.client()

@@ -16,7 +16,7 @@ from mulligan.workers.settings.model import Settings
 
 #: Cycles per script call: a few milliseconds, so that Redis can serve other clients in between.
 _CHUNK = 500
-#: Maximum cycles in the cache: some 30 MB.
+#: Maximum cycles in the cache: about 30 MB.
 _CACHED = 100_000
 ENDED = frozenset({CycleStatus.COMPLETED, CycleStatus.ESCALATED, CycleStatus.CANCELLED})
 #: The same as in cycle_rows.lua.

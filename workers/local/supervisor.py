@@ -92,7 +92,7 @@ class Stack:
                 child.start(self.environment)
 
     def stop(self) -> None:
-        """Stop all children and wait for their end.
+        """Stop all children and wait until they have ended.
 
         Sends SIGTERM, then SIGQUIT, on which a worker releases its leases, then SIGKILL.
         """

@@ -56,7 +56,7 @@ def identify(pid: int) -> ProcessId | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name in parentheses may contain spaces and parentheses: count from behind it.
+    # The name in parentheses may contain spaces and parentheses: count from its end.
     fields = text.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else ProcessId(pid=pid, started=int(fields[19]))
 

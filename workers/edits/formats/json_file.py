@@ -102,7 +102,7 @@ class JsonFile(StructuredFile):
         return found[1] if found else ": "
 
     def _literal(self, value: Any, at: int, like: str) -> str:
-        """Write a value as JSON, over several lines if ``like`` is."""
+        """Write a value as JSON, on several lines if ``like`` is."""
         if isinstance(value, float):
             return float_text(value)
         separators = (",", self._colon([])) if self._compact else (", ", ": ")

@@ -185,7 +185,7 @@ class Journal:
         ]
 
     def only_in_force(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Return those of the operations that are in force."""
+        """Return the operations that are in force."""
         if not operations:
             return []
         numbers = in_force(self.done.values())
