@@ -59,7 +59,7 @@ def create_console(context: ConsoleContext) -> FastAPI:
     app = FastAPI(
         title="mulligan",
         version=version("mulligan"),
-        summary="A queue for language-model work: retries correct their own input.",
+        summary="A queue for language-model work that checks every answer.",
         # The interactive documentation loads its scripts from other sites.
         docs_url=None,
         redoc_url=None,

@@ -52,6 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.create_server((host, port), family=family, backlog=512)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        reason = reason.partition(" (while attempting")[0]
         raise BadInput.at(
             "console_port",
             f"cannot listen on {host}:{port}: {reason.lower()}; set"

@@ -150,7 +150,7 @@ COMMANDS: tuple[Command | Group, ...] = (
             ),
             Command(
                 "delayed-verification",
-                "Which delayed verifications counted, and why not.",
+                "Why delayed verifications counted or did not.",
                 "commands.report:delayed_verification",
             ),
             Command(

@@ -109,7 +109,7 @@ def _redis_server(settings: Settings) -> Check:
 def _profiles(settings: Settings) -> Iterator[Check]:
     problems = RunnerRegistry(profiles=settings.runners).check_profiles()
     for problem in problems:
-        yield fail("profiles", str(problem), "fix it in mulligan.toml")
+        yield fail("profiles", str(problem), "correct it in mulligan.toml")
     if not problems:
         names = ", ".join(sorted(settings.runners)) or "none named in mulligan.toml"
         yield ok("profiles", names)

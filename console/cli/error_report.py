@@ -24,7 +24,7 @@ def report(error: Exception) -> ExitCode:
             screen.complain(explained)
             return ExitCode.BAD_INPUT
         case errors.LedgerUnavailable():
-            screen.complain(f"{error}; {advice(error)}")
+            screen.complain(f"{error}. {advice(error)}")
             return ExitCode.NO_BROKER
         case errors.RunnerError():
             screen.complain(str(error))
@@ -41,7 +41,8 @@ def report(error: Exception) -> ExitCode:
             return ExitCode.SOME_FAILED
         case _ if _of_broker(error):
             screen.complain(
-                f"the broker cannot be reached: {error}; is it running, and is its URL right?"
+                f"cannot reach the broker ({str(error).rstrip('.')})."
+                " Is it running? Check MULLIGAN_BROKER_URL."
             )
             return ExitCode.NO_BROKER
     screen.complain(
@@ -62,15 +63,15 @@ def _about_refusal(message: str) -> str:
     """Return what to do about a Redis that answers with an error."""
     if "OOM" in message:
         return (
-            "Redis has no memory left: raise its maxmemory;"
-            " see the runbook, section Redis is unreachable"
+            "Redis has no memory left: raise its maxmemory."
+            " See the runbook, section Redis is unreachable."
         )
     if "MISCONF" in message:
         return (
-            "Redis cannot write to its disk: free some space;"
-            " see the runbook, section Redis is unreachable"
+            "Redis cannot write to its disk: free some space."
+            " See the runbook, section Redis is unreachable."
         )
-    return "see its log and the runbook, section Redis is unreachable"
+    return "See its log and the runbook, section Redis is unreachable."
 
 
 def _about_ledger() -> str:
@@ -78,15 +79,15 @@ def _about_ledger() -> str:
     try:
         settings, path = load_settings(), config_path()
     except (errors.BadInput, OSError):  # the command was given other settings
-        return "is Redis running?"
+        return "Is Redis running?"
     for name in ("ledger_url", "broker_url"):
         if getattr(settings, name) is not None:
             (origin,) = origins(name, path)
             setting = origin if origin.upper().startswith("MULLIGAN_") else f"{name} in {origin}"
-            return f"is Redis running, and is {setting} right?"
+            return f"Is Redis running? Check {setting}."
     return (
-        f"this is the embedded Redis of {settings.home}: see {settings.home / 'redis.log'};"
-        " the same command starts it again"
+        f"This is the embedded Redis of {settings.home}: see {settings.home / 'redis.log'}."
+        " The same command starts it again."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -28,6 +29,56 @@ class GroupEntry:
     commands: tuple[CommandEntry | GroupEntry, ...]
 
 
+#: Words for the types that typer prints in help texts.
+_WORDS = {"str": "TEXT", "path": "FILE", "int range": "NUMBER", "float range": "NUMBER"}
+_TYPE = re.compile("<(.+)>")
+
+
+class PlainHelpCommand(TyperCommand):
+    """A command whose help uses the usual notation and does not show Python types."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer calls it
+        return ["[OPTIONS]", *map(_usage_of, self._arguments())]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            cause: Any = error.__cause__
+            if hasattr(cause, "errors"):
+                # Imported here because only an error needs it.
+                from mulligan.tasks.jobs.validation_errors import problem_of
+
+                item = cause.errors()[0]
+                error.message = problem_of(item, show_value=True).message.rstrip(".")
+            raise
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                kind = param.param_type_name
+                name = str(param.metavar) if kind == "argument" else _plain(record[0])
+                rows[kind].append((name, record[1]))
+        for kind, found in rows.items():
+            if found:
+                with formatter.section(f"{kind.capitalize()}s"):
+                    formatter.write_dl(found)
+
+    def _arguments(self) -> list[Any]:
+        return [param for param in self.params if param.param_type_name == "argument"]
+
+
+def _plain(option: str) -> str:
+    return _TYPE.sub(lambda kind: _WORDS.get(kind[1], kind[1]), option)
+
+
+def _usage_of(argument: Any) -> str:
+    name = argument.metavar if argument.required else f"[{argument.metavar}]"
+    return name if argument.nargs == 1 else f"{name}..."
+
+
 class DeclaredCommand(TyperCommand):
     """A placeholder for a command in help texts and completions."""
 
@@ -42,7 +93,7 @@ class DeclaredCommand(TyperCommand):
         cli = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
         )
-        cli.command(self.entry.name)(callback)
+        cli.command(self.entry.name, cls=PlainHelpCommand)(callback)
         return get_command(cli)
 
 

@@ -13,7 +13,10 @@ import typer
 from mulligan.console.cli.command_table import COMMANDS
 from mulligan.console.cli.lazy_group import LazyGroup, declare
 
-_ABOUT = "A queue for language-model work: retries correct their own input."
+_ABOUT = (
+    "A queue for language-model work that checks every answer and retries a bad one with a"
+    " corrected prompt."
+)
 
 
 class RootGroup(LazyGroup):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Job files; - is stdin.")]
+Files = Annotated[list[str], typer.Argument(metavar="FILE", help="Job files; - is stdin.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Timeout = Annotated[float | None, typer.Option(help="Seconds to wait.", min=0.1)]
 By = Annotated[

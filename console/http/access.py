@@ -162,7 +162,7 @@ def _unauthorized(request: Request) -> HttpError:
     message = (
         "the token is unknown, revoked or expired"
         if presented
-        else "a token is needed: create one with `mulligan token create --role ROLE`"
+        else "a token is needed: create one with `mulligan token create --role producer`"
     )
     return HttpError(
         401, "unauthorized", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'}

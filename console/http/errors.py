@@ -185,6 +185,8 @@ def _from_http(error: Exception, request: Request) -> HttpError:
     message = str(getattr(error, "detail", "")) or "refused"
     if status == 404 and message == "Not Found":
         message = f"there is nothing at {request.url.path}"
+    if status == 405:
+        message = f"{request.url.path} does not accept {request.method}"
     headers = getattr(error, "headers", None)
     return HttpError(status, _CODES.get(status, "refused"), message, headers=headers)
 

@@ -87,9 +87,14 @@ def find_jobs(paths: Sequence[str], check: Callable[[], Check] | None = None) ->
 def _entries_of(path: str) -> tuple[list[tuple[JobSource, Any]], Sequence[Problem]]:
     """Return the raw jobs of a file, or its problems."""
     try:
-        return entries(read_document(path)), ()
+        return read_entries(path), ()
     except BadInput as error:
         return [], error.problems
+
+
+def read_entries(path: str) -> list[tuple[JobSource, Any]]:
+    """Return the raw jobs of a file with their places, or raise BadInput."""
+    return entries(read_document(path, if_empty="; `mulligan init` writes an example"))
 
 
 def _all_problems(

@@ -8,9 +8,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mulligan.console.jobfiles.job_file import FoundJob, JobSource, entries, read_entry
+from mulligan.console.jobfiles.job_file import FoundJob, JobSource, read_entries, read_entry
 from mulligan.console.jobfiles.lint_warnings import LintWarning, lint_warnings, repeated_keys
-from mulligan.console.jobfiles.source_document import FileProblem, read_document
+from mulligan.console.jobfiles.source_document import FileProblem
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.read_job import Check
@@ -88,7 +88,7 @@ def lint_files(paths: Sequence[str], *, allow_inline: bool) -> LintReport:
 def _lint_file(path: str, intake: LintIntake | None, found: LintReport) -> list[FoundJob]:
     """Add the findings of a file and return its jobs without errors."""
     try:
-        raws = entries(read_document(path))
+        raws = read_entries(path)
     except BadInput as error:
         found.add(*map(_finding, error.problems))
         return []

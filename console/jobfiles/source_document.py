@@ -56,13 +56,16 @@ class _Constructor(SafeConstructor):
 _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
 
 
-def read_document(path: str) -> SourceDocument:
-    """Read a file or stdin, or raise BadInput with the file and the line."""
+def read_document(path: str, *, if_empty: str = "") -> SourceDocument:
+    """Read a file or stdin, or raise BadInput with the file and the line.
+
+    ``if_empty``: what to do about an empty file.
+    """
     name = "<stdin>" if path == STDIN else path
     folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
     text = read_text(path, name)
     if not text.strip():
-        raise _bad(name, "is empty")
+        raise _bad(name, f"is empty{if_empty}")
     try:
         data, root = _parse(text, name)
         _check(data, root, name)

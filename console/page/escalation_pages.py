@@ -40,7 +40,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         chosen = caller.tenant_filter(tenant)
         found = find_group(context.ledger, signature, tenant=chosen)
         if found is None:
-            raise not_found(f"group of escalations {signature}")
+            raise not_found(f"group of escalations {signature!r}")
         rows = context.ledger.escalations(
             signature=signature, only_open=show != "all", tenant=chosen, limit=_ROWS
         )

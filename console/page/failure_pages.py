@@ -76,7 +76,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             texts=caller.texts,
         )
         if report is None:
-            raise not_found(f"failure {signature} in the last {window}")
+            raise not_found(f"failure {signature!r} in the last {window}")
         return page(
             request,
             "failure.html",

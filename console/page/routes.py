@@ -48,7 +48,7 @@ def _add_static_pages(router: APIRouter) -> None:
     @router.get("/static/{name}")
     async def static(name: str, v: str = "") -> Response:
         if name not in STATIC:
-            raise not_found(f"file {name}")
+            raise not_found(f"file {name!r}")
         content, kind = STATIC[name]
         caching = "public, max-age=31536000, immutable" if v == VERSION else "no-cache"
         return Response(content, media_type=kind, headers={"Cache-Control": caching})

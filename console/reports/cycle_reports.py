@@ -36,7 +36,10 @@ def immediate_loop_view(report: Mapping[str, Any], days: Sequence[Day] = ()) -> 
             *_cycles(report),
             ("retried at once", number(report["immediateCompletedCount"])),
             ("completion rate", percent(report["immediateCompletionRate"])),
-            ("median time to the retry", duration(None if median is None else median * 60)),
+            (
+                "median time to the retry's verdict",
+                duration(None if median is None else median * 60),
+            ),
         ),
         tables=(
             _counts("Status", "status", report["statusCounts"]),

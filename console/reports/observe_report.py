@@ -26,10 +26,11 @@ _TITLES = {
 _EXAMPLES = 5
 #: What the records of observed tasks cannot show.
 UNKNOWN = (
-    "whether a retry would have worked: nothing was run again, so the gain is at most the"
-    " retried tasks and may be none",
-    "what a retried task would have cost: at least one more run, more if it failed again",
-    "what your verifiers do not check",
+    "Not known: whether a retry would have worked. Nothing was run again, so the gain is at most"
+    " the retried tasks and may be none.",
+    "Not known: what a retried task would have cost: at least one more run, more if it failed"
+    " again.",
+    "Errors that your verifiers do not check are not counted.",
 )
 
 
@@ -116,7 +117,12 @@ def _reservations(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if report["limit_reached"]:
         facts.append(("limit reached", "the ledger holds more jobs; raise --limit"))
     if report["unfinished"]:
-        facts.append(("without a verdict (running or lost)", number(report["unfinished"])))
+        facts.append(
+            (
+                "without a verdict (still running, lost, or retried by Celery)",
+                number(report["unfinished"]),
+            )
+        )
     return facts
 
 
@@ -144,5 +150,5 @@ def _remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         f"Enforcing would have rerun {again} of {seen} with a corrected prompt, escalated"
         f" {report[ESCALATED]} and left {report[PASSED]} as they are.",
-        *(f"Not known: {line}." for line in report["unknown"]),
+        *report["unknown"],
     )

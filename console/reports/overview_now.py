@@ -134,7 +134,7 @@ def _degraded(now: CurrentState) -> list[str]:
         reasons.append(f"the last sweep was {duration(now.sweep_age)} ago")
     for name, breaker in sorted(now.breakers.items()):
         if breaker.state != "closed":
-            reasons.append(f"{name} is {breaker.state.replace('_', ' ')}")
+            reasons.append(f"the breaker of {name} is {breaker.state.replace('_', ' ')}")
     if now.fold_lag > _LATE:
         reasons.append(f"figures are {duration(now.fold_lag)} behind")
     reasons += [f"{what} is paused" for what in now.paused]
@@ -200,7 +200,7 @@ def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
         if breaker.state == "closed":
             continue
         since = breaker.first_fault_at
-        lasting = f" {duration(now.at - since)}" if since is not None else ""
+        lasting = f" for {duration(now.at - since)}" if since is not None else ""
         probing = "probing" if breaker.state == "half_open" else "waiting before the next probe"
         behind = f", {now.behind} waiting" if now.behind.count else ""
         if now.behind.count and several:
@@ -208,7 +208,7 @@ def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
         found.append(
             NeedsAttention(
                 kind="breaker",
-                title=f"{name} {breaker.state.replace('_', ' ')}{lasting}",
+                title=f"breaker of {name}: {breaker.state.replace('_', ' ')}{lasting}",
                 detail=f"{probing}{behind}, {counted(breaker.faults, 'consecutive fault')}",
                 count=breaker.faults,
                 key=name,

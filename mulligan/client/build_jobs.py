@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 Ask = str | Job | Mapping[str, Any]
 #: The contract weighs twice as much as valid JSON.
 _WEIGHT = 2.0
-_NOTHING_CHECKED = (
-    "give returns=Model or verifiers=[…]: an answer that nothing checks is never called a success"
-)
+_NOTHING_CHECKED = "give returns=Model or verifiers=[…]: an unchecked answer cannot succeed"
 _NO_RUNNER = "name a profile of the workers' mulligan.toml: runner='small', or set default_runner"
 
 

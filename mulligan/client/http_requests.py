@@ -23,6 +23,7 @@ _STREAM_TIMEOUT = httpx2.Timeout(45.0, connect=5.0)
 PAUSES = (0.1, 1.0)
 #: Minimum seconds to keep retrying after a 429.
 _SLOWED = 120.0
+_CREATE_ONE = "Create one with `mulligan token create --role producer`."
 _UNAVAILABLE = frozenset({502, 503, 504})
 
 
@@ -142,12 +143,12 @@ class ConsoleConnection:
     def _unknown(self) -> str:
         if not self._has_token:
             return (
-                f"the console at {self.url} wants a token: give Client(token=…) or set"
-                f" {TOKEN_VARIABLE}; `mulligan token create` makes one"
+                f"the console at {self.url} needs a token: give Client(token=…) or set"
+                f" {TOKEN_VARIABLE}. {_CREATE_ONE}"
             )
         return (
-            f"the console at {self.url} does not take this token: it is unknown, revoked or"
-            " expired; `mulligan token create` makes another"
+            f"the console at {self.url} rejected this token: it is unknown, revoked or"
+            f" expired. {_CREATE_ONE}"
         )
 
     def _unreachable(self, error: httpx2.TransportError) -> LedgerUnavailable:

@@ -51,7 +51,7 @@ class WaitTimeout(MulliganError, TimeoutError):
     def __init__(self, unfinished: Sequence[str], timeout: float) -> None:
         self.unfinished = tuple(unfinished)
         count = len(self.unfinished)
-        which = f"the job {self.unfinished[0]} has" if count == 1 else f"{count} jobs have"
+        which = f"job {self.unfinished[0]} has" if count == 1 else f"{count} jobs have"
         super().__init__(f"{which} not ended within {timeout:g} s")
 
 
@@ -147,7 +147,7 @@ class Result(Generic[T]):
             return read_as(model, json.dumps(value))
         except ValidationError as error:
             raise BadValue(
-                f"the job {self.view.job.label} ({self.id}) succeeded, but its answer is no"
+                f"job {self.view.job.label!r} ({self.id}) succeeded, but its answer is no"
                 f" {getattr(model, '__name__', model)}: {error}"
             ) from error
 
@@ -161,9 +161,9 @@ class Result(Generic[T]):
         view, best = self.view, self.best
         reason = f": {view.reason}" if view.reason else ""
         detail = f" ({view.detail})" if view.detail else ""
-        state = f"the job {view.job.label} ({view.id}) was {view.state}{reason}{detail}"
+        state = f"job {view.job.label!r} ({view.id}) was {view.state}{reason}{detail}"
         if view.state not in ("escalated", "cancelled"):
-            state = f"the job {view.job.label} ({view.id}) has not ended; it is {view.state}"
+            state = f"job {view.job.label!r} ({view.id}) has not ended; it is {view.state}"
         if best is None:
             return f"{state}; no attempt has an answer"
         score = "no score" if self.score is None else f"a score of {self.score:g}"

@@ -228,7 +228,7 @@ class Client:
         (handle,), _ = handles_of(job)
         state = self._backend.cancel(handle.id)
         if state == "gone":
-            raise BadInput(f"there is no job {handle.id}")
+            raise BadInput(f"there is no job {handle.id!r}")
         return state
 
     def handle(self, job_id: str, *, returns: type[M] | None = None) -> Handle[M]:
@@ -340,7 +340,7 @@ class Client:
             future.result()
             view = self._backend.job(handle.id)
             if view is None:
-                raise BadInput(f"there is no job {handle.id}")
+                raise BadInput(f"there is no job {handle.id!r}")
             results.append(Result(view=view, returns=handle.returns))
         return results
 

@@ -129,8 +129,8 @@ class RetryPolicy(PolicySpec):
         if mandatory:
             return mandatory
         if memory.count(record.classification_signature):
-            return ChangeStrategy(reason=f"{record.kind} again: change the strategy")
-        return Retry(reason=f"{record.kind}: correct and retry")
+            return ChangeStrategy(reason=f"{record.kind} again")
+        return Retry(reason=record.kind.value)
 
     def _repeats(self, record: FailureRecord, memory: RetryMemory) -> bool:
         return memory.count(record.classification_signature) >= self.same_failure_limit

@@ -176,7 +176,7 @@ def _by_id(ledger: EscalationLedger, which: EscalationFilter) -> list[Escalation
     for escalation_id in dict.fromkeys(which.ids):
         escalation = ledger.escalation(escalation_id)
         if escalation is None or which.tenant not in (None, escalation.tenant):
-            unknown.append(f"ids: there is no escalation {escalation_id}")
+            unknown.append(f"ids: there is no escalation {escalation_id!r}")
         else:
             found.append(escalation)
     if unknown:

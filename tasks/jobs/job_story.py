@@ -117,8 +117,8 @@ def tell_story(view: JobView, *, texts: bool = True) -> JobStory:
         status=f"{view.state}{waiting}{reason}",
         attempts=tuple(_attempt(view, attempt, texts=texts) for attempt in view.attempts),
         cycles=tuple(
-            f"cycle {each.loop_index} after attempt {each.source_attempt}:"
-            f" {words(each.status.value)}{f': {each.reason}' if each.reason else ''}"
+            f"cycle {each.loop_index}, after attempt {each.source_attempt}:"
+            f" {words(each.status.value)}{f' ({each.reason})' if each.reason else ''}"
             for each in view.cycles
         ),
         answer=best.output.text if texts and best and best.output else None,

@@ -24,6 +24,26 @@ _CODES: dict[str, ProblemCode] = {
     "too_long": "too_long",
     "string_too_long": "too_long",
 }
+#: Our words for pydantic's types of errors, with the names of its context.
+_MESSAGES = {
+    **dict.fromkeys(
+        ("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be an integer"
+    ),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    "missing": "is required",
+    "string_type": "must be a string",
+    "finite_number": "must be a finite number",
+    "literal_error": "must be {expected}",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "give at least {min_length}",
+    "too_long": "give at most {max_length}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+}
 #: Examples of mappings, by the model that reads them.
 _EXAMPLES = {
     "Finding": "{message: what is wrong}",
@@ -32,6 +52,13 @@ _EXAMPLES = {
     "VerifierSpec": "{id: json.object}",
     "Workspace": "{path: directory}",
 }
+_PATTERNS = {
+    r"\S": "must not be blank",
+    r"^https?://\S+$": "must start with http:// or https://",
+}
+#: A pattern that lists characters, and may allow only letters, digits and _ as the first.
+_CHARACTERS = re.compile(r"\^(\[\\w\])?\[\\w([^\]]*)\][*+]\$")
+_PREFIX = re.compile("^(Value error|Assertion failed), ")
 _LONGEST = 60
 
 
@@ -77,23 +104,37 @@ def problem_of(item: ErrorDetails, *, what: str = "field", show_value: bool = Fa
 def _meaning(item: ErrorDetails) -> str:
     context = item.get("ctx") or {}
     kind = item["type"]
-    if kind == "missing":
-        return "is required"
+    if kind in _MESSAGES:
+        return _MESSAGES[kind].format_map({name: _number(context[name]) for name in context})
     if kind in _LISTS:
         return f"must be a list, such as {_as_list(item['input'])}"
     if kind in _MAPPINGS:
         example = _EXAMPLES.get(str(context.get("class_name")), "{name: value}")
         return f"must be a mapping, such as {example}"
-    if kind == "too_short":
-        return f"give at least {context.get('min_length', 1)}"
-    if kind == "too_long":
-        return f"give at most {context.get('max_length')}"
-    message = item["msg"].removeprefix("Value error, ")
+    if kind == "string_pattern_mismatch":
+        return _about_pattern(context["pattern"])
+    message = _PREFIX.sub("", item["msg"])
     if kind == "enum":
         # pydantic lists the aliases of an enum twice.
         choices = dict.fromkeys(re.findall(r"'([^']*)'", message))
         return f"must be one of {', '.join(choices)}"
     return message
+
+
+def _number(value: Any) -> Any:
+    """Write a whole limit without a fraction, as people do."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _about_pattern(pattern: str) -> str:
+    """Say which texts a pattern allows; quote it if it is unknown."""
+    match = _CHARACTERS.fullmatch(pattern)
+    if match is None:
+        return _PATTERNS.get(pattern, f"must match {pattern}")
+    first, others = match.groups()
+    spaces = ", spaces" if " " in others else ""
+    start = "; it must start with a letter, a digit or _" if first else ""
+    return f"may contain only letters, digits{spaces} and _{others.replace(' ', '')}{start}"
 
 
 def without_echoes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:

@@ -90,7 +90,7 @@ class CompletionWatcher:
         states = self._reader.states(job_ids)
         for job_id in job_ids:
             if job_id not in states:
-                self._complete(job_id, error=BadInput(f"there is no job {job_id}"))
+                self._complete(job_id, error=BadInput(f"there is no job {job_id!r}"))
             elif states[job_id] in TERMINAL:
                 self._complete(job_id)
 

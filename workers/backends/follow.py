@@ -96,7 +96,7 @@ def job_events(reader: JobReader, job_id: str) -> Iterator[Event | None]:
     """Yield a job's events from its beginning to its end, and None while nothing happens."""
     view = reader.job(job_id)
     if view is None:
-        raise BadInput(f"there is no job {job_id}")
+        raise BadInput(f"there is no job {job_id!r}")
     feed = reader.feed(job_id, after=f"{max(0, int(view.created_at * 1000) - _SKEW_MS)}-0")
     last_event, ended_at = time.monotonic(), _ended_at(view)
     try:

@@ -78,7 +78,7 @@ def _connection(app: Celery) -> Iterator[Any]:
         with app.connection_for_read() as connection:
             yield connection
     except (RedisError, OSError) as error:
-        raise OperationalError(f"the broker cannot be reached: {error}") from error
+        raise OperationalError(str(error)) from error
 
 
 def _size(connection: Any, channel: Any, queue: str) -> int:

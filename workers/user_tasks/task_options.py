@@ -79,7 +79,7 @@ def _misspelt(options: Mapping[str, Any], base: type) -> Iterator[Problem]:
 def _mode(task: Any) -> Iterator[Problem]:
     if task.mode not in _MODES:
         hint = did_you_mean(str(task.mode), _MODES)
-        yield Problem.at("mode", f'is "enforce" or "observe", not {task.mode!r}{hint}')
+        yield Problem.at("mode", f'must be "enforce" or "observe", not {task.mode!r}{hint}')
 
 
 def task_type_of(task: Any, name: str) -> str:
@@ -95,7 +95,7 @@ def _policy(task: Any, settings: Settings, *, task_type: str) -> Iterator[Proble
             yield from (problem.below("policy") for problem in error.problems)
             return
     if not isinstance(policy, PolicySpec):
-        message = f'is a mapping such as {{"max_attempts": 4}}, not {policy!r}'
+        message = f'must be a mapping such as {{"max_attempts": 4}}, not {policy!r}'
         yield Problem.at("policy", message, "wrong_type")
     elif not leaves_room_to_retry(policy, exempt=task_type in settings.exempt_task_types):
         yield Problem.at("policy.max_attempts", TOO_FEW_ATTEMPTS)
@@ -112,7 +112,7 @@ def _task_type(task: Any) -> Iterator[Problem]:
 
 def _verifiers(task: Any, settings: Settings) -> Iterator[Problem]:
     if isinstance(task.verifiers, str) or not isinstance(task.verifiers, Sequence):
-        message = f"is a list, such as verifiers=[Person], not {task.verifiers!r}"
+        message = f"must be a list, such as verifiers=[Person], not {task.verifiers!r}"
         yield Problem.at("verifiers", message, "wrong_type")
         return
     registry = VerifierRegistry(models=ContractModels(settings.model_modules))

@@ -26,7 +26,7 @@ from mulligan.workers.celery.queue_depth import BROKER_ERRORS
 from mulligan.workers.local.home import is_up
 from mulligan.workers.settings.model import Settings, load_settings
 
-_FIX = "fix it in mulligan.toml or in the environment"
+_FIX = "correct it in mulligan.toml or in the environment"
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -82,4 +82,6 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
     except LedgerUnavailable as error:
         yield fail("ledger", str(error), advice(error))
     except BROKER_ERRORS as error:
-        yield fail("broker", f"cannot be reached: {error}", "start it, or fix MULLIGAN_BROKER_URL")
+        yield fail(
+            "broker", f"cannot be reached: {error}", "start it, or correct MULLIGAN_BROKER_URL"
+        )

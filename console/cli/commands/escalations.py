@@ -304,7 +304,9 @@ def _prompt(file: Path | None) -> str | None:
 
 def mute(
     signature: Signature,
-    for_: Annotated[str, typer.Option("--for", metavar="AGE", help="Duration: 30m, 4h.")] = "4h",
+    for_: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="Duration: 30m, 4h.")
+    ] = "4h",
     off: Annotated[bool, typer.Option("--off", help="Unmute.")] = False,
     json: Json = False,
 ) -> None:

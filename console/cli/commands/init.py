@@ -22,7 +22,7 @@ _SCHEMAS = ".mulligan"
 
 def init(
     folder: Annotated[
-        str, typer.Argument(metavar="[DIR]", help="Target directory; created if missing.")
+        str, typer.Argument(metavar="DIR", help="Target directory; created if missing.")
     ] = ".",
     force: Annotated[
         bool, typer.Option("--force", help="Replace mulligan.toml and jobs.yaml.")

@@ -86,7 +86,7 @@ def show(
 
 
 def watch(
-    ref: Annotated[str | None, typer.Argument(metavar="[REF]", help="Only this job.")] = None,
+    ref: Annotated[str | None, typer.Argument(metavar="REF", help="Only this job.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Follow events until Ctrl-C, or until the job has ended."""

@@ -44,7 +44,7 @@ Output = Annotated[
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
 Html = Annotated[Path | None, typer.Option(help="Write an HTML page with charts to this file.")]
-Window = Annotated[str, typer.Option(help="Time to look back: 1h, 24h, 7d…")]
+Window = Annotated[str, typer.Option(metavar="DURATION", help="Time to look back: 1h, 24h, 7d…")]
 
 
 # -- over cycles -----------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ immediate_loop = _cycle_report(
     lambda row: row.retried,
 )
 delayed_verification = _cycle_report(
-    "Which delayed verifications counted, and why not.",
+    "Why delayed verifications counted or did not.",
     delayed_verification_report,
     delayed_verification_view,
     verified,

@@ -29,7 +29,8 @@ def create(
         bool, typer.Option("--texts", help="Let an ops token read prompts and answers.")
     ] = False,
     expires: Annotated[
-        str | None, typer.Option(help="Lifetime, such as 12h or 30d (default: unlimited).")
+        str | None,
+        typer.Option(metavar="DURATION", help="Lifetime, such as 12h or 30d (default: unlimited)."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -24,7 +24,7 @@ from mulligan.tasks.ports.errors import BadInput
 
 def verify(
     jobfile: Annotated[str, typer.Argument(metavar="JOBFILE", help="A job file; - is stdin.")],
-    answer: Annotated[str, typer.Option(help="File with the answer; - is stdin.")],
+    answer: Annotated[str, typer.Option(metavar="FILE", help="File with the answer; - is stdin.")],
     next_prompt: Annotated[
         bool, typer.Option("--next-prompt", help="Print the corrected prompt as a diff.")
     ] = False,

@@ -20,7 +20,10 @@ from mulligan.workers.settings.alert_settings import WebhookSettings
 from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import load_settings
 
-_Id = Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of a delivery.")]
+_NO_WEBHOOKS = (
+    'no webhooks configured; add to mulligan.toml: webhooks = [{url = "https://example.com/hook"}]'
+)
+_Id = Annotated[str | None, typer.Argument(metavar="ID", help="Id of a delivery.")]
 
 
 def list_deliveries(
@@ -38,7 +41,7 @@ def list_deliveries(
         signed = f"signed with {hook.secret_env}" if hook.secret_env else "not signed"
         screen.say(f"{about['hook']}  {', '.join(about['events'])}  ({signed})")
     if not hooks:
-        screen.say("no webhooks configured; see `webhooks` in mulligan.toml")
+        screen.say(_NO_WEBHOOKS)
     for delivery in found:
         error = f"  {delivery['error']}" if delivery["error"] else ""
         screen.say(
@@ -56,7 +59,7 @@ def send_tests(json: Json = False) -> None:
     if json:
         screen.emit({"tests": tests})
     elif not tests:
-        screen.say("no webhooks configured; see `webhooks` in mulligan.toml")
+        screen.say(_NO_WEBHOOKS)
     else:
         for found in tests:
             screen.say(f"{found['hook']}  {found['error'] or 'accepted'}")

@@ -142,7 +142,7 @@ def with_session(
 
 def rollback(
     name: Annotated[
-        str | None, typer.Argument(metavar="[EDIT|SESSION]", help="Edit, SESSION/EDIT or session.")
+        str | None, typer.Argument(metavar="EDIT|SESSION", help="Edit, SESSION/EDIT or session.")
     ] = None,
     root: Annotated[
         Path | None,

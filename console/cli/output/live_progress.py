@@ -16,6 +16,7 @@ from rich.text import Text
 from mulligan.console.cli.follow_jobs import FollowedJob, FollowedJobs
 from mulligan.console.cli.output import screen
 from mulligan.policies.figures.format import score as format_score
+from mulligan.policies.figures.format import words
 from mulligan.tasks.ports.ledger import Event
 
 Show = Callable[[FollowedJob, Event], None]
@@ -89,7 +90,7 @@ def describe_event(job: FollowedJob, event: Event, width: int = 0) -> str:
         case "attempt", "settled":
             score = data.get("score")
             kind = f"  {data['kind']}" if data.get("kind") else ""
-            then = f" → {data['next']}" if data.get("next") else ""
+            then = f" → {words(data['next'])}" if data.get("next") else ""
             shown = f"score {format_score(score)}" if isinstance(score, int | float) else "no score"
             return f"{name}  attempt {job.attempt}  {shown}{kind}{then}"
         case "attempt", "waiting":

@@ -198,7 +198,7 @@ def find_session(context: ConsoleContext, name: str) -> EditSession:
     possible = _SESSION_ID.fullmatch(name) and name not in _RESERVED
     found = edit_engine(context).sessions.find(name) if possible else None
     if found is None:
-        raise not_found(f"session {name}")
+        raise not_found(f"session {name!r}")
     return found.session
 
 
@@ -206,7 +206,7 @@ def find_edit(session: EditSession, name: str) -> EditRecord:
     """Return an edit of a session, or answer 404."""
     index = session.index(name)
     if index is None:
-        raise not_found(f"edit {name} in session {session.id}")
+        raise not_found(f"edit {name!r} in session {session.id!r}")
     return session.records[index]
 
 

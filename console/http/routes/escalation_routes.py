@@ -93,7 +93,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
         """Return a group and its newest escalations."""
         found = find_group(context.ledger, signature, tenant=caller.tenant)
         if found is None:
-            raise not_found(f"group of escalations {signature}")
+            raise not_found(f"group of escalations {signature!r}")
         rows = context.ledger.escalations(
             signature=signature, only_open=state == "open", tenant=caller.tenant, limit=limit
         )
@@ -187,7 +187,7 @@ def _end_at(
     if body.signature not in (None, target):
         raise invalid("signature: differs from the path; leave it out of the body")
     if find_group(context.ledger, target, tenant=caller.tenant) is None:
-        raise not_found(f"group of escalations {target}")
+        raise not_found(f"group of escalations {target!r}")
     return _end(context, caller, how, body.model_copy(update={"signature": target}), response)
 
 
@@ -204,7 +204,7 @@ def _end_one(
         raise invalid("ids: differ from the path; leave them out of the body")
     found = context.ledger.escalation(escalation_id)
     if found is None or not caller.sees(found.tenant):
-        raise not_found(f"escalation {escalation_id}")
+        raise not_found(f"escalation {escalation_id!r}")
     if found.state not in ("open", how):
         raise HttpError(409, "ended", f"it was already {found.state} by {found.ended_by}")
     answer = _end(context, caller, how, body.model_copy(update={"ids": [escalation_id]}), response)
@@ -243,7 +243,7 @@ _FILTERS = EscalationFilter.model_fields.keys()
 def _filter(caller: Caller, body: EndRequestBody) -> EscalationFilter:
     unknown = [each for each in body.ids or () if not _ID.match(each)]
     if unknown:
-        raise invalid(*(f"ids: there is no escalation {each}" for each in unknown))
+        raise invalid(*(f"ids: there is no escalation {each!r}" for each in unknown))
     asked = EscalationFilter(**body.model_dump(include=set(_FILTERS), exclude_none=True))
     if asked.is_everything:
         raise invalid(f"set at least one filter: {', '.join(_FILTERS)}")
@@ -265,14 +265,14 @@ def _action(caller: Caller, how: EscalationEnd, body: EndRequestBody) -> EndActi
 def _tenant(caller: Caller, requested: str | None) -> str | None:
     """Return the tenant to read; raise 404 if a bound caller requests another one."""
     if requested is not None and not caller.sees(requested):
-        raise not_found(f"tenant {requested}")
+        raise not_found(f"tenant {requested!r}")
     return caller.tenant_filter(requested)
 
 
 def _visible(context: ConsoleContext, caller: Caller, bulk_id: str) -> BulkAction:
     bulk = context.ledger.bulk_actions.get(bulk_id) if _BULK_ID.match(bulk_id) else None
     if bulk is None or not caller.sees(bulk.which.tenant):
-        raise not_found(f"bulk action {bulk_id}")
+        raise not_found(f"bulk action {bulk_id!r}")
     return bulk
 
 

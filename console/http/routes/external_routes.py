@@ -200,7 +200,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
             ) from None
         view = context.ledger.job(job_id)
         if view is None:
-            raise not_found(f"job {job_id}")
+            raise not_found(f"job {job_id!r}")
         if cycle_id is not None:
             return _verified(view, cycle_id)
         return _recorded(view, number)

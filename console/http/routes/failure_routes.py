@@ -132,7 +132,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
             texts=caller.texts,
         )
         if report is None:
-            raise not_found(f"failure {signature} in the last {window}")
+            raise not_found(f"failure {signature!r} in the last {window}")
         return FailureDetail.model_validate(report)
 
     @router.post("/{signature}/mute", responses=errors(404))
@@ -144,7 +144,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
             )
         until = None if body.for_ is None else context.ledger.now() + _seconds(body.for_)
         if not context.ledger.mute(signature, until=until):
-            raise not_found(f"escalation with the signature {signature}, so there are no alerts")
+            raise not_found(f"escalation with the signature {signature!r}, so there are no alerts")
         return MuteResponse(signature=signature, muted_until=until)
 
     return router

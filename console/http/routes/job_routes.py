@@ -114,7 +114,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         view = visible_job(context, caller, job_id)
         state = context.ledger.cancel(view.id, detail=f"by {caller.name}, over HTTP")
         if state == "gone":
-            raise not_found(f"job {job_id}")
+            raise not_found(f"job {job_id!r}")
         if state != "cancelled":
             raise HttpError(409, "ended", f"the job has already ended: {state}")
         return CancelResponse(id=view.id, state=state)
@@ -162,7 +162,7 @@ def visible_job(context: ConsoleContext, caller: Caller, job_id: str) -> JobView
     """Return the job, or raise 404 if it does not exist or the caller may not see it."""
     view = context.ledger.job(job_id) if _ID.match(job_id) else None
     if view is None or not caller.sees(view.tenant):
-        raise not_found(f"job {job_id}")
+        raise not_found(f"job {job_id!r}")
     return view
 
 

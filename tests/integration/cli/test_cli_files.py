@@ -220,8 +220,8 @@ def test_every_problem_of_every_file_is_reported_at_once() -> None:
         "broken.yaml:11: error: jobs[1].prompt: is required, or messages, or prompt_file",
         "broken.yaml:13: error: jobs[1].policy.max_attempts: must be 2 or more, because a score"
         " below 70 is always retried once; or add the task type to exempt_task_types",
-        "broken.yaml:14: error: jobs[1].name: string should match pattern"
-        " '^[\\w][\\w .:/@+-]*$' (got '-')",
+        "broken.yaml:14: error: jobs[1].name: may contain only letters, digits, spaces and _.:/@+-;"
+        " it must start with a letter, a digit or _ (got '-')",
         "broken.yaml:15: error: jobs[1].budget.seconds: 'soon' is not a duration: use seconds, or"
         " 20s, 10m, 1h",
         f"broken.yaml:16: error: jobs[1].workspace.path: there is no directory {Path.cwd()}/none",

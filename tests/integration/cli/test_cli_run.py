@@ -83,7 +83,7 @@ def test_the_jobs_of_a_run_can_be_listed_and_shown_afterwards(shell: Shell, docu
     story = shell.invoke("jobs", "show", "extract_person", "--diff").stdout
     assert "attempt 1  initial  score 50  schema_invalid $.age" in story
     assert "  +++ attempt 2" in story
-    assert "cycle 1 after attempt 1: completed" in story
+    assert "cycle 1, after attempt 1: completed" in story
     assert "has already ended" in shell.invoke("jobs", "cancel", "stubborn", code=1).stderr
     assert shell.all_ended()
 

@@ -202,7 +202,7 @@ def test_a_group_is_muted_and_unmuted(shell: Shell, scenario: Scenario) -> None:
     ("argv", "expected"),
     [
         (["requeue", "--yes"], "choose escalations with --signature"),
-        (["requeue", "--id", "p00-x:1", "--yes"], "there is no escalation p00-x:1"),
+        (["requeue", "--id", "p00-x:1", "--yes"], "there is no escalation 'p00-x:1'"),
         (["requeue", "--signature", "v1:x", "--older-than", "soon"], "--older-than: 'soon'"),
         (["requeue", "--signature", "v1:x", "--prompt-file", "no.txt"], "--prompt-file: no.txt"),
         (["show", "v1:unknown"], "v1:unknown: no escalation has this signature"),

@@ -311,7 +311,7 @@ def test_a_handle_finds_a_job_of_another_client(client: Client, settings: dict[s
 
 def test_waiting_may_time_out_before_the_job_ends(client: Client) -> None:
     slow = client.submit("x", runner=scripted({"text": GOOD, "delay": 1.5}), **CHECKED)
-    with pytest.raises(WaitTimeout, match=f"the job {slow.id} has not ended within 0.1 s"):
+    with pytest.raises(WaitTimeout, match=f"job {slow.id} has not ended within 0.1 s"):
         client.wait(slow, timeout=0.1)
     with pytest.raises(TimeoutError):
         client.wait([slow], timeout=0.1)
@@ -320,7 +320,7 @@ def test_waiting_may_time_out_before_the_job_ends(client: Client) -> None:
 
 def test_an_unknown_job_is_refused(client: Client) -> None:
     for call in (client.wait, client.cancel, lambda job: list(client.watch(job))):
-        with pytest.raises(BadInput, match="there is no job p00-nowhere"):
+        with pytest.raises(BadInput, match="there is no job 'p00-nowhere'"):
             call("p00-nowhere")
 
 
@@ -500,7 +500,7 @@ print(bool(loaded("celery")), loaded("mulligan.workers.app", "mulligan.workers.r
                                      "mulligan.workers.verifiers", "openai"))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["there is no job p00-nowhere", "[]", "{}", "True []"]
+    assert done.stdout.splitlines() == ["there is no job 'p00-nowhere'", "[]", "{}", "True []"]
 
 
 _START_JOBS = """

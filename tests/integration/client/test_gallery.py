@@ -198,19 +198,19 @@ def test_03_own_celery_app(gallery: Path, celery_app_broker: str) -> None:
 def test_04_own_verifier(gallery: Path, run_output: str) -> None:
     output = run("own_verifier.py", cwd=gallery / "04_own_verifier")
     assert output == "gallery.line_length keeps the contract of a verifier\n"
-    assert "haiku attempt 1 score 0 reasoning_error → immediate_retry" in run_output
+    assert "haiku attempt 1 score 0 reasoning_error → immediate retry" in run_output
     assert "haiku attempt 2 score 100" in run_output
 
 
 def test_05_own_runner(gallery: Path, run_output: str) -> None:
     output = run("own_runner.py", cwd=gallery / "05_own_runner")
     assert output == "phrasebook keeps the contract of a runner: Bonjour!\n"
-    assert "greeting attempt 1 score 0 reasoning_error → immediate_retry" in run_output
+    assert "greeting attempt 1 score 0 reasoning_error → immediate retry" in run_output
     assert "greeting attempt 2 score 100" in run_output
 
 
 def test_06_command_agent(gallery: Path, run_output: str) -> None:
-    assert "fix_slug attempt 1 score 50 test_failed → immediate_retry" in run_output
+    assert "fix_slug attempt 1 score 50 test_failed → immediate retry" in run_output
     assert "fix_slug attempt 2 score 100" in run_output
     untouched = "06_command_agent/project/slug.py"
     assert (gallery / untouched).read_text() == (GALLERY / untouched).read_text()

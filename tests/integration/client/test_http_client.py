@@ -422,9 +422,9 @@ def test_a_token_needs_to_be_known_and_allowed(
 ) -> None:
     producer = new_token(console.context, role="producer", tenant="acme")
     ops = new_token(console.context, role="ops")
-    with pytest.raises(MulliganError, match=r"wants a token: give Client\(token=…\) or set MULL"):
+    with pytest.raises(MulliganError, match=r"needs a token: give Client\(token=…\) or set MULL"):
         Client(console.url).submit("x", **JOB)
-    with pytest.raises(MulliganError, match="does not take this token") as caught:
+    with pytest.raises(MulliganError, match="rejected this token") as caught:
         Client(console.url, token=SECRET).submit("x", **JOB)
     assert SECRET not in f"{caught.value!r}"
     with pytest.raises(
@@ -438,7 +438,7 @@ def test_a_token_needs_to_be_known_and_allowed(
         assert client.wait(handle).view.tenant == "acme"
         assert producer not in f"{client!r} {handle!r}"
     other = new_token(console.context, role="producer", tenant="other")
-    missing = pytest.raises(BadInput, match=f"there is no job {handle.id}")
+    missing = pytest.raises(BadInput, match=f"there is no job '{handle.id}'")
     with Client(console.url, token=other) as client, missing:
         client.wait(handle)
 

@@ -27,6 +27,7 @@ from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.login_redirect import local_path, login_url
 from mulligan.console.http.middleware import CSP
 from mulligan.console.server import listen
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger.stores import tokens as token_store
 
 
@@ -339,6 +340,13 @@ def test_connections_disable_nagle_s_algorithm() -> None:
         server.accept()[0] as connection,
     ):
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_port_in_use_is_bad_input() -> None:
+    with listen("127.0.0.1", 0) as server:
+        host, port = server.getsockname()
+        with pytest.raises(BadInput, match=f"on {host}:{port}: address already in use; set MULL"):
+            listen(host, port)
 
 
 # -- every response --------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ def test_a_tenant_sees_and_ends_only_its_own_escalations(context: ConsoleContext
     assert api.post("/api/escalations/v1:theirs/resolve", json={}).status_code == 404
     assert api.post(f"/api/escalations/{theirs}/resolve", json={}).status_code == 404
     assert post_json(api, f"{GROUP}/resolve", 422, ids=[theirs])["error"]["details"] == [
-        f"ids: there is no escalation {theirs}"
+        f"ids: there is no escalation {theirs!r}"
     ]
     assert post_json(api, "/api/escalations/resolve", 422)["error"]["details"][0].startswith(
         "set at least one filter: signature, ids"

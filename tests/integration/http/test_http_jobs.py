@@ -127,7 +127,7 @@ def test_problems_of_every_stage_are_reported_at_once(client: TestClient) -> Non
             "jobs[1].runner.profile: no profile 'smal' (mulligan.toml has no [runners.NAME] yet)",
             "jobs[3].verifiers[1].strict: there is no such option; there are: name, weight,"
             " required",
-            "jobs[4].priority: input should be less than or equal to 9",
+            "jobs[4].priority: must be at most 9",
             "jobs[4].runner.kind: no runner 'scriptd'; did you mean 'scripted'?",
         ],
     }

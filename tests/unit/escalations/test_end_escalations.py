@@ -119,8 +119,8 @@ def test_all_unknown_ids_are_reported(new_scenario: ScenarioMaker) -> None:
     with pytest.raises(BadInput) as caught:
         select(scenario.ledger, EscalationFilter(ids=("p00-x:1", theirs), tenant="acme"))
     assert tuple(map(str, caught.value.problems)) == (
-        "ids: there is no escalation p00-x:1",
-        f"ids: there is no escalation {theirs}",
+        "ids: there is no escalation 'p00-x:1'",
+        f"ids: there is no escalation {theirs!r}",
     )
 
 

@@ -191,7 +191,7 @@ def test_a_missing_prompt_file_is_named_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "jobs.yaml: is empty"),
+        ("", "jobs.yaml: is empty; `mulligan init` writes an example"),
         ("# only a comment\n", "jobs.yaml:1: a job file holds a job, a list of jobs or `jobs:`"),
         ("just text", "jobs.yaml:1: a job file holds a job, a list of jobs or `jobs:`"),
         ("[]", "jobs.yaml:1: there are no jobs in it"),
@@ -259,7 +259,7 @@ def test_missing_files_directories_and_huge_files_are_refused(
             "policy: {max_atempts: 3}",
             "jobs.yaml:5: policy.max_atempts: there is no such field; did you mean 'max_attempts'?",
         ),
-        ("policy: {max_attempts: 0}", "jobs.yaml:5: policy.max_attempts: input should be greater"),
+        ("policy: {max_attempts: 0}", "jobs.yaml:5: policy.max_attempts: must be at least"),
         ("budget: {seconds: 5 minutes}", "jobs.yaml:5: budget.seconds: '5 minutes' is not a dur"),
         ("workspace: {output_file: a.py}", "jobs.yaml:5: workspace: a workspace needs a path"),
         (

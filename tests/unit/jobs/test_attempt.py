@@ -238,10 +238,10 @@ RAW: dict[str, Any] = {
     ("changes", "lines"),
     [
         ({"promt": "x"}, ["promt: there is no such field; did you mean 'prompt'?"]),
-        ({"task_type": None}, ["task_type: input should be a valid string"]),
+        ({"task_type": None}, ["task_type: must be a string"]),
         ({"verifiers": []}, ["verifiers: give at least 1"]),
         ({"runner": {"temperature": 1}}, ["runner: give either a profile"]),
-        ({"policy": {"max_attempts": 0}}, ["policy.max_attempts: input should be greater than"]),
+        ({"policy": {"max_attempts": 0}}, ["policy.max_attempts: must be at least"]),
         ({"budget": {"seconds": "soon"}}, ["budget.seconds: 'soon' is not a duration"]),
         ({"prompt": None}, ["prompt: give either a prompt or messages"]),
         ({"verifiers": "json.object"}, ["verifiers: must be a list, such as [json.object]"]),
@@ -255,7 +255,10 @@ RAW: dict[str, Any] = {
             {"workspace": {"path": "w", "output_file": "../x"}},
             ["workspace.output_file: '../x' is not inside the workspace"],
         ),
-        ({"priority": 10, "labels": 3}, ["labels: must be a mapping", "priority: input should be"]),
+        (
+            {"priority": 10, "labels": 3},
+            ["labels: must be a mapping", "priority: must be at"],
+        ),
     ],
 )
 def test_every_invalid_field_of_a_job_is_reported(

@@ -1,4 +1,4 @@
--- Store the answer of a reformulated delayed verification, so that it is never bought again.
+-- Store the answer of a reformulated delayed verification, so that it is never requested again.
 local key = cycle_key(R.cycle)
 local cycle = redis.call('HMGET', key, 'token', 'output_by')
 if cycle[1] ~= R.token then return { 'lost' } end

@@ -1,4 +1,4 @@
--- Store an answer, so that it is never bought again. The same step hands out slow verifications,
+-- Store an answer, so that it is never requested again. The same step hands out slow verifications,
 -- which ends the attempt's lease.
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'token', 'output_by', 'mode')
