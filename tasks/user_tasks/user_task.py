@@ -61,7 +61,7 @@ class Scored:
         if not isinstance(self.results, list | tuple) or not all(
             isinstance(result, VerificationResult) for result in self.results
         ):
-            raise TypeError("Scored(output, results): results is a list of VerificationResult")
+            raise TypeError("Scored(output, results): results must be a list of VerificationResult")
         try:
             _specs(self.results)
         except ValidationError as error:
