@@ -41,7 +41,7 @@ PLAN = {"e1": "0.7 0.5\n", "e2": "0.9 0.1\n"}
 #: The effects of a session. The process is killed right before and right after each.
 EFFECTS: list[tuple[type, str]] = [
     (SessionStore, "save"),
-    (SessionStore, "note"),
+    (SessionStore, "add_delta"),
     (SuiteMeasurer, "snapshot"),
     (SuiteMeasurer, "start"),
     (SuiteMeasurer, "poll"),
