@@ -48,7 +48,8 @@ def run_demo() -> str:
     program = Path(sys.executable).with_name("mulligan")
     jobs = ROOT / "examples" / "demo" / "jobs.yaml"
     argv = [str(program), "run", str(jobs), "--show-repair", "--wait-cycles", "--always-zero"]
-    environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH)}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH)}
     with tempfile.TemporaryDirectory(prefix="mp-") as folder:
         done = subprocess.run(
             argv, cwd=folder, env=environment, capture_output=True, text=True, check=True

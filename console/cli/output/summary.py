@@ -117,5 +117,7 @@ def next_line(views: Sequence[JobView], home: Path | None, *, suggest_up: bool) 
 
 def _program() -> str:
     """Return what to type for this program: its path, if the shell would not find it."""
-    path = Path(sys.argv[0])
-    return "mulligan" if which("mulligan") or path.name != "mulligan" else str(path)
+    path, here = Path(sys.argv[0]).absolute(), Path.cwd()
+    if path.name != "mulligan" or which("mulligan"):
+        return "mulligan"
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
