@@ -155,6 +155,5 @@ def _verifiers(raw: Any) -> list[Any]:
 
 
 def _a(value: Any) -> str:
-    return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(
-        type(value).__name__, f"a {type(value).__name__}"
-    )
+    names = {"list": "a list", "str": "text", "NoneType": "nothing", "int": "a number"}
+    return names.get(type(value).__name__, f"a {type(value).__name__}")

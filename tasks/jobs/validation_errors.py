@@ -39,10 +39,10 @@ _MESSAGES = {
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
-    "too_short": "give at least {min_length}",
-    "too_long": "give at most {max_length}",
-    "string_too_short": "must have at least {min_length} characters",
-    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must have {min_length} or more items",
+    "too_long": "must have {max_length} or fewer items",
+    "string_too_short": "must have {min_length} or more characters",
+    "string_too_long": "must have {max_length} or fewer characters",
 }
 #: Examples of mappings, by the model that reads them.
 _EXAMPLES = {

@@ -196,7 +196,7 @@ class RedisCalls:
 
     def _unreachable(self, error: Exception) -> str:
         where = self._client.get_connection_kwargs()
-        address = where.get("path") or f"{where.get('host')}:{where.get('port')}"
+        address = where.get("path") or f"{where.get('host')}:{where.get('port') or 6379}"
         # redis-py writes "Error 111 connecting to localhost:6379. Connection refused."
         reason = str(error).rstrip(".").rpartition(". ")[2]
         return f"cannot reach the ledger at {address} ({reason[:1].lower()}{reason[1:]})"

@@ -44,8 +44,9 @@ def init(
     answered = "answered by the local model" if local else "scripted answers; see mulligan.toml"
     screen.say(f"wrote {target / _CONFIG}, {target / _JOBS} ({answered}) and schemas for editors")
     there = "" if target.resolve() == Path.cwd().resolve() else f"cd {shlex.quote(folder)} && "
-    screen.say(f"next: {there}mulligan run {_JOBS}")
-    screen.say("      mulligan jobs show extract_person --diff")
+    program = screen.program_name(target)
+    screen.say(f"next: {there}{program} run {_JOBS}")
+    screen.say(f"      {program} jobs show extract_person --diff")
 
 
 def _refuse_existing(target: Path) -> None:

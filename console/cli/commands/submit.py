@@ -47,7 +47,8 @@ def _submit(backend: CliBackend, found: Sequence[FoundJob], *, json: bool) -> No
     for answer, label in named:
         seen = "  (already submitted with this idempotency key)" if answer.status == "seen" else ""
         screen.say(f"{answer.id}  {label}{seen}")
-    screen.note(f"next: mulligan jobs show {accepted[0].id} · mulligan jobs watch")
+    program = screen.program_name()
+    screen.note(f"next: {program} jobs show {accepted[0].id} · {program} jobs watch")
 
 
 def _wait(

@@ -125,7 +125,12 @@ def _tell(settings: Settings, services: Sequence[Service], late: Sequence[Servic
     rows = [("broker", without_password(settings.broker_url or ""))]
     rows += [row for service in services for row in service.about]
     rows += [("logs", str((settings.home / "logs").resolve()))]
-    rows += [("submit", "mulligan submit FILE   or from Celery: send_task('mulligan.submit', …)")]
+    rows += [
+        (
+            "submit",
+            f"{screen.program_name()} submit FILE   or from Celery: send_task('mulligan.submit', …)",
+        )
+    ]
     for title, text in rows:
         screen.say(f"{title:<8} {text}")
     if late:

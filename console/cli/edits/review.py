@@ -117,7 +117,7 @@ def reject(
     if json:
         screen.emit(document(session))
     else:
-        screen.say(f"{edit_id}: rejected_by_user (rejected)")
+        screen.say(f"{edit_id}: rejected_by_user")
 
 
 def _find_waiting(name: str) -> tuple[str, str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
+from pathlib import Path
+from shutil import which
 from typing import Any
 
 from rich.console import Console
@@ -55,3 +58,11 @@ def emit(document: Any) -> None:
 def discard_output() -> None:
     """Discard stdout, so that flushing it at exit does not fail again."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it lives as long as we do
+
+
+def program_name(here: Path | None = None) -> str:
+    """Return what to type in a directory for this program: its path, if it is not on the PATH."""
+    path, here = Path(sys.argv[0]).absolute(), (here or Path()).absolute()
+    if path.name != "mulligan" or which("mulligan"):
+        return "mulligan"
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from shutil import which
 
 from rich.table import Table
 
@@ -108,16 +106,8 @@ def next_line(views: Sequence[JobView], home: Path | None, *, suggest_up: bool) 
     ref = shown.job.label if names.count(shown.job.label) == 1 else shown.id
     ref = f"'{ref}'" if " " in ref else ref
     diff = " --diff" if len(shown.attempts) > 1 else ""
-    program = _program()
+    program = screen.program_name()
     show = f"{program} jobs show {ref}{diff}"
     if home:
         return f"next: MULLIGAN_HOME={home} {show}"
     return f"next: {show} · {program} up" if suggest_up else f"next: {show}"
-
-
-def _program() -> str:
-    """Return what to type for this program: its path, if the shell would not find it."""
-    path, here = Path(sys.argv[0]).absolute(), Path.cwd()
-    if path.name != "mulligan" or which("mulligan"):
-        return "mulligan"
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -208,7 +208,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("", ["bad.yaml: is empty"]),
     ("[1, 2]", ["bad.yaml:1: put the list under `edits:`"]),
     ("just text", ["bad.yaml:1: a plan holds `edits:`"]),
-    ("edits: []", ["bad.yaml:1: edits: give at least 1"]),
+    ("edits: []", ["bad.yaml:1: edits: must have 1 or more items"]),
     (
         YAML_PLAN,
         [

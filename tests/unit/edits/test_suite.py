@@ -76,7 +76,7 @@ def job(more: str) -> str:
     [
         ("[]\n", "suite.yaml:1: a suite is a mapping with `tasks:`"),
         ("repeats: 3\n", "suite.yaml:1: tasks: is required"),
-        ("tasks: []\n", "suite.yaml:1: tasks: give at least 1"),
+        ("tasks: []\n", "suite.yaml:1: tasks: must have 1 or more items"),
         (task("comand: [x]\n    command: [y]"),
          "suite.yaml:4: tasks[0].comand: there is no such field; did you mean 'command'?"),
         ("repeat: 3\n" + task("command: [x]"),

@@ -307,7 +307,7 @@ def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
         # A mistake in the defaults is reported once, not per job.
         "1.yaml:3: defaults.polcy: there is no such field; did you mean 'policy'?",
         "1.yaml:8: jobs[1].task_type: is required",
-        "1.yaml:9: jobs[1].verifiers: give at least 1",
+        "1.yaml:9: jobs[1].verifiers: must have 1 or more items",
     ]
     assert problems[4].startswith("1.yaml:10: jobs[2]: a job is a mapping")
     # Only `defaults:` is allowed beside `jobs:`.

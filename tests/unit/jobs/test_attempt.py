@@ -239,7 +239,7 @@ RAW: dict[str, Any] = {
     [
         ({"promt": "x"}, ["promt: there is no such field; did you mean 'prompt'?"]),
         ({"task_type": None}, ["task_type: must be a string"]),
-        ({"verifiers": []}, ["verifiers: give at least 1"]),
+        ({"verifiers": []}, ["verifiers: must have 1 or more items"]),
         ({"runner": {"temperature": 1}}, ["runner: give either a profile"]),
         ({"policy": {"max_attempts": 0}}, ["policy.max_attempts: must be at least"]),
         ({"budget": {"seconds": "soon"}}, ["budget.seconds: 'soon' is not a duration"]),
