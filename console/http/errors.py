@@ -157,7 +157,7 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
     def on_unreachable(request: Request, error: Exception) -> Response:
         _LOG.warning("unreachable: %s", error)
         server = "the ledger" if isinstance(error, LedgerUnavailable) else "the broker"
-        message = f"{server} cannot be reached; try again in {_RETRY_SECONDS} s"
+        message = f"{server} cannot be reached"
         headers = {"Retry-After": str(_RETRY_SECONDS)}
         return answer(request, HttpError(503, "unavailable", message, headers=headers))
 

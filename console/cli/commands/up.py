@@ -74,7 +74,7 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
     for service in services:
         stack.add(service.name, service.argv)
     late = wait_until_ready(services, watch)
-    _tell(settings, services, late)
+    _print_addresses(settings, services, late)
     while True:
         watch.look()
         time.sleep(_TICK)
@@ -121,16 +121,12 @@ def wait_until_ready(services: Sequence[Service], watch: ServiceWatch) -> list[S
     return waiting
 
 
-def _tell(settings: Settings, services: Sequence[Service], late: Sequence[Service]) -> None:
+def _print_addresses(settings: Settings, services: Sequence[Service], late: Sequence[Service]) -> None:
     rows = [("broker", without_password(settings.broker_url or ""))]
     rows += [row for service in services for row in service.about]
     rows += [("logs", str((settings.home / "logs").resolve()))]
-    rows += [
-        (
-            "submit",
-            f"{screen.program_name()} submit FILE   or from Celery: send_task('mulligan.submit', …)",
-        )
-    ]
+    submit = f"{screen.program_name()} submit FILE"
+    rows += [("submit", f"{submit}   or from Celery: send_task('mulligan.submit', …)")]
     for title, text in rows:
         screen.say(f"{title:<8} {text}")
     if late:
