@@ -121,7 +121,9 @@ def wait_until_ready(services: Sequence[Service], watch: ServiceWatch) -> list[S
     return waiting
 
 
-def _print_addresses(settings: Settings, services: Sequence[Service], late: Sequence[Service]) -> None:
+def _print_addresses(
+    settings: Settings, services: Sequence[Service], late: Sequence[Service]
+) -> None:
     rows = [("broker", without_password(settings.broker_url or ""))]
     rows += [row for service in services for row in service.about]
     rows += [("logs", str((settings.home / "logs").resolve()))]
