@@ -64,11 +64,6 @@ class FoundJob:
     source: JobSource
 
 
-def load_jobs(paths: Sequence[str]) -> list[Job]:
-    """Return every job of the files, or raise BadInput with every problem of all of them."""
-    return [found.job for found in find_jobs(paths)]
-
-
 def find_jobs(paths: Sequence[str], check: Callable[[], Check] | None = None) -> list[FoundJob]:
     """Return every job with its place (``-`` is stdin), or raise BadInput with every problem.
 

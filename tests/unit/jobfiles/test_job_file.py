@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mulligan.console.jobfiles import source_document as documents
-from mulligan.console.jobfiles.job_file import check_jobs, find_jobs, load_jobs
+from mulligan.console.jobfiles.job_file import check_jobs, find_jobs
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.errors import BadInput
@@ -21,6 +21,10 @@ prompt: Say hello.
 runner: small
 verifiers: [json.object]
 """
+
+
+def load_jobs(paths: list[str]) -> list[Job]:
+    return [found.job for found in find_jobs(paths)]
 
 
 def write(folder: Path, text: str | bytes, name: str = "jobs.yaml") -> str:
