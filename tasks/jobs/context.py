@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec, VerifierSpec
+from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import Entry, Lease, Ledger, Publication
 from mulligan.tasks.ports.runners import Runner
@@ -73,6 +74,7 @@ class AttemptContext:
     answer_cap: int = 4_000_000
     backoff_base: float = 1.0
     backoff_cap: float = 60.0
+    clock: Clock = SYSTEM_CLOCK
     #: Returns a number in [0, 1) for jitter.
     randomness: Callable[[], float]
     #: Called at named steps, where crash tests kill a process.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from mulligan.policies.failures.classify import message_of
@@ -80,7 +79,7 @@ def run_verification(context: AttemptContext, entry: Entry) -> Outcome:
     context.step("verification_claimed", entry)
     if claim.output is None or entry.index is None:
         raise ValueError(f"{entry} has no stored answer to verify")
-    started = time.monotonic()
+    started = context.clock.monotonic()
     try:
         verifier = context.verifier(claim.job.verifiers[entry.index])
     except BadInput as error:
@@ -91,7 +90,8 @@ def run_verification(context: AttemptContext, entry: Entry) -> Outcome:
         except VerifierError as error:
             return no_verdict(context, claim, error)
         context.step("verified", entry)
-        last = context.ledger.store_result(claim.lease, result, elapsed=time.monotonic() - started)
+        elapsed = context.clock.monotonic() - started
+        last = context.ledger.store_result(claim.lease, result, elapsed=elapsed)
     context.step("result_stored", entry)
     if isinstance(last, ClaimRefused):
         return last if last.reason == "lost" else VerificationStored(entry=entry, result=result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,7 +116,7 @@ def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryRe
         if claim.output is not None:
             found = [claim.results[i] for i in sorted(claim.results)]
             return _verify(context, claim, delivery, claim.output, value_of(claim.output), found)
-        started = time.monotonic()
+        started = context.clock.monotonic()
         try:
             value = delivery.call(_previous_attempt(context, claim))
         except delivery.signals as signal:
@@ -127,7 +126,7 @@ def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryRe
             return _settle_given_results(context, claim, delivery, None, [repair.result], repair)
         except Exception as error:  # classified like any other failure
             return _failed(context, claim, delivery, error)
-        return _answered(context, claim, delivery, value, time.monotonic() - started)
+        return _answered(context, claim, delivery, value, context.clock.monotonic() - started)
 
 
 def _answered(

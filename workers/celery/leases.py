@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import AttemptLedger, Entry, Lease
 
@@ -27,6 +27,10 @@ def _replace_process(entry: Entry) -> None:
     os._exit(70)
 
 
+def _start_thread(run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name="leases", daemon=True).start()
+
+
 class LeaseKeeper:
     """Holds the leases of one process."""
 
@@ -37,16 +41,20 @@ class LeaseKeeper:
         interval: float,
         on_stuck: Callable[[Entry], None] = _replace_process,
         stuck_after: float = _STUCK,
+        clock: Clock = SYSTEM_CLOCK,
+        start_thread: Callable[[Callable[[], None]], None] = _start_thread,
     ) -> None:
         self._ledger = ledger
         self._interval = interval
         self._on_stuck = on_stuck
         self._stuck_after = stuck_after
+        self._clock = clock
+        self._start_thread = start_thread
         self._held: dict[Entry, tuple[Lease, float]] = {}
         self._lock = threading.Lock()
         self._released = False
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._started = False
 
     @contextmanager
     def holding(self, lease: Lease, deadline: float) -> Iterator[None]:
@@ -54,10 +62,10 @@ class LeaseKeeper:
         with self._lock:
             released = self._released
             if not released:
-                self._held[lease.entry] = (lease, time.monotonic() + deadline)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
-                self._thread.start()
+                self._held[lease.entry] = (lease, self._clock.monotonic() + deadline)
+            start, self._started = not self._started, True
+        if start:
+            self._start_thread(self._run)
         if released:  # it was claimed during release_all
             self._give_back(lease)
         try:
@@ -83,7 +91,7 @@ class LeaseKeeper:
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval):
+        while not self._clock.wait(self._stopped, self._interval):
             try:
                 self.renew()
             except LedgerUnavailable as error:
@@ -92,7 +100,7 @@ class LeaseKeeper:
 
     def renew(self) -> None:
         """Renew the leases within their deadlines; replace the process if a slot is stuck."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         with self._lock:
             held = list(self._held.values())
         for lease, deadline in held:

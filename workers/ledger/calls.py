@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
@@ -18,6 +17,7 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
+from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import BadInput, LedgerRefused, LedgerUnavailable
 
 T = TypeVar("T")
@@ -90,8 +90,10 @@ class RedisCalls:
         patience: float,
         limits: Mapping[str, Any],
         test_clock: Callable[[], float] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._client: Any = client
+        self.clock = clock
         self._patience = patience
         self._test_clock = test_clock
         #: Rendered once, because every request contains them.
@@ -203,16 +205,16 @@ class RedisCalls:
 
     def _retry(self, call: Callable[[], T]) -> T:
         self.round_trips += 1
-        started = time.monotonic()
+        started = self.clock.monotonic()
         delay = 0.05
         while True:
             try:
                 return call()
             except _UNREACHABLE as error:
-                if time.monotonic() - started + delay > self._patience:
+                if self.clock.monotonic() - started + delay > self._patience:
                     raise LedgerUnavailable(self._unreachable(error)) from error
             except RedisError as error:
                 reason = _NOISE.sub("", str(error)).rstrip(".")
                 raise LedgerRefused(f"the ledger refused: {reason}") from error
-            time.sleep(delay)
+            self.clock.sleep(delay)
             delay = min(delay * 2, 2.0)

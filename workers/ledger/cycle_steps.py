@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 from mulligan.policies.cycles.cycle import SelfRepairCycle
@@ -18,7 +17,7 @@ class CycleSteps(Partitioned):
     def claim_cycle(
         self, entry: Entry, *, worker: str, lease: float | None = None
     ) -> CycleClaim | ClaimRefused:
-        token = secrets.token_hex(8)
+        token = self._new_token()
         answer = self.calls.one(
             "claim_cycle",
             self._prefix(entry.job_id),

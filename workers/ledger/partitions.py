@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable
 from typing import Any
 
 import redis
 
+from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.settings.model import Settings
+
+
+def _new_token() -> str:
+    return secrets.token_hex(8)
 
 
 class Partitioned:
@@ -24,14 +30,19 @@ class Partitioned:
         patience: float,
         live: Callable[[], Settings] | None = None,
         test_clock: Callable[[], float] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        new_token: Callable[[], str] = _new_token,
     ) -> None:
         self._settings = settings
+        #: Returns a random token for a lease.
+        self._new_token = new_token
         #: The settings in force now: quotas may change while a process runs.
         self._live = live or (lambda: settings)
         self.calls = RedisCalls(
             client,
             patience=patience,
             test_clock=test_clock,
+            clock=clock,
             limits={
                 "retention_ms": settings.retention * 1000,
                 "cycle_retention_ms": settings.cycle_retention * 1000,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -104,7 +102,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
     def _claim(
         self, script: str, entry: Entry, worker: str, **request: Any
     ) -> Claim | ClaimRefused:
-        token = secrets.token_hex(8)
+        token = self._new_token()
         request |= {"token": token, "worker": worker}
         answer = self.calls.one(script, self._prefix(entry.job_id), **request)
         if answer[0] != "claimed":
@@ -247,7 +245,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
 
     def pause(self, what: str) -> None:
         for prefix in self._prefixes():
-            self.calls.run("HSET", keys.paused(prefix), what, time.time())
+            self.calls.run("HSET", keys.paused(prefix), what, self.calls.clock.now())
 
     def resume(self, what: str) -> None:
         for prefix in self._prefixes():

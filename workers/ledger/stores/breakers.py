@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -80,11 +79,11 @@ class RedisBreakers:
     def _snapshot(self) -> dict[str, str]:
         """Return breakers with faults on record, at most a second old; refreshes pauses, too."""
         with self._lock:
-            if time.monotonic() - self._cached_at > _REFRESH:
+            if self._calls.clock.monotonic() - self._cached_at > _REFRESH:
                 names = [keys.breakers(self._fleet), self._paused_key]
                 self._cached, paused = self._calls.hashes(names)
                 self._paused = frozenset(paused)
-                self._cached_at = time.monotonic()
+                self._cached_at = self._calls.clock.monotonic()
             return self._cached
 
     def _read(self, provider: str) -> str:

@@ -1,0 +1,28 @@
+"""The clock of this process. A simulation passes its own, so that no step takes real time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def _wait(event: threading.Event, seconds: float) -> bool:
+    return event.wait(seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """What a process does with time. The times of jobs are the ledger's own."""
+
+    #: Returns the seconds since 1970.
+    now: Callable[[], float] = time.time
+    #: Returns seconds that never go back.
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    #: Waits up to some seconds for an event. Returns whether it is set.
+    wait: Callable[[threading.Event, float], bool] = _wait
+
+
+SYSTEM_CLOCK = Clock()
