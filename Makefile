@@ -62,6 +62,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.repair_cost
 	$(BIN)/python -m benchmarks.reports
 	$(BIN)/python -m benchmarks.listeners
+	$(BIN)/python -m benchmarks.rate_limits
 	$(BIN)/python -m benchmarks.autoscale
 	$(BIN)/python -m benchmarks.edits
 

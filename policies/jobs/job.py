@@ -265,6 +265,9 @@ class Output(Value):
     elapsed_seconds: float = Field(default=0.0, ge=0)
     #: Content address of a binary diff of a command runner's private copy of the workspace.
     diff: str | None = None
+    #: Seconds for which the provider asked to send it nothing more. It is a fact about the
+    #: provider, not about the answer, and is not stored with it.
+    provider_wait: float | None = Field(default=None, ge=0, exclude=True)
 
     @model_validator(mode="before")
     @classmethod

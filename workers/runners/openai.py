@@ -27,6 +27,7 @@ from mulligan.workers.runners.openai_faults import (
     refused,
     runner_error,
 )
+from mulligan.workers.runners.rate_limit_headers import asked_wait
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -188,8 +189,10 @@ class OpenAIRunner:
         seconds = min(request.timeout, self._options.timeout or request.timeout)
         openai_client.load()  # takes more than a second once, so before the clock starts
         started = time.monotonic()
-        text = self._complete(request_body(self._options, request), call, seconds)
-        return read_completion(text, call, elapsed=time.monotonic() - started)
+        response = self._complete(request_body(self._options, request), call, seconds)
+        output = read_completion(response.text, call, elapsed=time.monotonic() - started)
+        wait = asked_wait(response.headers, datetime.now(UTC))
+        return output if wait is None else output.model_copy(update={"provider_wait": wait})
 
     def _provider_call(self) -> ProviderCall:
         options = self._options
@@ -224,7 +227,9 @@ class OpenAIRunner:
             return f"the environment variable {name} holds characters that no key has"
         return None
 
-    def _complete(self, body: dict[str, Any], call: ProviderCall, seconds: float) -> str:
+    def _complete(
+        self, body: dict[str, Any], call: ProviderCall, seconds: float
+    ) -> openai_client.Response:
         import openai
 
         try:
@@ -240,7 +245,9 @@ class OpenAIRunner:
         raise TransportFault(f"{call.base_url}: {reason}", provider=call.provider)
 
 
-async def _complete_with_or_without_format(body: dict[str, Any], call: ProviderCall) -> str:
+async def _complete_with_or_without_format(
+    body: dict[str, Any], call: ProviderCall
+) -> openai_client.Response:
     """Call once; again without ``response_format`` only if the server may not support it."""
     import openai
 

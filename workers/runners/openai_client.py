@@ -13,6 +13,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from functools import cache
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -109,9 +110,16 @@ def within(seconds: float, call: Coroutine[Any, Any, Result]) -> Result:
         raise
 
 
-async def complete(base_url: str, key: str | None, body: Mapping[str, Any]) -> str:
-    """POST ``/chat/completions`` once; return the text of a 2xx or raise the SDK's exceptions."""
+@dataclass(frozen=True)
+class Response:
+    """The body and the headers of a 2xx."""
+
+    text: str
+    headers: Mapping[str, str]
+
+
+async def complete(base_url: str, key: str | None, body: Mapping[str, Any]) -> Response:
+    """POST ``/chat/completions`` once; return a 2xx or raise the SDK's exceptions."""
     completions: Any = _process.client(base_url, key or _NO_KEY).chat.completions
     response = await completions.with_raw_response.create(**body)
-    text: str = response.http_response.text
-    return text
+    return Response(response.http_response.text, response.http_response.headers)

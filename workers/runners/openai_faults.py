@@ -5,13 +5,12 @@ No message here may contain a key: providers' texts are scrubbed, and those abou
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 
 from mulligan.tasks.ports.errors import RunnerError, TransportFault
+from mulligan.workers.runners.rate_limit_headers import asked_wait
 
 #: Statuses besides 5xx after which the same request may succeed later.
 _RETRYABLE = frozenset({408, 409, 425, 429})
@@ -73,7 +72,7 @@ def refused(
             f"{call.provider} answered {refusal.status}: {call.scrub(refusal.message)}",
             provider=call.provider,
             status=refusal.status,
-            retry_after=retry_after_seconds(refusal.headers, now),
+            retry_after=asked_wait(refusal.headers, now),
         )
     kind = "unsafe_request" if refusal.is_content_filter else "tool_error"
     cause, message = _explain(refusal, call)
@@ -112,33 +111,3 @@ def _explain(refusal: ProviderRefusal, call: ProviderCall) -> tuple[str, str]:
     if refusal.is_content_filter:
         return "content_filter", f"the content filter {where} refused the request: {text}"
     return "bad_request", f"{call.provider} refused the request ({refusal.status}): {text}"
-
-
-def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Read ``retry-after-ms`` or ``retry-after`` (number or HTTP date); never negative."""
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return max(0.0, milliseconds / 1000)
-    text = headers.get("retry-after")
-    seconds = _number(text)
-    if seconds is None and text:
-        seconds = _seconds_until(text, now)
-    return None if seconds is None else max(0.0, seconds)
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text) if text else None
-    except ValueError:
-        return None
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _seconds_until(date: str, now: datetime) -> float | None:
-    try:
-        moment = parsedate_to_datetime(date)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - now).total_seconds()

@@ -171,6 +171,33 @@ def test_a_temporary_error_is_a_transport_fault_after_one_request(
 
 
 @pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry_after": "2"}, 2.0),
+        ({"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "20ms"}, 0.02),
+        ({"x_ratelimit_remaining_requests": "5", "x_ratelimit_reset_requests": "6m0s"}, None),
+        ({"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "<script>"}, None),
+    ],
+)
+def test_an_answer_also_says_how_long_its_provider_asks_to_wait(
+    provider: Provider, headers: dict[str, str], seconds: float | None
+) -> None:
+    provider.script = always(completion("31"), 200, **headers)
+    output = runner(provider).answer(request())
+    assert (output.text, output.provider_wait) == ("31", seconds)
+    assert "provider_wait" not in output.model_dump_json()  # nothing of it is stored with the job
+
+
+def test_a_refusal_without_retry_after_waits_for_the_reset_of_its_allowance(
+    provider: Provider,
+) -> None:
+    used_up = {"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "1m0s"}
+    provider.script = always(refusal("too many tokens"), 429, **used_up)
+    assert fault_of(provider).retry_after == 60.0
+
+
+@pytest.mark.parametrize(
     ("status", "error", "kind", "cause", "part"),
     [
         (401, refusal(f"Incorrect key {KEY[:6]}"), "tool_error", "key_refused", KEY_ENV),

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -21,7 +20,6 @@ from mulligan.workers.runners import runner_registry as registry
 from mulligan.workers.runners.local_server import needed
 from mulligan.workers.runners.local_state import ProcessId, ServerState
 from mulligan.workers.runners.openai import OpenAIOptions, is_strict, request_body
-from mulligan.workers.runners.openai_faults import retry_after_seconds
 from mulligan.workers.runners.runner_options import RunnerDefaults, defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.runners.scripted import ScriptedRunner
@@ -330,25 +328,6 @@ class TestRequestBody:
     )
     def test_strict_is_claimed_only_for_closed_schemas(self, schema: Json, strict: bool) -> None:
         assert is_strict(schema) is strict
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, None),
-        ({"retry-after": "7"}, 7.0),
-        ({"retry-after": "0.5"}, 0.5),
-        ({"retry-after": "-1"}, 0.0),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": "inf"}, None),
-        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
-        ({"retry-after": "Fri, 14 Mar 2025 09:30:30 GMT"}, 30.0),
-        ({"retry-after": "Fri, 14 Mar 2025 09:00:00 GMT"}, 0.0),
-    ],
-)
-def test_retry_after_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
-    now = datetime(2025, 3, 14, 9, 30, tzinfo=UTC)
-    assert retry_after_seconds(headers, now) == seconds
 
 
 def test_the_sdk_is_not_imported_until_it_is_needed() -> None:
