@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery
 
 from mulligan.tasks.jobs.sweep import run_sweep
-from mulligan.workers.celery.queue_depth import empty_queues
+from mulligan.workers.celery.queue_depth import empty_queues, serves_by_priority
 from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import send_session_hints
@@ -39,6 +39,7 @@ def _sweep(services: Services, app: Celery) -> int:
         services.ledger,
         empty_queues=lambda: empty_queues(app, QUEUES),
         publish=services.publish,
+        by_priority=serves_by_priority(app),
     )
 
 

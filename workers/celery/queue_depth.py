@@ -92,6 +92,11 @@ def _size(connection: Any, channel: Any, queue: str) -> int:
         return 0
 
 
+def serves_by_priority(app: Celery) -> bool:
+    """Return whether the broker takes the most urgent message of a queue first: not on AMQP."""
+    return str(app.conf.broker_url).startswith(("redis", "memory"))
+
+
 def depths(app: Celery, queues: Sequence[str]) -> dict[str, int]:
     """Count the messages in each queue over all priorities."""
     return {queue: each.depth for queue, each in waiting(app, queues).items()}

@@ -41,7 +41,7 @@ class CycleSteps(Partitioned):
         )
 
     def refuse_verification(self, lease: Lease, *, reason: str) -> bool:
-        return self._cycle_step("refuse_verification", lease, reason=reason)
+        return self._cycle_step("refuse_verification", lease, reason=reason, call=self._new_token())
 
     def settle_cycle(
         self,

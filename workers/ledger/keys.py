@@ -8,7 +8,7 @@ mulligan:{p00}:job:<id>:<n>            hash    attempt n: plan, lease token, out
 mulligan:{p00}:jobs, jobs:<state>      zset    job ids by time, all and by state
 mulligan:{p00}:outbox                  zset    entries by the time to look at them
 mulligan:{p00}:outbox:entries          hash    entry → queue|priority|published_at|tries
-mulligan:{p00}:watermarks              hash    queue|priority → newest publication already claimed
+mulligan:{p00}:watermarks              hash    queue|priority → the newest publication claimed, when
 mulligan:{p00}:leases                  zset    entries by when their lease expires
 mulligan:{p00}:memory:<scope>:<of>     hash    strict signature → count
 mulligan:{p00}:remedy:<coarse>         hash    technique:tried / technique:worked → count
@@ -119,6 +119,10 @@ def jobs(prefix: str, state: str | None = None) -> str:
 
 def outbox(prefix: str) -> str:
     return f"{prefix}outbox"
+
+
+def watermarks(prefix: str) -> str:
+    return f"{prefix}watermarks"
 
 
 def memory(prefix: str, scope: str, of: str) -> str:

@@ -230,8 +230,10 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             "stamp", [(p, {**terms, "entries": batch}) for p, batch in by_prefix.items()]
         )
 
-    def sweep(self, *, empty_queues: Sequence[str]) -> list[Publication]:
+    def sweep(self, *, empty_queues: Sequence[str], by_priority: bool = True) -> list[Publication]:
         request = {
+            "by_priority": by_priority,
+            "watermarks": self._watermarks(),
             "limit": self._settings.sweep_limit,
             "republish_ms": self._settings.republish_after * 1000,
             "empty": list(empty_queues),
@@ -239,6 +241,17 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         }
         found = self.calls.many("sweep", [(prefix, request) for prefix in self._prefixes()])
         return [rows.publication(text) for texts in found for text in texts]
+
+    def _watermarks(self) -> dict[str, float]:
+        """Return the highest watermarks of all partitions; one alone needs no other's."""
+        if self._settings.partitions == 1:
+            return {}
+        highest: dict[str, float] = {}
+        names = [keys.watermarks(prefix) for prefix in self._prefixes()]
+        for row in self.calls.hashes(names):
+            for name, at in row.items():
+                highest[name] = max(highest.get(name, 0.0), float(at))
+        return highest
 
     def cancel(self, job_id: str, *, detail: str = "") -> str:
         return str(self.calls.one("cancel", self._prefix(job_id), id=job_id, detail=detail)[0])

@@ -14,8 +14,11 @@ class QueueLedger(Protocol):
     def stamp(self, entries: Sequence[Entry]) -> None:
         """Note that entries were published."""
 
-    def sweep(self, *, empty_queues: Sequence[str]) -> list[Publication]:
-        """Return what to publish now, entries with expired leases included."""
+    def sweep(self, *, empty_queues: Sequence[str], by_priority: bool = True) -> list[Publication]:
+        """Return what to publish now, entries with expired leases included.
+
+        ``by_priority``: whether the broker serves the most urgent messages of a queue first.
+        """
 
     def pause(self, what: str) -> None:
         """Pause ``queue:NAME``, ``task_type:NAME`` or ``provider:NAME``."""

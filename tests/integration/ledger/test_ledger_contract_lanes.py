@@ -351,10 +351,14 @@ def test_a_refused_delayed_verification_is_counted_and_may_be_repeated(scenario:
     taken = scenario.claim_recheck(entry)
     for reason in ("missing_prompt_context", "duplicate_task_family", "missing_prompt_context"):
         assert scenario.ledger.refuse_verification(taken.lease, reason=reason)
+    again = {"cycle": entry.cycle_id, "token": taken.lease.token, "reason": "duplicate_task_family"}
+    prefix = keys.prefix_of(scenario.settings.key_prefix, entry.job_id)
+    for _ in range(2):  # the first answer was lost
+        scenario.ledger.calls.one("refuse_verification", prefix, call="one", **again)
     row = scenario.cycle_row(entry.cycle_id)
     assert json.loads(row["delayed_invalid"]) == {
         "missing_prompt_context": 2,
-        "duplicate_task_family": 1,
+        "duplicate_task_family": 2,
     }
     assert "delayed_valid" not in row
     assert not scenario.ledger.refuse_verification(Lease(entry, "0123"), reason="x")

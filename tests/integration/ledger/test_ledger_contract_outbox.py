@@ -169,6 +169,97 @@ def test_a_less_urgent_entry_overtakes_an_urgent_one(scenario: Scenario) -> None
     assert scenario.swept_entries() == {f"a:{urgent}/1"}
 
 
+def test_cancelling_a_new_job_does_not_repeat_the_backlog(new_scenario: ScenarioMaker) -> None:
+    """Given 400 published entries, when the newest job is cancelled, which claims nothing, then no
+    entry of the backlog counts as overtaken."""
+    scenario = new_scenario(sweep_limit=2000)
+    jobs = [make_job() for _ in range(400)]
+    accepted = scenario.ledger.accept(
+        [Submission(id=scenario.new_id(job), job=job) for job in jobs]
+    )
+    scenario.ledger.stamp([Entry("attempt", each.id, 1) for each in accepted])
+    scenario.advance(scenario.settings.republish_after + 1)
+    scenario.ledger.cancel(submit_stamped(scenario))
+    assert scenario.swept_entries() == set()
+    scenario.advance(scenario.settings.republish_after + 1)
+    assert scenario.swept_entries() == set()
+
+
+def test_a_lost_urgent_entry_does_not_wait_for_an_older_backlog(
+    new_scenario: ScenarioMaker,
+) -> None:
+    """Given a backlog, and a retry that was published after it and lost: the broker serves the most
+    urgent first, so a claim of the backlog half a minute later proves the loss."""
+    scenario = new_scenario()
+    backlog = [submit_stamped(scenario) for _ in range(3)]
+    scenario.advance(1)
+    lost = scenario.submit(priority=0)
+    scenario.ledger.stamp([Entry("attempt", lost, 1)])
+    scenario.advance(scenario.settings.republish_after / 2 + 1)
+    complete(scenario, backlog[0])
+    scenario.advance(scenario.settings.republish_after / 2)
+    assert scenario.swept_entries() == {f"a:{lost}/1"}
+
+
+def test_a_claim_soon_after_an_urgent_publication_proves_no_loss(scenario: Scenario) -> None:
+    """A worker may claim a message that it took before the urgent one was published."""
+    older = submit_stamped(scenario)
+    urgent = scenario.submit(priority=0)
+    scenario.ledger.stamp([Entry("attempt", urgent, 1)])
+    scenario.advance(scenario.settings.republish_after / 2 - 1)
+    complete(scenario, older)
+    scenario.advance(scenario.settings.republish_after)
+    assert scenario.swept_entries() == set()
+
+
+@pytest.mark.parametrize(
+    ("lost", "backlog", "repeated"),
+    [(2, 3, True), (0, 2, False), (3, 5, False), (4, 6, True), (5, 5, False), (9, 5, False)],
+)
+def test_only_a_less_urgent_band_proves_a_loss_by_its_claim(
+    scenario: Scenario, lost: int, backlog: int, repeated: bool
+) -> None:
+    """Redis has one list for the priorities 0 to 2, 3 to 5, 6 to 8, and 9."""
+    older = scenario.submit(priority=backlog)
+    scenario.ledger.stamp([Entry("attempt", older, 1)])
+    entry = Entry("attempt", scenario.submit(priority=lost), 1)
+    scenario.ledger.stamp([entry])
+    scenario.advance(scenario.settings.republish_after - 1)
+    scenario.claim(older)
+    scenario.advance(2)
+    assert scenario.swept_entries() == ({str(entry)} if repeated else set())
+
+
+def test_a_broker_without_priorities_proves_no_loss_by_a_claim(scenario: Scenario) -> None:
+    """On AMQP an urgent message waits behind the older ones."""
+    older = submit_stamped(scenario)
+    urgent = scenario.submit(priority=0)
+    scenario.ledger.stamp([Entry("attempt", urgent, 1)])
+    scenario.advance(scenario.settings.republish_after - 1)
+    scenario.claim(older)
+    scenario.advance(2)
+    assert scenario.ledger.sweep(empty_queues=[], by_priority=False) == []
+
+
+def test_a_loss_is_proven_by_a_claim_in_another_partition(new_scenario: ScenarioMaker) -> None:
+    """Partitions share the broker's queues, so they share what claims prove."""
+    scenario = new_scenario(partitions=2)
+    by_partition: dict[str, list[str]] = {}
+    while len(by_partition) < 2:
+        job_id = scenario.submit(priority=5)
+        by_partition.setdefault(job_id.partition("-")[0], []).append(job_id)
+    backlog, other = by_partition.values()
+    scenario.ledger.stamp([Entry("attempt", each, 1) for each in (*backlog, *other)])
+    lost = Entry("attempt", other[0], 1)
+    scenario.advance(scenario.settings.republish_after + 1)
+    while (late := scenario.submit(priority=5)).partition("-")[0] == lost.job_id.partition("-")[0]:
+        scenario.ledger.cancel(late)
+    scenario.ledger.stamp([Entry("attempt", late, 1)])
+    for each in (*backlog, late):
+        scenario.claim(each)
+    assert str(lost) in scenario.swept_entries()
+
+
 def test_a_long_backlog_does_not_delay_unpublished_entries(new_scenario: ScenarioMaker) -> None:
     """Given more published entries than one sweep checks, then the next sweep still publishes what
     was never published."""

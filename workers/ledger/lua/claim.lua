@@ -4,9 +4,9 @@ local job = redis.call('HMGET', job_key(R.id), 'state', 'deadline_at', 'task_typ
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'state', 'token', 'claims', 'not_before', 'mode',
   'queued_at')
-if not job[1] or not attempt[1] then drop_entry(entry) return { 'gone' } end
-if TERMINAL[job[1]] or attempt[1] == 'settled' then drop_entry(entry) return { 'finished' } end
-if attempt[1] == 'verifying' then drop_entry(entry) return { 'verifying' } end
+if not job[1] or not attempt[1] then take_entry(entry) return { 'gone' } end
+if TERMINAL[job[1]] or attempt[1] == 'settled' then take_entry(entry) return { 'finished' } end
+if attempt[1] == 'verifying' then take_entry(entry) return { 'verifying' } end
 if attempt[2] and attempt[2] ~= '' then
   -- The same token: a repeated call, whose first answer was lost.
   if attempt[2] == R.token then return attempt_view('claimed', R.id, R.n) end
@@ -25,17 +25,17 @@ if not R.already_run then
   end
 end
 if tonumber(job[2]) < NOW then
-  drop_entry(entry)
+  take_entry(entry)
   finish(R.id, job[1], 'escalated', 'deadline', 'the job\'s deadline passed')
   return { 'escalated', 'deadline' }
 end
 if tonumber(attempt[3] or '0') >= R.max_claims then
-  drop_entry(entry)
+  take_entry(entry)
   finish(R.id, job[1], 'escalated', 'worker_lost',
     string.format('%d workers were lost while running attempt %d', R.max_claims, R.n))
   return { 'escalated', 'worker_lost' }
 end
-drop_entry(entry)
+take_entry(entry)
 redis.call('HSET', key, 'state', 'running', 'token', R.token, 'worker', R.worker,
   'claims', tonumber(attempt[3] or '0') + 1, 'claimed_at', stamp(NOW),
   'hard_at', stamp(NOW + R.hard_ms))

@@ -4,8 +4,8 @@ local entry = 'c:' .. R.cycle
 local key = cycle_key(R.cycle)
 local cycle = redis.call('HMGET', key, 'status', 'token', 'claims', 'job_id', 'due_at', 'output',
   'first_due_at')
-if not cycle[1] then drop_entry(entry) return { 'gone' } end
-if cycle[1] ~= 'pending_delayed_verification' then drop_entry(entry) return { 'finished' } end
+if not cycle[1] then take_entry(entry) return { 'gone' } end
+if cycle[1] ~= 'pending_delayed_verification' then take_entry(entry) return { 'finished' } end
 local id = cycle[4]
 local job = redis.call('HMGET', job_key(id), 'state', 'best', 'lane', 'verify_on')
 local function claimed()
@@ -24,7 +24,7 @@ if queue ~= 'lane' and redis.call('HEXISTS', P .. 'paused', 'queue:' .. queue) =
   park(entry, 'queue:' .. queue)
   return { 'paused' }
 end
-drop_entry(entry)
+take_entry(entry)
 if not TERMINAL[job[1]] and job[1] then
   -- The job is still being repaired: try again after another delay.
   redis.call('HSET', key, 'due_at', stamp(NOW + R.postpone_ms))

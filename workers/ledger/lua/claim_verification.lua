@@ -5,9 +5,9 @@ local key = attempt_key(R.id, R.n)
 local i = int(R.index)
 local attempt = redis.call('HMGET', key, 'state', 'result:' .. i, 'vtoken:' .. i, 'vclaims:' .. i,
   'vnot_before:' .. i)
-if not state or not attempt[1] then drop_entry(entry) return { 'gone' } end
+if not state or not attempt[1] then take_entry(entry) return { 'gone' } end
 if TERMINAL[state] or attempt[1] ~= 'verifying' or attempt[2] then
-  drop_entry(entry)
+  take_entry(entry)
   return { 'finished' }
 end
 if attempt[3] and attempt[3] ~= '' then
@@ -20,7 +20,7 @@ if redis.call('HEXISTS', P .. 'paused', 'queue:verify') == 1 then
   park(entry, 'queue:verify')
   return { 'paused' }
 end
-drop_entry(entry)
+take_entry(entry)
 if tonumber(attempt[4] or '0') >= R.max_claims then
   finish(R.id, state, 'escalated', 'worker_lost',
     string.format('%d workers were lost while verifying attempt %d', R.max_claims, R.n))

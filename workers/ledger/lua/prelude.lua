@@ -74,28 +74,22 @@ end
 local function publication(entry, e) return entry .. '|' .. e.queue .. '|' .. int(e.priority) end
 local function watermark(queue, priority) return queue .. '|' .. int(priority) end
 
--- Returns the latest publication time of a claimed entry that was not more urgent than this one.
-local function overtaken_by(e)
-  local names = {}
-  for priority = e.priority, 9 do names[#names + 1] = watermark(e.queue, priority) end
-  local latest = 0
-  for _, at in ipairs(redis.call('HMGET', P .. 'watermarks', unpack(names))) do
-    latest = math.max(latest, tonumber(at or '0'))
-  end
-  return latest
-end
-
--- The claim, not the publication, removes an entry, and raises the watermark of its queue.
+-- Removes an entry that nobody needs any more, which proves nothing about other entries.
 local function drop_entry(entry)
-  local e = read_entry(entry)
-  if not e then return end
   redis.call('HDEL', P .. 'outbox:entries', entry)
   redis.call('ZREM', P .. 'outbox', entry)
-  if e.published > 0 then
-    local name = watermark(e.queue, e.priority)
-    local latest = tonumber(redis.call('HGET', P .. 'watermarks', name) or '0')
-    if e.published > latest then redis.call('HSET', P .. 'watermarks', name, stamp(e.published)) end
-  end
+end
+
+-- The claim, not the publication, removes an entry. Only a claim raises the watermarks of its queue:
+-- it shows that the message arrived, and so what the broker had no more urgent or older message of.
+local function take_entry(entry)
+  local e = read_entry(entry)
+  drop_entry(entry)
+  if not e or e.published <= 0 then return end
+  local name = watermark(e.queue, e.priority)
+  local latest = tonumber(redis.call('HGET', P .. 'watermarks', name) or '0')
+  redis.call('HSET', P .. 'watermarks', name, stamp(math.max(latest, e.published)),
+    name .. '|claimed', stamp(NOW))
 end
 
 -- An entry held back by a pause or a quota waits outside the outbox, by arrival, until the sweep

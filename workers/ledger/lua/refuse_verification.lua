@@ -1,7 +1,10 @@
 -- Count a reported delayed verification as invalid. Its lease continues, so it can be repeated.
+-- Each call has a token, because one lease may be refused several times.
 local key = cycle_key(R.cycle)
-if redis.call('HGET', key, 'token') ~= R.token then return { 'lost' } end
+local cycle = redis.call('HMGET', key, 'token', 'refused_by')
+if cycle[1] ~= R.token then return { 'lost' } end
+if cycle[2] == R.call then return { 'refused' } end -- a repeated call, whose first answer was lost
 local refused = cjson.decode(redis.call('HGET', key, 'delayed_invalid') or '{}')
 refused[R.reason] = (refused[R.reason] or 0) + 1
-redis.call('HSET', key, 'delayed_invalid', cjson.encode(refused))
+redis.call('HSET', key, 'delayed_invalid', cjson.encode(refused), 'refused_by', R.call)
 return { 'refused' }

@@ -71,6 +71,32 @@ for _, late in ipairs(redis.call('ZRANGEBYSCORE', P .. 'stale', '-inf', NOW, 'LI
   end
 end
 
+-- What the claims prove. Partitions share the queues, so the request has the other ones' watermarks.
+local watermarks = given(R.watermarks) and R.watermarks or {}
+local marks = redis.call('HGETALL', P .. 'watermarks')
+for i = 1, #marks, 2 do
+  watermarks[marks[i]] = math.max(tonumber(watermarks[marks[i]] or '0'), tonumber(marks[i + 1]))
+end
+
+-- Whether the claims of its queue prove that the message of a published entry is gone. A list of the
+-- broker is first in, first out: one that was published later and not more urgent was claimed. And a
+-- broker that serves by priority takes from a less urgent list only while the more urgent ones are
+-- empty: one of those was claimed later, however old it was. Between taking and claiming lies a
+-- moment, so half the wait must have passed.
+local function band(priority) return math.floor(priority / 3) end
+local function overtaken(e)
+  for priority = e.priority, 9 do
+    local name = watermark(e.queue, priority)
+    if tonumber(watermarks[name] or '0') >= e.published + R.republish_ms then return true end
+    local claimed = tonumber(watermarks[name .. '|claimed'] or '0')
+    if R.by_priority and band(priority) > band(e.priority)
+      and claimed >= e.published + R.republish_ms / 2 then
+      return true
+    end
+  end
+  return false
+end
+
 local publish = {}
 local function publish_again(entry, e)
   if e.published > 0 then e.tries = e.tries + 1 else e.published = 0 end
@@ -85,7 +111,7 @@ local function check_outbox(from, to)
     local e = read_entry(entry)
     if not e then
       redis.call('ZREM', P .. 'outbox', entry)
-    elseif e.published <= 0 or empty[e.queue] or overtaken_by(e) >= e.published + R.republish_ms then
+    elseif e.published <= 0 or empty[e.queue] or overtaken(e) then
       publish_again(entry, e)
     else
       check_again(entry, NOW + R.republish_ms)
