@@ -16,7 +16,8 @@ _RECENT = 2000
 
 def find_job(ledger: RedisLedger, ref: str, *, partitions: int) -> JobView:
     """Find by id, idempotency key, unique prefix of an id, or the newest by name or task type."""
-    for job_id in (ref, *job_ids_of_key(ref, partitions=partitions)):
+    of_key = (ledger.latest_id(each) for each in job_ids_of_key(ref, partitions=partitions))
+    for job_id in (ref, *of_key):
         view = ledger.job(job_id)
         if view is not None:
             return view

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from mulligan.policies.failures.failure import FailureKind
 from mulligan.policies.problem import FieldError
-from mulligan.policies.value import Json, Value
+from mulligan.policies.value import Json, SortedSet, Value
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
@@ -80,7 +80,7 @@ class PolicySpec(Value):
 
     max_attempts: int = Field(default=4, ge=1, le=100)
     same_failure_limit: int = Field(default=2, ge=1, le=100)
-    escalate_on: frozenset[FailureKind] = frozenset({FailureKind.UNSAFE_REQUEST})
+    escalate_on: SortedSet[FailureKind] = frozenset({FailureKind.UNSAFE_REQUEST})
 
 
 TOKENS_USED_UP = "budget_tokens"

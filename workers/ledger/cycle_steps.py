@@ -8,10 +8,10 @@ from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger import ClaimRefused, CycleClaim, CycleFailure, Entry, Lease
 from mulligan.workers.ledger import keys, rows
-from mulligan.workers.ledger.partitions import Partitioned
+from mulligan.workers.ledger.claim_reads import ClaimReads
 
 
-class CycleSteps(Partitioned):
+class CycleSteps(ClaimReads):
     """See tasks.ports.ledger for the methods' contracts."""
 
     def claim_cycle(
@@ -29,8 +29,7 @@ class CycleSteps(Partitioned):
         )
         if answer[0] != "claimed":
             return ClaimRefused(*answer)
-        held = Lease(entry, token)
-        return rows.read_cycle_claim(answer, held, rows.read_claim(answer, held))
+        return self._read_cycle_claim(answer, Lease(entry, token))
 
     def store_cycle_output(self, lease: Lease, output: Output) -> bool:
         return self._cycle_step(
@@ -38,6 +37,7 @@ class CycleSteps(Partitioned):
             lease,
             output=output.model_dump_json(exclude_defaults=True),
             tokens=output.usage.total_tokens,
+            **self._needs(output),
         )
 
     def refuse_verification(self, lease: Lease, *, reason: str) -> bool:
@@ -75,11 +75,12 @@ class CycleSteps(Partitioned):
         hashes = self.calls.hashes([keys.cycle(self._prefix(i), i) for i in found])
         read = [(i, row) for i, row in zip(found, hashes, strict=True) if row]
         newest = sorted(read, key=lambda each: float(each[1]["created_at"]), reverse=True)[:limit]
-        return [
+        wanted = (
             rows.read_cycle(i, row)
             for i, row in newest
             if tenant is None or row.get("tenant") == tenant
-        ]
+        )
+        return [cycle for cycle in wanted if cycle is not None]
 
     def _cycle_step(self, script: str, lease: Lease, **request: Any) -> bool:
         entry = lease.entry

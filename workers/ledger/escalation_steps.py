@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from mulligan.policies.jobs.job import Decoding
 from mulligan.tasks.ports.ledger import (
@@ -116,11 +117,14 @@ class EscalationSteps(Partitioned):
         prefix = self._prefix(escalation_id)
         job_id = escalation_id.partition(":")[0]
         while True:
-            request = {"id": escalation_id, "how": how, "by": by, "note": note}
+            request: dict[str, Any] = {
+                "id": escalation_id, "how": how, "by": by, "note": note,
+            }  # fmt: skip
             if how == "requeued":
                 job = self.calls.hashes([keys.job(prefix, job_id)])[0]
                 if job:
-                    request |= rows.requeue_request(job, prompt=prompt, decoding=decoding)
+                    plan = rows.requeue_plan(job, prompt=prompt, decoding=decoding)
+                    request |= rows.requeue_request(job, plan) | self._needs(plan)
             answer = self.calls.one("end_escalation", prefix, **request)
             if answer[0] == "stored":
                 continue  # another escalation of the same job was requeued since we read the job

@@ -14,10 +14,10 @@ from mulligan.tasks.ports.ledger import (
     SessionNote,
 )
 from mulligan.workers.ledger import job_ids, keys, rows
-from mulligan.workers.ledger.partitions import Partitioned
+from mulligan.workers.ledger.claim_reads import ClaimReads
 
 
-class ExternalSteps(Partitioned):
+class ExternalSteps(ClaimReads):
     """See tasks.ports.ledger for the methods' contracts."""
 
     def next_of(self, subject: str, *, tenant: str | None = None) -> NextEntry | None:
@@ -39,8 +39,9 @@ class ExternalSteps(Partitioned):
         )
         if answer[0] != "held":
             return ClaimRefused("stored" if answer[0] == "settled" else answer[0])
-        claim = rows.read_claim(answer, lease)
-        return rows.read_cycle_claim(answer, lease, claim) if entry.kind == "cycle" else claim
+        if entry.kind == "cycle":
+            return self._read_cycle_claim(answer, lease)
+        return self._read_claim(answer, lease)
 
     def session(self, subject: str, *, tenant: str | None = None) -> list[SessionNote]:
         lane = rows.lane(subject, tenant)

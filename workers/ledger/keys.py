@@ -6,6 +6,7 @@ With prefix ``mulligan`` and partition ``p00`` (carried in the job id):
 mulligan:{p00}:job:<id>                hash    the job: body, state, counters, best attempt
 mulligan:{p00}:job:<id>:<n>            hash    attempt n: plan, lease token, output, verdict
 mulligan:{p00}:jobs, jobs:<state>      zset    job ids by time, all and by state
+mulligan:{p00}:incarnation:<id>        string  how many jobs used one key, if one left records
 mulligan:{p00}:outbox                  zset    entries by the time to look at them
 mulligan:{p00}:outbox:entries          hash    entry → queue|priority|published_at|tries
 mulligan:{p00}:watermarks              hash    queue|priority → the newest publication claimed, when
@@ -111,6 +112,10 @@ def job(prefix: str, job_id: str) -> str:
 
 def attempt(prefix: str, job_id: str, number: int | str) -> str:
     return f"{prefix}job:{job_id}:{number}"
+
+
+def incarnation(prefix: str, job_id: str) -> str:
+    return f"{prefix}incarnation:{job_id}"
 
 
 def jobs(prefix: str, state: str | None = None) -> str:

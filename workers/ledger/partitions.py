@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
+from pydantic import BaseModel
 
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.schema import CURRENT, StoredSchema
 from mulligan.workers.settings.model import Settings
 
 
@@ -32,8 +34,10 @@ class Partitioned:
         test_clock: Callable[[], float] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         new_token: Callable[[], str] = _new_token,
+        schema: StoredSchema = CURRENT,
     ) -> None:
         self._settings = settings
+        self._schema = schema
         #: Returns a random token for a lease.
         self._new_token = new_token
         #: The settings in force now: quotas may change while a process runs.
@@ -52,6 +56,7 @@ class Partitioned:
                 "escalations_cap": settings.escalations_cap,
                 "stale_ms": settings.stale_after * 1000,
                 "grace_ms": settings.outbox_grace * 1000,
+                "schema": schema.number,
             },
         )
 
@@ -74,6 +79,16 @@ class Partitioned:
 
     def _prefixes(self) -> list[str]:
         return keys.partition_prefixes(self._settings.key_prefix, self._settings.partitions)
+
+    @property
+    def schema(self) -> StoredSchema:
+        """The schema of the release that uses this ledger."""
+        return self._schema
+
+    def _needs(self, *bodies: BaseModel | None) -> dict[str, Any]:
+        """Return the part of a request that says what its bodies need of their readers."""
+        needs = self._schema.needed_by(*bodies)
+        return {"needs": needs, "release": self._schema.release} if needs > 1 else {}
 
     def _lease_terms(self, lease: float | None = None) -> dict[str, Any]:
         """Return the limits of a claim. A ``lease`` is a whole duration, without renewal."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.job import Output
+from mulligan.policies.jobs.job import Job, Output
 from mulligan.policies.jobs.routing import queue_of
 from mulligan.tasks.ports.ledger import (
     Accepted,
@@ -24,10 +24,12 @@ from mulligan.tasks.ports.ledger import (
 )
 from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.cycle_steps import CycleSteps
+from mulligan.workers.ledger.digests import job_digest
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
 from mulligan.workers.ledger.external_steps import ExternalSteps
 from mulligan.workers.ledger.job_pages import JobPages
 from mulligan.workers.ledger.status_reads import StatusReads
+from mulligan.workers.ledger.stored_bodies import read_tolerantly
 from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
 
@@ -40,45 +42,53 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         requests = [(self._prefix(s.id), self._accept_request(s)) for s in submissions]
         answers = self.calls.many("accept", requests)
         return [
-            self._accepted(submission, str(answer[0]))
+            self._accepted(submission, answer)
             for submission, answer in zip(submissions, answers, strict=True)
         ]
 
     def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
         requests: list[tuple[str, dict[str, Any]]] = [
-            (self._prefix(s.id), {"id": s.id, "digest": rows.digest(s.job), "look": True})
+            (self._prefix(s.id), {"id": s.id, "digest": job_digest(s.job), "look": True})
             for s in submissions
         ]
         answers = self.calls.many("accept", requests)
         found = zip(submissions, answers, strict=True)
-        return {submission.id for submission, answer in found if answer[0] == "conflict"}
+        return {each.id for each, answer in found if _is_another_job(each.job, answer)}
 
     def _accept_request(self, submission: Submission) -> dict[str, Any]:
         job = submission.job
         return {
             "id": submission.id,
             "body": job.model_dump_json(exclude_defaults=True),
-            "digest": rows.digest(job),
+            "digest": job_digest(job),
             "task_type": job.task_type,
             "name": job.label,
-            "memory": rows.memory_key(submission.id, job),
+            "memory": rows.shared_memory_key(job),
             "deadline_ms": job.deadline * 1000,
             "priority": job.priority,
             "on_done": job.on_done.queue if job.on_done else None,
             "tenant": rows.tenant_of(job, self._settings) or None,
             "lane": rows.lane_of(job, self._settings),
+            **self._needs(job),
         }
 
-    def _accepted(self, submission: Submission, status: str) -> Accepted | KeyConflict:
-        if status == "conflict":
-            return KeyConflict(id=submission.id)
-        if status == "seen":
-            return Accepted(id=submission.id, status="seen")
+    def _accepted(self, submission: Submission, answer: list[Any]) -> Accepted | KeyConflict:
+        status, job_id = answer[:2]
+        if status != "accepted":
+            if _is_another_job(submission.job, answer):
+                return KeyConflict(id=job_id)
+            return Accepted(id=job_id, status="seen")
         if submission.job.subject is not None:
-            return Accepted(id=submission.id, status="accepted")
-        entry = Entry("attempt", submission.id, 1)
-        publication = Publication(entry, queue_of("initial"), submission.job.priority)
-        return Accepted(id=submission.id, status="accepted", publication=publication)
+            return Accepted(id=job_id, status="accepted")
+        publication = Publication(
+            Entry("attempt", job_id, 1), queue_of("initial"), submission.job.priority
+        )
+        return Accepted(id=job_id, status="accepted", publication=publication)
+
+    def latest_id(self, job_id: str) -> str:
+        """Return the id of the latest job with the idempotency key that this id is derived from."""
+        number = self.calls.run("GET", keys.incarnation(self._prefix(job_id), job_id))
+        return f"{job_id}_{number}" if int(number or 1) > 1 else job_id
 
     # -- claims ---------------------------------------------------------------------------------
 
@@ -107,7 +117,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         answer = self.calls.one(script, self._prefix(entry.job_id), **request)
         if answer[0] != "claimed":
             return ClaimRefused(*answer)
-        return rows.read_claim(answer, Lease(entry, token))
+        return self._read_claim(answer, Lease(entry, token))
 
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
         by_prefix: dict[str, list[dict[str, str]]] = {}
@@ -143,6 +153,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             verifications=list(verifications),
             given=[result.model_dump_json(exclude_defaults=True) for result in given],
             priority=priority,
+            **self._needs(output, *given),
         )
         if answer[0] == "lost":
             return ClaimRefused("lost")
@@ -167,15 +178,18 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             token=lease.token,
             seconds=elapsed,
             result=result.model_dump_json(exclude_defaults=True),
+            **self._needs(result),
         )
         if answer[0] != "last":
             return ClaimRefused(answer[0])
-        return rows.read_claim(
+        return self._read_claim(
             answer, Lease(Entry("attempt", entry.job_id, entry.attempt), lease.token)
         )
 
     def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:
-        request = {**rows.settlement_request(settlement), **self._quotas()}
+        then = settlement.then
+        plan = then.plan if isinstance(then, NextAttempt) else None
+        request = {**rows.settlement_request(settlement), **self._quotas(), **self._needs(plan)}
         answer = self.calls.one(
             "settle",
             self._prefix(lease.entry.job_id),
@@ -186,7 +200,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         )
         if answer[0] == "lost":
             return ClaimRefused("lost")
-        then, found = settlement.then, []
+        found = []
         if answer[1] == "next" and isinstance(then, NextAttempt) and then.delay <= 0:
             entry = Entry("attempt", lease.entry.job_id, then.plan.number)
             found.append(Publication(entry, then.queue, then.priority))
@@ -281,7 +295,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             job_id,
             rows.fields(raw),
             [rows.fields(row) for row in attempts],
-            [rows.read_cycle(cycle, rows.fields(row)) for cycle, row in cycles],
+            [c for i, row in cycles if (c := rows.read_cycle(i, rows.fields(row))) is not None],
         )
 
     def jobs(self, *, state: str | None = None, limit: int = 50) -> list[JobView]:
@@ -297,3 +311,13 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         streams = [keys.events(prefix) for prefix in self._prefixes()]
         for event_id, text in self.calls.read_streams(streams, after=after, block=block):
             yield rows.read_event(event_id, text)
+
+
+def _is_another_job(job: Job, answer: Sequence[Any]) -> bool:
+    """Whether accepting found another job with the same key. A digest that another release made
+    cannot be compared: the stored job can."""
+    status, _, *body = answer
+    if status != "compare":
+        return bool(status == "conflict")
+    stored = read_tolerantly(Job, body[0]).value
+    return stored is None or job_digest(stored) != job_digest(job)

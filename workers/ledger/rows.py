@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,8 +12,8 @@ from urllib.parse import quote
 from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.failures.memory import RetryMemory
-from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
-from mulligan.policies.repair.verdict import verdict_from_dict, verdict_to_dict
+from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output, RunnerSpec
+from mulligan.policies.repair.verdict import Verdict, verdict_from_dict, verdict_to_dict
 from mulligan.tasks.ports.ledger import (
     AttemptView,
     Claim,
@@ -30,30 +29,10 @@ from mulligan.tasks.ports.ledger import (
     Publication,
     Settlement,
 )
-from mulligan.workers.contract_models import CONTRACT
 from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.digests import input_digest
+from mulligan.workers.ledger.stored_bodies import read_tolerantly
 from mulligan.workers.settings.model import Settings
-
-
-def canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def digest(job: Job) -> str:
-    """Return a hash that is equal for equal jobs, to compare those with one idempotency key."""
-    return _hash(job.model_dump(mode="json"))
-
-
-def _hash(job_fields: dict[str, Any]) -> str:
-    """Hash a job's fields without the keys of models, which only the submitting process knows."""
-    specs = [
-        {name: value for name, value in spec.items() if name != "taught"}
-        if spec["id"] == CONTRACT
-        else spec
-        for spec in job_fields["verifiers"]
-    ]
-    portable = canonical({**job_fields, "verifiers": specs})
-    return hashlib.sha256(portable.encode()).hexdigest()[:32]
 
 
 def tenant_of(job: Job, settings: Settings) -> str | None:
@@ -87,13 +66,14 @@ def memory_scope(job: Job) -> str | None:
     if job.memory_scope == "task_type":
         return job.task_type
     if job.memory_scope == "input":
-        inputs = {"prompt", "system", "messages", "runner", "verifiers", "workspace"}
-        return _hash(job.model_dump(mode="json", include=inputs))
+        return input_digest(job)
     return None
 
 
-def memory_key(job_id: str, job: Job) -> str:
-    return keys.memory("", job.memory_scope, memory_scope(job) or job_id)
+def shared_memory_key(job: Job) -> str | None:
+    """Return the key of a memory that jobs share; None for a job's own."""
+    scope = memory_scope(job)
+    return keys.memory("", job.memory_scope, scope) if scope is not None else None
 
 
 def settlement_request(settlement: Settlement) -> dict[str, Any]:
@@ -164,11 +144,15 @@ def _seconds(raw: Mapping[str, str], name: str) -> float | None:
 
 def read_attempt(number: int, raw: Mapping[str, str]) -> AttemptView:
     plan, output, verdict = raw.get("plan"), raw.get("output"), raw.get("verdict")
+    read_plan = read_tolerantly(AttemptPlan, plan) if plan else None
+    read_output = read_tolerantly(Output, output) if output else None
+    read_verdict, problem = _read_verdict(verdict)
+    problems = [read_plan and read_plan.problem, read_output and read_output.problem, problem]
     return AttemptView(
-        plan=AttemptPlan.model_validate_json(plan) if plan else AttemptPlan(number=number),
+        plan=(read_plan and read_plan.value) or AttemptPlan(number=number),
         state=raw["state"],
-        output=Output.model_validate_json(output) if output else None,
-        verdict=verdict_from_dict(json.loads(verdict)) if verdict else None,
+        output=read_output.value if read_output else None,
+        verdict=read_verdict,
         queued_at=_seconds(raw, "queued_at"),
         started_at=_seconds(raw, "started_at"),
         settled_at=_seconds(raw, "settled_at"),
@@ -176,26 +160,40 @@ def read_attempt(number: int, raw: Mapping[str, str]) -> AttemptView:
         claims=int(raw.get("claims", 0)),
         faults=int(raw.get("faults", 0)),
         last_fault=raw.get("faults_last"),
+        unreadable=next((each for each in problems if each), None),
     )
 
 
-def read_cycle(cycle_id: str, raw: Mapping[str, str]) -> SelfRepairCycle:
-    return SelfRepairCycle.model_validate(
-        {
-            "id": cycle_id,
-            "job_id": raw["job_id"],
-            "source_attempt": raw["source_attempt"],
-            "loop_index": raw["loop_index"],
-            "status": raw["status"],
-            "immediate_attempt_id": raw.get("immediate_attempt_id"),
-            "created_at": _seconds(raw, "created_at"),
-            "immediate_at": _seconds(raw, "immediate_at"),
-            "ended_at": _seconds(raw, "ended_at"),
-            "reason": raw.get("reason"),
-            "score": raw.get("score") or None,
-            "metadata": json.loads(raw.get("metadata", "{}")),
-        }
-    )
+def _read_verdict(text: str | None) -> tuple[Verdict | None, str | None]:
+    if not text:
+        return None, None
+    try:
+        return verdict_from_dict(json.loads(text)), None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return None, f"verdict: {type(error).__name__}"
+
+
+def read_cycle(cycle_id: str, raw: Mapping[str, str]) -> SelfRepairCycle | None:
+    """Read a cycle; None if its record is damaged or of a release with other statuses."""
+    try:
+        return SelfRepairCycle.model_validate(
+            {
+                "id": cycle_id,
+                "job_id": raw["job_id"],
+                "source_attempt": raw["source_attempt"],
+                "loop_index": raw["loop_index"],
+                "status": raw["status"],
+                "immediate_attempt_id": raw.get("immediate_attempt_id"),
+                "created_at": _seconds(raw, "created_at"),
+                "immediate_at": _seconds(raw, "immediate_at"),
+                "ended_at": _seconds(raw, "ended_at"),
+                "reason": raw.get("reason"),
+                "score": raw.get("score") or None,
+                "metadata": json.loads(raw.get("metadata", "{}")),
+            }
+        )
+    except (ValueError, KeyError):
+        return None
 
 
 def fields(flat: Sequence[str]) -> dict[str, str]:
@@ -209,9 +207,12 @@ def read_job(
     attempts: Sequence[Mapping[str, str]],
     cycles: Sequence[SelfRepairCycle],
 ) -> JobView:
+    body = read_tolerantly(Job, raw["body"])
+    views = tuple(read_attempt(n, row) for n, row in enumerate(attempts, 1) if row)
+    problems = [body.problem, *(each.unreadable for each in views)]
     return JobView(
         id=job_id,
-        job=Job.model_validate_json(raw["body"]),
+        job=body.value or _unreadable_job(raw),
         state=raw["state"],
         waiting_for=raw.get("waiting_for") or None,
         reason=raw.get("reason") or None,
@@ -222,8 +223,22 @@ def read_job(
         tokens=tokens_of(raw),
         seconds=float(raw["seconds"]),
         tenant=raw.get("tenant") or None,
-        attempts=tuple(read_attempt(n, row) for n, row in enumerate(attempts, 1) if row),
+        attempts=views,
         cycles=tuple(cycles),
+        schema=int(raw.get("schema", 1)),
+        release=raw.get("release"),
+        unreadable=next((each for each in problems if each), None),
+    )
+
+
+def _unreadable_job(raw: Mapping[str, str]) -> Job:
+    """Return what is known about a job without its body, for people only: it is not valid."""
+    return Job.model_construct(
+        task_type=raw.get("task_type", ""),
+        name=raw.get("name") or None,
+        prompt="",
+        runner=RunnerSpec(kind="unreadable"),
+        verifiers=(),
     )
 
 
@@ -255,7 +270,7 @@ def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:
     )
 
 
-def read_cycle_claim(answer: list[Any], lease: Lease, claim: Claim) -> CycleClaim:
+def read_cycle_claim(answer: Sequence[Any], lease: Lease, claim: Claim) -> CycleClaim:
     """Add what the script answers about a delayed verification: its stored output."""
     stored = answer[11] if len(answer) > 11 else ""
     return CycleClaim(
@@ -333,18 +348,27 @@ def merge_groups(one: EscalationGroup, other: EscalationGroup) -> EscalationGrou
     )
 
 
-def requeue_request(
+def requeue_plan(
     raw: Mapping[str, str], *, prompt: str | None, decoding: Decoding | None
-) -> dict[str, Any]:
-    """Return the request to requeue a job: its next attempt, in a new context with new limits."""
+) -> AttemptPlan:
+    """Return the plan of the attempt that follows a person's requeue, in a new context."""
     done = int(raw["attempt"])
-    job = Job.model_validate_json(raw["body"])
-    plan = AttemptPlan(number=done + 1, prompt=prompt, decoding=decoding or Decoding(), since=done)
+    return AttemptPlan(number=done + 1, prompt=prompt, decoding=decoding or Decoding(), since=done)
+
+
+def requeue_request(raw: Mapping[str, str], plan: AttemptPlan) -> dict[str, Any]:
+    """Return the request to requeue a job, with new limits. It does not need the job's body."""
     return {
         "plan": plan.model_dump_json(exclude_defaults=True),
         "plan_number": plan.number,
-        "deadline_ms": job.deadline * 1000,
+        "deadline_ms": _deadline_ms(raw),
     }
+
+
+def _deadline_ms(raw: Mapping[str, str]) -> float:
+    if "deadline_ms" in raw:
+        return float(raw["deadline_ms"])
+    return float(raw["deadline_at"]) - float(raw["created_at"])  # a job of an earlier release
 
 
 def outcome(view: JobView) -> dict[str, Any]:

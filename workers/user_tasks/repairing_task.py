@@ -220,8 +220,9 @@ class RepairingTask(StateTask):
             mode=self.mode,
             **self._arguments(args, kwargs),
         )
-        services.ledger.accept([Submission(id=job_id, job=self._job(route.runner))])
-        return Entry("attempt", job_id, 1)
+        submission = Submission(id=job_id, job=self._job(route.runner))
+        (accepted,) = services.ledger.accept([submission])
+        return Entry("attempt", accepted.id, 1)
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments for a retry. An observed task has none: shapes are enough."""

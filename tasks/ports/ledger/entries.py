@@ -70,6 +70,7 @@ class ClaimRefused:
         "paused",
         "over_quota",
         "early",
+        "newer",
         "escalated",
         "stored",
         "lost",

@@ -27,6 +27,8 @@ class AttemptView:
     claims: int
     faults: int
     last_fault: str | None
+    #: What cannot be read of it, if another release wrote it or it is damaged.
+    unreadable: str | None = None
 
     @property
     def score(self) -> float | None:
@@ -53,6 +55,11 @@ class JobView:
     tenant: str | None = None
     attempts: tuple[AttemptView, ...] = ()
     cycles: tuple[SelfRepairCycle, ...] = ()
+    #: The schema that a worker must read to run it, and the release that needs it.
+    schema: int = 1
+    release: str | None = None
+    #: What cannot be read of the job or an attempt, if another release wrote it or it is damaged.
+    unreadable: str | None = None
 
     @property
     def best(self) -> AttemptView | None:

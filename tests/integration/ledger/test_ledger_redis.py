@@ -303,7 +303,7 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
 ) -> None:
     scenario = new_redis_scenario()
     run_every_kind_of_job(scenario)
-    scenario.escalated_job(labels={"tenant": "acme"})
+    scenario.escalated_job(labels={"tenant": "acme"}, idempotency_key="once")
     scenario.ledger.pause("queue:attempt")
     scenario.refusal(scenario.submit())
     scenario.ledger.resume("queue:attempt")

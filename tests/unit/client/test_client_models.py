@@ -25,7 +25,7 @@ from mulligan.workers.contract_models import (
     reference_of,
     schema_of,
 )
-from mulligan.workers.ledger.rows import digest
+from mulligan.workers.ledger.digests import job_digest
 from mulligan.workers.verifiers.model_findings import model_findings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -154,7 +154,7 @@ def test_the_key_of_a_model_is_unique_and_does_not_change_the_job() -> None:
     assert models.contract(first) == spec == restarted.contract(first)
     assert other["taught"] != spec["taught"]
     mine, theirs = (make_job(verifiers=[each]) for each in (spec, other))
-    assert digest(mine) == digest(theirs), "a notebook finds its jobs when it runs again"
+    assert job_digest(mine) == job_digest(theirs), "a notebook finds its jobs when it runs again"
     renamed = {**spec, "schema": {"type": "object"}}
     assert verify(models, "{}", **renamed).status == "pass", "a key belongs to one schema"
 

@@ -1,26 +1,38 @@
 -- Write a job and the outbox entry of its first attempt, or answer with the one already there.
--- With `look`, write nothing.
-local key = job_key(R.id)
-local seen = redis.call('HGET', key, 'digest')
-if seen then return { seen == R.digest and 'seen' or 'conflict' } end
-if R.look then return { 'new' } end
+-- With `look`, write nothing. The answer names the job: a key that is used again after its job was
+-- deleted may belong to a job with another id.
+local id = latest_incarnation(R.id)
+local stored = redis.call('HMGET', job_key(id or R.id), 'digest', 'body')
+if stored[1] then
+  local kind = '^v%d+:'
+  if stored[1] == R.digest then return { 'seen', id or R.id } end
+  if string.match(stored[1], kind) == string.match(R.digest, kind) then
+    return { 'conflict', id or R.id }
+  end
+  return { 'compare', id or R.id, stored[2] } -- another release made the stored digest
+end
+if R.look then return { 'new', R.id } end
+id = id and next_incarnation(id) or R.id
+local key = job_key(id)
 -- No field `tokens`: usage that was not reported is unknown, not 0.
 redis.call('HSET', key, 'body', R.body, 'digest', R.digest, 'task_type', R.task_type,
-  'name', R.name, 'memory', R.memory, 'attempt', 1, 'loop', 0, 'seconds', 0,
-  'created_at', stamp(NOW), 'deadline_at', stamp(NOW + R.deadline_ms), 'priority', R.priority)
+  'name', R.name, 'memory', given(R.memory) and R.memory or 'memory:job:' .. id, 'attempt', 1,
+  'loop', 0, 'seconds', 0, 'schema', 1, 'created_at', stamp(NOW),
+  'deadline_at', stamp(NOW + R.deadline_ms), 'deadline_ms', R.deadline_ms, 'priority', R.priority)
+raise_schema(id)
 if given(R.on_done) then redis.call('HSET', key, 'on_done', R.on_done) end
 if given(R.tenant) then redis.call('HSET', key, 'tenant', R.tenant) end
-redis.call('HSET', attempt_key(R.id, 1), 'mode', 'initial', 'state', 'queued',
+redis.call('HSET', attempt_key(id, 1), 'mode', 'initial', 'state', 'queued',
   'queued_at', stamp(NOW))
-set_state(R.id, nil, 'queued')
-redis.call('ZADD', P .. 'jobs', NOW, R.id)
+set_state(id, nil, 'queued')
+redis.call('ZADD', P .. 'jobs', NOW, id)
 if given(R.lane) then
   redis.call('HSET', key, 'lane', R.lane)
-  offer(R.lane, attempt_entry(R.id, 1), 'initial', NOW)
-  await_deadline(R.id, NOW + R.deadline_ms)
+  offer(R.lane, attempt_entry(id, 1), 'initial', NOW)
+  await_deadline(id, NOW + R.deadline_ms)
 else
-  hand_out(attempt_entry(R.id, 1), 'attempt', R.priority)
+  hand_out(attempt_entry(id, 1), 'attempt', R.priority)
 end
-event('job', R.id, { state = 'queued', task_type = R.task_type, name = R.name,
+event('job', id, { state = 'queued', task_type = R.task_type, name = R.name,
   tenant = given(R.tenant) and R.tenant or nil })
-return { 'accepted' }
+return { 'accepted', id }

@@ -15,6 +15,7 @@ if attempt[2] and attempt[2] ~= '' then
 end
 -- Before the pause: an entry that is not due stays in the outbox.
 if attempt[4] and tonumber(attempt[4]) > NOW then return { 'early' } end
+if too_new(R.id) then return leave_to_newer(entry, R.id, key) end
 if not R.already_run then
   local why, behind = held_back(attempt[5], job[3], job[4])
   if why then

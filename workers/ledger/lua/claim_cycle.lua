@@ -19,6 +19,9 @@ if cycle[2] and cycle[2] ~= '' then
   if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return { 'held' } end
 end
 if tonumber(cycle[5]) > NOW then return { 'early' } end
+-- Staleness counts from the first due time, however often the entry was given back.
+local stale = NOW - tonumber(cycle[7] or cycle[5]) > R.stale_ms
+if too_new(id) and not stale then return leave_to_newer(entry, id, key) end
 local queue = job[4] or 'verify'
 if queue ~= 'lane' and redis.call('HEXISTS', P .. 'paused', 'queue:' .. queue) == 1 then
   park(entry, 'queue:' .. queue)
@@ -32,14 +35,13 @@ if not TERMINAL[job[1]] and job[1] then
   return { 'early' }
 end
 local claims = tonumber(cycle[3] or '0')
--- Staleness counts from the first due time, however often the entry was given back.
-local stale = NOW - tonumber(cycle[7] or cycle[5]) > R.stale_ms
 if stale or claims >= R.max_claims or not job[2] then
   local reason = stale and 'missing_delayed_verification' or 'worker_lost'
   close_cycle(id, R.cycle, 'escalated', reason)
   return { 'escalated', reason }
 end
-redis.call('HSET', key, 'token', R.token, 'claims', claims + 1, 'hard_at', stamp(NOW + R.hard_ms))
+redis.call('HSET', key, 'token', R.token, 'claims', claims + 1, 'checks', job[2],
+  'hard_at', stamp(NOW + R.hard_ms))
 redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry)
 if queue == 'lane' then hold(job[3], entry) end
 return claimed()

@@ -16,6 +16,7 @@ if attempt[3] and attempt[3] ~= '' then
   redis.call('HSET', key, 'vtoken:' .. i, '')
 end
 if attempt[5] and tonumber(attempt[5]) > NOW then return { 'early' } end
+if too_new(R.id) then return leave_to_newer(entry, R.id, key) end
 if redis.call('HEXISTS', P .. 'paused', 'queue:verify') == 1 then
   park(entry, 'queue:verify')
   return { 'paused' }
@@ -29,4 +30,5 @@ end
 redis.call('HSET', key, 'vtoken:' .. i, R.token, 'vclaims:' .. i, tonumber(attempt[4] or '0') + 1,
   'vhard:' .. i, stamp(NOW + R.hard_ms))
 redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry)
+if state == 'waiting' then set_state(R.id, state, 'running') end -- it waited for a later release
 return attempt_view('claimed', R.id, R.n)

@@ -10,7 +10,8 @@ local function read_row(id, key)
   local c = redis.call('HMGET', key, 'status', 'created_at', 'immediate_at', 'delayed_invalid',
     'tenant', 'reason', 'delayed_valid', 'metadata')
   if not c[1] then return nil end
-  local about = cjson.decode(c[8] or '{}')
+  local readable, about = pcall(cjson.decode, c[8] or '{}')
+  if not readable or type(about) ~= 'table' then about = {} end
   local function text(value) return type(value) == 'string' and value or '' end
   -- A cycle without a tenant has that of its job, as long as the job is kept.
   local tenant = c[5] or redis.call('HGET', job_key(string.match(id, '^(.*):%d+:%d+$')), 'tenant')

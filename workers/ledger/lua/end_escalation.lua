@@ -12,6 +12,7 @@ if R.how == 'requeued' then
   if not TERMINAL[job[1]] then return { 'held' } end
   if tonumber(job[2]) ~= R.plan_number - 1 then return { 'stored' } end -- another requeue came first
   local n = R.plan_number
+  raise_schema(id)
   -- The job's own memory is cleared; one that it shares with other jobs is not.
   if job[3] == 'memory:job:' .. id then redis.call('DEL', P .. job[3]) end
   redis.call('HSET', job_key(id), 'attempt', n, 'spent_tokens', job[4] or 0, 'spent_seconds', job[5],
@@ -40,6 +41,7 @@ elseif R.how == 'cancelled' and job[1] == 'escalated' then
 end
 redis.call('HSET', key, 'state', R.how, 'ended_at', stamp(NOW), 'ended_by', R.by, 'note', R.note)
 expire(key, R.cycle_retention_ms or 34560000000)
+keep_incarnation(id)
 redis.call('ZADD', P .. 'escalations:ended', NOW, R.id)
 leave_group(R.id, e[3], e[4], e[5])
 event('escalation', id, { escalation = R.id, state = R.how, signature = e[3], by = R.by })

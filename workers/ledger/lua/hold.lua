@@ -1,6 +1,7 @@
 -- Read the entry that a subject holds, to report on it. Requires its token.
 local kind, id, n = parse_entry(R.entry)
 local lease = redis.call('ZSCORE', P .. 'leases', R.entry)
+if too_new(id) then return { 'newer' } end
 if kind == 'c' then
   local key = cycle_key(cycle_of(R.entry))
   local cycle = redis.call('HMGET', key, 'token', 'status', 'output', 'settled_by')

@@ -23,7 +23,8 @@ local function read(id)
   for i, name in ipairs(FIELDS) do row[name] = values[i] or nil end
   local readable, body = pcall(cjson.decode, row.body)
   row.body = nil
-  local labels = readable and given(body.labels) and body.labels or {}
+  readable = readable and type(body) == 'table'
+  local labels = readable and type(body.labels) == 'table' and body.labels or {}
   if not matches(row, labels) then return nil end
   row.labels = next(labels) and labels or nil
   row.idempotency_key = readable and given(body.idempotency_key) and body.idempotency_key or nil

@@ -203,6 +203,19 @@ local function save_open_cycles(id, cycles)
   redis.call('HSET', job_key(id), 'open_cycles', table.concat(cycles, ' '))
 end
 
+-- The newest schema among a job's stored bodies. `needs` is that of the bodies in this request.
+local function raise_schema(id)
+  local key = job_key(id)
+  if given(R.needs) and R.needs > tonumber(redis.call('HGET', key, 'schema') or '1') then
+    redis.call('HSET', key, 'schema', int(R.needs), 'release', R.release)
+  end
+end
+
+-- Whether the job has a body that the caller's release cannot read.
+local function too_new(id)
+  return tonumber(redis.call('HGET', job_key(id), 'schema') or '1') > R.schema
+end
+
 -- Retention starts at the terminal state, but not before delayed verification has ended.
 local function retain(id)
   local key = job_key(id)
@@ -212,6 +225,42 @@ local function retain(id)
   expire(key, ttl)
   for n = 1, tonumber(job[2]) do expire(attempt_key(id, n), ttl) end
   if job[3] then expire(P .. job[3], ttl) end
+end
+
+-- An idempotency key may be used again when its job is no longer kept. If that job left records
+-- that are kept longer (cycles, escalations), the next one needs an id of its own: `<id>_2`.
+local function base_and_number(id)
+  local base, number = string.match(id, '^(.-)_(%d+)$')
+  return base or id, tonumber(number or '1')
+end
+local function derived_from_a_key(id) return string.match(id, '^%w+%-[ko]') ~= nil end
+
+local function keep_incarnation(id)
+  if not derived_from_a_key(id) then return end
+  local base, number = base_and_number(id)
+  local key = P .. 'incarnation:' .. base
+  local latest = math.max(number, tonumber(redis.call('GET', key) or '0'))
+  -- Twice, because the time of a record starts at its end.
+  redis.call('SET', key, int(latest), 'PX', int(2 * (R.cycle_retention_ms or 34560000000)))
+end
+
+-- Returns the id of the latest job with this key, if it left records or follows one that did.
+local function latest_incarnation(id)
+  if not derived_from_a_key(id) then return nil end
+  local number = tonumber(redis.call('GET', P .. 'incarnation:' .. id) or '0')
+  if number > 1 then return id .. '_' .. int(number) end
+  if number == 1 then return id end
+  -- Records of releases that did not count incarnations.
+  local records = { cycle_key(id .. ':1:1') }
+  for n = 1, 10 do records[n + 1] = P .. 'escalation:' .. id .. ':' .. int(n) end
+  return redis.call('EXISTS', unpack(records)) > 0 and id or nil
+end
+
+local function next_incarnation(id)
+  local base, number = base_and_number(id)
+  local following = base .. '_' .. int(number + 1)
+  keep_incarnation(following)
+  return following
 end
 
 -- Cuts a text, but never inside a character: invalid UTF-8 could not be read back.
@@ -250,6 +299,7 @@ local function escalate(eid, id, n, cycle, reason, detail, failure)
     'signature', signature, 'kind', kind, 'task_type', task_type, 'tenant', tenant,
     'detail', brief(detail or ''), 'at', stamp(NOW), 'state', 'open')
   redis.call('ZADD', P .. 'escalations', NOW, eid)
+  keep_incarnation(id)
   local group = P .. 'group:' .. signature
   redis.call('HSETNX', group, 'first_at', stamp(NOW))
   redis.call('HSET', group, 'signature', signature, 'reason', reason, 'kind', kind, 'example', id,
@@ -330,6 +380,7 @@ local function open_cycle(id, n, cycle, reason)
     'status', cycle.status, 'created_at', stamp(NOW), 'metadata', cycle.metadata,
     'tenant', redis.call('HGET', job_key(id), 'tenant') or '')
   redis.call('ZADD', P .. 'cycles', NOW, cycle.id)
+  keep_incarnation(id)
   redis.call('HSET', job_key(id), 'loop', cycle.loop)
   if cycle.status ~= 'pending_immediate_retry' then
     return end_cycle(id, cycle.id, cycle.status, reason)
@@ -384,4 +435,40 @@ local function attempt_view(verb, id, n)
   return { verb, job[1], attempt[1] or '', attempt[2] or '', memory, int(tokens),
            string.format('%.6f', seconds), job[5] or '0', attempt[3] or '0', results,
            job[8] or '0' }
+end
+
+-- Leaves an entry to a worker of a later release: it is published again after a delay that doubles
+-- up to a minute. However many jobs wait, about 50 of a partition come back in a second. `key` is
+-- the hash of the attempt or the cycle.
+local function leave_to_newer(entry, id, key)
+  local kind, _, _, index = parse_entry(entry)
+  local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane',
+    'verify_on', 'schema', 'release')
+  local why = string.format('a worker of version %s or later (schema %s)', job[7] or '?', job[6])
+  drop_entry(entry)
+  if kind ~= 'c' and tonumber(job[2]) < NOW then
+    finish(id, job[1], 'escalated', 'deadline', 'the job\'s deadline passed; it waited for ' .. why)
+    return { 'escalated', 'deadline' }
+  end
+  local times = redis.call('HINCRBY', key, 'left_to_newer:' .. index, 1)
+  local delay = math.max(math.min(1000 * 2 ^ math.min(times - 1, 6), 60000),
+    20 * redis.call('ZCARD', P .. 'jobs:' .. 'waiting'))
+  if kind == 'c' then
+    redis.call('HSETNX', key, 'first_due_at', redis.call('HGET', key, 'due_at'))
+    redis.call('HSET', key, 'due_at', stamp(NOW + delay))
+    await_verification(id, cycle_of(entry), job[5] or 'verify', job[4], NOW + delay)
+    return { 'newer', why }
+  end
+  local attempt = redis.call('HMGET', key, 'mode', 'output')
+  if kind == 'a' and job[4] and not attempt[2] then
+    offer(job[4], entry, attempt[1], NOW + delay)
+  else
+    local queue = kind == 'v' and 'verify' or queue_of(attempt[1])
+    enqueue(entry, queue, priority_of(attempt[1], job[3]), NOW + delay)
+  end
+  if times == 1 then
+    event('attempt', id, { state = 'waiting', waiting_for = 'version', detail = why })
+  end
+  set_state(id, job[1], 'waiting', 'version')
+  return { 'newer', why }
 end

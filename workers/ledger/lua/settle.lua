@@ -16,6 +16,7 @@ local job = redis.call('HMGET', jkey, 'state', 'best', 'best_score', 'best_succe
   'priority', 'lane', 'tenant')
 redis.call('HSET', key, 'state', 'settled', 'settled_by', R.token, 'token', '',
   'verdict', R.verdict, 'settled_at', stamp(NOW))
+raise_schema(R.id)
 local tenant = drop_lease(entry)
 -- An immediate retry keeps the slot.
 local retried = given(R.next) and R.next.delay_ms <= 0 and not job[7] and not TERMINAL[job[1]]

@@ -4,8 +4,9 @@ local cycle = redis.call('HMGET', key, 'token', 'output_by')
 if cycle[1] ~= R.token then return { 'lost' } end
 if cycle[2] == R.token then return { 'stored' } end
 redis.call('HSET', key, 'output', R.output, 'output_by', R.token)
-if given(R.tokens) then
-  local id = redis.call('HGET', key, 'job_id')
-  if redis.call('EXISTS', job_key(id)) == 1 then spend(id, R.tokens) end
+local id = redis.call('HGET', key, 'job_id')
+if redis.call('EXISTS', job_key(id)) == 1 then
+  raise_schema(id)
+  if given(R.tokens) then spend(id, R.tokens) end
 end
 return { 'stored' }

@@ -7,6 +7,7 @@ if attempt[2] == R.token then return { 'stored', priority } end
 if attempt[1] ~= R.token then return { 'lost' } end
 redis.call('HSET', key, 'output', R.output, 'output_by', R.token,
   'output_at', stamp(NOW))
+raise_schema(R.id)
 if given(R.tokens) then spend(R.id, R.tokens) end
 if given(R.seconds) then
   redis.call('HINCRBYFLOAT', job_key(R.id), 'seconds', R.seconds)

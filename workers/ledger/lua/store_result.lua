@@ -9,9 +9,18 @@ if attempt[2] then
   return { 'stored' }
 end
 redis.call('HSET', key, 'result:' .. i, R.result)
+raise_schema(R.id)
 redis.call('HINCRBYFLOAT', job_key(R.id), 'seconds', R.seconds)
 redis.call('ZREM', P .. 'leases', verification_entry(R.id, R.n, R.index))
 if redis.call('HINCRBY', key, 'pending', -1) > 0 then return { 'stored' } end
+if too_new(R.id) then
+  -- Another worker's result cannot be read here: a later release settles the attempt.
+  local mode = redis.call('HGET', key, 'mode')
+  redis.call('HSET', key, 'state', 'queued', 'token', '', 'claims', 0)
+  enqueue(attempt_entry(R.id, R.n), queue_of(mode),
+    priority_of(mode, redis.call('HGET', job_key(R.id), 'priority')), NOW)
+  return { 'stored' }
+end
 redis.call('HSET', key, 'state', 'running', 'token', R.token, 'claims', 0,
   'hard_at', stamp(NOW + R.hard_ms))
 take_lease(attempt_entry(R.id, R.n), R.lease_ms, redis.call('HGET', job_key(R.id), 'tenant'))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from typing import Any
-
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.digests import VERSION, digest
 from mulligan.workers.settings.live_settings import LIVE
 from mulligan.workers.settings.model import Settings
 
@@ -17,14 +14,8 @@ _KEPT = 100
 
 
 def config_digest(settings: Settings) -> str:
-    """Return a digest that is the same in every process: sets are sorted first."""
-    document = settings.model_dump(include=set(_FIELDS))
-    text = json.dumps(document, default=_plain, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _plain(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set | frozenset) else str(value)
+    """Return a digest that is the same in every process and in a release with other defaults."""
+    return VERSION + digest(settings.model_dump(include=set(_FIELDS), exclude_defaults=True))
 
 
 class ConfigChanges:
@@ -37,14 +28,18 @@ class ConfigChanges:
 
     def note(self, settings: Settings, *, now: float) -> None:
         """Store the time if these settings differ from the last ones, else make no round trip."""
-        digest = config_digest(settings)
-        if digest == self._noted:
+        current = config_digest(settings)
+        if current == self._noted:
             return
-        newest = self._calls.run("ZREVRANGE", self._key, 0, 0)
-        if not newest or not newest[0].startswith(digest):
-            self._calls.run("ZADD", self._key, now, f"{digest}:{now:.3f}")
+        newest = self._calls.run("ZREVRANGE", self._key, 0, 0, "WITHSCORES")
+        if not newest or not newest[0].startswith(current):
+            if newest and not newest[0].startswith(VERSION):
+                # Another release digests in another way: its digest says nothing about a change.
+                self._calls.run("ZREM", self._key, newest[0])
+                now = float(newest[1])
+            self._calls.run("ZADD", self._key, now, f"{current}:{now:.3f}")
             self._calls.run("ZREMRANGEBYRANK", self._key, 0, -_KEPT - 1)
-        self._noted = digest
+        self._noted = current
 
     def changes(self, *, since: float) -> tuple[float, ...]:
         """Return the times of changes. The first configuration is not a change."""

@@ -1,0 +1,59 @@
+"""The schema of stored bodies: what a release can read, and what a body needs of its reader.
+
+A body is written without the fields that have their default value. So a body that does not use
+what a later schema added is readable by earlier releases, and needs no more than schema 1.
+CONTRIBUTING.md, "Changing a stored body", says when to raise the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pydantic import BaseModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredSchema:
+    """The schema of one release."""
+
+    #: The newest schema that the release reads.
+    number: int
+    release: str
+    #: What schemas after the first added: `Model.field` or `Model.field=value` → its schema.
+    added: Mapping[str, int] = field(default_factory=dict)
+
+    def needed_by(self, *bodies: BaseModel | None) -> int:
+        """Return the lowest schema that can read all these bodies."""
+        if not self.added:
+            return 1
+        return max((need for body in bodies for need in self._needs(body, "")), default=1)
+
+    def _needs(self, value: Any, place: str) -> Iterator[int]:
+        match value:
+            case BaseModel():
+                model = type(value)
+                for name, about in model.model_fields.items():
+                    inner = getattr(value, name)
+                    if inner != about.get_default(call_default_factory=True):
+                        inner_place = f"{model.__name__}.{name}"
+                        yield self.added.get(inner_place, 1)
+                        yield from self._needs(inner, inner_place)
+            case list() | tuple() | set() | frozenset():
+                for each in value:
+                    yield from self._needs(each, place)
+            case str() | int() | float():
+                yield self.added.get(f"{place}={value}", 1)
+
+
+def _release() -> str:
+    try:
+        return version("mulligan")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "unknown"
+
+
+#: The schema of this release. tests/repository/schemas holds a fingerprint of each one.
+CURRENT = StoredSchema(number=1, release=_release())
