@@ -79,6 +79,8 @@ def app_services(
     ledger = open_ledger(
         settings,
         patience=settings.worker_patience if patience is None else patience,
+        # Only a worker waits longer: an answer is kept as long as its claim may live.
+        keep=settings.hard_limit if patience is None else None,
         live=live.current,
     )
     return build_services(

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from celery import Celery
 
-from mulligan.policies.figures.format import duration
+from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.ports.errors import BadInput, MulliganError
@@ -158,9 +158,19 @@ def check_ledger(ledger: RedisLedger, settings: Settings, *, expected: bool) -> 
     yield _version(info)
     yield _aof(info)
     yield _eviction(info)
+    yield from _waiting(ledger)
     if expected:
         yield _sweep(ledger, settings)
         yield _outbox(ledger)
+
+
+def _waiting(ledger: RedisLedger) -> Iterator[Check]:
+    """Report workers whose calls to the ledger do not end."""
+    for beat in ledger.beats.live(now=ledger.now()):
+        if beat.waiting:
+            calls = counted(beat.waiting, "call")
+            said = f"{beat.name}: {calls} waiting for the ledger: {beat.waiting_reason}"
+            yield fail("workers", said, "see the runbook, section Ledger refuses")
 
 
 def _version(info: Mapping[str, Any]) -> Check:

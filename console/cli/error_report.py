@@ -54,24 +54,21 @@ def report(error: Exception) -> ExitCode:
 
 def advice(error: errors.LedgerUnavailable) -> str:
     """Return what to do about a ledger that cannot be reached or refuses commands."""
-    if isinstance(error, errors.LedgerRefused):
-        return _about_refusal(str(error))
-    return _about_ledger()
+    if error.reason == "away":
+        return _about_ledger()
+    return _ABOUT.get(error.reason, "See its log and the runbook, section Redis is unreachable.")
 
 
-def _about_refusal(message: str) -> str:
-    """Return what to do about a Redis that answers with an error."""
-    if "OOM" in message:
-        return (
-            "Redis has no memory left: raise its maxmemory."
-            " See the runbook, section Redis is unreachable."
-        )
-    if "MISCONF" in message:
-        return (
-            "Redis cannot write to its disk: free some space."
-            " See the runbook, section Redis is unreachable."
-        )
-    return "See its log and the runbook, section Redis is unreachable."
+#: What to do about a Redis that answers and does not work; the runbook says more.
+_ABOUT = {
+    "full": "Raise its maxmemory. See the runbook, section Ledger refuses.",
+    "disk": "Free some space on its disk. See the runbook, section Ledger refuses.",
+    "read_only": "Connect to the master, or end the failover."
+    " See the runbook, section Ledger refuses.",
+    "no_replicas": "Start its replicas. See the runbook, section Ledger refuses.",
+    "loading": "Wait until it has read its files.",
+    "busy": "Wait for the script, or end it with redis-cli SCRIPT KILL.",
+}
 
 
 def _about_ledger() -> str:

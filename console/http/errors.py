@@ -107,7 +107,7 @@ _MEANING = {
     422: "A value is invalid; the details list every problem",
     429: "Over the rate limit; see Retry-After",
     500: "A bug; the message contains the id of its log entry",
-    503: "The ledger or the broker cannot be reached, or too many listeners; see Retry-After",
+    503: "The ledger or the broker is away or refuses, or too many listeners; see Retry-After",
 }
 
 
@@ -156,8 +156,7 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
 
     def on_unreachable(request: Request, error: Exception) -> Response:
         _LOG.warning("unreachable: %s", error)
-        server = "the ledger" if isinstance(error, LedgerUnavailable) else "the broker"
-        message = f"{server} cannot be reached"
+        message = unavailable(error)
         headers = {"Retry-After": str(_RETRY_SECONDS)}
         return answer(request, HttpError(503, "unavailable", message, headers=headers))
 
@@ -167,6 +166,13 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
     app.add_exception_handler(BadInput, on_bad_input)
     app.add_exception_handler(LedgerUnavailable, on_unreachable)
     app.add_exception_handler(OperationalError, on_unreachable)
+
+
+def unavailable(error: Exception) -> str:
+    """Return the reason for callers, without the ledger's address."""
+    if not isinstance(error, LedgerUnavailable):
+        return "the broker cannot be reached"
+    return "the ledger cannot be reached" if error.reason == "away" else str(error)
 
 
 def _is_page(request: Request) -> bool:

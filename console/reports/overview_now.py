@@ -43,6 +43,8 @@ class CurrentState:
     behind: WaitingJobs = field(default_factory=lambda: WaitingJobs(0))
     groups: Sequence[EscalationGroup] = ()
     dead_webhooks: int = 0
+    #: Why the ledger stores nothing now.
+    refused: str | None = None
     sweep_age: float | None = None
     sweep: SweepHealth = "down"
     fold_lag: float = 0.0
@@ -67,6 +69,7 @@ def read_current_state(
     bound_to = tenant if bound else None
     breakers = visible_breakers(services, bound_to)
     sweep_age = ledger.sweep_age()
+    refused = ledger.write_problem()
     any_open = any(breaker.state != "closed" for breaker in breakers.values())
     return CurrentState(
         at=now,
@@ -77,6 +80,7 @@ def read_current_state(
         behind=ledger.waiting_for("breaker") if any_open else WaitingJobs(0),
         groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
         dead_webhooks=0 if bound else services.webhooks.deliveries.counts()["dead"],
+        refused=str(refused) if refused is not None else None,
         sweep_age=sweep_age,
         sweep=sweep_health(sweep_age, interval=services.settings.sweep_interval),
         fold_lag=services.figures.lag(now=now),
@@ -114,6 +118,8 @@ def health_of(now: CurrentState) -> Health:
 
 def _down(now: CurrentState) -> list[str]:
     reasons = []
+    if now.refused is not None:
+        reasons.append(now.refused)
     if now.queues is None:
         reasons.append("the broker cannot be reached")
     if not now.beats:
@@ -130,6 +136,10 @@ def _degraded(now: CurrentState) -> list[str]:
     reasons = []
     if now.beats:
         reasons += [f"no worker serves {queue}" for queue in REQUIRED_QUEUES if queue not in served]
+    waiting = [beat for beat in now.beats if beat.waiting]
+    if waiting:
+        who = counted(len(waiting), "worker")
+        reasons.append(f"{who} waiting for the ledger: {waiting[0].waiting_reason}")
     if now.sweep == "late":
         reasons.append(f"the last sweep was {duration(now.sweep_age)} ago")
     for name, breaker in sorted(now.breakers.items()):

@@ -8,6 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
+def _boottime() -> float:
+    """Linux stops time.monotonic while the computer sleeps, and leases expire meanwhile."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
 def _wait(event: threading.Event, seconds: float) -> bool:
     return event.wait(seconds)
 
@@ -20,6 +26,8 @@ class Clock:
     now: Callable[[], float] = time.time
     #: Returns seconds that never go back.
     monotonic: Callable[[], float] = time.monotonic
+    #: The same, but they also pass while the computer sleeps: for leases.
+    boottime: Callable[[], float] = _boottime
     sleep: Callable[[float], None] = time.sleep
     #: Waits up to some seconds for an event. Returns whether it is set.
     wait: Callable[[threading.Event, float], bool] = _wait

@@ -18,8 +18,11 @@ class MulliganError(Exception):
     ├── RunnerError       the runner cannot answer this request
     ├── VerifierError     a verifier reached no verdict; this is not the answer's failure
     ├── MissingBlob       a stored snapshot or diff is gone
-    └── LedgerUnavailable the ledger could not be reached
-        └── LedgerRefused the ledger refused: no memory, no disk, no permission
+    ├── CallCancelled     nobody wants the runner's answer any more
+    └── StoreUnavailable  a store is away; no attempt failed, and nothing was judged
+        ├── BlobsUnavailable     the blob store could not be reached
+        └── LedgerUnavailable    the ledger could not be reached, or is starting or busy
+            └── LedgerRefused    it answers and refuses: no memory, no disk, read-only
     """
 
 
@@ -92,9 +95,29 @@ class MissingBlob(MulliganError):
     """A stored snapshot or diff is gone."""
 
 
-class LedgerUnavailable(MulliganError):
-    """The ledger could not be reached."""
+class CallCancelled(MulliganError):
+    """The lease of the attempt is lost: its answer would be refused."""
+
+
+class StoreUnavailable(MulliganError):
+    """A store is away. Try again later: nothing is known about the attempt."""
+
+
+class BlobsUnavailable(StoreUnavailable):
+    """The blob store could not be reached."""
+
+
+class LedgerUnavailable(StoreUnavailable):
+    """The ledger could not be reached, or does not work yet."""
+
+    def __init__(self, message: str, *, reason: str = "away") -> None:
+        super().__init__(message)
+        #: One word: away, loading, busy, read_only, full, disk, no_replicas or refused.
+        self.reason = reason
 
 
 class LedgerRefused(LedgerUnavailable):
-    """The ledger was reached and refused: waiting alone does not help."""
+    """The ledger was reached and refused."""
+
+    def __init__(self, message: str, *, reason: str = "refused") -> None:
+        super().__init__(message, reason=reason)

@@ -50,11 +50,18 @@ class Scenario:
     settings: Settings
     clock: MovableClock | None = None
 
-    def advance(self, seconds: float) -> None:
-        """Move the clock of every script and shorten the TTL of every key."""
+    def advance(self, seconds: float, *, away: bool = False) -> None:
+        """Move the clock of every script and shorten the TTL of every key.
+
+        ``away``: nobody swept meanwhile. Otherwise a sweep found nothing to do at the end.
+        """
         assert self.clock is not None, "this ledger uses real time"
         self.clock.shift += seconds
         self.ledger.calls.run("EVAL", _SHORTEN_TTLS, 0, round(seconds * 1000))
+        if not away:
+            parts = keys.partition_prefixes(self.settings.key_prefix, self.settings.partitions)
+            for swept_at in map(keys.swept_at, parts):
+                self.ledger.calls.run("SET", swept_at, self.ledger.now() * 1000, "XX")
 
     def new_id(self, job: Job) -> str:
         return job_ids.job_id(

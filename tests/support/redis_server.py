@@ -8,14 +8,22 @@ from pathlib import Path
 
 import redis
 
-from mulligan.workers.local.embedded_redis import find_server
+from mulligan.workers.local.embedded_redis import bundled_server, find_server, server_on_path
 from support.waiting import wait_for
+
+
+def servers() -> dict[str, str]:
+    """Return the servers of this computer: the bundled one and the one on the PATH."""
+    found = {"embedded": bundled_server(), "path": server_on_path()}
+    return {name: binary for name, binary in found.items() if binary is not None}
 
 
 class RedisServer:
     """A Redis that tests can kill and start again with its data."""
 
-    def __init__(self, folder: Path, *, persistent: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, persistent: bool = False, binary: str | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.socket = folder / "r.sock"
         #: The address in Celery's notation, and in the ledger's.
@@ -23,10 +31,19 @@ class RedisServer:
         self.ledger_url = f"unix://{self.socket}"
         self._folder = folder
         self._persistent = persistent
+        self._binary = binary
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        argv = [find_server(), "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
+        argv = [
+            self._binary or find_server(),
+            "--port",
+            "0",
+            "--unixsocket",
+            str(self.socket),
+            "--save",
+            "",
+        ]
         argv += ["--dir", str(self._folder), "--appendfsync", "always"]
         argv += ["--appendonly", "yes" if self._persistent else "no"]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)

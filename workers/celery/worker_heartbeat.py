@@ -119,6 +119,7 @@ def liveness_file(settings: Settings, node: str) -> Path:
 def _beat(
     node: str, services: Services, *, slots: int, active: int, queues: tuple[str, ...] = ()
 ) -> Beat:
+    wait = services.ledger.calls.waits.longest()
     return Beat(
         name=node,
         pool=node.partition("@")[0],
@@ -128,4 +129,6 @@ def _beat(
         active=active,
         queues=queues,
         round_trips=services.ledger.round_trips,
+        waiting=wait.calls if wait else 0,
+        waiting_reason=wait.reason if wait else "",
     )

@@ -1,12 +1,15 @@
-"""Calls to Redis: Lua scripts by hash, several per round trip, retried while it is unreachable."""
+"""Calls to Redis: Lua scripts by hash, several per round trip, repeated while Redis refuses.
+
+How long a call waits is a property of the call: see `Patience`.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from hashlib import sha1
 from importlib import resources
 from typing import Any, TypeVar
@@ -14,24 +17,55 @@ from typing import Any, TypeVar
 import redis
 from redis.backoff import NoBackoff
 from redis.client import NEVER_DECODE
-from redis.exceptions import BusyLoadingError, NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import BadInput, LedgerRefused, LedgerUnavailable
+from mulligan.workers.ledger.connections import Connections
+from mulligan.workers.ledger.refusals import SAID, Refusal, plain_text, refusal_of
+from mulligan.workers.ledger.waits import CallInProgress, LedgerWaits
 
 T = TypeVar("T")
 #: Seconds after which a hanging Redis counts as unreachable. Blocking calls are shorter.
 #: An address can override it: `?socket_timeout=5`.
 SOCKET_TIMEOUT = 30.0
-#: What redis-py and Redis add to a script's error, useless to a reader.
-_NOISE = re.compile(
-    r"^(?:Command # \d+ \(.*\) of pipeline caused error: )?"
-    r"(?:Error running script \(call to f_\w+\): )?(?:@\w+: ?\d+: )*(?:-(?=[A-Z]))?"
-    r"|\s*script: [0-9a-f]{40}, on @\w+:\d+\.?",
-    re.DOTALL,
-)
-_UNREACHABLE = (redis.ConnectionError, redis.TimeoutError, BusyLoadingError, ReadOnlyError)
+#: redis-py's own pool never refuses: `Connections` counts.
+_UNLIMITED = 1 << 30
+#: Seconds that a call in a hurry waits.
+_BRIEF = 3.0
+_LONGEST_PAUSE = 2.0
+
+
+class Patience(Enum):
+    """How long a call waits while Redis is away or refuses."""
+
+    #: It stores what was paid for: as long as a claim may live, whatever the reason.
+    KEEP = auto()
+    #: It starts or returns work: the ledger's patience, whatever the reason. A worker that waits
+    #: leaves the messages in the broker, and nothing has been paid yet.
+    WORK = auto()
+    #: The ledger's patience while the reason usually ends by itself, else not at all: a person or a
+    #: periodic task learns at once that Redis is full.
+    NORMAL = auto()
+    #: A few seconds at most: its caller repeats it anyway.
+    BRIEF = auto()
+
+
+#: The patience of each script; all others are NORMAL, as are commands unless they say otherwise.
+PATIENCE = {
+    "store_output": Patience.KEEP,
+    "store_result": Patience.KEEP,
+    "settle": Patience.KEEP,
+    "store_cycle_output": Patience.KEEP,
+    "settle_cycle": Patience.KEEP,
+    "claim": Patience.WORK,
+    "claim_verification": Patience.WORK,
+    "claim_cycle": Patience.WORK,
+    "requeue": Patience.WORK,
+    "renew": Patience.BRIEF,
+    "beat": Patience.BRIEF,
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +96,7 @@ def connect(url: str) -> redis.Redis:
     """
     options: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True}
     try:
-        return redis.Redis.from_url(
+        client: redis.Redis = redis.Redis.from_url(
             url,
             decode_responses=True,
             retry=Retry(NoBackoff(), 0),
@@ -72,12 +106,15 @@ def connect(url: str) -> redis.Redis:
         )
     except ValueError as error:
         raise BadInput(f"the ledger's address (ledger_url, else broker_url): {error}") from None
+    client.connection_pool.max_connections = _UNLIMITED
+    return client
 
 
 class RedisCalls:
-    """Scripts and commands that are repeated while Redis is unreachable.
+    """Scripts and commands that are repeated while Redis is away or refuses.
 
-    Repeating is safe: a script called twice with one token answers the same twice.
+    Repeating is safe: a script called twice with one token answers the same twice. All threads
+    share a few connections, and no lock is held during a round trip.
 
     Scripts take the time from Redis. With a ``test_clock``, each request carries ``now_ms``, which
     overrides it.
@@ -89,16 +126,22 @@ class RedisCalls:
         *,
         patience: float,
         limits: Mapping[str, Any],
+        keep: float | None = None,
         test_clock: Callable[[], float] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """``keep``: seconds that Patience.KEEP waits; by default no longer than the others."""
         self._client: Any = client
         self.clock = clock
+        self._shared = Connections(client)
+        self._blocking = Connections(client, limit=None)
         self._patience = patience
+        self._keep = max(patience, keep or 0.0)
+        self._stopping = threading.Event()
+        self.waits = LedgerWaits(clock=clock)
         self._test_clock = test_clock
         #: Rendered once, because every request contains them.
         self._limits = json.dumps(dict(limits), separators=(",", ":"))[1:-1]
-        self._local = threading.local()
         #: Reported by `make bench`.
         self.round_trips = 0
 
@@ -106,32 +149,32 @@ class RedisCalls:
         """Run a script in one round trip."""
         script, body = SCRIPTS[name], self._body(request)
 
-        def run() -> list[Any]:
+        def run(client: Any) -> list[Any]:
             try:
-                answer: list[Any] = self._redis.evalsha(script.sha, 1, prefix, body)
+                answer: list[Any] = client.evalsha(script.sha, 1, prefix, body)
             except NoScriptError:
-                answer = self._redis.eval(script.text, 1, prefix, body)
+                answer = client.eval(script.text, 1, prefix, body)
             return answer
 
-        return self._retry(run)
+        return self._retry(run, PATIENCE.get(name, Patience.NORMAL))
 
     def many(self, name: str, requests: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Any]]:
         """Run a script for several requests, in one round trip."""
         script = SCRIPTS[name]
         bodies = [(prefix, self._body(request)) for prefix, request in requests]
 
-        def run() -> list[list[Any]]:
-            pipe = self._redis.pipeline(transaction=False)
+        def run(client: Any) -> list[list[Any]]:
+            pipe = client.pipeline(transaction=False)
             for prefix, body in bodies:
                 pipe.evalsha(script.sha, 1, prefix, body)
             try:
                 answers: list[list[Any]] = pipe.execute()
             except NoScriptError:
-                self._redis.script_load(script.text)
-                return run()
+                client.script_load(script.text)
+                return run(client)
             return answers
 
-        return self._retry(run) if bodies else []
+        return self._retry(run, PATIENCE.get(name, Patience.NORMAL)) if bodies else []
 
     def hashes(self, names: Sequence[str]) -> list[dict[str, str]]:
         """Read several hashes in one round trip; a missing one is empty."""
@@ -142,8 +185,8 @@ class RedisCalls:
         return self._pipeline([("HGET", name, field) for name in names])
 
     def _pipeline(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
-        def run() -> list[Any]:
-            pipe = self._redis.pipeline(transaction=False)
+        def run(client: Any) -> list[Any]:
+            pipe = client.pipeline(transaction=False)
             for command in commands:
                 pipe.execute_command(*command)
             answers: list[Any] = pipe.execute()
@@ -157,20 +200,28 @@ class RedisCalls:
         """Yield (id, data) of entries after an id. Waits up to ``block`` seconds for the first."""
         wait = None if block is None else max(1, int(block * 1000))
         streams = dict.fromkeys(names, after)
-        found = self._retry(lambda: self._redis.xread(streams, count=1000, block=wait))
+        found = self._retry(
+            lambda client: client.xread(streams, count=1000, block=wait), block=block
+        )
         for _, items in found or []:
             for entry_id, fields in items:
                 yield entry_id, fields["data"]
 
-    def run(self, *command: Any) -> Any:
+    def run(self, *command: Any, patience: Patience = Patience.NORMAL) -> Any:
         """Run one command."""
-        return self._retry(lambda: self._redis.execute_command(*command))
+        return self._retry(lambda client: client.execute_command(*command), patience)
 
     def read_bytes(self, *command: Any) -> bytes | None:
         """Run one command whose answer is bytes."""
         options = {NEVER_DECODE: True}
-        answer: bytes | None = self._retry(lambda: self._redis.execute_command(*command, **options))
+        answer: bytes | None = self._retry(
+            lambda client: client.execute_command(*command, **options), Patience.WORK
+        )
         return answer
+
+    def stop_waiting(self) -> None:
+        """Let no call wait any more, except those that store what was paid for."""
+        self._stopping.set()
 
     def now(self) -> float:
         """Return the time of Redis in seconds, which scripts use."""
@@ -178,14 +229,6 @@ class RedisCalls:
             return self._test_clock()
         seconds, micros = self.run("TIME")
         return int(seconds) + int(micros) / 1e6
-
-    @property
-    def _redis(self) -> Any:
-        """Return this thread's connection; a pool's bookkeeping costs as much as a round trip."""
-        client = getattr(self._local, "client", None)
-        if client is None:
-            client = self._local.client = self._client.client()
-        return client
 
     def _body(self, request: Mapping[str, Any]) -> bytes:
         """Render the request as JSON, with ``?`` for lone surrogates, which JSON readers refuse."""
@@ -196,25 +239,72 @@ class RedisCalls:
             text = f"{text[:-1]},{self._limits}}}"
         return text.encode("utf-8", "replace")
 
+    def _retry(
+        self,
+        call: Callable[[Any], T],
+        patience: Patience = Patience.NORMAL,
+        *,
+        block: float | None = None,
+    ) -> T:
+        """``block``: seconds that the call itself may wait, on a connection of its own."""
+        self.round_trips += 1
+        connections = self._shared if block is None else self._blocking
+        waiting = self.waits.begin(expected=block or 0.0)
+        try:
+            delay = 0.05
+            while True:
+                try:
+                    with connections.taken() as client:
+                        return call(client)
+                except RedisError as error:
+                    problem, refusal = self._problem(error), refusal_of(error)
+                    left = self._limit(patience, refusal) - self._elapsed(waiting)
+                    if left < delay:
+                        raise problem from error
+                    self.waits.blocked(waiting, str(problem))
+                self._pause(delay, patience)
+                delay = min(delay * 2, _LONGEST_PAUSE)
+        finally:
+            self.waits.end(waiting)
+
+    def _elapsed(self, waiting: CallInProgress) -> float:
+        return self.clock.monotonic() - waiting.since
+
+    def _limit(self, patience: Patience, refusal: Refusal | None) -> float:
+        """Return the seconds for which a call may be repeated."""
+        match patience:
+            case _ if refusal is None:
+                return 0.0
+            case Patience.KEEP:
+                return self._keep
+            case _ if self._stopping.is_set():
+                return 0.0
+            case Patience.WORK:
+                return self._patience
+            case Patience.NORMAL:
+                return self._patience if refusal.ends_by_itself else 0.0
+            case Patience.BRIEF:
+                return min(self._patience, _BRIEF)
+
+    def _pause(self, seconds: float, patience: Patience) -> None:
+        if patience is Patience.KEEP:
+            self.clock.sleep(seconds)
+        else:
+            self.clock.wait(self._stopping, seconds)
+
+    def _problem(self, error: RedisError) -> LedgerUnavailable:
+        """Say in plain words why a call failed."""
+        refusal = refusal_of(error)
+        if refusal is None:
+            return LedgerRefused(f"the ledger refused: {plain_text(error)}")
+        if refusal is Refusal.AWAY:
+            return LedgerUnavailable(self._unreachable(error))
+        kind = LedgerRefused if refusal.refuses_writes else LedgerUnavailable
+        return kind(f"the ledger {SAID[refusal]}", reason=refusal.value)
+
     def _unreachable(self, error: Exception) -> str:
         where = self._client.get_connection_kwargs()
         address = where.get("path") or f"{where.get('host')}:{where.get('port') or 6379}"
         # redis-py writes "Error 111 connecting to localhost:6379. Connection refused."
         reason = str(error).rstrip(".").rpartition(". ")[2]
         return f"cannot reach the ledger at {address} ({reason[:1].lower()}{reason[1:]})"
-
-    def _retry(self, call: Callable[[], T]) -> T:
-        self.round_trips += 1
-        started = self.clock.monotonic()
-        delay = 0.05
-        while True:
-            try:
-                return call()
-            except _UNREACHABLE as error:
-                if self.clock.monotonic() - started + delay > self._patience:
-                    raise LedgerUnavailable(self._unreachable(error)) from error
-            except RedisError as error:
-                reason = _NOISE.sub("", str(error)).rstrip(".")
-                raise LedgerRefused(f"the ledger refused: {reason}") from error
-            self.clock.sleep(delay)
-            delay = min(delay * 2, 2.0)

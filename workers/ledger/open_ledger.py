@@ -11,10 +11,15 @@ from mulligan.workers.settings.model import Settings
 
 
 def open_ledger(
-    settings: Settings, *, patience: float, live: Callable[[], Settings] | None = None
+    settings: Settings,
+    *,
+    patience: float,
+    keep: float | None = None,
+    live: Callable[[], Settings] | None = None,
 ) -> RedisLedger:
     """Open the ledger of these settings. Raises BadInput if none is configured.
 
+    ``keep``: seconds to wait when storing what was paid for, if longer than ``patience``.
     ``live`` returns the current settings: quotas may change while a process runs.
     """
     if settings.ledger is None:
@@ -22,4 +27,5 @@ def open_ledger(
     if not settings.ledger.startswith(("redis://", "rediss://", "unix://")):
         scheme = settings.ledger.partition(":")[0]
         raise BadInput.at("ledger_url", f"the broker is {scheme}; set a Redis for the ledger, too")
-    return RedisLedger(connect(settings.ledger), settings, patience=patience, live=live)
+    client = connect(settings.ledger)
+    return RedisLedger(client, settings, patience=patience, keep=keep, live=live)

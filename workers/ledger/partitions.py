@@ -30,6 +30,7 @@ class Partitioned:
         settings: Settings,
         *,
         patience: float,
+        keep: float | None = None,
         live: Callable[[], Settings] | None = None,
         test_clock: Callable[[], float] | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -45,6 +46,7 @@ class Partitioned:
         self.calls = RedisCalls(
             client,
             patience=patience,
+            keep=keep,
             test_clock=test_clock,
             clock=clock,
             limits={

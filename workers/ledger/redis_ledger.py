@@ -250,6 +250,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             "watermarks": self._watermarks(),
             "limit": self._settings.sweep_limit,
             "republish_ms": self._settings.republish_after * 1000,
+            "lease_ms": self._settings.lease * 1000,
             "empty": list(empty_queues),
             **self._quotas(),
         }

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mulligan.policies.figures.format import counted
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.calls import Patience
 from mulligan.workers.ledger.partitions import Partitioned
 
 #: Maximum waiting jobs of a partition to read, the newest.
@@ -32,6 +34,15 @@ class StatusReads(Partitioned):
         """Return the Redis server's INFO."""
         info: Mapping[str, Any] = self.calls.run("INFO")
         return info
+
+    def write_problem(self) -> LedgerUnavailable | None:
+        """Return why Redis would not store anything now; None if it would. Changes nothing."""
+        try:
+            for prefix in self._prefixes():
+                self.calls.run("SETRANGE", keys.swept_at(prefix), 0, "", patience=Patience.BRIEF)
+        except LedgerUnavailable as error:
+            return error
+        return None
 
     def sweep_age(self) -> float | None:
         """Return the longest time since a partition's last sweep; None if one was never swept."""

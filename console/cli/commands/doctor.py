@@ -23,6 +23,7 @@ from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.celery.queue_depth import BROKER_ERRORS
+from mulligan.workers.ledger.refusals import SAID, refusal_of
 from mulligan.workers.local.home import is_up
 from mulligan.workers.settings.model import Settings, load_settings
 
@@ -68,7 +69,11 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
         with locate_ledger(settings) as found:
             backend = connect(found)
             backend.ledger.now()
-            yield ok("ledger", without_password(found.ledger or ""))
+            refused = backend.ledger.write_problem()
+            if refused is not None:
+                yield fail("ledger", str(refused), advice(refused))
+            else:
+                yield ok("ledger", without_password(found.ledger or ""))
             yield from check_ledger(backend.ledger, found, expected=expected)
             with backend.app.connection_for_read() as connection:
                 connection.ensure_connection(max_retries=1, timeout=3)
@@ -82,6 +87,14 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
     except LedgerUnavailable as error:
         yield fail("ledger", str(error), advice(error))
     except BROKER_ERRORS as error:
-        yield fail(
-            "broker", f"cannot be reached: {error}", "start it, or correct MULLIGAN_BROKER_URL"
-        )
+        yield _broker_problem(error)
+
+
+def _broker_problem(error: BaseException) -> Check:
+    """Say what is wrong with the broker; Celery wraps what its client raised."""
+    for each in (error, error.__cause__):
+        refusal = refusal_of(each) if isinstance(each, Exception) else None
+        if refusal in SAID:
+            return fail("broker", SAID[refusal], "see the runbook, section Ledger refuses")
+    fix = "start it, or correct MULLIGAN_BROKER_URL"
+    return fail("broker", f"cannot be reached: {error}", fix)

@@ -96,6 +96,7 @@ class _Metrics(Collector):
         slots: Counter[str] = Counter()
         active: Counter[str] = Counter()
         workers: Counter[str] = Counter()
+        waiting: Counter[str] = Counter()
         trips = CounterMetricFamily(
             "mulligan_ledger_round_trips", "Round trips to the ledger.", labels=["worker"]
         )
@@ -104,10 +105,16 @@ class _Metrics(Collector):
             active[beat.pool] += beat.active
             workers[beat.pool] += 1
             trips.add_metric([beat.name], beat.round_trips)
+            waiting[beat.pool] += beat.waiting
         trips.add_metric(["console"], ledger.round_trips)
         yield _labelled("slots", "Tasks that a pool can run at once.", "pool", slots)
         yield _labelled("active", "Tasks that a pool is running.", "pool", active)
         yield _labelled("workers", "Workers of a pool.", "pool", workers)
+        yield _labelled(
+            "ledger_waiting", "Calls that have waited long for the ledger.", "pool", waiting
+        )
+        stores = ledger.write_problem() is None
+        yield _gauge("ledger_stores", "Whether the ledger takes writes.", float(stores))
         yield trips
 
     def _attention(self) -> Iterator[Metric]:

@@ -9,8 +9,9 @@ from pydantic import BaseModel
 
 from mulligan.console.http.access import Caller, Ops
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import HttpError, errors
+from mulligan.console.http.errors import HttpError, errors, unavailable
 from mulligan.console.reports.visibility import visible_breakers, visible_pauses
+from mulligan.policies.figures.format import duration
 from mulligan.policies.jobs.breaker import BreakerState
 from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.tasks.ports.errors import LedgerUnavailable
@@ -35,6 +36,8 @@ class Readiness(BaseModel):
     ok: bool
     #: What is not ready.
     why: Literal["ledger", "sweep"] | None = None
+    #: The reason in words.
+    detail: str | None = None
 
 
 class QueueRow(BaseModel):
@@ -74,7 +77,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
 
     @router.get("/readyz", responses={503: {"model": Readiness}})
     def readyz(response: Response) -> Readiness:
-        """Whether the ledger answers and the sweep runs."""
+        """Whether the ledger answers and stores, and the sweep runs."""
         ready = readiness(context)
         response.status_code = 200 if ready.ok else 503
         return ready
@@ -137,11 +140,16 @@ def _refuse_tenants(caller: Caller) -> None:
 
 
 def readiness(context: ConsoleContext) -> Readiness:
-    """Return whether the ledger answers and the sweep runs."""
+    """Return whether the ledger answers and stores, and the sweep runs."""
     try:
         age = context.ledger.sweep_age()
-    except LedgerUnavailable:
-        return Readiness(ok=False, why="ledger")
+        refused = context.ledger.write_problem()
+    except LedgerUnavailable as error:
+        return Readiness(ok=False, why="ledger", detail=unavailable(error))
+    if refused is not None:
+        return Readiness(ok=False, why="ledger", detail=unavailable(refused))
     if sweep_health(age, interval=context.settings.sweep_interval) == "ok":
         return Readiness(ok=True)
-    return Readiness(ok=False, why="sweep")  # waiting work does not start
+    # Waiting work does not start.
+    last = "has never run" if age is None else f"last ran {duration(age)} ago"
+    return Readiness(ok=False, why="sweep", detail=f"the sweep {last}")

@@ -168,9 +168,12 @@ def test_probes_need_no_token(context: ConsoleContext, redis_client: redis.Redis
     client = client_of(context)
     assert client.get("/healthz").json() == {"ok": True}
     unswept = client.get("/readyz")
-    assert (unswept.status_code, unswept.json()) == (503, {"ok": False, "why": "sweep"})
+    assert (unswept.status_code, unswept.json()) == (
+        503,
+        {"ok": False, "why": "sweep", "detail": "the sweep has never run"},
+    )
     context.ledger.sweep(empty_queues=[])
-    assert client.get("/readyz").json() == {"ok": True, "why": None}
+    assert client.get("/readyz").json() == {"ok": True, "why": None, "detail": None}
     redis_client.set("mulligan:{p00}:swept_at", "1000")
     assert client.get("/readyz").json()["why"] == "sweep"
 

@@ -84,5 +84,9 @@ def test_an_unreachable_ledger_is_503(tmp_path: Path) -> None:
     assert (page.status_code, 'href="/runbook"' in page.text) == (503, True)
     runbook = client.get("/runbook", headers={"Accept": "text/html"})
     assert (runbook.status_code, "<h1" in runbook.text) == (200, True)
-    assert client.get("/readyz").json() == {"ok": False, "why": "ledger"}
+    assert client.get("/readyz").json() == {
+        "ok": False,
+        "why": "ledger",
+        "detail": "the ledger cannot be reached",
+    }
     assert client.get("/healthz").status_code == 200

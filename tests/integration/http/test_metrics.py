@@ -23,7 +23,7 @@ NAMES = {
     "mulligan_tokens_total", "mulligan_breaker_state", "mulligan_escalations_open",
     "mulligan_escalation_groups_open", "mulligan_ledger_round_trips_total",
     "mulligan_sweep_age_seconds", "mulligan_fold_lag_seconds", "mulligan_webhook_deliveries",
-    "mulligan_paused",
+    "mulligan_paused", "mulligan_ledger_stores", "mulligan_ledger_waiting",
 }  # fmt: skip
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -366,3 +366,33 @@ def test_cancelling_a_finished_job_returns_its_state(scenario: Scenario) -> None
     scenario.settle(claim, succeeds(claim))
     assert scenario.ledger.cancel(job_id) == "succeeded"
     assert scenario.ledger.cancel("p00-unknown") == "gone"
+
+
+# -- a time without sweeps -------------------------------------------------------------------------
+
+
+def test_leases_are_extended_once_after_a_time_without_sweeps(scenario: Scenario) -> None:
+    """Given attempts in flight and a Redis that is away for longer than a lease, when it is back,
+    then no attempt is taken from its worker until one more lease has passed."""
+    jobs = [scenario.submit() for _ in range(3)]
+    claims = [scenario.claim(job_id) for job_id in jobs]
+    scenario.sweep()
+    scenario.advance(10 * scenario.settings.lease, away=True)
+    assert scenario.refusal(jobs[0]) == ClaimRefused("held")  # also before the first sweep
+    assert scenario.swept_entries() == set()
+    assert scenario.ledger.renew([claims[0].lease]) == set()
+    answered = scenario.ledger.store_output(claims[1].lease, answer("paid"))
+    assert answered == []
+    scenario.advance(scenario.settings.lease - 1)
+    scenario.ledger.renew([claims[0].lease])
+    scenario.advance(2)
+    # Only once: the two workers that did not renew are lost.
+    assert scenario.swept_entries() == {f"a:{job_id}/1" for job_id in jobs[1:]}
+    assert scenario.refusal(jobs[0]) == ClaimRefused("held")
+
+
+def test_a_ledger_that_was_never_swept_has_no_time_without_sweeps(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    scenario.claim(job_id)
+    scenario.advance(scenario.settings.lease + 1, away=True)
+    assert scenario.swept_entries() == {f"a:{job_id}/1"}

@@ -7,10 +7,11 @@ local attempt = redis.call('HMGET', key, 'state', 'token', 'claims', 'not_before
 if not job[1] or not attempt[1] then take_entry(entry) return { 'gone' } end
 if TERMINAL[job[1]] or attempt[1] == 'settled' then take_entry(entry) return { 'finished' } end
 if attempt[1] == 'verifying' then take_entry(entry) return { 'verifying' } end
+if attempt[2] ~= R.token then need_room() end
 if attempt[2] and attempt[2] ~= '' then
   -- The same token: a repeated call, whose first answer was lost.
   if attempt[2] == R.token then return attempt_view('claimed', R.id, R.n) end
-  if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return { 'held' } end
+  if not lapsed(entry) then return { 'held' } end
   redis.call('HSET', key, 'token', '')
 end
 -- Before the pause: an entry that is not due stays in the outbox.

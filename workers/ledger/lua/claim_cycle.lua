@@ -13,10 +13,11 @@ local function claimed()
   answer[#answer + 1] = cycle[6] or ''
   return answer
 end
+if cycle[2] ~= R.token then need_room() end
 if cycle[2] and cycle[2] ~= '' then
   -- The same token: a repeated call, whose first answer was lost.
   if cycle[2] == R.token then return claimed() end
-  if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return { 'held' } end
+  if not lapsed(entry) then return { 'held' } end
 end
 if tonumber(cycle[5]) > NOW then return { 'early' } end
 -- Staleness counts from the first due time, however often the entry was given back.

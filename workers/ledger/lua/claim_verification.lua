@@ -10,9 +10,10 @@ if TERMINAL[state] or attempt[1] ~= 'verifying' or attempt[2] then
   take_entry(entry)
   return { 'finished' }
 end
+if attempt[3] ~= R.token then need_room() end
 if attempt[3] and attempt[3] ~= '' then
   if attempt[3] == R.token then return attempt_view('claimed', R.id, R.n) end
-  if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return { 'held' } end
+  if not lapsed(entry) then return { 'held' } end
   redis.call('HSET', key, 'vtoken:' .. i, '')
 end
 if attempt[5] and tonumber(attempt[5]) > NOW then return { 'early' } end

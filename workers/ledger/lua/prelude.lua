@@ -10,6 +10,17 @@ local function given(value) return value ~= nil and value ~= cjson.null and valu
 local function stamp(ms) return string.format('%.3f', ms) end
 -- A lease is a random token and the time at which it expires; without a time it has expired.
 local function expired(at) return not given(at) or tonumber(at) <= NOW end
+-- Whether a held lease may be taken over. After a time without sweeps longer than a lease nobody
+-- could renew, so until the next sweep has extended the leases, none counts as expired.
+local function lapsed(entry)
+  if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return false end
+  local swept = redis.call('GET', P .. 'swept_at')
+  return not swept or NOW - tonumber(swept) <= R.lease_ms
+end
+-- A full Redis refuses a script at its first write, if that write may need memory, and nothing after
+-- it. So each script decides by its first write, which changes nothing, whether it needs room.
+local function need_room() redis.call('SETRANGE', P .. 'swept_at', 0, '') end
+local function allow_when_full() redis.call('ZREM', P .. 'outbox', '') end
 -- A number from JSON is a float: as text it needs %d.
 local function int(number) return string.format('%d', number) end
 local function job_key(id) return P .. 'job:' .. id end

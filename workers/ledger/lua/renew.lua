@@ -1,4 +1,5 @@
 -- Renew many leases at once. Returns the entries whose lease is lost.
+allow_when_full()
 local lost = {}
 for _, lease in ipairs(R.leases) do
   local kind, id, n, index = parse_entry(lease.entry)

@@ -1,5 +1,6 @@
 -- Give an entry back after a transport fault, a verifier without a verdict, or a shutdown. The same
 -- attempt is tried again; the claim does not count.
+allow_when_full()
 local kind, id, n, index = parse_entry(R.entry)
 local key = kind == 'c' and cycle_key(cycle_of(R.entry)) or attempt_key(id, n)
 local suffix = kind == 'v' and ':' .. index or ''

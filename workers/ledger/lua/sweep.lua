@@ -1,5 +1,14 @@
 -- Find what to publish (again): expired leases, entries never published, due delays, entries
 -- overtaken by later ones of their queue, and entries that a lifted pause releases.
+allow_when_full()
+-- Redis or the sweep was away for longer than a lease: nobody could renew, so nobody is dead for
+-- that. Every holder gets one more lease to show that it lives.
+local swept = redis.call('GET', P .. 'swept_at')
+if swept and NOW - tonumber(swept) > R.lease_ms then
+  local held = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW + R.lease_ms)
+  for _, entry in ipairs(held) do redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry) end
+end
+
 local empty = {}
 for _, queue in ipairs(R.empty) do empty[queue] = true end
 

@@ -31,6 +31,9 @@ class Beat(Value):
     queues: tuple[str, ...] = ()
     #: Round trips to the ledger so far.
     round_trips: int = 0
+    #: Calls that have waited long for the ledger, and why.
+    waiting: int = 0
+    waiting_reason: str = ""
     #: When the beat was written, by the ledger's clock.
     at: float = 0.0
 
@@ -40,7 +43,8 @@ class RedisBeats:
 
     def __init__(self, calls: RedisCalls, *, prefix: str) -> None:
         self._calls = calls
-        self._key = keys.workers(keys.fleet_prefix(prefix))
+        self._fleet = keys.fleet_prefix(prefix)
+        self._key = keys.workers(self._fleet)
 
     def live(self, *, now: float) -> list[Beat]:
         """Return the beats of running workers by name, and delete stale ones."""
@@ -54,15 +58,14 @@ class RedisBeats:
         if stale:
             self._calls.run("HDEL", self._key, *stale)
         return [
-            beat.model_copy(update={"round_trips": _round_trips(beats, name)})
-            for name, beat in sorted(beats.items())
-            if "/" not in name
+            _with_processes(beat, beats) for name, beat in sorted(beats.items()) if "/" not in name
         ]
 
     def write(self, beat: Beat, *, process: int | None = None) -> None:
         """Write the beat of a worker or of one of its processes, with the ledger's time."""
         stamped = beat.model_copy(update={"at": self._calls.now()})
-        self._calls.run("HSET", self._key, _field(beat, process), stamped.model_dump_json())
+        field = _field(beat, process)
+        self._calls.one("beat", self._fleet, field=field, beat=stamped.model_dump_json())
 
     def delete(self, beat: Beat, *, process: int | None = None) -> None:
         self._calls.run("HDEL", self._key, _field(beat, process))
@@ -72,12 +75,18 @@ def _field(beat: Beat, process: int | None) -> str:
     return beat.name if process is None else f"{beat.name}/{process}"
 
 
-def _round_trips(beats: dict[str, Beat], name: str) -> int:
-    """Sum the round trips of a worker and its processes."""
-    return sum(
-        beat.round_trips
-        for field, beat in beats.items()
-        if field == name or field.startswith(f"{name}/")
+def _with_processes(worker: Beat, beats: dict[str, Beat]) -> Beat:
+    """Add what the processes of a prefork worker report to its beat."""
+    mine = [beat for field, beat in beats.items() if field.startswith(f"{worker.name}/")]
+    if not mine:
+        return worker
+    everyone = [worker, *mine]
+    return worker.model_copy(
+        update={
+            "round_trips": sum(beat.round_trips for beat in everyone),
+            "waiting": sum(beat.waiting for beat in everyone),
+            "waiting_reason": next((b.waiting_reason for b in everyone if b.waiting), ""),
+        }
     )
 
 
