@@ -7,7 +7,7 @@ JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))
 # Use the machine's certificates: uv's list does not include company proxies.
 export UV_SYSTEM_CERTS := 1
 
-.PHONY: setup demo picture screenshots test check browser bench chaos clean
+.PHONY: setup demo picture screenshots test check browser bench chaos simulate clean
 
 setup: .venv/ready
 
@@ -68,6 +68,11 @@ bench: setup
 
 chaos: setup
 	$(BIN)/python -m pytest tests/chaos -m chaos
+
+# Random faults in simulated time, until Ctrl-C or for SECONDS. SEED=… replays one run with its trace.
+simulate: setup
+	@PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) \
+	  $(if $(KEEP),--keep $(KEEP)) $(if $(SECONDS),--seconds $(SECONDS)) --jobs $(JOBS)
 
 clean:
 	rm -rf .venv .mulligan build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

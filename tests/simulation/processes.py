@@ -1,0 +1,225 @@
+"""The simulated processes: workers, sweeps, producers and people, each running the real verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec
+from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
+from mulligan.tasks.jobs.outcome import Outcome
+from mulligan.tasks.jobs.recheck import run_recheck
+from mulligan.tasks.jobs.submit import Intake, submit_jobs
+from mulligan.tasks.jobs.sweep import run_sweep
+from mulligan.tasks.jobs.verify import run_verification
+from mulligan.tasks.ports.errors import LedgerUnavailable
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry
+from mulligan.workers.celery.leases import LeaseKeeper
+from mulligan.workers.celery.publisher import Publisher
+from mulligan.workers.ledger import job_ids, rows
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from simulation.broker import SimulatedApp
+from simulation.providers import SimulatedRunner, SimulatedVerifier
+from simulation.scheduler import Crashed, Process
+from simulation.world import PRODUCER_PATIENCE, World
+
+#: The queues of an ordinary worker: mandatory retries first.
+QUEUES = ("repair", "attempt", "verify")
+_VERBS: dict[str, Callable[[AttemptContext, Entry], Outcome]] = {
+    "mulligan.attempt": run_attempt,
+    "mulligan.verify": run_verification,
+    "mulligan.recheck": run_recheck,
+}
+#: Seconds that a simulated runner may take.
+_RUNNER_TIMEOUT = 40.0
+
+
+def publisher(world: World, process: Process, ledger: RedisLedger) -> Publisher:
+    """Return the real publisher on the simulated broker."""
+    app: Any = SimulatedApp(world.broker, process)
+    return Publisher(app, ledger, on_unreachable=lambda _error: None)
+
+
+def attempt_context(world: World, process: Process, ledger: RedisLedger) -> AttemptContext:
+    """Build a worker's context as the composition root does, on simulated ports."""
+    leases = LeaseKeeper(
+        ledger,
+        interval=world.settings.lease / 3,
+        clock=world.clock(process),
+        start_thread=lambda run: world.scheduler.spawn(process, run),
+        on_stuck=lambda _entry: world.crash(process),
+    )
+
+    def resolve(spec: RunnerSpec) -> ResolvedRunner:
+        runner = SimulatedRunner(world, process, spec)
+        return ResolvedRunner(runner=runner, timeout=_RUNNER_TIMEOUT, decoding=Decoding())
+
+    return AttemptContext(
+        ledger=ledger,
+        runner=resolve,
+        verifier=lambda spec: SimulatedVerifier(world, process, spec),
+        publish=publisher(world, process, ledger).publish,
+        holding=leases.holding,
+        breakers=ledger.breakers,
+        worker=process.name,
+        exempt_task_types=world.settings.exempt_task_types,
+        tenant=lambda job: rows.tenant_of(job, world.settings),
+        randomness=world.chance.random,
+        backoff_base=world.settings.backoff_base,
+        backoff_cap=world.settings.backoff_cap,
+        clock=world.clock(process),
+    )
+
+
+class Fleet:
+    """Starts processes in a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._workers = 0
+        self._sweeps = 0
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    def start_worker(self, queues: Sequence[str] = QUEUES, name: str | None = None) -> Process:
+        """Start a worker with one slot and a thread that renews its leases."""
+        self._workers += 1
+        process = self.world.process(name or f"worker{self._workers}")
+        self.world.scheduler.spawn(process, lambda: self._work(process, queues))
+        return process
+
+    def _work(self, process: Process, queues: Sequence[str]) -> None:
+        world = self.world
+        context = attempt_context(world, process, world.ledger(process))
+        while True:
+            message = world.broker.take(process, queues)
+            entry = Entry.parse(message.args[0])
+            world.handling[process] = str(entry)
+            world.note(process, f"received {message.task} {entry}")
+            try:
+                outcome = _VERBS[message.task](context, entry)
+            except LedgerUnavailable as error:
+                world.note(process, f"gave up {entry}: {type(error).__name__}: {error}")
+            except Crashed:
+                world.broker.lost_by_crash(message)
+                raise
+            else:
+                world.note(process, f"done {entry}: {describe(outcome)}")
+            del world.handling[process]
+
+    # -- sweeps -----------------------------------------------------------------------------------
+
+    def start_sweep(self, interval: Callable[[], float]) -> Process:
+        """Start a process that sweeps again and again."""
+        self._sweeps += 1
+        process = self.world.process(f"sweep{self._sweeps}")
+
+        def run() -> None:
+            ledger = self.world.ledger(process)
+            publish = publisher(self.world, process, ledger).publish
+            while True:
+                self.world.scheduler.sleep(process, interval())
+                self._sweep(process, ledger, publish)
+
+        self.world.scheduler.spawn(process, run)
+        return process
+
+    def _sweep(self, process: Process, ledger: RedisLedger, publish: Any) -> None:
+        world = self.world
+
+        def empty() -> list[str]:
+            return [queue for queue in QUEUES if not world.broker.waiting(queue)]
+
+        try:
+            run_sweep(ledger, empty_queues=empty, publish=publish)
+        except LedgerUnavailable as error:
+            world.note(process, f"gave up: {error}")
+
+    def sweep_once(self) -> None:
+        """Sweep in a process that ends afterwards."""
+        self._sweeps += 1
+        process = self.world.process(f"sweep{self._sweeps}")
+        ledger = self.world.ledger(process)
+        publish = publisher(self.world, process, ledger).publish
+        self.world.scheduler.spawn(process, lambda: self._sweep(process, ledger, publish))
+
+    # -- producers and people ---------------------------------------------------------------------
+
+    def submit(self, name: str, job: Job, *, tries: int = 1) -> str:
+        """Submit a job in a process of its own. A job with a key is submitted up to ``tries``."""
+        world = self.world
+        process = world.process(f"to-{name}")
+        job_id = self.job_id(name, job)
+
+        def run() -> None:
+            ledger = world.ledger(process, patience=PRODUCER_PATIENCE)
+            intake = Intake(
+                ledger=ledger,
+                publish=publisher(world, process, ledger).publish,
+                check=lambda _: [],
+                snapshot=lambda workspace: workspace,
+                new_id=lambda _: job_id,
+                prompt_cap=100_000,
+                exempt_task_types=world.settings.exempt_task_types,
+            )
+            for _ in range(tries):
+                try:
+                    (accepted,) = submit_jobs(intake, [job])
+                except LedgerUnavailable as error:
+                    world.note(process, f"gave up {job_id}: {error}")
+                else:
+                    world.checker.accepted(job_id, accepted.status)
+                world.scheduler.sleep(process, 3.0)
+
+        world.checker.submitted(job_id, job)
+        world.scheduler.spawn(process, run)
+        return job_id
+
+    def job_id(self, name: str, job: Job) -> str:
+        scope = rows.scope_of(job, self.world.settings) or name
+        partitions = self.world.settings.partitions
+        return f"{job_ids.partition_of_scope(scope, partitions=partitions)}-{name}"
+
+    def person(self, act: Callable[[RedisLedger, Publisher], Any], what: str) -> None:
+        """Let a person do something through a ledger of their own."""
+        world = self.world
+        process = world.process("person")
+
+        def run() -> None:
+            ledger = world.ledger(process, patience=PRODUCER_PATIENCE)
+            world.note(process, what)
+            try:
+                act(ledger, publisher(world, process, ledger))
+            except LedgerUnavailable as error:
+                world.note(process, f"gave up: {error}")
+
+        world.scheduler.spawn(process, run)
+
+    def requeue(self, job_id: str) -> None:
+        """Requeue the job's newest open escalation, as a person does on the page."""
+
+        def act(ledger: RedisLedger, publisher: Publisher) -> None:
+            found = [e for e in ledger.escalations(limit=50) if e.job_id == job_id]
+            if not found:
+                return
+            ended = ledger.end_escalation(found[0].id, how="requeued", by="ada")
+            if not isinstance(ended, ClaimRefused) and ended.publication is not None:
+                publisher.publish([ended.publication])
+
+        self.person(act, f"requeue {job_id}")
+
+    def cancel(self, job_id: str) -> None:
+        self.person(lambda ledger, _: ledger.cancel(job_id), f"cancel {job_id}")
+
+    def pause(self, what: str) -> None:
+        self.person(lambda ledger, _: ledger.pause(what), f"pause {what}")
+
+    def resume(self, what: str) -> None:
+        self.person(lambda ledger, _: ledger.resume(what), f"resume {what}")
+
+
+def describe(outcome: Outcome) -> str:
+    if isinstance(outcome, ClaimRefused):
+        return f"refused: {outcome.reason} {outcome.detail}".rstrip()
+    return type(outcome).__name__

@@ -1,0 +1,233 @@
+"""Scenarios: what one seed decides. Each part has a key, so that a failing run can be shrunk."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulation.faults import (
+    BROKER_FAULTS,
+    PROCESS_FAULTS,
+    PROVIDER_FAULTS,
+    REDIS_FAULTS,
+    REFUSALS,
+    VERIFIER_FAULTS,
+    Fault,
+)
+from simulation.simulation import Simulation
+from simulation.world import Step
+
+#: Simulated seconds in which faults happen; then the run is drained.
+DURATION = 100.0
+#: Where faults happen: port calls and their weights.
+_CALLS = {
+    "accept": 2,
+    "claim": 4,
+    "store_output": 4,
+    "settle": 5,
+    "stamp": 2,
+    "requeue": 2,
+    "renew": 2,
+    "sweep": 3,
+    "claim_verification": 2,
+    "store_result": 3,
+    "claim_cycle": 2,
+    "settle_cycle": 2,
+    "store_cycle_output": 1,
+    "cancel": 1,
+    "end_escalation": 1,
+    "hgetall": 1,
+    "swap": 1,
+    "publish": 5,
+    "answer": 4,
+    "verify": 2,
+}
+#: The longest time of a fault that lasts, in simulated seconds. A lease lasts 10.
+_LONGEST = {
+    "freeze_before": 40.0,
+    "freeze_after": 40.0,
+    "slow": 15.0,
+    "redis_away": 40.0,
+    "redis_refuses": 40.0,
+    "redis_restart": 5.0,
+    "delay": 60.0,
+    "duplicate": 30.0,
+    "broker_away": 20.0,
+    "provider_away": 30.0,
+    "provider_limit": 40.0,
+}
+_SCORES = ([90], [100], [40, 90], [40, 90], [60, 50, 90], [40, 50, 60, 95], [10], [0])
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    at: float
+    name: str
+    scores: list[float]
+    fields: dict[str, Any]
+    tries: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.at:6.1f} s: {self.name} with scores {self.scores}, {self.fields}"
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something that a person does."""
+
+    at: float
+    kind: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.at:6.1f} s: {self.kind} {self.target}"
+
+
+@dataclass
+class Scenario:
+    """A seed and what follows from it: by key, jobs (j0…), faults (f0…) and actions (a0…)."""
+
+    seed: int
+    options: dict[str, Any]
+    parts: dict[str, PlannedJob | Fault | Action] = field(default_factory=dict)
+
+    def only(self, keep: Collection[str]) -> Scenario:
+        """Return the scenario without the other parts."""
+        kept = {key: part for key, part in self.parts.items() if key in keep}
+        return Scenario(self.seed, self.options, kept)
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {self.options}"]
+        return "\n".join(lines + [f"  {key:>3}  {part}" for key, part in self.parts.items()])
+
+
+@dataclass
+class Result:
+    violations: list[str]
+    trace: list[Step]
+    steps: int
+
+
+def generate(seed: int) -> Scenario:
+    """Return the scenario of a seed."""
+    chance = random.Random(seed)
+    options = {
+        "workers": chance.randint(1, 4),
+        "sweeps": chance.choice([1, 1, 2]),
+        "acks": chance.random() < 0.3,
+        "partitions": chance.choice([1, 1, 1, 2]),
+        "redis_version": chance.choice([6, 7]),
+        "quotas": {"small": {"concurrency": 1}},
+    }
+    scenario = Scenario(seed, options)
+    count = chance.randint(1, 12)
+    for i in range(count):
+        scenario.parts[f"j{i}"] = _job(chance, i)
+    for i in range(chance.randint(0, 7)):
+        scenario.parts[f"f{i}"] = _fault(chance)
+    for i in range(chance.randint(0, 4)):
+        for part in _actions(chance, count):
+            scenario.parts[f"a{i}{'b' if f'a{i}' in scenario.parts else ''}"] = part
+    return scenario
+
+
+def _job(chance: random.Random, number: int) -> PlannedJob:
+    fields: dict[str, Any] = {
+        "seconds": round(chance.choice([0.2, 1, 3, 6, 14]), 1),
+        "provider": chance.choice(["alpha", "alpha", "beta"]),
+        "slow": chance.choice([0, 0, 0, 1, 2]),
+        "same_failure": chance.random() < 0.2,
+        "priority": chance.choice([5, 5, 0, 9]),
+        "task_type": chance.choice(["work", "work", "other", "read_aloud"]),
+        "delayed_verification": {"after": chance.choice([1, 20, 40])},
+    }
+    if chance.random() < 0.25:
+        fields["delayed_verification"] |= {"mode": "reformulate", "prompt": "Once more, please."}
+    if chance.random() < 0.15:
+        fields["deadline"] = chance.choice([30, 90])
+    if chance.random() < 0.1:
+        fields["budget"] = {"tokens": chance.choice([10, 25])}
+    if chance.random() < 0.3:
+        fields["labels"] = {"tenant": chance.choice(["small", "large"])}
+    if chance.random() < 0.1:
+        fields["memory_scope"] = "task_type"
+    if chance.random() < 0.1:
+        fields["on_done"] = {"task": "their.task", "queue": "theirs"}
+    tries = 1
+    if chance.random() < 0.3:
+        fields["idempotency_key"] = f"key{number}"
+        tries = 2
+    at = round(chance.uniform(0, 20), 1)
+    return PlannedJob(at, f"job{number}", list(chance.choice(_SCORES)), fields, tries)
+
+
+def _fault(chance: random.Random) -> Fault:
+    (call,) = chance.choices(list(_CALLS), list(_CALLS.values()))
+    kinds = {
+        "publish": PROCESS_FAULTS + 2 * BROKER_FAULTS,
+        "answer": PROCESS_FAULTS + 2 * PROVIDER_FAULTS,
+        "verify": PROCESS_FAULTS + 2 * VERIFIER_FAULTS,
+    }.get(call, PROCESS_FAULTS + REDIS_FAULTS)
+    kind = chance.choice(kinds)
+    longest = _LONGEST.get(kind, 0.0)
+    return Fault(
+        kind=kind,
+        call=call,
+        nth=1 + int(chance.expovariate(0.25)),
+        seconds=round(chance.uniform(0.3, longest), 1) if longest else 0.0,
+        refusal=chance.choice(REFUSALS),
+    )
+
+
+def _actions(chance: random.Random, jobs: int) -> list[Action]:
+    at = round(chance.uniform(0, DURATION * 0.8), 1)
+    kind = chance.choice(["cancel", "requeue", "requeue", "pause"])
+    if kind != "pause":
+        return [Action(at, kind, f"j{chance.randrange(jobs)}")]
+    what = chance.choice(
+        ["queue:attempt", "queue:repair", "queue:verify", "task_type:work", "provider:alpha"]
+    )
+    later = round(at + chance.uniform(1, 30), 1)
+    return [Action(at, "pause", what), Action(later, "resume", what)]
+
+
+def run(scenario: Scenario) -> Result:
+    """Run a scenario to its end and check it."""
+    options = dict(scenario.options)
+    chance = random.Random(f"run {scenario.seed}")
+    faults = [part for part in scenario.parts.values() if isinstance(part, Fault)]
+    with Simulation(chance=chance, faults=faults, **options) as simulation:
+        scheduler, start = simulation.world.scheduler, simulation.world.scheduler.now
+        ids: dict[str, str] = {}
+        for key, part in scenario.parts.items():
+            if isinstance(part, PlannedJob):
+                scheduler.at(start + part.at, _submission(simulation, key, part, ids))
+            elif isinstance(part, Action):
+                scheduler.at(start + part.at, _act(simulation, part, ids))
+        simulation.run(DURATION)
+        found = simulation.violations()
+        return Result(found, simulation.world.trace, scheduler.events)
+
+
+def _submission(simulation: Simulation, key: str, job: PlannedJob, ids: dict[str, str]) -> Any:
+    def submit() -> None:
+        ids[key] = simulation.submit(*job.scores, name=job.name, tries=job.tries, **job.fields)
+
+    return submit
+
+
+def _act(simulation: Simulation, action: Action, ids: dict[str, str]) -> Any:
+    def act() -> None:
+        match action.kind:
+            case "pause":
+                simulation.fleet.pause(action.target)
+            case "resume":
+                simulation.fleet.resume(action.target)
+            case "cancel" if action.target in ids:
+                simulation.cancel(ids[action.target])
+            case "requeue" if action.target in ids:
+                simulation.fleet.requeue(ids[action.target])
+
+    return act

@@ -1,0 +1,120 @@
+"""A deployment for scripted traces: nothing happens by chance, only what the test asks for."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from mulligan.tasks.ports.ledger import JobView
+from simulation.faults import Fault
+from simulation.processes import Fleet
+from simulation.providers import make_job
+from simulation.world import World
+
+#: Simulated seconds after which a drained run must have ended.
+_DRAIN_LIMIT = 4000.0
+
+
+class Simulation:
+    """A world with workers and sweeps. Use it as a context manager; see `simulation`."""
+
+    def __init__(
+        self,
+        *,
+        workers: int = 2,
+        sweeps: int = 1,
+        chance: random.Random | None = None,
+        **world: Any,
+    ) -> None:
+        self.world = World(chance=chance, **world)
+        self.fleet = Fleet(self.world)
+        self._number = 0
+        self._draining = False
+        self.world.on_crash = self._replace
+        for _ in range(workers):
+            self.fleet.start_worker()
+        for _ in range(sweeps):
+            self.fleet.start_sweep(self._sweep_interval)
+
+    def __enter__(self) -> Simulation:
+        self.world.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.world.__exit__(*error)
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def submit(self, *scores: float, name: str | None = None, tries: int = 1, **job: Any) -> str:
+        """Submit a job whose attempts get these scores; the last one repeats. Return its id.
+
+        ``provider``, ``seconds`` (per answer), ``slow`` (slow verifiers) and ``same_failure``
+        describe the job's shape; other options are fields of the job.
+        """
+        self._number += 1
+        made = make_job(list(scores), **job)
+        return self.fleet.submit(name or f"job{self._number}", made, tries=tries)
+
+    def fault(self, kind: str, call: str, nth: int = 1, **options: Any) -> None:
+        """Plan a fault at the nth call of a port from now on: see simulation/faults.py."""
+        self.world.plan.add(Fault(kind=kind, call=call, nth=nth, **options))
+
+    def run(self, seconds: float) -> None:
+        self.world.scheduler.run(seconds=seconds)
+
+    def cancel(self, job_id: str) -> None:
+        self.world.checker.cancelled_ids.add(job_id)
+        self.fleet.cancel(job_id)
+
+    def view(self, job_id: str) -> JobView:
+        found = self.world.outside_ledger().job(job_id)
+        assert found is not None, f"{job_id} is not in the ledger"
+        return found
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """End all faults and run until nothing is left to do."""
+        world = self.world
+        world.note(None, "-- drain")
+        world.plan.active = False
+        self._draining = True
+        world.server.refusal, world.server.away, world.broker.away = None, False, False
+        world.heal_providers()
+        ledger = world.outside_ledger()
+        for what in ledger.paused():
+            ledger.resume(what)
+        if not any(self._is_live_worker(process) for process in world.processes):
+            self.fleet.start_worker()
+        end = world.scheduler.now + _DRAIN_LIMIT
+        while world.scheduler.now < end:
+            world.scheduler.run(seconds=5.0)
+            if not world.checker.unfinished():
+                break
+        world.scheduler.run(seconds=1.0)  # messages that were already on their way
+
+    def violations(self) -> list[str]:
+        """Drain, and return what is wrong."""
+        self.drain()
+        return self.world.checker.check()
+
+    def check(self) -> None:
+        """Drain, and fail with the trace if an invariant is violated."""
+        found = self.violations()
+        trace = "\n".join(str(step) for step in self.world.trace)
+        assert not found, "\n".join([trace, *found])
+
+    def _sweep_interval(self) -> float:
+        return self.world.chance.uniform(0.5, 3.0) if self.world.random else 1.0
+
+    @staticmethod
+    def _is_live_worker(process: Any) -> bool:
+        return process.name.startswith("worker") and not process.dead
+
+    def _replace(self, process: Any) -> None:
+        """A supervisor starts another worker for one that crashed."""
+        scheduler = self.world.scheduler
+        if process.name.startswith("worker"):
+            scheduler.at(scheduler.now + 2.0, lambda: self.fleet.start_worker())
+        elif process.name.startswith("sweep"):
+            scheduler.at(scheduler.now + 2.0, lambda: self.fleet.start_sweep(self._sweep_interval))
