@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -162,6 +163,7 @@ def check_ledger(ledger: RedisLedger, settings: Settings, *, expected: bool) -> 
     if expected:
         yield _sweep(ledger, settings)
         yield _outbox(ledger)
+        yield _releases(ledger)
 
 
 def _waiting(ledger: RedisLedger) -> Iterator[Check]:
@@ -213,6 +215,20 @@ def _outbox(ledger: RedisLedger) -> Check:
         fix = "check that a worker serves `control` and that the broker is running"
         return warn("outbox", f"an entry has waited {duration(oldest)} to be published", fix)
     return ok("outbox", "empty")
+
+
+def _releases(ledger: RedisLedger) -> Check:
+    """Check that the workers can read every stored job, and name their releases."""
+    beats = ledger.beats.live(now=ledger.now())
+    running = Counter(f"{beat.release} (schema {beat.reads_schema})" for beat in beats)
+    shown = ", ".join(f"{name}: {counted(n, 'worker')}" for name, n in sorted(running.items()))
+    waiting = ledger.waiting_for("version")
+    if waiting.count:
+        said = f"waiting for workers of a later version: {waiting}; running: {shown or 'none'}"
+        return warn("versions", said, "start workers of the later version, or cancel these jobs")
+    if len(running) > 1:
+        return warn("versions", shown, "finish the upgrade: restart the older workers")
+    return ok("versions", shown or "no worker has reported its version yet")
 
 
 # -- the workers ----------------------------------------------------------------------------------

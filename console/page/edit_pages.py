@@ -68,13 +68,14 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/edits")
     def edits(request: Request, caller: Reader) -> HTMLResponse:
         sessions = edit_engine(context).sessions
-        recent = sessions.recent(limit=_MAX_SESSIONS)
+        recent, unreadable = sessions.read_recent(limit=_MAX_SESSIONS)
         return page(
             request,
             "edits.html",
             caller=caller,
             waiting=find_waiting(context),
             sessions=[(each, workspace_of(context, each), _counts(each)) for each in recent],
+            unreadable=unreadable,
             measured=_with_bars(sessions.deltas(limit=_MAX_MEASURED)),
             now=context.ledger.now(),
             marks=_MARKS,

@@ -37,6 +37,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             o=figures,
             pausable=JOB_QUEUES,
             task_types=sorted({*figures.task_types, *_paused(figures, "task_type")}),
+            workers=[] if bound else context.ledger.beats.live(now=figures.at),
         )
 
     @router.get("/breakers")

@@ -37,6 +37,9 @@ def job_document(view: JobView) -> dict[str, Any]:
         "answer": best.output.text if best and best.output else None,
         "attempts": [_attempt(view, attempt) for attempt in view.attempts],
         "cycles": [cycle.model_dump(mode="json") for cycle in view.cycles],
+        "needs_schema": view.needs_schema,
+        "needs_release": view.needs_release,
+        "unreadable": view.unreadable,
     }
 
 
@@ -67,4 +70,5 @@ def _attempt(view: JobView, attempt: AttemptView) -> dict[str, Any]:
         "worker": attempt.worker,
         "faults": attempt.faults,
         "last_fault": attempt.last_fault,
+        "unreadable": attempt.unreadable,
     }

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Set
 from dataclasses import fields
 from typing import Any
 
+from pydantic import ValidationError
+
 from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.jobs.job import AttemptPlan, Job, Output
 from mulligan.policies.repair.verdict import verdict_from_dict
@@ -25,7 +27,10 @@ _OUTPUT = Output.model_fields.keys() - {"text"}
 
 def view_of(document: Mapping[str, Any]) -> JobView:
     """Return the job with its attempts and cycles."""
-    job = Job.model_validate(document["job"])
+    try:
+        job = Job.model_validate(document["job"])
+    except ValidationError:  # another release wrote it, and perhaps the console could not read it
+        job = Job.unreadable(task_type=document["task_type"], name=document["name"])
     return JobView(
         job=job,
         attempts=tuple(_attempt(job, found) for found in document["attempts"]),

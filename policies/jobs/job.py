@@ -213,6 +213,14 @@ class Job(Value):
             raise FieldError("memory_scope", "must be job for external work")
         return self
 
+    @classmethod
+    def unreadable(cls, *, task_type: str, name: str | None) -> Job:
+        """Return what is known about a job without its body. It is for people and cannot run."""
+        runner = RunnerSpec(kind="unreadable")
+        return cls.model_construct(
+            task_type=task_type, name=name, prompt="", runner=runner, verifiers=()
+        )
+
     @property
     def label(self) -> str:
         return self.name or self.task_type

@@ -18,6 +18,8 @@ def correct_author(intake: Intake, session: EditSession) -> str | None:
     view = intake.ledger.job(session.author)
     if view is None:
         raise BadInput.at("author", f"job {session.author} no longer exists")
+    if view.unreadable is not None:
+        raise BadInput.at("author", f"job {view.id} cannot be read: {view.unreadable}")
     job = correction_of(view.job, view.id, _answer(view), session)
     if job is None:
         return None

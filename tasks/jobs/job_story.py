@@ -109,7 +109,7 @@ class JobStory:
 
 def tell_story(view: JobView, *, texts: bool = True) -> JobStory:
     """Return everything that happened to a job. ``texts``: whether the reader may see its texts."""
-    waiting = f" for {view.waiting_for}" if view.waiting_for else ""
+    waiting = f" for {view.waits_for}" if view.waits_for else ""
     reason = f": {view.reason}" if view.reason else ""
     best = view.best
     title = "The answer" if view.state == "succeeded" else "The best answer, which did not pass"

@@ -131,4 +131,6 @@ def _beat(
         round_trips=services.ledger.round_trips,
         waiting=wait.calls if wait else 0,
         waiting_reason=wait.reason if wait else "",
+        release=services.ledger.schema.release,
+        reads_schema=services.ledger.schema.number,
     )

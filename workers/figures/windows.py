@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +10,11 @@ from functools import lru_cache
 from mulligan.policies.failures.failure import FailureRecord
 from mulligan.policies.figures.facts import HOUR, MINUTE, Figure, parse
 from mulligan.policies.jobs.job import parse_duration
-from mulligan.policies.repair.verdict import verdict_from_dict
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.figures.fold import MINUTES_KEPT, START
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
+from mulligan.workers.ledger.rows import read_verdict
 
 LONGEST_WINDOW = 365 * 86400
 
@@ -101,7 +100,8 @@ class FigureReader:
             job_id, _, number = example.partition("/")
             names.append(keys.attempt(keys.prefix_of(self._key_prefix, job_id), job_id, number))
         stored = self._calls.fields(names, "verdict")
-        return [verdict_from_dict(json.loads(text)).failure if text else None for text in stored]
+        verdicts = (read_verdict(text)[0] for text in stored)
+        return [verdict.failure if verdict else None for verdict in verdicts]
 
     def totals(self) -> Counter[Figure]:
         return _sum(self._calls.hashes([keys.figures_total(p) for p in self._prefixes]))

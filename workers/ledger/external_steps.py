@@ -48,7 +48,9 @@ class ExternalSteps(ClaimReads):
         since = (self.now() - self._settings.guard_window) * 1000
         key = keys.session(self._lane_prefix(lane), lane)
         found = self.calls.run("ZRANGEBYSCORE", key, since, "+inf")
-        return [SessionNote(**json.loads(text)) for text in found]
+        known = SessionNote.__dataclass_fields__
+        notes = (json.loads(text) for text in found)
+        return [SessionNote(**{k: note[k] for k in note if k in known}) for note in notes]
 
     def _lane_prefix(self, lane: str) -> str:
         partition = job_ids.partition_of_scope(lane, partitions=self._settings.partitions)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.failures.memory import RetryMemory
-from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output, RunnerSpec
+from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
 from mulligan.policies.repair.verdict import Verdict, verdict_from_dict, verdict_to_dict
 from mulligan.tasks.ports.ledger import (
     AttemptView,
@@ -146,13 +146,13 @@ def read_attempt(number: int, raw: Mapping[str, str]) -> AttemptView:
     plan, output, verdict = raw.get("plan"), raw.get("output"), raw.get("verdict")
     read_plan = read_tolerantly(AttemptPlan, plan) if plan else None
     read_output = read_tolerantly(Output, output) if output else None
-    read_verdict, problem = _read_verdict(verdict)
+    found, problem = read_verdict(verdict)
     problems = [read_plan and read_plan.problem, read_output and read_output.problem, problem]
     return AttemptView(
         plan=(read_plan and read_plan.value) or AttemptPlan(number=number),
         state=raw["state"],
         output=read_output.value if read_output else None,
-        verdict=read_verdict,
+        verdict=found,
         queued_at=_seconds(raw, "queued_at"),
         started_at=_seconds(raw, "started_at"),
         settled_at=_seconds(raw, "settled_at"),
@@ -164,7 +164,8 @@ def read_attempt(number: int, raw: Mapping[str, str]) -> AttemptView:
     )
 
 
-def _read_verdict(text: str | None) -> tuple[Verdict | None, str | None]:
+def read_verdict(text: str | None) -> tuple[Verdict | None, str | None]:
+    """Read a verdict as far as possible; the text says why it cannot be read."""
     if not text:
         return None, None
     try:
@@ -212,7 +213,7 @@ def read_job(
     problems = [body.problem, *(each.unreadable for each in views)]
     return JobView(
         id=job_id,
-        job=body.value or _unreadable_job(raw),
+        job=body.value or Job.unreadable(task_type=raw["task_type"], name=raw.get("name")),
         state=raw["state"],
         waiting_for=raw.get("waiting_for") or None,
         reason=raw.get("reason") or None,
@@ -225,20 +226,9 @@ def read_job(
         tenant=raw.get("tenant") or None,
         attempts=views,
         cycles=tuple(cycles),
-        schema=int(raw.get("schema", 1)),
-        release=raw.get("release"),
+        needs_schema=int(raw.get("schema", 1)),
+        needs_release=raw.get("release"),
         unreadable=next((each for each in problems if each), None),
-    )
-
-
-def _unreadable_job(raw: Mapping[str, str]) -> Job:
-    """Return what is known about a job without its body, for people only: it is not valid."""
-    return Job.model_construct(
-        task_type=raw.get("task_type", ""),
-        name=raw.get("name") or None,
-        prompt="",
-        runner=RunnerSpec(kind="unreadable"),
-        verifiers=(),
     )
 
 

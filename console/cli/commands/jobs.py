@@ -58,7 +58,7 @@ def _print_table(views: Sequence[JobView]) -> None:
             view.id,
             view.job.label,
             Text(view.state, style=STATE_STYLES.get(view.state, "")),
-            view.reason or view.waiting_for or "",
+            view.reason or view.waiting_for or ("unreadable" if view.unreadable else ""),
             number(view.tokens),
             timestamp(view.created_at, None),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -30,11 +31,16 @@ def list_edits(
     """List the edits that wait for review, newest session first."""
     with open_sessions(load_settings()) as backend:
         known = backend.engine.sessions
-        sessions = [known.get(session).session] if session else known.recent(limit=limit)
+        sessions, unreadable = ([], []) if session else known.read_recent(limit=limit)
+        sessions += [known.get(session).session] if session else []
     shown = [(s, [r for r in s.records if all_ or r.reviewable]) for s in sessions]
     if json:
-        screen.emit({"edits": [review_document(s, r) for s, records in shown for r in records]})
+        edits = [review_document(s, r) for s, records in shown for r in records]
+        screen.emit({"edits": edits, "unreadable": [asdict(each) for each in unreadable]})
         return
+    for problem in unreadable:
+        text = f"session {problem.id} cannot be read by this release: {problem.problem}"
+        screen.say(text, style="yellow")
     for each, records in shown:
         if records:
             screen.say(f"{each.id}  {each.root} on {each.host}, mode {each.mode}", style="bold")

@@ -59,6 +59,8 @@ def _print_head(view: JobView, story: JobStory) -> None:
     screen.say(" · ".join(facts), style="dim")
     if view.detail:
         screen.say(view.detail)
+    if view.unreadable:
+        screen.say(f"this release cannot read all of this job: {view.unreadable}", style="yellow")
 
 
 def _print_attempt(attempt: AttemptStory, *, diff: bool, whole: bool) -> None:

@@ -114,8 +114,16 @@ class SessionDocument(SessionRow):
     records: list[EditDocument]
 
 
+class UnreadableRow(BaseModel):
+    """A session that this release cannot read."""
+
+    id: str
+    problem: str
+
+
 class SessionList(BaseModel):
     sessions: list[SessionRow]
+    unreadable: list[UnreadableRow]
 
 
 class ReviewList(BaseModel):

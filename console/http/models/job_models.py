@@ -86,6 +86,7 @@ class AttemptDocument(BaseModel):
     claims: int
     faults: int
     last_fault: str | None
+    unreadable: str | None
 
 
 class CycleDocument(SelfRepairCycle):
@@ -107,6 +108,11 @@ class JobDocument(JobSummary):
     answer: str | None
     attempts: list[AttemptDocument]
     cycles: list[CycleDocument]
+    #: The schema that a worker must read to run it, and the release that needs it.
+    needs_schema: int
+    needs_release: str | None
+    #: What this release cannot read of it, because another one wrote it or it is damaged.
+    unreadable: str | None
 
 
 def summary(row: JobRow, *, texts: bool) -> JobSummary:

@@ -28,6 +28,7 @@ from mulligan.console.http.models.edit_models import (
     RollbackResult,
     SessionDocument,
     SessionList,
+    UnreadableRow,
     delta_document,
     document,
     edit_document,
@@ -101,8 +102,11 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/edits")
     def sessions(_: Reader, limit: Limit = 100) -> SessionList:
         """List sessions, newest first."""
-        found = edit_engine(context).sessions.recent(limit=limit)
-        return SessionList(sessions=[row(each, workspace_of(context, each)) for each in found])
+        found, unreadable = edit_engine(context).sessions.read_recent(limit=limit)
+        return SessionList(
+            sessions=[row(each, workspace_of(context, each)) for each in found],
+            unreadable=[UnreadableRow(id=each.id, problem=each.problem) for each in unreadable],
+        )
 
     @router.get("/api/edits/reviews")
     def reviews(caller: Reader, limit: Limit = 100) -> ReviewList:

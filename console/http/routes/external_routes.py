@@ -246,6 +246,10 @@ def _check_refusal(refused: ClaimRefused) -> None:
             return
         case "gone":
             raise not_found("task with this token")
+        case "newer":
+            raise HttpError(
+                409, "newer_version", "a later version of mulligan wrote this task; report there"
+            )
         case "finished":
             raise HttpError(409, "finished", "this task has already ended; see its job")
         case _:

@@ -56,10 +56,18 @@ class JobView:
     attempts: tuple[AttemptView, ...] = ()
     cycles: tuple[SelfRepairCycle, ...] = ()
     #: The schema that a worker must read to run it, and the release that needs it.
-    schema: int = 1
-    release: str | None = None
+    needs_schema: int = 1
+    needs_release: str | None = None
     #: What cannot be read of the job or an attempt, if another release wrote it or it is damaged.
     unreadable: str | None = None
+
+    @property
+    def waits_for(self) -> str | None:
+        """What the job waits for, in words."""
+        if self.waiting_for == "version":
+            release = self.needs_release or "?"
+            return f"a worker of version {release} or later (schema {self.needs_schema})"
+        return self.waiting_for.replace("_", " ") if self.waiting_for else None
 
     @property
     def best(self) -> AttemptView | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 from collections.abc import Callable
@@ -91,6 +92,37 @@ def outcomes_of(session: EditSession) -> list[tuple[str, str]]:
 
 def drive(engine: EditEngine, session: EditSession) -> EditSession:
     return engine.drive(session.id)
+
+
+# -- sessions of another release ------------------------------------------------------------------
+
+
+def test_a_session_of_another_release_stops_no_other_session(
+    engine: Maker, root: Path, tmp_path: Path, redis_client: redis.Redis
+) -> None:
+    """Given one with an unknown field, then lists show the others, and it keeps its tree."""
+    backend = engine()
+    other = tmp_path / "other"
+    other.mkdir()
+    theirs = begin(backend, root, plan("good", session="theirs"))
+    assert backend.sessions.take_tree(theirs) is None
+    mine = begin(backend, other, plan("good", session="mine"), suite=None)
+    row = "mulligan:{fleet}:edits:session:theirs"
+    later = {**json.loads(str(redis_client.hget(row, "state"))), "reviewers": ["ada"]}
+    redis_client.hset(row, "state", json.dumps(later))
+    redis_client.lpush("mulligan:{fleet}:edits:deltas", '{"of": "another release"}')
+    readable, unreadable = backend.sessions.read_recent()
+    assert [session.id for session in readable] == ["mine"]
+    assert [each.id for each in unreadable] == ["theirs"]
+    assert "reviewers" in unreadable[0].problem
+    assert [session.id for session in backend.sessions.at_work()] == ["mine"]
+    assert redis_client.zscore("mulligan:{fleet}:edits:open", "theirs") is not None
+    assert backend.sessions.deltas() == []
+    with pytest.raises(BadInput, match="cannot be read by this release"):
+        backend.sessions.get("theirs")
+    assert outcomes_of(drive(backend, mine)) == [("pending_review", "no_scorer")]
+    third = begin(backend, root, plan("good", session="third"))
+    assert backend.sessions.take_tree(third) == "theirs"
 
 
 # -- a session on a tree ---------------------------------------------------------------------------

@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.jobs import answer, make_job, passed
-from support.ledger_scenario import Scenario
+from support.ledger_scenario import Scenario, ScenarioMaker
+from support.releases import NEXT, NEXT_WORKER, of_release
 from support.settlements import escalates, retries_immediately, succeeds
 
+from mulligan.console.cli.doctor_checks import check_ledger
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, Entry, Lease
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.job_pages import JobFilter
-from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.schema import CURRENT, StoredSchema
-
-#: The next release: jobs with labels, corrected prompts, answers of a named model and results with
-#: a summary need its schema.
-NEXT = StoredSchema(
-    number=2,
-    release="9.1.0",
-    added={
-        "Job.labels": 2,
-        "AttemptPlan.prompt": 2,
-        "Output.model": 2,
-        "VerificationResult.summary": 2,
-        "PolicySpec.escalate_on=tool_error": 2,
-        "DelayedVerification.mode=reformulate": 2,
-    },
-)
-WHY = "a worker of version 9.1.0 or later (schema 2)"
-
-
-def of_release(scenario: Scenario, schema: StoredSchema) -> Scenario:
-    """The same ledger, as a worker of another release uses it."""
-    client = scenario.ledger.calls._client
-    ledger = RedisLedger(
-        client, scenario.settings, patience=5.0, test_clock=scenario.clock, schema=schema
-    )
-    return replace(scenario, ledger=ledger)
+from mulligan.workers.ledger.stores.beats import Beat
+from mulligan.workers.ledger.stores.tokens import Tokens
 
 
 @pytest.fixture
@@ -86,10 +63,10 @@ def test_a_newer_job_is_left_to_others_without_counting_a_claim(
     """Given ten deliveries to an older worker, then the job waits, and a newer one runs it."""
     job_id = newer.submit(labels={"a": "b"})
     for _ in range(10):
-        assert scenario.refusal(job_id) == ClaimRefused("newer", WHY)
+        assert scenario.refusal(job_id) == ClaimRefused("newer", NEXT_WORKER)
     view = scenario.view(job_id)
     assert (view.state, view.waiting_for, claims(scenario, job_id)) == ("waiting", "version", 0)
-    assert (view.schema, view.release) == (2, "9.1.0")
+    assert (view.needs_schema, view.needs_release) == (2, "9.1.0")
     claim = newer.claim(job_id)
     assert (newer.view(job_id).state, newer.view(job_id).waiting_for) == ("running", None)
     newer.settle(claim, succeeds(claim))
@@ -163,7 +140,7 @@ def test_a_newer_job_that_no_worker_reads_is_escalated_at_its_deadline(
     assert scenario.refusal(job_id).reason == "newer"
     scenario.advance(101)
     assert scenario.refusal(job_id) == ClaimRefused("escalated", "deadline")
-    assert WHY in (scenario.view(job_id).detail or "")
+    assert NEXT_WORKER in (scenario.view(job_id).detail or "")
     ended = scenario.end(f"{job_id}:1", "requeued")  # an older console can requeue it
     assert ended.publication is not None
     assert newer.claim(job_id, 2)
@@ -382,8 +359,65 @@ def test_cycles_with_damaged_metadata_do_not_stop_the_others(scenario: Scenario)
 
 def test_this_release_writes_its_schema(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    assert scenario.view(job_id).schema == 1
+    assert scenario.view(job_id).needs_schema == 1
     assert CURRENT.number >= 1
     assert isinstance(scenario.claim(job_id), Claim)
     assert not isinstance(scenario.ledger.claim_cycle(Entry("cycle", job_id, 1, 1), worker="w"),
                           CycleClaim)  # fmt: skip
+
+
+# -- other records ---------------------------------------------------------------------------------
+
+
+def test_a_beat_with_more_fields_counts_and_is_kept(scenario: Scenario) -> None:
+    """Given a worker of a later release, then an older console shows it and its release."""
+    beats = scenario.ledger.beats
+    beats.write(Beat(name="attempt@b", pool="attempt", host="b", pid=1, slots=1, active=0))
+    row = keys.workers(keys.fleet_prefix("mulligan"))
+    written = json.loads(scenario.ledger.calls.run("HGET", row, "attempt@b"))
+    later = {**written, "release": "9.1.0", "reads_schema": 2, "mood": "good"}
+    scenario.ledger.calls.run("HSET", row, "attempt@b", json.dumps(later))
+    (found,) = beats.live(now=scenario.ledger.now())
+    assert (found.release, found.reads_schema) == ("9.1.0", 2)
+    assert scenario.ledger.calls.run("HEXISTS", row, "attempt@b") == 1
+
+
+def test_a_token_of_another_release_is_invalid_and_locks_nobody_out(scenario: Scenario) -> None:
+    """Given a token with an unknown field, which may be a limit, then only that one is refused."""
+    tokens = Tokens(scenario.ledger.calls, prefix="mulligan")
+    _, valid = tokens.create(role="ops", name="mine")
+    token, secret = tokens.create(role="ops", name="later")
+    row = keys.tokens(keys.fleet_prefix("mulligan"))
+    written = json.loads(scenario.ledger.calls.run("HGET", row, token.id))
+    text = json.dumps({**written, "only_from": "10.0.0.0/8"})
+    scenario.ledger.calls.run("HSET", row, token.id, text)
+    fresh = Tokens(scenario.ledger.calls, prefix="mulligan")
+    assert fresh.find(valid) is not None
+    assert fresh.find(secret) is None
+
+
+def test_doctor_names_the_releases_of_the_fleet(new_redis_scenario: ScenarioMaker) -> None:
+    scenario = new_redis_scenario()
+    newer = of_release(scenario, NEXT)
+
+    def found() -> tuple[str, str]:
+        checks = check_ledger(scenario.ledger, scenario.settings, expected=True)
+        return next((check.status, check.said) for check in checks if check.name == "versions")
+
+    def beat(name: str, schema: StoredSchema) -> None:
+        scenario.ledger.beats.write(
+            Beat(name=name, pool="attempt", host="h", pid=1, slots=1, active=0,
+                 release=schema.release, reads_schema=schema.number)
+        )  # fmt: skip
+
+    assert found() == ("ok", "no worker has reported its version yet")
+    beat("a@h", CURRENT)
+    beat("b@h", CURRENT)
+    ours = f"{CURRENT.release} (schema 1): 2 workers"
+    assert found() == ("ok", ours)
+    beat("c@h", NEXT)
+    assert found() == ("warn", f"{ours}, 9.1.0 (schema 2): 1 worker")
+    scenario.refusal(newer.submit(labels={"a": "b"}))
+    status, said = found()
+    assert status == "warn"
+    assert said.startswith("waiting for workers of a later version: 1 job; running: ")

@@ -12,7 +12,9 @@ from support.console_server import client_of, new_token
 from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import Scenario, SettingsMaker
+from support.releases import NEXT, NEXT_WORKER, of_release
 
+from mulligan.client.http_rows import view_of
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import overview
 from mulligan.tasks.ports.errors import TransportFault
@@ -200,6 +202,47 @@ def test_an_open_breaker_shows_how_many_jobs_wait(context: ConsoleContext) -> No
     assert need.detail == "waiting before the next probe, 2 jobs waiting, 5 consecutive faults"
     text = client_of(context).get("/operations", headers={"Accept": "text/html"}).text
     assert "2 jobs wait for an open breaker" in text
+
+
+# -- another release -------------------------------------------------------------------------------
+
+
+def test_the_page_shows_releases_and_jobs_that_wait_for_a_later_one(
+    context: ConsoleContext,
+) -> None:
+    scenario = Scenario(context.ledger, context.settings)
+    beat(context, "attempt")
+    html = {"Accept": "text/html"}
+    client = client_of(context)
+    shown = client.get("/operations", headers=html).text
+    assert '<th scope="row">attempt@host</th><td data-name="version">unknown</td>' in shown
+    job_id = of_release(scenario, NEXT).submit(labels={"a": "b"})
+    scenario.refusal(job_id)
+    assert f"for {NEXT_WORKER}" in client.get(f"/jobs/{job_id}", headers=html).text
+    document = client.get(f"/api/jobs/{job_id}").json()
+    assert (document["waiting_for"], document["needs_schema"]) == ("version", 2)
+    assert document["needs_release"] == "9.1.0"
+
+
+@pytest.mark.parametrize("body", ["{", '{"task_type": 5}'])
+def test_a_job_that_cannot_be_read_has_a_page_and_hides_no_other(
+    context: ConsoleContext, body: str
+) -> None:
+    scenario = Scenario(context.ledger, context.settings)
+    job_id, other = scenario.submit(name="damaged"), scenario.submit()
+    row = keys.job(keys.partition_prefix("mulligan", "p00"), job_id)
+    context.ledger.calls.run("HSET", row, "body", body)
+    html = {"Accept": "text/html"}
+    client = client_of(context)
+    page = client.get(f"/jobs/{job_id}", headers=html)
+    assert page.status_code == 200
+    assert "This release cannot read all of this job" in page.text
+    document = client.get(f"/api/jobs/{job_id}").json()
+    assert document["unreadable"].startswith("Job")
+    listed = client.get("/jobs", headers=html).text
+    assert job_id in listed
+    assert other in listed
+    assert view_of(document).job.label == "damaged"
 
 
 # -- failures --------------------------------------------------------------------------------------

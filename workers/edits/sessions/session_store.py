@@ -23,6 +23,7 @@ from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored_bodies import describe, read_tolerantly
 from mulligan.workers.settings.model import Settings
 
 #: The maximum number of measured deltas and of sessions to keep.
@@ -39,6 +40,14 @@ class StoredSession:
 
     session: EditSession
     text: str
+
+
+@dataclass(frozen=True)
+class UnreadableSession:
+    """A session that another release wrote, or that is damaged: it is left to others."""
+
+    id: str
+    problem: str
 
 
 class SessionStore:
@@ -78,18 +87,20 @@ class SessionStore:
         self._calls.run("ZADD", index, "NX", at.timestamp(), session.id)
 
     def find(self, session_id: str) -> StoredSession | None:
-        """Return a session, or None. Raises BadInput if another version wrote it."""
+        """Return a session, or None. Raises BadInput if it cannot be read."""
+        found = self._read(session_id)
+        if isinstance(found, UnreadableSession):
+            raise BadInput(f"session {session_id} cannot be read by this release: {found.problem}")
+        return found
+
+    def _read(self, session_id: str) -> StoredSession | UnreadableSession | None:
         text = self._calls.run("HGET", keys.edit_session(self._fleet, session_id), "state")
         if not text:
             return None
         try:
             return StoredSession(EditSession.model_validate_json(text), text)
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in problem["loc"])
-            raise BadInput(
-                f"session {session_id} cannot be read: {place}: {problem['msg']}"
-            ) from error
+            return UnreadableSession(session_id, describe(error))
 
     def get(self, session_id: str) -> StoredSession:
         """Return a session. Raises BadInput if it does not exist."""
@@ -115,16 +126,19 @@ class SessionStore:
     # -- many ------------------------------------------------------------------------------------
 
     def recent(self, *, limit: int = 100) -> list[EditSession]:
-        """Return sessions, newest first."""
-        return self._sessions(
-            self._calls.run("ZREVRANGE", keys.edit_sessions(self._fleet), 0, limit - 1)
-        )
+        """Return sessions, newest first, without those that cannot be read."""
+        return self.read_recent(limit=limit)[0]
+
+    def read_recent(self, *, limit: int = 100) -> tuple[list[EditSession], list[UnreadableSession]]:
+        """Return sessions, newest first, and those that cannot be read."""
+        ids = self._calls.run("ZREVRANGE", keys.edit_sessions(self._fleet), 0, limit - 1)
+        return self._sessions(ids)
 
     def at_work(self) -> list[EditSession]:
         """Return every session with a next step, and remove the others from the index."""
         name = keys.open_edit_sessions(self._fleet)
         ids = [str(each) for each in self._calls.run("ZRANGE", name, 0, -1)]
-        found = {session.id: session for session in self._sessions(ids)}
+        found = {session.id: session for session in self._sessions(ids)[0]}
         working = {name: each for name, each in found.items() if each.phase != "done"}
         for session_id in ids:
             # Read again: an approval may have given it a next step meanwhile.
@@ -133,12 +147,16 @@ class SessionStore:
         return list(working.values())
 
     def _is_open(self, session_id: str) -> bool:
-        found = self.find(session_id)
+        """Whether a session has a next step. One that cannot be read may have one."""
+        found = self._read(session_id)
+        if isinstance(found, UnreadableSession):
+            return True
         return found is not None and found.session.phase != "done"
 
-    def _sessions(self, ids: Sequence[str]) -> list[EditSession]:
-        found = (self.find(str(each)) for each in ids)
-        return [each.session for each in found if each is not None]
+    def _sessions(self, ids: Sequence[str]) -> tuple[list[EditSession], list[UnreadableSession]]:
+        found = [self._read(str(each)) for each in ids]
+        sessions = [each.session for each in found if isinstance(each, StoredSession)]
+        return sessions, [each for each in found if isinstance(each, UnreadableSession)]
 
     # -- measured deltas -------------------------------------------------------------------------
 
@@ -153,8 +171,9 @@ class SessionStore:
         texts = self._calls.run("LRANGE", keys.edit_deltas(self._fleet), 0, -1)
         found: dict[tuple[str, str], EditDelta] = {}
         for text in texts:
-            delta = EditDelta.model_validate_json(text)
-            found.setdefault((delta.session, delta.edit_id), delta)
+            delta = read_tolerantly(EditDelta, text).value
+            if delta is not None:
+                found.setdefault((delta.session, delta.edit_id), delta)
         return sorted(found.values(), key=lambda delta: delta.at, reverse=True)[:limit]
 
     # -- leases ----------------------------------------------------------------------------------

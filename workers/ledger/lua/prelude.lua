@@ -456,7 +456,7 @@ local function leave_to_newer(entry, id, key)
   local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane',
     'verify_on', 'schema', 'release')
   local why = string.format('a worker of version %s or later (schema %s)', job[7] or '?', job[6])
-  drop_entry(entry)
+  take_entry(entry)
   if kind ~= 'c' and tonumber(job[2]) < NOW then
     finish(id, job[1], 'escalated', 'deadline', 'the job\'s deadline passed; it waited for ' .. why)
     return { 'escalated', 'deadline' }

@@ -6,11 +6,10 @@ worker write beats, too, for what their parent cannot know; readers add them to 
 
 from __future__ import annotations
 
-from pydantic import ValidationError
-
 from mulligan.policies.value import Value
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.stored_bodies import read_tolerantly
 
 #: Seconds after which a beat is stale.
 STALE = 30.0
@@ -34,6 +33,9 @@ class Beat(Value):
     #: Calls that have waited long for the ledger, and why.
     waiting: int = 0
     waiting_reason: str = ""
+    #: The worker's release, and the newest schema of stored bodies that it reads.
+    release: str = "unknown"
+    reads_schema: int = 1
     #: When the beat was written, by the ledger's clock.
     at: float = 0.0
 
@@ -91,7 +93,5 @@ def _with_processes(worker: Beat, beats: dict[str, Beat]) -> Beat:
 
 
 def _read(text: str) -> Beat | None:
-    try:
-        return Beat.model_validate_json(text)
-    except ValidationError:
-        return None  # written by another version
+    """Read a beat. Another release may write more fields: its workers count, too."""
+    return read_tolerantly(Beat, text).value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from mulligan.tasks.escalations.end_escalations import (
 from mulligan.tasks.ports.ledger import EscalationLedger
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
+
+log = logging.getLogger(__name__)
 
 #: How long a bulk action is kept after its last change.
 KEEP_SECONDS = 7 * 86400.0
@@ -128,5 +131,8 @@ def run_bulks(
             return clock() < until
 
         token = secrets.token_hex(8)
-        run_bulk_action(ledger, bulks, publish, bulk_id, token=token, keep_going=in_time)
+        try:
+            run_bulk_action(ledger, bulks, publish, bulk_id, token=token, keep_going=in_time)
+        except ValueError as error:  # another release wrote it, and its workers run it
+            log.debug("bulk action %s cannot be read: %s", bulk_id, error)
     return len(running)

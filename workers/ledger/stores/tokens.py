@@ -187,12 +187,22 @@ class Tokens:
 
     def _read(self) -> dict[str, Token]:
         rows = self._calls.hashes([keys.tokens(self._fleet)])[0]
-        return {token_id: Token(id=token_id, **json.loads(text)) for token_id, text in rows.items()}
+        read = {token_id: _read(token_id, text) for token_id, text in rows.items()}
+        return {token_id: token for token_id, token in read.items() if token is not None}
 
 
 def _hash(secret: str) -> str:
     # The secret is 32 random bytes, not a password: a fast hash is enough.
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+def _read(token_id: str, text: str) -> Token | None:
+    """Read a token. Of another release's tokens, only those without further fields are valid: an
+    unknown field may be a limit."""
+    try:
+        return Token(id=token_id, **json.loads(text))
+    except (TypeError, ValueError):
+        return None
 
 
 def _write(token: Token) -> str:
