@@ -87,7 +87,7 @@ def app_services(
         settings,
         ledger,
         publish=Publisher(app, ledger, step=step, **publisher).publish,
-        leases=LeaseKeeper(ledger, interval=settings.lease / 3),
+        leases=LeaseKeeper(ledger, interval=settings.lease / 3, waited=ledger.calls.waits.waited),
         local_paths=local_paths,
         live=live,
     )

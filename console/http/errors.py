@@ -21,7 +21,12 @@ from starlette.responses import RedirectResponse, Response
 from mulligan.console.http.login_redirect import login_url
 from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.validation_errors import problem_of
-from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
+from mulligan.tasks.ports.errors import (
+    BadInput,
+    BlobsUnavailable,
+    LedgerUnavailable,
+    StoreUnavailable,
+)
 
 _LOG = logging.getLogger("mulligan.console")
 #: The Retry-After while the ledger or the broker cannot be reached.
@@ -164,12 +169,14 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(BadInput, on_bad_input)
-    app.add_exception_handler(LedgerUnavailable, on_unreachable)
+    app.add_exception_handler(StoreUnavailable, on_unreachable)
     app.add_exception_handler(OperationalError, on_unreachable)
 
 
 def unavailable(error: Exception) -> str:
     """Return the reason for callers, without the ledger's address."""
+    if isinstance(error, BlobsUnavailable):
+        return "the blob store cannot be reached"
     if not isinstance(error, LedgerUnavailable):
         return "the broker cannot be reached"
     return "the ledger cannot be reached" if error.reason == "away" else str(error)

@@ -16,8 +16,16 @@ from mulligan.tasks.jobs.verify import (
     check_all,
     no_verdict,
     slow_verifiers,
+    undone,
 )
-from mulligan.tasks.ports.errors import BadInput, RunnerError, TransportFault, VerifierError
+from mulligan.tasks.ports.errors import (
+    BadInput,
+    BlobsUnavailable,
+    CallCancelled,
+    RunnerError,
+    TransportFault,
+    VerifierError,
+)
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
 from mulligan.tasks.ports.runners import Request
 from mulligan.tasks.ports.verifiers import Verifier
@@ -58,7 +66,9 @@ def _run(
         paused = hold.waiting_for == "pause"
         detail = f"{provider} is paused" if paused else f"the breaker of {provider} is open"
         return give_back(context, claim, hold.seconds, detail, waiting_for=hold.waiting_for)
-    with context.holding(claim.lease, runner.timeout + SLACK):
+    with context.holding(claim.lease, runner.timeout + SLACK) as held:
+        if not held.is_sure():  # this process slept longer than its lease
+            return ClaimRefused("lost")
         context.step("asking", entry)
         try:
             output = runner.runner.answer(request_of(claim, runner, prompt=claim.plan.prompt))
@@ -66,6 +76,8 @@ def _run(
             context.breakers.fault(fault)
             delay = fault_delay(context, claim, fault)
             return give_back(context, claim, delay, str(fault), counter="faults")
+        except (BlobsUnavailable, CallCancelled) as error:
+            return undone(context, claim, error)
         except Exception as error:  # a bug in a runner is a classified failure, too
             return settle_error(context, claim, error, asked)
         context.breakers.success(provider)
@@ -96,6 +108,8 @@ def _check(
         results = check_all(claim, output, verifiers, claim.results)
     except VerifierError as error:
         return no_verdict(context, claim, error)
+    except (BlobsUnavailable, CallCancelled) as error:
+        return undone(context, claim, error)
     context.step("verified", claim.lease.entry)
     return settle_answer(context, claim, output, results, asked)
 

@@ -11,6 +11,7 @@ from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec, VerifierSpec
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.leases import HeldLease
 from mulligan.tasks.ports.ledger import Entry, Lease, Ledger, Publication
 from mulligan.tasks.ports.runners import Runner
 from mulligan.tasks.ports.verifiers import Verifier
@@ -56,7 +57,7 @@ class AttemptContext:
     #: Publishes outbox entries and stamps them.
     publish: Callable[[Sequence[Publication]], None]
     #: Renews a lease while the context is open, up to a deadline in seconds.
-    holding: Callable[[Lease, float], AbstractContextManager[None]]
+    holding: Callable[[Lease, float], AbstractContextManager[HeldLease]]
     breakers: Breakers
     worker: str
     #: Read for every attempt: exemptions may change while a process runs.

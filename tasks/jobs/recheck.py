@@ -13,8 +13,20 @@ from mulligan.policies.repair import score as scoring
 from mulligan.tasks.jobs.attempt import SLACK, fault_delay, give_back, request_of, storable
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, Rechecked
-from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, verification_time
-from mulligan.tasks.ports.errors import BadInput, TransportFault, VerifierError
+from mulligan.tasks.jobs.verify import (
+    build_verifiers,
+    check_all,
+    no_verdict,
+    undone,
+    verification_time,
+)
+from mulligan.tasks.ports.errors import (
+    BadInput,
+    BlobsUnavailable,
+    CallCancelled,
+    TransportFault,
+    VerifierError,
+)
 from mulligan.tasks.ports.ledger import ClaimRefused, CycleClaim, CycleFailure, Entry, Lease
 from mulligan.tasks.ports.verifiers import Verifier
 
@@ -33,7 +45,9 @@ def run_recheck(context: AttemptContext, entry: Entry) -> Outcome:
         deadline = _deadline(context, taken)
     except BadInput as error:
         return no_verdict(context, taken.claim, error)
-    with context.holding(taken.lease, deadline):
+    with context.holding(taken.lease, deadline) as held:
+        if not held.is_sure():  # this process slept longer than its lease
+            return ClaimRefused("lost")
         if taken.claim.job.delayed_verification.mode == "reformulate":
             return _ask_again(context, taken)
         if taken.claim.output is None:
@@ -60,6 +74,8 @@ def judge_again(context: AttemptContext, taken: CycleClaim, output: Output) -> O
         results = check_all(claim, output, build_verifiers(context, claim.job), {})
     except (VerifierError, BadInput) as error:
         return no_verdict(context, claim, error)
+    except (BlobsUnavailable, CallCancelled) as error:
+        return undone(context, claim, error)
     return end_by_results(context, taken, results)
 
 
@@ -95,6 +111,8 @@ def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
     except TransportFault as fault:
         context.breakers.fault(fault)
         return give_back(context, claim, fault_delay(context, claim, fault), str(fault))
+    except (BlobsUnavailable, CallCancelled) as error:
+        return undone(context, claim, error)
     except Exception as error:  # without an answer, nothing is proved
         detail = f"delayed verification: {message_of(error)}"[:200]
         return end_cycle(context, taken.lease, None, CycleFailure(detail=detail))

@@ -10,12 +10,14 @@ from mulligan.policies.jobs.job import Decoding, Job, Output
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationStored
 from mulligan.tasks.jobs.settle import settle_answer
-from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.errors import BadInput, BlobsUnavailable, CallCancelled, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
 from mulligan.tasks.ports.verifiers import Candidate, Verifier
 
 #: Seconds before a verifier that reached no verdict is run again.
 _RETRY_DELAY = 1.0
+#: Seconds before an attempt that needs a blob store which is away is run again.
+_BLOBS_DELAY = 10.0
 #: Seconds that a slow verifier without a ``longest`` may take.
 _LONGEST = 900.0
 
@@ -52,6 +54,8 @@ def check_one(claim: Claim, output: Output, index: int, verifier: Verifier) -> V
     label = claim.job.verifiers[index].label
     try:
         return verifier.verify(candidate(claim, output))
+    except (BlobsUnavailable, CallCancelled):
+        raise  # this is neither the answer's failure nor the verifier's
     except VerifierError as error:
         raise VerifierError(f"{label}: {error}") from error
     except Exception as error:  # a plug-in's bug is not the answer's failure
@@ -89,6 +93,8 @@ def run_verification(context: AttemptContext, entry: Entry) -> Outcome:
             result = check_one(claim, claim.output, entry.index, verifier)
         except VerifierError as error:
             return no_verdict(context, claim, error)
+        except (BlobsUnavailable, CallCancelled) as error:
+            return undone(context, claim, error)
         context.step("verified", entry)
         elapsed = context.clock.monotonic() - started
         last = context.ledger.store_result(claim.lease, result, elapsed=elapsed)
@@ -110,6 +116,8 @@ def conclude(context: AttemptContext, claim: Claim) -> Outcome:
             defaults = context.runner(claim.job.runner).decoding
         except (VerifierError, BadInput) as error:
             return no_verdict(context, claim, error)
+        except (BlobsUnavailable, CallCancelled) as error:
+            return undone(context, claim, error)
         return settle_answer(context, claim, output, results, asked_with(claim, defaults))
 
 
@@ -122,6 +130,16 @@ def asked_with(claim: Claim, defaults: Decoding) -> Decoding:
             "max_tokens": defaults.max_tokens if asked.max_tokens is None else asked.max_tokens,
         }
     )
+
+
+def undone(
+    context: AttemptContext, claim: Claim, error: BlobsUnavailable | CallCancelled
+) -> Outcome:
+    """Leave an entry undone, without counting it: a store is away, or the lease is lost."""
+    if isinstance(error, CallCancelled):
+        return ClaimRefused("lost")
+    refused = context.ledger.requeue(claim.lease, delay=_BLOBS_DELAY, detail=str(error))
+    return refused or Requeued(entry=claim.lease.entry, delay=_BLOBS_DELAY, reason=str(error))
 
 
 def no_verdict(context: AttemptContext, claim: Claim, error: VerifierError | BadInput) -> Outcome:

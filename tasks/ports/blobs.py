@@ -8,8 +8,11 @@ from typing import Protocol
 class BlobStore(Protocol):
     """Content-addressed bytes that every worker can read."""
 
-    def put(self, data: bytes) -> str:
-        """Store the bytes and return ``sha256:<hex>``."""
+    def put(self, data: bytes, *, paid: bool = False) -> str:
+        """Store the bytes and return ``sha256:<hex>``, or raise BlobsUnavailable.
+
+        ``paid``: they are part of an answer, so a store that is away is waited for.
+        """
 
     def get(self, address: str) -> bytes:
-        """Return the bytes, or raise MissingBlob."""
+        """Return the bytes, or raise MissingBlob or BlobsUnavailable."""

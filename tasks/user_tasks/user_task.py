@@ -112,7 +112,9 @@ def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryRe
     claim = context.ledger.claim(delivery.entry, worker=context.worker)
     if isinstance(claim, ClaimRefused):
         return DeliveryResult(claim)
-    with context.holding(claim.lease, delivery.deadline):
+    with context.holding(claim.lease, delivery.deadline) as held:
+        if not held.is_sure():  # this process slept longer than its lease
+            return DeliveryResult(ClaimRefused("lost"))
         if claim.output is not None:
             found = [claim.results[i] for i in sorted(claim.results)]
             return _verify(context, claim, delivery, claim.output, value_of(claim.output), found)

@@ -11,6 +11,7 @@ from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.jobs.job import Decoding, Job
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.leases import UnwatchedLease
 from mulligan.tasks.ports.ledger import (
     Accepted,
     AttemptView,
@@ -213,7 +214,7 @@ def attempt_context(
         runner=lambda _: resolved,
         verifier=VerifierRegistry().build,
         publish=lambda _: None,
-        holding=lambda _lease, _deadline: nullcontext(),
+        holding=lambda _lease, _deadline: nullcontext(UnwatchedLease()),
         breakers=scenario.ledger.breakers,
         worker="here",
         tenant=lambda job: rows.tenant_of(job, scenario.settings),

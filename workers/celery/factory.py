@@ -18,7 +18,7 @@ from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.jobs.verify import run_verification
-from mulligan.tasks.ports.errors import LedgerUnavailable
+from mulligan.tasks.ports.errors import StoreUnavailable
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.celery import transport
 from mulligan.workers.celery.autoscale import autoscaler
@@ -32,6 +32,7 @@ from mulligan.workers.celery.queues import (
     edit_queue,
 )
 from mulligan.workers.celery.state_task import StateTask
+from mulligan.workers.celery.store_errors import StoreErrors
 from mulligan.workers.celery.worker_heartbeat import WorkerHeartbeat
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import advance_session
@@ -94,8 +95,9 @@ def create_app(settings: Settings) -> Celery:
     app = Celery("mulligan", set_as_current=False)
     app.conf.update(configuration(settings))
     process = WorkerProcess(settings, app)
-    _register(app, process)
-    register_periodic(app, process)
+    errors = StoreErrors()
+    _register(app, process, errors)
+    register_periodic(app, process, errors)
     _connect_signals(process, WorkerHeartbeat(settings, app))
     return app
 
@@ -139,7 +141,7 @@ def _connect_signals(process: WorkerProcess, worker_heartbeat: WorkerHeartbeat) 
     signals.worker_shutdown.connect(lambda **_: worker_heartbeat.gone(), weak=False)
 
 
-def _register(app: Celery, process: WorkerProcess) -> None:
+def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
     def attempt(self: StateTask, entry: str) -> str:
         parsed = Entry.parse(entry)
         return self.report(parsed, run_attempt(process.services.context, parsed))
@@ -163,14 +165,15 @@ def _register(app: Celery, process: WorkerProcess) -> None:
         jobs = read_jobs([raw], intake.problems, single=True)
         try:
             return submit_jobs(intake, jobs)[0].id
-        except LedgerUnavailable as error:
+        except StoreUnavailable as error:
             # The message is the only copy of the job, so it goes back to the queue, after a pause.
             log.error("A job stays on %s and will be tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - not a bug, so no traceback
             time.sleep(RESUBMIT_SECONDS)
             raise Reject(error, requeue=True) from error
 
     for name, function in (("attempt", attempt), ("verify", verify), ("recheck", recheck)):
-        app.task(name=f"mulligan.{name}", bind=True, base=StateTask, shared=False)(function)
+        quiet = errors.quiet(function)
+        app.task(name=f"mulligan.{name}", bind=True, base=StateTask, shared=False)(quiet)
     redacted = {"bind": True, "base": StateTask, "shared": False, "Request": REDACTED}
     app.task(name="mulligan.submit", **redacted)(submit_job)
-    app.task(name="mulligan.edit", ignore_result=True, shared=False)(edit)
+    app.task(name="mulligan.edit", ignore_result=True, shared=False)(errors.quiet(edit))

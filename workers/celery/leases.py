@@ -1,7 +1,8 @@
 """One thread per process renews all its leases in one round trip.
 
 It is separate from the working threads, so a slow answer keeps its lease. It stops renewing at a
-claim's hard deadline, so a hanging one does not.
+claim's hard deadline, so a hanging one does not. Time that a thread spends waiting for the ledger
+does not count. When a lease is lost, the call that it covers is cancelled.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import LedgerUnavailable
+from mulligan.tasks.ports.leases import HeldLease
 from mulligan.tasks.ports.ledger import AttemptLedger, Entry, Lease
 
 log = logging.getLogger(__name__)
@@ -31,6 +35,24 @@ def _start_thread(run: Callable[[], None]) -> None:
     threading.Thread(target=run, name="leases", daemon=True).start()
 
 
+@dataclass(eq=False, kw_only=True)
+class _Holding:
+    """One held lease."""
+
+    lease: Lease
+    keeper: LeaseKeeper
+    #: By the monotonic clock; later by the time that the thread waits for the ledger.
+    deadline: float
+    thread: int
+    waited_before: float
+    #: By the clock that also runs while the computer sleeps.
+    sure_until: float
+    cancellation: Cancellation = field(default_factory=Cancellation)
+
+    def is_sure(self) -> bool:
+        return self.keeper.confirm(self)
+
+
 class LeaseKeeper:
     """Holds the leases of one process."""
 
@@ -43,45 +65,79 @@ class LeaseKeeper:
         stuck_after: float = _STUCK,
         clock: Clock = SYSTEM_CLOCK,
         start_thread: Callable[[Callable[[], None]], None] = _start_thread,
+        waited: Callable[[int], float] = lambda _thread: 0.0,
     ) -> None:
+        """``interval``: a third of a lease. ``waited``: a thread's seconds lost to the ledger."""
         self._ledger = ledger
         self._interval = interval
+        self._lease_seconds = 3 * interval
         self._on_stuck = on_stuck
         self._stuck_after = stuck_after
         self._clock = clock
         self._start_thread = start_thread
-        self._held: dict[Entry, tuple[Lease, float]] = {}
+        self._waited = waited
+        self._held: dict[Entry, _Holding] = {}
         self._lock = threading.Lock()
         self._released = False
         self._stopped = threading.Event()
         self._started = False
 
     @contextmanager
-    def holding(self, lease: Lease, deadline: float) -> Iterator[None]:
+    def holding(self, lease: Lease, deadline: float) -> Iterator[HeldLease]:
         """Keep a lease renewed, for at most ``deadline`` seconds."""
+        holding = self._new_holding(lease, deadline)
         with self._lock:
             released = self._released
             if not released:
-                self._held[lease.entry] = (lease, self._clock.monotonic() + deadline)
+                self._held[lease.entry] = holding
             start, self._started = not self._started, True
         if start:
             self._start_thread(self._run)
         if released:  # it was claimed during release_all
+            holding.sure_until = float("-inf")
             self._give_back(lease)
         try:
-            yield
+            with cancelled_by(holding.cancellation):
+                yield holding
         finally:
             with self._lock:
-                self._held.pop(lease.entry, None)
+                if self._held.get(lease.entry) is holding:
+                    del self._held[lease.entry]
+
+    def _new_holding(self, lease: Lease, deadline: float) -> _Holding:
+        thread = threading.get_ident()
+        sent_at = self._clock.boottime() if lease.sent_at is None else lease.sent_at
+        return _Holding(
+            lease=lease,
+            keeper=self,
+            deadline=self._clock.monotonic() + deadline,
+            thread=thread,
+            waited_before=self._waited(thread),
+            sure_until=sent_at + self._lease_seconds,
+        )
+
+    def confirm(self, holding: _Holding) -> bool:
+        """Return whether a lease surely holds; asks the ledger if too much time has passed."""
+        if holding.cancellation.cancelled:
+            return False
+        if self._clock.boottime() < holding.sure_until:
+            return True
+        try:
+            self._renew([holding])
+        except LedgerUnavailable as error:
+            log.warning("The lease of %s cannot be confirmed: %s", holding.lease.entry, error)
+            return False
+        return not holding.cancellation.cancelled
 
     def release_all(self) -> None:
         """Release all leases, including later ones, so that no one waits until they expire."""
         with self._lock:
             self._released = True
-            held = [lease for lease, _ in self._held.values()]
+            held = list(self._held.values())
             self._held.clear()
-        for lease in held:
-            self._give_back(lease)
+        for holding in held:
+            self._give_back(holding.lease)
+            holding.cancellation.cancel()
 
     def _give_back(self, lease: Lease) -> None:
         self._ledger.requeue(lease, delay=0.0, detail="the worker was shut down")
@@ -97,26 +153,35 @@ class LeaseKeeper:
             except LedgerUnavailable as error:
                 # The work goes on; the ledger refuses its result if the lease was lost.
                 log.warning("Leases could not be renewed: %s", error)
+            except Exception:  # without this thread, every lease of the process would expire
+                log.exception("Leases could not be renewed.")
 
     def renew(self) -> None:
         """Renew the leases within their deadlines; replace the process if a slot is stuck."""
         now = self._clock.monotonic()
         with self._lock:
             held = list(self._held.values())
-        for lease, deadline in held:
-            if now > deadline + self._stuck_after:
-                self._on_stuck(lease.entry)
-        alive = [lease for lease, deadline in held if now <= deadline]
+        left = {holding: self._deadline(holding) - now for holding in held}
+        for holding in held:
+            if left[holding] < -self._stuck_after:
+                self._on_stuck(holding.lease.entry)
+        alive = [holding for holding in held if left[holding] >= 0]
         if alive:
-            self._remove(self._ledger.renew(alive), alive)
+            self._renew(alive)
 
-    def _remove(self, lost: set[Entry], leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            if lease.entry not in lost:
+    def _deadline(self, holding: _Holding) -> float:
+        return holding.deadline + self._waited(holding.thread) - holding.waited_before
+
+    def _renew(self, holdings: Sequence[_Holding]) -> None:
+        sent_at = self._clock.boottime()
+        lost = self._ledger.renew([holding.lease for holding in holdings])
+        for holding in holdings:
+            if holding.lease.entry not in lost:
+                holding.sure_until = sent_at + self._lease_seconds
                 continue
-            log.warning("The lease of %s is lost; its result will be refused.", lease.entry)
+            log.warning("The lease of %s is lost; its call is cancelled.", holding.lease.entry)
             with self._lock:
                 # The entry may have been claimed again meanwhile, under another token.
-                held = self._held.get(lease.entry)
-                if held is not None and held[0] == lease:
-                    del self._held[lease.entry]
+                if self._held.get(holding.lease.entry) is holding:
+                    del self._held[holding.lease.entry]
+            holding.cancellation.cancel()

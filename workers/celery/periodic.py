@@ -12,6 +12,7 @@ from celery import Celery
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.workers.celery.queue_depth import empty_queues, serves_by_priority
 from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES
+from mulligan.workers.celery.store_errors import StoreErrors
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import send_session_hints
 from mulligan.workers.figures.fold import Fold
@@ -80,12 +81,13 @@ def beat_entry(task: str, seconds: float, **options: Any) -> dict[str, Any]:
     return {"task": task, "schedule": seconds, "options": expiring}
 
 
-def register_periodic(app: Celery, process: WorkerProcess) -> None:
+def register_periodic(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
     for task in PERIODIC:
-        _register(app, process, task)
+        _register(app, process, task, errors)
 
 
-def _register(app: Celery, process: WorkerProcess, task: PeriodicTask) -> None:
+def _register(app: Celery, process: WorkerProcess, task: PeriodicTask, errors: StoreErrors) -> None:
+    @errors.quiet
     def run() -> int:
         return task.run(process.services, app)
 

@@ -17,7 +17,7 @@ class CycleSteps(ClaimReads):
     def claim_cycle(
         self, entry: Entry, *, worker: str, lease: float | None = None
     ) -> CycleClaim | ClaimRefused:
-        token = self._new_token()
+        token, sent_at = self._new_token(), self.calls.clock.boottime()
         answer = self.calls.one(
             "claim_cycle",
             self._prefix(entry.job_id),
@@ -29,7 +29,7 @@ class CycleSteps(ClaimReads):
         )
         if answer[0] != "claimed":
             return ClaimRefused(*answer)
-        return self._read_cycle_claim(answer, Lease(entry, token))
+        return self._read_cycle_claim(answer, Lease(entry, token, sent_at))
 
     def store_cycle_output(self, lease: Lease, output: Output) -> bool:
         return self._cycle_step(

@@ -112,12 +112,12 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
     def _claim(
         self, script: str, entry: Entry, worker: str, **request: Any
     ) -> Claim | ClaimRefused:
-        token = self._new_token()
+        token, sent_at = self._new_token(), self.calls.clock.boottime()
         request |= {"token": token, "worker": worker}
         answer = self.calls.one(script, self._prefix(entry.job_id), **request)
         if answer[0] != "claimed":
             return ClaimRefused(*answer)
-        return self._read_claim(answer, Lease(entry, token))
+        return self._read_claim(answer, Lease(entry, token, sent_at))
 
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
         by_prefix: dict[str, list[dict[str, str]]] = {}
@@ -167,7 +167,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
     def store_result(
         self, lease: Lease, result: VerificationResult, *, elapsed: float
     ) -> Claim | ClaimRefused:
-        entry = lease.entry
+        entry, sent_at = lease.entry, self.calls.clock.boottime()
         answer = self.calls.one(
             "store_result",
             self._prefix(entry.job_id),
@@ -183,7 +183,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         if answer[0] != "last":
             return ClaimRefused(answer[0])
         return self._read_claim(
-            answer, Lease(Entry("attempt", entry.job_id, entry.attempt), lease.token)
+            answer, Lease(Entry("attempt", entry.job_id, entry.attempt), lease.token, sent_at)
         )
 
     def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:

@@ -50,6 +50,7 @@ def local_stack(
             ledger,
             interval=settings.lease / 3,
             on_stuck=lambda entry: workers.replace_slot(entry),
+            waited=ledger.calls.waits.waited,
         ),
         local_paths=True,
     )

@@ -135,7 +135,7 @@ class CommandRunner:
     def _store(self, data: bytes) -> str:
         if self._blobs is None:
             raise BadInput("there is no blob store")
-        return self._blobs.put(data)
+        return self._blobs.put(data, paid=True)
 
     def _error(self, message: str, *, cause: str, final: bool = True) -> RunnerError:
         evidence: dict[str, Any] = {

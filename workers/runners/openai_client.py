@@ -19,6 +19,8 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from mulligan.tasks.ports.cancellation import current
+
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
@@ -102,7 +104,8 @@ def within(seconds: float, call: Coroutine[Any, Any, Result]) -> Result:
 
     future = asyncio.run_coroutine_threadsafe(limited(), _process.running_loop())
     try:
-        return future.result(seconds + _LOOP_SLACK)
+        with current().stopping(future.cancel):
+            return future.result(seconds + _LOOP_SLACK)
     except CancelledError:
         raise TimeoutError from None
     except BaseException:

@@ -19,6 +19,7 @@ from time import monotonic
 from pydantic import Field
 
 from mulligan.policies.value import Value
+from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.streams import CappedOutput, pump
 
@@ -102,7 +103,8 @@ def run(
     started = monotonic()
     with _started(argv, cwd, {**env, _COOKIE: cookie}, limits, pass_fds) as (process, error_fd):
         try:
-            outputs, timed_out = _watch(process, error_fd, stdin, started + timeout, cap)
+            with current().stopping(process.kill):
+                outputs, timed_out = _watch(process, error_fd, stdin, started + timeout, cap)
         finally:
             _kill_all(process, cookie)
         out, err, launch_error = outputs

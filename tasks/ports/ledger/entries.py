@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 #: ``done`` sends a producer the outcome of its job.
@@ -56,6 +56,8 @@ class Lease:
 
     entry: Entry
     token: str
+    #: When the claim was sent, by the clock of leases; None if unknown.
+    sent_at: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

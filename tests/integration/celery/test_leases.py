@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from support.doubles import fake_ledger
@@ -13,7 +14,9 @@ from support.ledger_scenario import Scenario, ScenarioMaker
 from support.settlements import succeeds
 from support.waiting import wait_for
 
-from mulligan.tasks.ports.errors import LedgerUnavailable
+from mulligan.tasks.ports.cancellation import current
+from mulligan.tasks.ports.clock import Clock
+from mulligan.tasks.ports.errors import CallCancelled, LedgerUnavailable
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Lease
 from mulligan.workers.celery.leases import LeaseKeeper
 
@@ -160,3 +163,133 @@ def test_a_claim_during_a_shutdown_is_released_too(scenario: Scenario) -> None:
 def test_a_ledger_on_fakeredis_uses_the_computer_s_clock(scenario: Scenario) -> None:
     before = time.time()
     assert before <= fake_ledger(scenario.settings).now() <= time.time()
+
+
+# -- errors, sleep and lost leases -----------------------------------------------------------------
+
+
+class Boottime:
+    """A clock that passes only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(boottime=self)
+
+
+def sleepy_keeper(scenario: Scenario, boottime: Boottime) -> tuple[LeaseKeeper, CountingLedger]:
+    ledger = CountingLedger(scenario)
+    interval = scenario.settings.lease / 3
+    clock, idle = boottime.clock, lambda _run: None
+    keeper = LeaseKeeper(ledger, interval=interval, clock=clock, start_thread=idle)  # type: ignore[arg-type]
+    return keeper, ledger
+
+
+class CountingLedger(SlowLedger):
+    """A ledger that counts renewals and whose clock stands still."""
+
+    def renew(self, leases: Sequence[Lease]) -> set[Entry]:
+        self.renewals += 1
+        return self._scenario.ledger.renew(leases)
+
+
+def test_the_renewal_thread_survives_every_error(
+    scenario: Scenario, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(SlowLedger):
+        def renew(self, leases: Sequence[Lease]) -> set[Entry]:
+            if self.renewals < 3:
+                self.renewals += 1
+                raise ZeroDivisionError("a bug")
+            return super().renew(leases)
+
+    failing = Failing(scenario)
+    keeper = LeaseKeeper(failing, interval=0.001)  # type: ignore[arg-type]
+    claim = scenario.claim(scenario.submit())
+    with keeper.holding(claim.lease, NEVER):
+        wait_for(lambda: failing.renewals >= 6)
+    keeper.stop()
+    assert "a bug" in caplog.text
+
+
+def test_a_process_that_slept_past_its_lease_asks_the_ledger_first(scenario: Scenario) -> None:
+    """Given a claim and a computer that slept longer than the lease, then the ledger is asked
+    whether the lease still holds; it is not asked otherwise."""
+    boottime = Boottime()
+    keeper, ledger = sleepy_keeper(scenario, boottime)
+    job_id = scenario.submit()
+    lease = replace(scenario.claim(job_id).lease, sent_at=boottime.now)
+    with keeper.holding(lease, NEVER) as held:
+        assert held.is_sure()
+        assert ledger.renewals == 0
+        boottime.now += scenario.settings.lease + 1
+        assert held.is_sure()
+        assert ledger.renewals == 1
+        boottime.now += scenario.settings.lease + 1
+        scenario.expire_leases()
+        scenario.claim(job_id)
+        assert not held.is_sure()
+        assert not held.is_sure()
+        assert ledger.renewals == 2
+
+
+def test_a_renewal_makes_a_lease_sure_from_the_time_it_was_sent(scenario: Scenario) -> None:
+    boottime = Boottime()
+    keeper, ledger = sleepy_keeper(scenario, boottime)
+    lease = replace(scenario.claim(scenario.submit()).lease, sent_at=boottime.now)
+    with keeper.holding(lease, NEVER) as held:
+        boottime.now += scenario.settings.lease - 1
+        keeper.renew()
+        boottime.now += scenario.settings.lease - 1
+        assert held.is_sure()
+        assert ledger.renewals == 1
+
+
+def test_a_lost_lease_cancels_the_call_that_it_covers(scenario: Scenario) -> None:
+    job_id = scenario.submit()
+    claim = scenario.claim(job_id)
+    keeper = idle_keeper(scenario)
+    stopped: list[str] = []
+
+    def call() -> None:
+        with current().stopping(lambda: stopped.append("stopped")):
+            scenario.expire_leases()
+            scenario.claim(job_id)
+            keeper.renew()
+            assert stopped == ["stopped"]
+
+    with keeper.holding(claim.lease, NEVER):
+        for _ in range(2):  # the second call does not even start
+            with pytest.raises(CallCancelled):
+                call()
+    with current().stopping(lambda: None):
+        pass  # another lease of this thread is not affected
+
+
+def test_waiting_for_the_ledger_does_not_count_as_being_stuck(scenario: Scenario) -> None:
+    stuck: list[Entry] = []
+    waited = 0.0
+    keeper = LeaseKeeper(
+        scenario.ledger,
+        interval=NEVER,
+        on_stuck=stuck.append,
+        stuck_after=60.0,
+        waited=lambda _thread: waited,
+    )
+    job_id = scenario.submit()
+    claim = scenario.claim(job_id)
+    with keeper.holding(claim.lease, -100.0):
+        waited = 200.0  # the thread has waited since for a Redis that was full
+        scenario.advance(scenario.settings.lease - 1)
+        keeper.renew()
+        scenario.advance(2)
+        assert scenario.refusal(job_id) == ClaimRefused("held")
+        assert stuck == []
+        waited = 0.0
+        keeper.renew()
+        assert stuck == [Entry("attempt", job_id, 1)]

@@ -12,7 +12,8 @@ import redis
 from support.ledger_scenario import SettingsMaker
 
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput, MissingBlob
+from mulligan.tasks.ports.clock import Clock
+from mulligan.tasks.ports.errors import BadInput, BlobsUnavailable, MissingBlob
 from mulligan.workers.ledger.stores.blobs import DirectoryBlobs, RedisBlobs, blob_store
 from mulligan.workers.settings.model import Settings
 
@@ -40,6 +41,7 @@ def test_the_same_bytes_are_stored_once(store: BlobStore) -> None:
 
 
 def test_a_missing_blob_is_reported(store: BlobStore) -> None:
+    store.put(b"another")
     with pytest.raises(MissingBlob, match="no longer stored"):
         store.get(ADDRESS)
 
@@ -83,7 +85,7 @@ def test_a_failed_write_leaves_no_partial_blob(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(BlobsUnavailable, match="no space"):
             store.put(DATA)
     with pytest.raises(MissingBlob):
         store.get(ADDRESS)
@@ -96,3 +98,52 @@ def test_an_unsupported_store_is_refused(settings: SettingsMaker) -> None:
         blob_store(settings(blob_url="s3://bucket/blobs"))
     with pytest.raises(BadInput, match="no ledger: set MULLIGAN_LEDGER_URL"):
         blob_store(Settings())
+
+
+def test_a_directory_that_is_not_mounted_has_lost_no_blob(tmp_path: Path) -> None:
+    """Given a store whose directory vanishes and comes back, then blobs are unavailable meanwhile,
+    not missing, and nothing is written beside it."""
+    root, elsewhere = tmp_path / "shared", tmp_path / "unmounted"
+    store = DirectoryBlobs(root, cap=10_000)
+    store.put(DATA)
+    root.rename(elsewhere)
+    root.mkdir()  # the mount point
+    for call in (lambda: store.get(ADDRESS), lambda: store.put(b"new")):
+        with pytest.raises(BlobsUnavailable, match="is not mounted"):
+            call()
+    assert list(root.iterdir()) == []
+    root.rmdir()
+    elsewhere.rename(root)
+    assert store.get(ADDRESS) == DATA
+    with pytest.raises(MissingBlob):
+        store.get(ADDRESS.replace("sha256:", "sha256:0"))
+
+
+def test_a_part_of_an_answer_waits_for_its_store(tmp_path: Path) -> None:
+    """Given a diff that was paid for and a store that is away, then it is stored later."""
+    root = tmp_path / "shared"
+    waits: list[float] = []
+
+    def come_back(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            (tmp_path / "away").rename(root)
+
+    store = DirectoryBlobs(root, cap=10_000, keep=3600, clock=Clock(sleep=come_back))
+    store.put(b"the mark")
+    root.rename(tmp_path / "away")
+    assert store.put(DATA, paid=True) == ADDRESS
+    assert len(waits) == 3
+    assert store.get(ADDRESS) == DATA
+
+
+def test_a_full_redis_is_an_unavailable_store(
+    redis_client: redis.Redis, settings: SettingsMaker
+) -> None:
+    store = blob_store(settings(submit_patience=0.0, worker_patience=0.0))
+    redis_client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(BlobsUnavailable, match=r"full \(maxmemory\)"):
+            store.put(DATA)
+    finally:
+        redis_client.config_set("maxmemory", "0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from support.doubles import fake_blobs
 from mulligan.policies.jobs.job import Message, RunnerSpec, Workspace
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput, RunnerError
+from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
+from mulligan.tasks.ports.errors import BadInput, CallCancelled, RunnerError
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.command import CommandRunner, prompt_text
 from mulligan.workers.runners.runner_registry import RunnerRegistry
@@ -191,3 +193,13 @@ def test_a_job_cannot_change_the_program() -> None:
     spec = RunnerSpec.model_validate({"profile": "agent", "argv": ["evil"]})
     with pytest.raises(BadInput, match=r"runner\.argv: a job may override only"):
         registry.resolve(spec, allow_inline=False)
+
+
+def test_a_lost_lease_ends_the_program() -> None:
+    """Given a program that would run for an hour, when its attempt's lease is lost, then it is
+    killed and the call is cancelled."""
+    cancellation = Cancellation()
+    endless = python("import time; time.sleep(3600)")
+    threading.Timer(0.3, cancellation.cancel).start()
+    with cancelled_by(cancellation), pytest.raises(CallCancelled):
+        endless.answer(request(timeout=3600))

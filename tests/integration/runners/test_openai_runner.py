@@ -16,7 +16,8 @@ import pytest
 
 from mulligan.policies.jobs.job import Decoding, Message, Usage
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.errors import RunnerError, TransportFault
+from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
+from mulligan.tasks.ports.errors import CallCancelled, RunnerError, TransportFault
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.openai import OpenAIRunner
 
@@ -391,3 +392,20 @@ def test_a_forked_child_can_call_the_server_too(provider: Provider) -> None:
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_lost_lease_ends_the_request(provider: Provider) -> None:
+    """Given a server that does not answer, when the attempt's lease is lost, then the connection is
+    closed, so that the server can stop, and the call is cancelled."""
+    cancellation = Cancellation()
+
+    def hang(handler: Handler, _body: dict[str, Any]) -> None:
+        cancellation.cancel()
+        handler.connection.settimeout(30)
+        if handler.connection.recv(1) == b"":
+            provider.hung_up.set()
+
+    provider.script = hang
+    with cancelled_by(cancellation), pytest.raises(CallCancelled):
+        runner(provider).answer(request(timeout=3600))
+    assert provider.hung_up.wait(30)

@@ -19,6 +19,7 @@ from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.jobs.outcome import Rechecked, Requeued
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.ports.errors import RunnerError, TransportFault, VerifierError
+from mulligan.tasks.ports.leases import HeldLease, UnwatchedLease
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Lease, Publication
 
 PROMPT = "Extract the person as JSON."
@@ -74,9 +75,9 @@ def test_its_deadline_covers_its_runner_and_verifiers(
     entry = repaired(scenario, mode)
     held: list[float] = []
 
-    def holding(_lease: Lease, deadline: float) -> AbstractContextManager[None]:
+    def holding(_lease: Lease, deadline: float) -> AbstractContextManager[HeldLease]:
         held.append(deadline)
-        return nullcontext()
+        return nullcontext(UnwatchedLease())
 
     context = attempt_context(scenario, verifier=lambda _: Slow(), holding=holding)
     assert isinstance(run_recheck(context, entry), Rechecked)

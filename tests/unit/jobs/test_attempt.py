@@ -11,7 +11,7 @@ import pytest
 from support.doubles import FakeBreakers, FakeRunner, fake_ledger
 from support.jobs import failure_of, make_job
 
-from mulligan.policies.failures.failure import FailureKind
+from mulligan.policies.failures.failure import FailureKind, VerificationResult
 from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
 from mulligan.policies.repair.wording import WORKED_BEFORE
 from mulligan.tasks.jobs.attempt import run_attempt
@@ -20,7 +20,15 @@ from mulligan.tasks.jobs.outcome import Outcome, Requeued
 from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.submit import Intake
-from mulligan.tasks.ports.errors import BadInput, RunnerError, TransportFault, VerifierError
+from mulligan.tasks.ports.errors import (
+    BadInput,
+    BlobsUnavailable,
+    CallCancelled,
+    RunnerError,
+    TransportFault,
+    VerifierError,
+)
+from mulligan.tasks.ports.leases import UnwatchedLease
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Publication, Submission
 from mulligan.workers.ledger.job_ids import job_id as new_id
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
@@ -44,7 +52,7 @@ class Worker:
             ),
             verifier=verifiers.build,
             publish=self.published.extend,
-            holding=lambda _lease, _deadline: nullcontext(),
+            holding=lambda _lease, _deadline: nullcontext(UnwatchedLease()),
             breakers=self.breakers,
             worker="here",
             randomness=lambda: 0.5,
@@ -95,6 +103,52 @@ def test_an_attempt_waits_while_its_provider_is_on_hold(hold: ProviderHold, reas
     assert (outcome.delay, outcome.reason) == (hold.seconds, reason)
     assert (view.state, view.waiting_for) == ("waiting", hold.waiting_for)
     assert worker.runner.requests == []
+
+
+class LostLease:
+    """A lease that expired while the process slept."""
+
+    def is_sure(self) -> bool:
+        return False
+
+
+def test_a_process_that_slept_past_its_lease_asks_no_model() -> None:
+    worker = Worker("{}", holding=lambda _lease, _deadline: nullcontext(LostLease()))
+    outcome, view = worker.run(make_job())
+    assert outcome == ClaimRefused("lost")
+    assert worker.runner.requests == []
+    assert view.attempts[0].output is None
+
+
+def test_a_cancelled_call_records_nothing() -> None:
+    outcome, view = Worker(CallCancelled("the lease is lost")).run(make_job())
+    assert outcome == ClaimRefused("lost")
+    assert view.attempts[0].verdict is None
+
+
+def test_a_blob_store_that_is_away_is_not_a_failed_attempt() -> None:
+    """Given a runner that cannot read its workspace, then the attempt is given back uncounted."""
+    outcome, view = Worker(BlobsUnavailable("the blob store is away")).run(make_job())
+    assert outcome == Requeued(
+        entry=Entry("attempt", view.id, 1), delay=10.0, reason="the blob store is away"
+    )
+    assert (view.state, view.waiting_for) == ("waiting", "delay")
+    attempt = view.attempts[0]
+    assert (attempt.verdict, attempt.claims, attempt.faults) == (None, 0, 0)
+
+
+def test_a_verifier_without_its_blob_store_gives_no_verdict_and_does_not_count() -> None:
+    class Away:
+        slow = False
+
+        def verify(self, _candidate: object) -> VerificationResult:
+            raise BlobsUnavailable("the blob store is away")
+
+    outcome, view = Worker("{}", verifier=lambda _spec: Away()).run(make_job())
+    assert isinstance(outcome, Requeued)
+    assert view.state == "waiting"
+    assert view.attempts[0].output is not None
+    assert (view.attempts[0].verdict, view.attempts[0].claims) == (None, 0)
 
 
 def test_a_transport_fault_is_not_a_failure_of_the_answer() -> None:

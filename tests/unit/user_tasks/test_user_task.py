@@ -20,6 +20,7 @@ from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Requeued
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.ports.errors import VerifierError
+from mulligan.tasks.ports.leases import UnwatchedLease
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, JobView, Publication, Submission
 from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.tasks.user_tasks.user_task import (
@@ -79,7 +80,7 @@ class UserWorker:
             runner=no_runner,
             verifier=lambda spec: self.checks.get(spec.id) or self.registry.build(spec),
             publish=self.published.extend,
-            holding=lambda _lease, _deadline: nullcontext(),
+            holding=lambda _lease, _deadline: nullcontext(UnwatchedLease()),
             breakers=FakeBreakers(),
             worker="here",
             randomness=lambda: 0.5,
