@@ -107,7 +107,7 @@ class World:
         def now() -> float:
             return self.scheduler.now
 
-        return Clock(now=now, monotonic=now, sleep=sleep, wait=wait)
+        return Clock(now=now, monotonic=now, boottime=now, sleep=sleep, wait=wait)
 
     def ledger(self, process: Process, *, patience: float = WORKER_PATIENCE) -> RedisLedger:
         """Return the real ledger for a process: every command is one of its port calls."""
