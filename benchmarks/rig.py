@@ -16,7 +16,7 @@ import psutil
 import redis
 
 from mulligan.workers.celery.factory import create_app
-from mulligan.workers.local.embedded_redis import find_server
+from mulligan.workers.local.server_binary import find_server
 from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings
 
@@ -95,7 +95,7 @@ def rig(folder: Path) -> Iterator[Rig]:
     """Start a rig and stop its processes at the end."""
     folder.mkdir(parents=True)
     socket = folder / "r.sock"
-    argv = [find_server(), "--port", "0", "--unixsocket", str(socket), "--save", ""]
+    argv = [find_server().path, "--port", "0", "--unixsocket", str(socket), "--save", ""]
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
     wait_until(socket.exists, seconds=10)
     client = redis.Redis(unix_socket_path=str(socket), decode_responses=True)

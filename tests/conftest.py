@@ -21,13 +21,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from support.doubles import MovableClock
 from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
+from support.servers import installed_versions
 from support.waiting import wait_for
 
 from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local import die_with_parent
-from mulligan.workers.local.embedded_redis import bundled_server, find_server, server_on_path
+from mulligan.workers.local.server_binary import find_server
 from mulligan.workers.settings.model import Settings
 
 # A busy computer must not fail a test, so hypothesis has no deadline. (In CI that is the default.)
@@ -103,7 +104,7 @@ def _answers(socket: Path) -> bool:
 
 @pytest.fixture(scope="session")
 def redis_socket(start_server: ServerStarter) -> Path:
-    return start_server(find_server())
+    return start_server(find_server().path)
 
 
 @pytest.fixture
@@ -143,10 +144,10 @@ def ledger(redis_client: redis.Redis, settings: SettingsMaker) -> RedisLedger:
 # -- ledgers on a clock that tests move ------------------------------------------------------------
 
 #: The servers on which the ledger's contract is tested besides fakeredis, if they are installed.
-SERVERS = {"embedded": bundled_server(), "path": server_on_path()}
+SERVERS = installed_versions()
 
 
-@pytest.fixture(params=["fakeredis", *(name for name in SERVERS if SERVERS[name] is not None)])
+@pytest.fixture(params=["fakeredis", *SERVERS])
 def contract_client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
     """An empty Redis of each kind that the ledger's contract is tested on."""
     server = SERVERS.get(request.param)
@@ -196,8 +197,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print on which servers the ledger's contract was tested. It depends on the computer."""
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
     if any("test_ledger_contract" in report.nodeid for report in reports):
-        embedded = "the embedded Redis" if SERVERS["embedded"] else "no embedded Redis"
-        newer = SERVERS["path"] or "no redis-server or valkey-server on the PATH"
-        terminalreporter.write_line(
-            f"The ledger's contract was tested on fakeredis, {embedded}, {newer}."
-        )
+        names = ", ".join(("fakeredis", *SERVERS))
+        terminalreporter.write_line(f"The ledger's contract was tested on {names}.")

@@ -55,7 +55,7 @@ class CliBackend:
     def restart_dead(self) -> None:
         """Restart the processes of this command that died; call it often."""
         if self.redis is not None:
-            self.redis.restart_if_gone()
+            self.redis.keep_running()
         if self.stack is not None:
             self.stack.watch()
 
@@ -164,7 +164,9 @@ def _start_stack(
         resources.callback(model.stop)
         for each in found:
             model.start_for(each.job, settings)
-        server = resources.enter_context(embedded_redis(own.home))
+        server = resources.enter_context(
+            embedded_redis(own.home, hung_after=own.embedded_hung_after)
+        )
         environment = child_environment(
             own, broker_url=server.url, MULLIGAN_ALLOW_INLINE="true", MULLIGAN_TASK_EVENTS="false"
         )

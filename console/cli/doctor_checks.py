@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -21,13 +22,16 @@ from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.workers.celery.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.local.embedded_redis import find_server
+from mulligan.workers.local.embedded_redis import EmbeddedRedis, data_folder
+from mulligan.workers.local.home_server import choose_server
+from mulligan.workers.local.server_binary import OLDEST, find_server
 from mulligan.workers.runners.local_state import INSTALL, model_path
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.settings.config_file import OTHER_VARIABLES, config_path
 from mulligan.workers.settings.model import Settings
 
-_OLDEST_REDIS = (6, 2)
+#: Seconds to wait for an answer of the embedded server.
+_SILENCE = 3.0
 _LOW_DISK = 1_000_000_000
 _NO_DISK = 100_000_000
 #: Seconds after which an unpublished entry is a problem.
@@ -99,12 +103,30 @@ def _unknown_variables() -> Iterator[Check]:
 
 
 def _redis_server(settings: Settings) -> Check:
+    """Name the program that serves the home directory, or that would."""
     try:
-        return ok("redis server", find_server())
+        if settings.broker_url is not None:
+            return ok("redis server", f"{find_server()}; not used: a broker is configured")
+        return ok("redis server", str(choose_server(data_folder(settings.home))))
     except BadInput as error:
         if settings.broker_url is not None:
             return ok("redis server", "not on this host, and not needed")
-        return fail("redis server", "not found", str(error))
+        return fail("redis server", "none for this home directory", str(error))
+
+
+def check_embedded(settings: Settings) -> Check | None:
+    """Look for a server that runs and does not answer; None if there is no such server."""
+    server = EmbeddedRedis(settings.home)
+    started = time.monotonic()
+    while time.monotonic() - started < _SILENCE:
+        state = server.state()
+        if state.pid is None or state.reply is not None:
+            return None
+    fix = (
+        f"wait: `mulligan up` restarts it after {settings.embedded_hung_after:g} s of silence,"
+        f" and so does the next command; or end it: kill -9 {state.pid}"
+    )
+    return fail("redis server", f"process {state.pid} runs and does not answer", fix)
 
 
 def _profiles(settings: Settings) -> Iterator[Check]:
@@ -176,11 +198,14 @@ def _waiting(ledger: RedisLedger) -> Iterator[Check]:
 
 
 def _version(info: Mapping[str, Any]) -> Check:
-    text = str(info.get("redis_version", "0"))
+    # Valkey calls itself Redis 7.2.4, too, for clients that ask for a Redis.
+    valkey = info.get("valkey_version")
+    text = str(valkey or info.get("redis_version", "0"))
     numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
-    if numbers >= _OLDEST_REDIS:
-        return ok("redis version", text)
-    return fail("redis version", text, "6.2 or later is needed")
+    name = f"{'Valkey' if valkey else 'Redis'} {text}"
+    if numbers >= OLDEST:
+        return ok("redis version", name)
+    return fail("redis version", name, "6.2 or later is needed")
 
 
 def _aof(info: Mapping[str, Any]) -> Check:

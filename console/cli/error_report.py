@@ -72,7 +72,7 @@ _ABOUT = {
 
 
 def _about_ledger() -> str:
-    """Return what to check if the ledger cannot be reached: the setting or the embedded Redis."""
+    """Return what to check if the ledger cannot be reached: the setting or the embedded server."""
     try:
         settings, path = load_settings(), config_path()
     except (errors.BadInput, OSError):  # the command was given other settings
@@ -83,7 +83,7 @@ def _about_ledger() -> str:
             setting = origin if origin.upper().startswith("MULLIGAN_") else f"{name} in {origin}"
             return f"Is Redis running? Check {setting}."
     return (
-        f"This is the embedded Redis of {settings.home}: see {settings.home / 'redis.log'}."
+        f"This is the embedded server of {settings.home}: see {settings.home / 'redis.log'}."
         " The same command starts it again."
     )
 

@@ -23,7 +23,7 @@ def locate_ledger(settings: Settings) -> Iterator[Settings]:
             f"no ledger: nothing has been run in {settings.home} yet; try `mulligan run FILE`,"
             " or set MULLIGAN_BROKER_URL"
         )
-    with embedded_redis(settings.home) as redis:
+    with embedded_redis(settings.home, hung_after=settings.embedded_hung_after) as redis:
         yield settings.model_copy(update={"broker_url": redis.url})
 
 

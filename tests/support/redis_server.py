@@ -8,14 +8,8 @@ from pathlib import Path
 
 import redis
 
-from mulligan.workers.local.embedded_redis import bundled_server, find_server, server_on_path
+from mulligan.workers.local.server_binary import find_server
 from support.waiting import wait_for
-
-
-def servers() -> dict[str, str]:
-    """Return the servers of this computer: the bundled one and the one on the PATH."""
-    found = {"embedded": bundled_server(), "path": server_on_path()}
-    return {name: binary for name, binary in found.items() if binary is not None}
 
 
 class RedisServer:
@@ -36,7 +30,7 @@ class RedisServer:
 
     def start(self) -> None:
         argv = [
-            self._binary or find_server(),
+            self._binary or find_server().path,
             "--port",
             "0",
             "--unixsocket",

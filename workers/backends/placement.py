@@ -47,7 +47,7 @@ class Placement:
         if self.home is None:
             yield settings
             return
-        with embedded_redis(self.home):
+        with embedded_redis(self.home, hung_after=settings.embedded_hung_after):
             yield self.adapt(settings)
 
 

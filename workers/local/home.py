@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.local.embedded_redis import EmbeddedRedis
+from mulligan.workers.local.embedded_redis import (
+    HUNG_AFTER,
+    EmbeddedRedis,
+    data_folder,
+    explain_unwritable,
+)
 from mulligan.workers.local.stopping import uninterrupted
 
 _LOCK = "up.lock"
@@ -32,14 +37,16 @@ def is_up(home: Path) -> bool:
 
 def has_ledger(home: Path) -> bool:
     """Whether a Redis has ever run in this directory."""
-    return (home / "redis").is_dir()
+    return data_folder(home).is_dir()
 
 
 @contextmanager
 def lock_home(home: Path) -> Iterator[None]:
     """Ensure that only one `mulligan up` runs in this directory."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / _LOCK).open("w") as file:
+    with explain_unwritable(home):
+        home.mkdir(parents=True, exist_ok=True)
+        opened = (home / _LOCK).open("w")
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -51,9 +58,9 @@ def lock_home(home: Path) -> Iterator[None]:
 
 
 @contextmanager
-def embedded_redis(home: Path) -> Iterator[EmbeddedRedis]:
+def embedded_redis(home: Path, *, hung_after: float = HUNG_AFTER) -> Iterator[EmbeddedRedis]:
     """Join or start the Redis of a directory, and leave it at the end of the block."""
-    server = EmbeddedRedis(home)
+    server = EmbeddedRedis(home, hung_after=hung_after)
     server.start()
     try:
         yield server
@@ -64,18 +71,41 @@ def embedded_redis(home: Path) -> Iterator[EmbeddedRedis]:
 
 @dataclass
 class SupervisedRedis:
-    """An embedded Redis that is restarted if it dies. It can outlive its first process."""
+    """An embedded Redis that is restarted if it dies or hangs."""
 
     server: EmbeddedRedis
-    #: Called with a message before each restart.
+    #: Called with a message when something is wrong, and when it is over.
     say: Callable[[str], None]
     _checked_at: float = 0.0
+    _failure: str = ""
 
-    def restart_if_gone(self) -> None:
-        """Restart the server if it is gone. Checks at most every two seconds."""
+    def __post_init__(self) -> None:
+        self.server.watch.say = self.say
+
+    def keep_running(self) -> None:
+        """Restart the server if it is gone or hangs. Checks at most every two seconds."""
         if time.monotonic() - self._checked_at < _CHECK_SECONDS:
             return
+        try:
+            self._check()
+            self._failure = ""
+        except BadInput as error:
+            # Nothing works without it, so it is tried again: a full disk may get some space.
+            failure = str(error).partition("\n")[0]  # what follows is a log with times
+            if failure != self._failure:
+                self.say(f"The embedded server cannot be restarted: {error}")
+            self._failure = failure
         self._checked_at = time.monotonic()
-        if not self.server.answers():
-            self.say("The embedded Redis is gone; restarting it.")
-            self.server.start()
+
+    def _check(self) -> None:
+        state = self.server.state()
+        hung = self.server.watch.observe(state, time.monotonic())
+        if state.pid is None:
+            if not self._failure:
+                self.say("The embedded server is gone; restarting it.")
+        elif hung:
+            self.server.end(state.pid)
+        else:
+            return
+        self.server.start()
+        self.say("The embedded server runs again.")

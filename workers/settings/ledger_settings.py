@@ -18,6 +18,8 @@ class ConnectionSettings(BaseModel):
     ledger_url: Annotated[str, AfterValidator(check_ledger)] | None = None
     #: The directory of the embedded stack's data.
     home: Path = Path(".mulligan")
+    #: An embedded server that gives no answer for this long is ended and started again.
+    embedded_hung_after: Seconds = Field(default=30.0, gt=0)
     key_prefix: str = Field(default="mulligan", pattern=r"^[\w.-]+$")
     partitions: int = Field(default=1, ge=1, le=100)
 

@@ -10,6 +10,7 @@ from mulligan.console.cli.backend import connect
 from mulligan.console.cli.commands.up import without_password
 from mulligan.console.cli.doctor_checks import (
     Check,
+    check_embedded,
     check_host,
     check_ledger,
     check_workers,
@@ -65,6 +66,11 @@ def _examine() -> Iterator[Check]:
 def _examine_fleet(settings: Settings) -> Iterator[Check]:
     """Check the broker, the ledger and the workers, if there are any."""
     expected = settings.broker_url is not None or is_up(settings.home)
+    if settings.ledger is None:
+        silent = check_embedded(settings)
+        if silent is not None:
+            yield silent
+            return
     try:
         with locate_ledger(settings) as found:
             backend = connect(found)

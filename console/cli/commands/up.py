@@ -54,7 +54,9 @@ def up(
 def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: bool) -> None:
     redis = None
     if settings.broker_url is None:
-        server = leaving.enter_context(embedded_redis(settings.home))
+        server = leaving.enter_context(
+            embedded_redis(settings.home, hung_after=settings.embedded_hung_after)
+        )
         redis = SupervisedRedis(server, say=lambda text: screen.say(text, style="yellow"))
         settings = settings.model_copy(update={"broker_url": server.url})
     backend = connect(settings)
@@ -95,7 +97,7 @@ class ServiceWatch:
 
     def look(self) -> None:
         if self.redis is not None:
-            self.redis.restart_if_gone()
+            self.redis.keep_running()
         self.stack.watch()
         now = time.monotonic()
         for child in self.stack.children:

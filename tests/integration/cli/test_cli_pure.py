@@ -234,7 +234,7 @@ def test_an_unreachable_ledger_names_the_setting_in_force(monkeypatch: pytest.Mo
 def test_an_unreachable_embedded_redis_names_its_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(LedgerUnavailable("cannot reach the ledger")) == ExitCode.NO_BROKER
     error = capsys.readouterr().err
-    assert "This is the embedded Redis of .mulligan: see .mulligan/redis.log" in error
+    assert "This is the embedded server of .mulligan: see .mulligan/redis.log" in error
     assert "URL" not in error
 
 

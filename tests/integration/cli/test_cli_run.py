@@ -206,7 +206,7 @@ def test_a_run_restarts_its_redis_and_continues() -> None:
         gate.touch()
         out, err = process.communicate(timeout=180)
         assert process.returncode == 0, out + err
-        assert "The embedded Redis is gone; restarting it." in err
+        assert "The embedded server is gone; restarting it." in err
         assert "lost 0" in out
         assert shell.all_ended()
 

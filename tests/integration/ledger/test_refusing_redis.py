@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from support.jobs import make_job
-from support.redis_server import RedisServer, servers
+from support.redis_server import RedisServer
+from support.servers import installed_versions
 from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import Output
@@ -25,9 +26,9 @@ from mulligan.workers.ledger.stores.beats import Beat
 from mulligan.workers.settings.model import Settings
 
 
-@pytest.fixture(params=sorted(servers()))
+@pytest.fixture(params=sorted(installed_versions()))
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
-    found = RedisServer(tmp_path, binary=servers()[request.param])
+    found = RedisServer(tmp_path, binary=installed_versions()[request.param])
     found.start()
     yield found
     found.kill()

