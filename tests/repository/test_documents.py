@@ -512,9 +512,10 @@ def test_the_architecture_fits_on_two_screens() -> None:
     assert len(text_of("docs/architecture.md").splitlines()) <= 110
 
 
-def test_decisions_are_numbered_without_gaps_and_have_three_sections() -> None:
+def test_decisions_have_a_number_of_their_own_and_three_sections() -> None:
     files = sorted((DOCS / "decisions").glob("*.md"))
-    assert [int(path.name[:4]) for path in files] == list(range(1, len(files) + 1))
+    numbers = [int(path.name[:4]) for path in files]
+    assert len(numbers) == len(set(numbers))
     for path in files:
         text = path.read_text("utf-8")
         assert text.startswith(f"# {path.name[:4]}: ")

@@ -15,6 +15,7 @@ DEFAULTS: dict[str, Any] = {
     "broker_url": None,
     "ledger_url": None,
     "home": ".mulligan",
+    "embedded_hung_after": 30.0,
     "key_prefix": "mulligan",
     "partitions": 1,
     "lease": 30.0,
