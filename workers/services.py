@@ -6,16 +6,18 @@ import os
 import random
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.job import Decoding, RunnerSpec, VerifierSpec
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
+from mulligan.tasks.jobs.publish import Publisher
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Publication
+from mulligan.tasks.ports.message_broker import BrokerAway
 from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.workers.admission.claim_time import answer_time, verifier_problem
 from mulligan.workers.admission.intake import build_intake, check_job, resolve_command
@@ -66,13 +68,13 @@ def app_services(
     *,
     patience: float | None = None,
     local_paths: bool = False,
-    **publisher: Any,
+    on_unreachable: Callable[[BrokerAway], None] | None = None,
 ) -> Services:
     """Build the services of a process that publishes through a Celery app. Contacts nothing.
 
-    ``publisher``: further options of the Publisher.
+    ``on_unreachable``: called instead of a warning when the broker takes no messages.
     """
-    from mulligan.workers.celery.publisher import Publisher
+    from mulligan.workers.celery.celery_broker import CeleryBroker
 
     live = LiveSettings(settings)
     # First, because it has the best error messages about addresses.
@@ -83,10 +85,13 @@ def app_services(
         keep=settings.hard_limit if patience is None else None,
         live=live.current,
     )
+    publisher = Publisher(ledger=ledger, broker=CeleryBroker(app, ledger), step=step)
+    if on_unreachable is not None:
+        publisher = replace(publisher, on_unreachable=on_unreachable)
     return build_services(
         settings,
         ledger,
-        publish=Publisher(app, ledger, step=step, **publisher).publish,
+        publish=publisher.publish,
         leases=LeaseKeeper(ledger, interval=settings.lease / 3, waited=ledger.calls.waits.waited),
         local_paths=local_paths,
         live=live,

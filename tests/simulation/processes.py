@@ -9,14 +9,15 @@ from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome
+from mulligan.tasks.jobs.publish import Publisher
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import Intake, submit_jobs
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry
+from mulligan.workers.celery.celery_broker import CeleryBroker
 from mulligan.workers.celery.leases import LeaseKeeper
-from mulligan.workers.celery.publisher import Publisher
 from mulligan.workers.ledger import job_ids, rows
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from simulation.broker import SimulatedApp
@@ -38,7 +39,8 @@ _RUNNER_TIMEOUT = 40.0
 def publisher(world: World, process: Process, ledger: RedisLedger) -> Publisher:
     """Return the real publisher on the simulated broker."""
     app: Any = SimulatedApp(world.broker, process)
-    return Publisher(app, ledger, on_unreachable=lambda _error: None)
+    broker = CeleryBroker(app, ledger)
+    return Publisher(ledger=ledger, broker=broker, on_unreachable=lambda _error: None)
 
 
 def attempt_context(world: World, process: Process, ledger: RedisLedger) -> AttemptContext:

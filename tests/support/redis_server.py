@@ -16,7 +16,11 @@ class RedisServer:
     """A Redis that tests can kill and start again with its data."""
 
     def __init__(
-        self, folder: Path, *, persistent: bool = False, binary: str | None = None
+        self,
+        folder: Path,
+        *options: str,
+        persistent: bool = False,
+        binary: str | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.socket = folder / "r.sock"
@@ -24,6 +28,8 @@ class RedisServer:
         self.url = f"redis+socket://{self.socket}"
         self.ledger_url = f"unix://{self.socket}"
         self._folder = folder
+        #: Further arguments of the server, such as ``--maxmemory 2mb``.
+        self._options = options
         self._persistent = persistent
         self._binary = binary
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,7 +45,7 @@ class RedisServer:
             "",
         ]
         argv += ["--dir", str(self._folder), "--appendfsync", "always"]
-        argv += ["--appendonly", "yes" if self._persistent else "no"]
+        argv += ["--appendonly", "yes" if self._persistent else "no", *self._options]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
         wait_for(self.answers, "Redis to answer")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.publish import Publisher
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Ledger, Publication
 from mulligan.workers.admission.intake import build_intake
@@ -42,16 +43,16 @@ class ProducerPublisher:
         self._settings = settings
         self._ledger = ledger
         self._lock = threading.Lock()
-        self._publisher: Any = None
+        self._publisher: Publisher | None = None
 
     def publish(self, publications: Sequence[Publication]) -> None:
         if publications:
             self._get().publish(publications)
 
-    def _get(self) -> Any:
+    def _get(self) -> Publisher:
         from celery import Celery
 
-        from mulligan.workers.celery.publisher import Publisher
+        from mulligan.workers.celery.celery_broker import CeleryBroker
 
         with self._lock:
             if self._publisher is None:
@@ -64,5 +65,6 @@ class ProducerPublisher:
                     accept_content=["json"],
                     task_default_queue="attempt",
                 )
-                self._publisher = Publisher(app, self._ledger)
+                broker = CeleryBroker(app, self._ledger)
+                self._publisher = Publisher(ledger=self._ledger, broker=broker)
             return self._publisher

@@ -76,10 +76,11 @@ class Script:
 
 def _load_scripts() -> dict[str, Script]:
     folder = resources.files("mulligan.workers.ledger.lua")
-    prelude = (folder / "prelude.lua").read_text()
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".lua"))
+    prelude = "".join((folder / n).read_text() for n in names if n.startswith("prelude"))
     scripts = {}
     for file in folder.iterdir():
-        if file.name.endswith(".lua") and file.name != "prelude.lua":
+        if file.name in names and not file.name.startswith("prelude"):
             text = prelude + file.read_text()
             sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
             scripts[file.name.removesuffix(".lua")] = Script(text, sha)

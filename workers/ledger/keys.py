@@ -9,6 +9,9 @@ mulligan:{p00}:jobs, jobs:<state>      zset    job ids by time, all and by state
 mulligan:{p00}:incarnation:<id>        string  how many jobs used one key, if one left records
 mulligan:{p00}:outbox                  zset    entries by the time to look at them
 mulligan:{p00}:outbox:entries          hash    entry → queue|priority|published_at|tries
+mulligan:{p00}:outbox:failures         hash    entry → failures to send it, the last error
+mulligan:{p00}:outbox:quarantined      zset    entries that cannot be sent or read, by time
+mulligan:{p00}:outbox:quarantine       hash    entry → why, and its escalation
 mulligan:{p00}:watermarks              hash    queue|priority → the newest publication claimed, when
 mulligan:{p00}:leases                  zset    entries by when their lease expires
 mulligan:{p00}:memory:<scope>:<of>     hash    strict signature → count
@@ -124,6 +127,14 @@ def jobs(prefix: str, state: str | None = None) -> str:
 
 def outbox(prefix: str) -> str:
     return f"{prefix}outbox"
+
+
+def quarantined(prefix: str) -> str:
+    return f"{prefix}outbox:quarantined"
+
+
+def quarantined_entries(prefix: str) -> str:
+    return f"{prefix}outbox:quarantine"
 
 
 def watermarks(prefix: str) -> str:

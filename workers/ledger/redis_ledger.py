@@ -244,6 +244,17 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             "stamp", [(p, {**terms, "entries": batch}) for p, batch in by_prefix.items()]
         )
 
+    def fail(self, failures: Mapping[Entry, str]) -> list[Entry]:
+        by_prefix: dict[str, list[dict[str, str]]] = {}
+        for entry, error in failures.items():
+            text = error.encode(errors="replace").decode()
+            by_prefix.setdefault(self._prefix(entry.job_id), []).append(
+                {"entry": str(entry), "error": text}
+            )
+        terms = {"max": self._settings.publish_tries, "token": self._new_token()}
+        requests = [(p, {**terms, "failures": batch}) for p, batch in by_prefix.items()]
+        return [Entry.parse(text) for texts in self.calls.many("fail", requests) for text in texts]
+
     def sweep(self, *, empty_queues: Sequence[str], by_priority: bool = True) -> list[Publication]:
         request = {
             "by_priority": by_priority,

@@ -125,8 +125,8 @@ def settlement_request(settlement: Settlement) -> dict[str, Any]:
 
 
 def publication(text: str) -> Publication:
-    entry, queue, priority = text.rsplit("|", 2)
-    return Publication(Entry.parse(entry), queue, int(priority))
+    entry, queue, priority, failures = text.rsplit("|", 3)
+    return Publication(Entry.parse(entry), queue, int(priority), int(failures))
 
 
 def remedies(raw: Mapping[str, str]) -> dict[str, tuple[int, int]]:

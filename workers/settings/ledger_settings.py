@@ -41,6 +41,8 @@ class LeaseSettings(BaseModel):
     verifier_tries: int = Field(default=3, ge=1)
     #: Time for the process that wrote an outbox entry to publish it, before the sweep does.
     outbox_grace: Seconds = 1.0
+    #: Failures to send an entry, while the broker answers, before it is quarantined.
+    publish_tries: int = Field(default=5, ge=1)
     #: An entry overtaken by one published this much later is published again.
     republish_after: Seconds = Field(default=60.0, gt=0)
     sweep_interval: Seconds = Field(default=1.0, gt=0)

@@ -30,8 +30,8 @@ from mulligan.tasks.user_tasks.user_task import (
     correct,
     run_user_task,
 )
+from mulligan.workers.celery.celery_broker import ENTRY_HEADER
 from mulligan.workers.celery.flower_format import REDACTED, describe
-from mulligan.workers.celery.publisher import ENTRY_HEADER
 from mulligan.workers.celery.state_task import Escalated, StateTask
 from mulligan.workers.ledger import job_ids
 from mulligan.workers.services import Services

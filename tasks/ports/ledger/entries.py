@@ -48,6 +48,8 @@ class Publication:
     entry: Entry
     queue: str
     priority: int
+    #: How often sending it has failed since it was last sent.
+    failures: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from mulligan.tasks.ports.ledger.entries import Entry, Publication
@@ -13,6 +13,12 @@ class QueueLedger(Protocol):
 
     def stamp(self, entries: Sequence[Entry]) -> None:
         """Note that entries were published."""
+
+    def fail(self, failures: Mapping[Entry, str]) -> list[Entry]:
+        """Note that entries could not be sent, and why. Return those quarantined by it.
+
+        An entry is quarantined, with an escalation, when sending it has failed often enough.
+        """
 
     def sweep(self, *, empty_queues: Sequence[str], by_priority: bool = True) -> list[Publication]:
         """Return what to publish now, entries with expired leases included.

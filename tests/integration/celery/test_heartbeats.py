@@ -17,10 +17,11 @@ from support.ledger_scenario import SettingsMaker
 from support.waiting import wait_for
 
 from mulligan.console.http.context import ConsoleContext, open_context
+from mulligan.tasks.jobs.publish import Publisher
 from mulligan.tasks.ports.ledger import Entry, Publication
+from mulligan.workers.celery.celery_broker import CeleryBroker
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.heartbeat import Heartbeat
-from mulligan.workers.celery.publisher import Publisher
 from mulligan.workers.celery.queue_depth import waiting
 from mulligan.workers.celery.worker_heartbeat import liveness_file
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -80,7 +81,7 @@ def test_waiting_messages_are_counted_by_priority_and_age(
     app = create_app(settings())
     nothing = waiting(app, ["attempt", "repair"])["repair"]
     assert (nothing.depth, nothing.oldest_seconds) == (0, None)
-    publish = Publisher(app, ledger).publish
+    publish = Publisher(ledger=ledger, broker=CeleryBroker(app, ledger)).publish
     for number, priority in ((1, 0), (2, 5), (3, 5)):
         publish([Publication(Entry("attempt", f"p00-x{number}", 1), "attempt", priority)])
     redis_client.lpush("attempt", "no message at all")

@@ -304,6 +304,10 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     scenario = new_redis_scenario()
     run_every_kind_of_job(scenario)
     scenario.escalated_job(labels={"tenant": "acme"}, idempotency_key="once")
+    unsendable = {Entry("attempt", scenario.submit(), 1): "WRONGTYPE"}
+    for _ in range(scenario.settings.publish_tries):
+        scenario.ledger.fail(unsendable)
+    scenario.ledger.fail({Entry("attempt", scenario.submit(), 1): "WRONGTYPE"})
     scenario.ledger.pause("queue:attempt")
     scenario.refusal(scenario.submit())
     scenario.ledger.resume("queue:attempt")

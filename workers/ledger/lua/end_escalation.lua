@@ -1,13 +1,19 @@
 -- End an escalation for a person: resolve it, cancel the job, or requeue the job in a new context.
 local key = P .. 'escalation:' .. R.id
-local e = redis.call('HMGET', key, 'state', 'job_id', 'signature', 'task_type', 'tenant', 'cycle_id')
+local e = redis.call('HMGET', key, 'state', 'job_id', 'entry')
 if not e[1] then return { 'gone' } end
 if e[1] ~= 'open' then return { 'finished', e[1] } end
 local id = e[2]
 local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'memory', 'tokens', 'seconds',
   'priority', 'lane', 'task_type', 'tenant', 'loop', 'past_loops')
 local queued = ''
-if R.how == 'requeued' then
+-- A quarantined entry leaves with its escalation. To requeue a finished job's outcome or a delayed
+-- verification is to send it again; the job itself is not run again.
+local entry = e[3]
+local waits = entry and redis.call('ZSCORE', P .. 'outbox:quarantined', entry)
+if R.how == 'requeued' and waits and string.find(entry, '^[cd]') then
+  if not release(entry, tonumber(waits)) then return { 'gone', 'there is nothing left to send' } end
+elseif R.how == 'requeued' then
   if not job[1] then return { 'gone', 'the job is no longer kept' } end
   if not TERMINAL[job[1]] then return { 'held' } end
   if tonumber(job[2]) ~= R.plan_number - 1 then return { 'stored' } end -- another requeue came first
@@ -20,16 +26,14 @@ if R.how == 'requeued' then
     'detail', '', 'finished_at', '', 'deadline_at', stamp(NOW + R.deadline_ms))
   redis.call('HSET', attempt_key(id, n), 'mode', 'initial', 'plan', R.plan, 'state', 'queued',
     'queued_at', stamp(NOW))
-  redis.call('PERSIST', job_key(id))
-  for i = 1, n do redis.call('PERSIST', attempt_key(id, i)) end
-  redis.call('PERSIST', P .. job[3])
+  keep(id)
   set_state(id, job[1], 'queued')
   if job[7] then
     offer(job[7], attempt_entry(id, n), 'initial', NOW)
     await_deadline(id, NOW + R.deadline_ms)
   else
     hand_out(attempt_entry(id, n), 'attempt', job[6])
-    queued = attempt_entry(id, n) .. '|attempt|' .. job[6]
+    queued = publication(attempt_entry(id, n), { queue = 'attempt', priority = job[6] })
   end
   event('job', id, { state = 'queued', task_type = job[8], tenant = job[9] or nil, requeued = true })
 elseif R.how == 'cancelled' and job[1] == 'escalated' then
@@ -39,10 +43,6 @@ elseif R.how == 'cancelled' and job[1] == 'escalated' then
     tenant = job[9] or nil, attempts = tonumber(job[2]), tokens = tonumber(job[4]) or cjson.null,
     first_try = false })
 end
-redis.call('HSET', key, 'state', R.how, 'ended_at', stamp(NOW), 'ended_by', R.by, 'note', R.note)
-expire(key, R.cycle_retention_ms or 34560000000)
-keep_incarnation(id)
-redis.call('ZADD', P .. 'escalations:ended', NOW, R.id)
-leave_group(R.id, e[3], e[4], e[5])
-event('escalation', id, { escalation = R.id, state = R.how, signature = e[3], by = R.by })
+if waits then leave_quarantine(entry) end
+end_escalation(R.id, R.how, R.by, R.note)
 return { 'ended', queued }

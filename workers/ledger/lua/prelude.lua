@@ -31,9 +31,11 @@ local function verification_entry(id, n, index)
   return 'v:' .. id .. '/' .. int(n) .. '/' .. int(index)
 end
 
--- Returns an entry's kind (a, v, c, d), job, attempt and, of a verification, its index.
+-- Returns an entry's kind (a, v, c, d), job, attempt and, of a verification or cycle, its index; nil if
+-- the text does not name an entry.
 local function parse_entry(entry)
-  return string.match(entry, '^(%a):([^/:]+)[/:](%d+)[/:]?(%d*)$')
+  local kind, id, n, index = string.match(entry, '^([avcd]):([^/:]+)[/:](%d+)[/:]?(%d*)$')
+  if kind and (kind == 'v' or kind == 'c') == (index ~= '') then return kind, id, n, index end
 end
 local function cycle_of(entry) return string.sub(entry, 3) end
 
@@ -69,10 +71,12 @@ local function hand_out(entry, queue, priority)
   put_entry(entry, queue, priority, NOW + R.grace_ms, '0')
 end
 
+-- Returns nil without a record, and nil and the text if the record cannot be read.
 local function read_entry(entry)
   local text = redis.call('HGET', P .. 'outbox:entries', entry)
   if not text then return nil end
   local queue, priority, published, tries = string.match(text, '^(.-)|(%d+)|([%d.-]+)|(%d+)$')
+  if not tonumber(published) then return nil, text end
   return { queue = queue, priority = tonumber(priority), published = tonumber(published),
            tries = tonumber(tries) }
 end
@@ -82,12 +86,22 @@ local function write_entry(entry, e)
     e.queue .. '|' .. int(e.priority) .. '|' .. stamp(e.published) .. '|' .. int(e.tries))
 end
 
-local function publication(entry, e) return entry .. '|' .. e.queue .. '|' .. int(e.priority) end
+-- How often sending an entry has failed since it was last sent, the last error, and the token of the
+-- call that reported it.
+local function failures_of(entry)
+  local text = redis.call('HGET', P .. 'outbox:failures', entry)
+  return text and cjson.decode(text) or { count = 0 }
+end
+
+local function publication(entry, e)
+  return table.concat({ entry, e.queue, int(e.priority), int(failures_of(entry).count) }, '|')
+end
 local function watermark(queue, priority) return queue .. '|' .. int(priority) end
 
 -- Removes an entry that nobody needs any more, which proves nothing about other entries.
 local function drop_entry(entry)
   redis.call('HDEL', P .. 'outbox:entries', entry)
+  redis.call('HDEL', P .. 'outbox:failures', entry)
   redis.call('ZREM', P .. 'outbox', entry)
 end
 
@@ -274,6 +288,14 @@ local function next_incarnation(id)
   return following
 end
 
+-- Undoes `retain` for a job that goes on.
+local function keep(id)
+  local job = redis.call('HMGET', job_key(id), 'attempt', 'memory')
+  redis.call('PERSIST', job_key(id))
+  for n = 1, tonumber(job[1]) do redis.call('PERSIST', attempt_key(id, n)) end
+  if job[2] then redis.call('PERSIST', P .. job[2]) end
+end
+
 -- Cuts a text, but never inside a character: invalid UTF-8 could not be read back.
 local function brief(text)
   local last = math.min(#text, 500)
@@ -297,11 +319,16 @@ local function leave_group(eid, signature, task_type, tenant)
   end
 end
 
--- Records an escalation. It stays open until a person ends it. Escalations with the same signature
--- form a group.
+-- Records an escalation and returns its signature and id. It stays open until a person ends it; the
+-- next one of the same attempt or cycle gets a number. Escalations with the same signature form a group.
 local function escalate(eid, id, n, cycle, reason, detail, failure)
-  local key = P .. 'escalation:' .. eid
-  if redis.call('EXISTS', key) == 1 then return end
+  local first, times, key, state = eid, 1, nil, nil
+  repeat
+    key = P .. 'escalation:' .. eid
+    state = redis.call('HGET', key, 'state')
+    if state == 'open' then return nil, eid end
+    if state then times = times + 1; eid = first .. '.' .. times end
+  until not state
   local signature = failure and failure.signature or 'reason:' .. reason
   local kind = failure and failure.kind or ''
   local job = redis.call('HMGET', job_key(id), 'task_type', 'tenant')
@@ -322,7 +349,7 @@ local function escalate(eid, id, n, cycle, reason, detail, failure)
   redis.call('PERSIST', group)
   redis.call('ZADD', P .. 'groups', NOW, signature)
   redis.call('ZADD', group .. ':open', NOW, eid)
-  return signature
+  return signature, eid
 end
 
 local function end_cycle(id, cycle, status, reason)
@@ -337,21 +364,23 @@ local function end_cycle(id, cycle, status, reason)
 end
 
 -- Ends a cycle independently of its job. Escalations are grouped by `reason`; people read `detail`,
--- if there is one.
+-- if there is one. Returns the id of the escalation, if any; so does `finish`.
 local function close_cycle(id, cycle, status, reason, detail)
   local text = detail or reason
+  local _, eid
   end_cycle(id, cycle, status, text)
   if status == 'escalated' then
     local n = redis.call('HGET', cycle_key(cycle), 'source_attempt')
-    escalate(cycle, id, n, cycle, reason, text, nil)
+    _, eid = escalate(cycle, id, n, cycle, reason, text, nil)
   end
-  if redis.call('EXISTS', job_key(id)) == 0 then return end
+  if redis.call('EXISTS', job_key(id)) == 0 then return eid end
   local left = {}
   for _, open in ipairs(open_cycles(id)) do
     if open ~= cycle then left[#left + 1] = open end
   end
   save_open_cycles(id, left)
   retain(id)
+  return eid
 end
 
 -- Ends a job and its open cycles. The cycles of a job that succeeded stay open to be re-checked.
@@ -370,8 +399,7 @@ local function finish(id, old, state, reason, detail, failure)
     redis.call('ZREM', P .. 'stale', 'j:' .. id)
   end
   if state == 'escalated' then
-    data.escalation = id .. ':' .. job[1]
-    data.signature = escalate(data.escalation, id, job[1], nil, reason, detail, failure)
+    data.signature, data.escalation = escalate(id .. ':' .. job[1], id, job[1], nil, reason, detail, failure)
   end
   if state ~= 'succeeded' then
     for _, cycle in ipairs(open_cycles(id)) do end_cycle(id, cycle, state, reason or state) end
@@ -381,6 +409,7 @@ local function finish(id, old, state, reason, detail, failure)
   if done then enqueue('d:' .. id .. '/1', done, 5, NOW) end
   event('job', id, data)
   retain(id)
+  return data.escalation
 end
 
 -- A pending cycle stays open with its job; one without a retry ends at once.

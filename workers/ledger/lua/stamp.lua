@@ -6,6 +6,7 @@ for _, entry in ipairs(R.entries) do
   if parse_entry(entry) == 'd' then
     drop_entry(entry) -- an outcome is not claimed
   elseif e and e.published >= 0 then
+    redis.call('HDEL', P .. 'outbox:failures', entry)
     e.published = NOW
     write_entry(entry, e)
     check_again(entry, NOW + R.republish_ms * 2 ^ math.min(e.tries, 10))

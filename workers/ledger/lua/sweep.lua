@@ -13,6 +13,13 @@ local empty = {}
 for _, queue in ipairs(R.empty) do empty[queue] = true end
 
 for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, 'LIMIT', 0, R.limit)) do
+  if not parse_entry(entry) then
+    redis.call('ZREM', P .. 'leases', entry)
+    quarantine(entry, 'unreadable', 'a lease names no entry', 0)
+  end
+end
+
+for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, 'LIMIT', 0, R.limit)) do
   local kind, id, n, index = parse_entry(entry)
   drop_lease(entry)
   local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on')
@@ -117,8 +124,10 @@ end
 local function check_outbox(from, to)
   local found = redis.call('ZRANGEBYSCORE', P .. 'outbox', from, to, 'LIMIT', 0, R.limit)
   for _, entry in ipairs(found) do
-    local e = read_entry(entry)
-    if not e then
+    local e, unreadable = read_entry(entry)
+    if unreadable or not parse_entry(entry) then
+      quarantine(entry, 'unreadable', 'its record cannot be read', 0)
+    elseif not e then
       redis.call('ZREM', P .. 'outbox', entry)
     elseif e.published <= 0 or empty[e.queue] or overtaken(e) then
       publish_again(entry, e)

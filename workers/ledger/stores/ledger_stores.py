@@ -11,6 +11,7 @@ from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
 from mulligan.workers.ledger.stores.config_changes import ConfigChanges
 from mulligan.workers.ledger.stores.event_streams import EventStreams
+from mulligan.workers.ledger.stores.quarantine import Quarantine
 from mulligan.workers.ledger.stores.tokens import Tokens
 
 
@@ -40,6 +41,10 @@ class LedgerStores(Partitioned):
     @cached_property
     def event_streams(self) -> EventStreams:
         return EventStreams(self.calls, self._prefixes())
+
+    @cached_property
+    def quarantine(self) -> Quarantine:
+        return Quarantine(self.calls, self._prefixes())
 
     @cached_property
     def tokens(self) -> Tokens:

@@ -1,27 +1,26 @@
-"""Publishing hints: deterministic task ids with parent and root, so that Flower shows lineage."""
+"""Sends entries through Celery. Task ids are deterministic, with parent and root, so that Flower
+shows their lineage."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from celery import Celery
-from kombu.exceptions import OperationalError
 
-from mulligan.tasks.ports.ledger import Entry, Ledger, Publication
+from mulligan.tasks.ports.ledger import Entry, JobView, Publication
+from mulligan.tasks.ports.message_broker import BrokerAway, LeftForOthers
 from mulligan.tasks.user_tasks.task_route import TaskRoute
+from mulligan.workers.celery.broker_errors import lost_connection, takes_no_messages
 from mulligan.workers.celery.flower_format import describe, describe_entry
 from mulligan.workers.celery.queue_depth import SENT_HEADER
 from mulligan.workers.celery.queues import REPAIR_QUEUE
 from mulligan.workers.ledger import job_ids, rows
+from mulligan.workers.ledger.schema import CURRENT
 from mulligan.workers.user_tasks.messages import REPAIR_SUFFIX, sent_arguments
 
-log = logging.getLogger(__name__)
-
-#: Messages per round trip to the broker when many are published at once.
-_BATCH = 100
 #: The header with the entry of a message to a user's task.
 ENTRY_HEADER = "mulligan_entry"
 TASKS = {
@@ -51,39 +50,56 @@ def lineage(entry: Entry) -> dict[str, str]:
     return {"root_id": root, "parent_id": f"{entry.job_id}-{entry.attempt - 1}"}
 
 
-def _log_unreachable(error: Exception) -> None:
-    log.warning("The broker cannot be reached (%s); the sweep will publish.", error)
+class UnreadableJob(Exception):
+    """The stored job cannot be read by any release that this one knows of."""
 
 
-class Publisher:
-    """Publishes entries and stamps them in the ledger."""
+class JobSource(Protocol):
+    """What sending needs of the ledger: messages carry an outcome, or a user's arguments."""
 
-    def __init__(
-        self,
-        app: Celery,
-        ledger: Ledger,
-        *,
-        step: Callable[[str, Entry], None] = lambda _name, _entry: None,
-        on_unreachable: Callable[[Exception], None] = _log_unreachable,
-    ) -> None:
+    def job(self, job_id: str) -> JobView | None: ...
+
+    def cancel(self, job_id: str, *, detail: str = "") -> str: ...
+
+
+class CeleryBroker:
+    """Sends messages through a Celery app. See tasks.ports.message_broker for the contract."""
+
+    def __init__(self, app: Celery, ledger: JobSource) -> None:
         self._app = app
         self._ledger = ledger
-        self._step = step
-        self._on_unreachable = on_unreachable
 
-    def publish(self, publications: Sequence[Publication]) -> None:
-        """Publish at once. If the broker is unreachable, the sweep publishes later."""
-        if not publications:
-            return
+    def send_batch(self, publications: Sequence[Publication]) -> None:
+        with self._sending() as producer, producer.batch(len(publications)):
+            for publication in publications:
+                self._send(producer, publication)
+
+    def send(self, publication: Publication) -> None:
+        with self._sending() as producer:
+            self._send(producer, publication)
+
+    @contextmanager
+    def _sending(self) -> Iterator[Any]:
+        """Yield a producer. Raises BrokerAway if the broker is at fault, and not the message.
+
+        A message can make the broker close the connection. So a lost connection counts against the
+        broker only if it does not answer a new one either.
+        """
         try:
-            with self._app.producer_or_acquire() as producer, producer.batch(_BATCH):
-                for publication in publications:
-                    self._send(producer, publication)
-                    self._step("published", publication.entry)
-        except (OperationalError, OSError) as error:
-            self._on_unreachable(error)
-            return
-        self._ledger.stamp([publication.entry for publication in publications])
+            with self._app.producer_or_acquire() as producer:
+                yield producer
+        except Exception as error:
+            if takes_no_messages(error) or (lost_connection(error) and not self._answers()):
+                raise BrokerAway(str(error) or type(error).__name__) from error
+            raise
+
+    def _answers(self) -> bool:
+        """Whether the broker accepts a new connection."""
+        try:
+            with self._app.connection_for_write() as connection, connection.channel():
+                return True
+        except Exception:  # each transport has its own exceptions
+            return False
 
     def _send(self, producer: Any, publication: Publication) -> None:
         entry = publication.entry
@@ -106,10 +122,18 @@ class Publisher:
             **lineage(entry),
         )
 
+    def _job(self, job_id: str) -> JobView | None:
+        """Return a job whose body can be read, or raise."""
+        view = self._ledger.job(job_id)
+        if view is not None and view.unreadable:
+            newer = view.needs_schema > CURRENT.number
+            raise (LeftForOthers if newer else UnreadableJob)(view.unreadable)
+        return view
+
     def _send_outcome(self, producer: Any, publication: Publication) -> None:
         """Send a job's outcome to a task of the producer's app, at least once."""
         job_id = publication.entry.job_id
-        view = self._ledger.job(job_id)
+        view = self._job(job_id)
         if view is None or view.job.on_done is None:
             return
         self._app.send_task(
@@ -131,7 +155,7 @@ class Publisher:
         A task that is only observed is never sent, and its record ends here.
         """
         entry = publication.entry
-        view = self._ledger.job(entry.job_id)
+        view = self._job(entry.job_id)
         if view is None:
             return
         route = TaskRoute.of(view.job)
