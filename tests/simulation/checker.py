@@ -51,7 +51,8 @@ class Checker:
     def submitted(self, job_id: str, job: Job) -> None:
         self.jobs[job_id] = job
 
-    def accepted(self, job_id: str, _status: str) -> None:
+    def accepted(self, job_id: str, job: Job) -> None:
+        self.jobs[job_id] = job  # a key that is used again has another id
         self.accepted_ids.add(job_id)
 
     def snapshot(self) -> set[str]:

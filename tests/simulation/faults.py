@@ -54,6 +54,10 @@ class FaultPlan:
         done = self._calls[fault.process, fault.call]
         self.faults.append(replace(fault, nth=fault.nth + done))
 
+    def count(self, call: str) -> int:
+        """Return how many calls there were."""
+        return self._calls[None, call]
+
     def at(self, call: str, process: str) -> list[Fault]:
         """Count a call, and return the faults that happen at it."""
         self._calls[None, call] += 1

@@ -171,7 +171,7 @@ class Fleet:
                 except LedgerUnavailable as error:
                     world.note(process, f"gave up {job_id}: {error}")
                 else:
-                    world.checker.accepted(job_id, accepted.status)
+                    world.checker.accepted(accepted.id, job)
                 world.scheduler.sleep(process, 3.0)
 
         world.checker.submitted(job_id, job)
@@ -179,9 +179,13 @@ class Fleet:
         return job_id
 
     def job_id(self, name: str, job: Job) -> str:
-        scope = rows.scope_of(job, self.world.settings) or name
+        """Return the real id of a job with a key, and a readable one otherwise."""
+        scope = rows.scope_of(job, self.world.settings)
         partitions = self.world.settings.partitions
-        return f"{job_ids.partition_of_scope(scope, partitions=partitions)}-{name}"
+        if job.idempotency_key is not None:
+            key = rows.key_of(job, self.world.settings)
+            return job_ids.job_id(partitions=partitions, key=key, scope=scope)
+        return f"{job_ids.partition_of_scope(scope or name, partitions=partitions)}-{name}"
 
     def person(self, act: Callable[[RedisLedger, Publisher], Any], what: str) -> None:
         """Let a person do something through a ledger of their own."""

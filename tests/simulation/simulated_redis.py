@@ -125,6 +125,11 @@ class SimulatedServer:
                 raise refusal_error(self.refusal, script, self.version) from error
             raise
 
+    def is_unexpected(self, error: redis.RedisError) -> bool:
+        """Whether an error is none of the simulated ones: a defect of a script."""
+        known = isinstance(error, redis.exceptions.NoScriptError | redis.ConnectionError)
+        return not known and self.refusal is None
+
     def snapshot(self) -> Any:
         """Copy all data."""
         return copy.deepcopy(self._server.dbs[0]._dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ class Step:
 
     def __str__(self) -> str:
         arrow = f" → {self.answer}" if self.answer else ""
-        return f"{self.time:9.3f}  {self.process:<10} {self.what} {_brief(self.request)}{arrow}"
+        what = f"{self.what} {_brief(self.request)}".rstrip()
+        return f"{self.time:9.3f}  {self.process:<10} {what}{arrow}"
 
 
 class World:
@@ -189,12 +191,15 @@ class World:
         kinds = {fault.kind for fault in found}
         if "lose_request" in kinds:
             raise redis.ConnectionError("simulated: the connection was reset")
+        args = self._with_time(args)
         request = _request(args)
         fenced = self.checker.token_before(name, request)
         try:
             answer = self.server.execute(args, options)
         except redis.RedisError as error:
             self._record(process, name, request, f"{type(error).__name__}: {error}"[:120])
+            if self.server.is_unexpected(error):
+                self.scheduler.errors.append(f"{process.name}: {name}: {error}")
             raise
         self.checker.script_answered(name, request, answer, fenced, process)
         self._record(process, name, request, _first(answer))
@@ -203,6 +208,13 @@ class World:
             raise redis.ConnectionError("simulated: the connection was reset")
         self.after(process, found)
         return answer
+
+    def _with_time(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Give a script the time at which it runs, which Redis would, not that of its request."""
+        if str(args[0]).upper() not in ("EVALSHA", "EVAL"):
+            return args
+        now = b'"now_ms":%.3f' % (self.scheduler.now * 1000)
+        return (*args[:4], _NOW.sub(now, args[4]), *args[5:])
 
     # -- faults that concern everybody ------------------------------------------------------------
 
@@ -282,6 +294,7 @@ class World:
         self._deterministic.__exit__(None, None, None)
 
 
+_NOW = re.compile(rb'"now_ms":[0-9.e+]+')
 #: Port calls other than Redis, which are noted when they begin.
 _REDIS_FREE = frozenset({"publish", "answer", "verify"})
 

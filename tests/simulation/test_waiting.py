@@ -1,0 +1,87 @@
+"""Scripted traces of waiting: pauses, providers that fail or limit, deadlines."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.simulation import Simulation
+
+
+def test_no_deadline_ends_a_job_before_it_has_passed() -> None:
+    """A provider fails for a second; every job has a minute and needs a second."""
+    with Simulation(workers=8) as simulation:
+        jobs = [simulation.submit(90, deadline=60) for _ in range(20)]
+        simulation.fault("provider_away", "answer", 3, seconds=1)
+        simulation.run(60)
+        assert {simulation.view(job).state for job in jobs} == {"succeeded"}
+        simulation.check()
+
+
+def test_a_provider_that_fails_for_a_second_costs_seconds() -> None:
+    with Simulation(workers=8) as simulation:
+        jobs = [simulation.submit(90) for _ in range(40)]
+        simulation.fault("provider_away", "answer", 3, seconds=1)
+        simulation.run(40)
+        assert {simulation.view(job).state for job in jobs} == {"succeeded"}
+        simulation.check()
+
+
+@pytest.mark.xfail(strict=True, reason="section 2")
+@pytest.mark.parametrize("retry_after", [1.0, 5.0])
+def test_a_rate_limit_costs_few_refusals_and_little_time(retry_after: float) -> None:
+    with Simulation(workers=16) as simulation:
+        provider = simulation.world.providers.provider("alpha")
+        provider.limit, provider.retry_after = 5, retry_after
+        jobs = [simulation.submit(90, seconds=1) for _ in range(100)]
+        ideal = 100 / 5
+        simulation.run(1.5 * ideal + retry_after)
+        done = sum(simulation.view(job).state == "succeeded" for job in jobs)
+        calls = sum(simulation.world.providers.calls.values())
+        assert done == 100, f"{done} of 100, {calls - done} refusals"
+        assert calls - done <= 15
+        simulation.check()
+
+
+@pytest.mark.xfail(strict=True, reason="section 2")
+def test_nothing_is_claimed_only_to_be_given_back() -> None:
+    with Simulation() as simulation:
+        simulation.pause("provider:alpha")
+        simulation.run(2)
+        job = simulation.submit(90)
+        simulation.run(60)
+        assert simulation.calls("requeue") == 0
+        assert simulation.calls("claim") <= 2
+        assert simulation.view(job).state == "waiting"
+        simulation.resume("provider:alpha")
+        simulation.run(5)
+        assert simulation.view(job).state == "succeeded"
+        simulation.check()
+
+
+@pytest.mark.xfail(strict=True, reason="section 2")
+def test_a_cancelled_job_leaves_its_parking_place() -> None:
+    with Simulation() as simulation:
+        simulation.pause("task_type:work")
+        simulation.run(2)
+        job = simulation.submit(90)
+        simulation.run(5)
+        simulation.cancel(job)
+        simulation.run(5)
+        client = simulation.world.server.client
+        assert client.keys("mulligan:{p00}:parked:*") == []
+        assert client.hlen("mulligan:{p00}:outbox:entries") == 0
+        simulation.check()
+
+
+@pytest.mark.xfail(strict=True, reason="section 2")
+def test_a_delayed_verification_counts_its_transport_faults() -> None:
+    """The delay grows with each fault, as an attempt's does."""
+    with Simulation() as simulation:
+        delayed = {"after": 1, "mode": "reformulate", "prompt": "Once more."}
+        job = simulation.submit(40, 90, delayed_verification=delayed)
+        simulation.run(3)
+        simulation.fault("provider_away", "answer", seconds=2)
+        simulation.run(90)
+        faults = simulation.world.server.client.hget(f"mulligan:{{p00}}:cycle:{job}:1:1", "faults")
+        assert int(faults or 0) == simulation.world.providers.calls[job, 3] - 1 > 0
+        simulation.check()
