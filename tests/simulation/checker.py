@@ -36,6 +36,8 @@ class Checker:
     world: World
     violations: list[str] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
+    #: Jobs that Redis has accepted.
+    written_ids: set[str] = field(default_factory=set)
     #: Jobs that a producer was told are accepted.
     accepted_ids: set[str] = field(default_factory=set)
     cancelled_ids: set[str] = field(default_factory=set)
@@ -52,15 +54,18 @@ class Checker:
         self.jobs[job_id] = job
 
     def accepted(self, job_id: str, job: Job) -> None:
+        """Note what a producer was told. Redis may have lost the job before that."""
         self.jobs[job_id] = job  # a key that is used again has another id
-        self.accepted_ids.add(job_id)
+        if job_id in self.written_ids:
+            self.accepted_ids.add(job_id)
 
     def snapshot(self) -> set[str]:
         """Return the jobs that are durable now."""
-        return set(self.accepted_ids)
+        return set(self.written_ids)
 
     def restored(self, durable: set[str]) -> None:
-        """Forget what was accepted after the snapshot, and purchases that it may have lost."""
+        """Forget what was accepted after the snapshot."""
+        self.written_ids = durable
         self.accepted_ids &= durable
 
     def buying(self, process: Process) -> None:
@@ -88,9 +93,11 @@ class Checker:
         self, script: str, request: str, answer: Any, fenced: set[str] | None, process: Process
     ) -> None:
         """Invariant 5: only the holder of the lease writes."""
+        fields = json.loads(request) if script in _FENCED or script == "accept" else {}
+        if script == "accept" and answer[0] in ("accepted", "seen"):
+            self.written_ids.add(answer[1] if len(answer) > 1 else fields["id"])
         if fenced is None:
             return
-        fields = json.loads(request)
         entry = self._entry(fields)
         if answer[0] not in _FENCED[script]:
             return

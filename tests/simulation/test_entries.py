@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from simulation.simulation import Simulation
 
 
-@pytest.mark.xfail(strict=True, reason="section 3")
 def test_an_entry_that_cannot_be_sent_hurts_nobody_else() -> None:
     with Simulation(workers=1) as simulation:
         simulation.world.broker.unsendable.add("theirs")
