@@ -7,6 +7,7 @@ from collections.abc import Callable
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.schema import CURRENT, StoredSchema
 from mulligan.workers.settings.model import Settings
 
 
@@ -16,11 +17,13 @@ def open_ledger(
     patience: float,
     keep: float | None = None,
     live: Callable[[], Settings] | None = None,
+    schema: StoredSchema = CURRENT,
 ) -> RedisLedger:
     """Open the ledger of these settings. Raises BadInput if none is configured.
 
     ``keep``: seconds to wait when storing what was paid for, if longer than ``patience``.
     ``live`` returns the current settings: quotas may change while a process runs.
+    ``schema``: what the release that uses the ledger can read.
     """
     if settings.ledger is None:
         raise BadInput("no ledger: set MULLIGAN_LEDGER_URL or MULLIGAN_BROKER_URL")
@@ -28,4 +31,4 @@ def open_ledger(
         scheme = settings.ledger.partition(":")[0]
         raise BadInput.at("ledger_url", f"the broker is {scheme}; set a Redis for the ledger, too")
     client = connect(settings.ledger)
-    return RedisLedger(client, settings, patience=patience, keep=keep, live=live)
+    return RedisLedger(client, settings, patience=patience, keep=keep, live=live, schema=schema)

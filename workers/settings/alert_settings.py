@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mulligan.policies.escalations.alerts import WebhookEvent
 from mulligan.policies.jobs.job import Seconds
+from mulligan.policies.value import SortedSet
 
 
 class WebhookSettings(BaseModel):
@@ -15,7 +16,7 @@ class WebhookSettings(BaseModel):
 
     url: str = Field(pattern=r"^https?://\S+$")
     secret_env: str | None = None
-    events: frozenset[WebhookEvent] = frozenset({"escalated", "breaker_opened", "budget_exhausted"})
+    events: SortedSet[WebhookEvent] = frozenset({"escalated", "breaker_opened", "budget_exhausted"})
 
 
 class AlertSettings(BaseModel):

@@ -8,11 +8,12 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from mulligan.policies.jobs.job import Seconds
+from mulligan.policies.value import SortedSet
 
 
 class JobSettings(BaseModel):
     #: Task types without a mandatory retry.
-    exempt_task_types: frozenset[str] = frozenset({"read_aloud", "benchmark"})
+    exempt_task_types: SortedSet[str] = frozenset({"read_aloud", "benchmark"})
     #: Whether jobs may define runners inline instead of naming a profile.
     allow_inline: bool = False
     #: Named runners: the only ones a job from a queue may use.
@@ -24,7 +25,7 @@ class JobSettings(BaseModel):
     #: The runner of a client's jobs that name none. None: the bundled model on an embedded stack.
     default_runner: str | None = None
     #: Modules and packages whose pydantic models jobs may name as contracts.
-    model_modules: frozenset[str] = frozenset()
+    model_modules: SortedSet[str] = frozenset()
     #: Maximum time for one answer of a runner whose profile sets no timeout.
     runner_timeout: Seconds = Field(default=300.0, gt=0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from mulligan.policies.jobs.job import Seconds
+from mulligan.policies.value import SortedSet
 
 
 class TenantQuota(BaseModel):
@@ -33,6 +34,6 @@ class TenantSettings(BaseModel):
     #: Prices by a runner's profile, or else by its model.
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
     #: Further labels to keep figures by, besides the tenant.
-    report_labels: frozenset[str] = frozenset()
+    report_labels: SortedSet[str] = frozenset()
     #: How long hourly figures are kept.
     stats_retention: Seconds = 60 * 86400.0
