@@ -48,6 +48,21 @@ COMMANDS: tuple[Command | Group, ...] = (
         ),
     ),
     Group(
+        "outbox",
+        "List entries that could not be sent; send them again or drop them.",
+        (
+            Command(
+                "list", "List quarantined entries, newest first.", "commands.outbox:list_entries"
+            ),
+            Command("retry", "Send quarantined entries again.", "commands.outbox:retry"),
+            Command(
+                "drop",
+                "Drop quarantined entries and resolve their escalations.",
+                "commands.outbox:drop",
+            ),
+        ),
+    ),
+    Group(
         "escalations",
         "List, show, resolve, requeue, cancel and mute escalations.",
         (

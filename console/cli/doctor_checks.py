@@ -239,6 +239,9 @@ def _outbox(ledger: RedisLedger) -> Check:
     if oldest > _LATE:
         fix = "check that a worker serves `control` and that the broker is running"
         return warn("outbox", f"an entry has waited {duration(oldest)} to be published", fix)
+    if quarantined := ledger.quarantine.count():
+        said = f"{counted(quarantined, 'entry', 'entries')} quarantined: not sent or not readable"
+        return warn("outbox", said, "see `mulligan outbox list`")
     return ok("outbox", "empty")
 
 

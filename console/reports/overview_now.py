@@ -43,6 +43,8 @@ class CurrentState:
     behind: WaitingJobs = field(default_factory=lambda: WaitingJobs(0))
     groups: Sequence[EscalationGroup] = ()
     dead_webhooks: int = 0
+    #: Entries that cannot be sent or read.
+    quarantined: int = 0
     #: Why the ledger stores nothing now.
     refused: str | None = None
     sweep_age: float | None = None
@@ -79,6 +81,7 @@ def read_current_state(
         breakers=breakers,
         behind=ledger.waiting_for("breaker") if any_open else WaitingJobs(0),
         groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
+        quarantined=0 if bound else ledger.quarantine.count(),
         dead_webhooks=0 if bound else services.webhooks.deliveries.counts()["dead"],
         refused=str(refused) if refused is not None else None,
         sweep_age=sweep_age,
@@ -159,6 +162,15 @@ def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAt
     groups = [_escalations(group, now.at, tenant) for group in now.groups]
     groups.sort(key=lambda need: (need.muted, -need.count))
     needs = [*groups, *_open_breakers(now)]
+    if now.quarantined:
+        needs.append(
+            NeedsAttention(
+                kind="outbox",
+                title=f"{counted(now.quarantined, 'entry', 'entries')} quarantined",
+                detail="they cannot be sent or read; see `mulligan outbox list`",
+                count=now.quarantined,
+            )
+        )
     if now.dead_webhooks:
         needs.append(
             NeedsAttention(

@@ -128,6 +128,8 @@ class _Metrics(Collector):
             "provider",
             states,
         )
+        quarantined = ledger.quarantine.count()
+        yield _gauge("outbox_quarantined", "Entries that cannot be sent or read.", quarantined)
         groups = ledger.groups(limit=_GROUPS)
         yield _gauge("escalations_open", "Open escalations.", sum(group.open for group in groups))
         yield _gauge("escalation_groups_open", "Groups of open escalations.", len(groups))

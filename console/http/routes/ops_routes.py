@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Response
-from pydantic import BaseModel
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field
 
 from mulligan.console.http.access import Caller, Ops
 from mulligan.console.http.context import ConsoleContext
@@ -63,6 +63,34 @@ class BreakerList(BaseModel):
     breakers: list[BreakerRow]
 
 
+class OutboxRow(BaseModel):
+    #: The entry's name: `a:<job>/<n>`, `v:…`, `c:…` or `d:…`.
+    id: str
+    job_id: str | None
+    queue: str | None
+    reason: str
+    error: str
+    failures: int
+    at: float
+    escalation: str
+    tenant: str | None
+
+
+class OutboxList(BaseModel):
+    #: Quarantined entries, newest first.
+    entries: list[OutboxRow]
+
+
+class OutboxChange(BaseModel):
+    #: The entries; without it, all of them.
+    ids: Annotated[list[str] | None, Field(min_length=1, max_length=1000)] = None
+
+
+class OutboxChanged(BaseModel):
+    #: The entries that were changed; the others are not quarantined, or nothing is left to send.
+    entries: list[str]
+
+
 class PauseList(BaseModel):
     paused: list[str]
 
@@ -107,8 +135,31 @@ def create_router(context: ConsoleContext) -> APIRouter:
             ]
         )
 
+    _add_outbox(router, context)
     _add_pauses(router, context)
     return router
+
+
+def _add_outbox(router: APIRouter, context: ConsoleContext) -> None:
+    quarantine = context.ledger.quarantine
+
+    @router.get("/api/outbox")
+    def outbox(caller: Ops, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> OutboxList:
+        """List entries that could not be sent or read; a tenant's token sees its own."""
+        found = quarantine.entries(limit=limit, tenant=caller.tenant)
+        return OutboxList(entries=[OutboxRow(**each.as_dict()) for each in found])
+
+    @router.post("/api/outbox/retry", responses=errors(422))
+    def retry(body: OutboxChange, caller: Ops) -> OutboxChanged:
+        """Send quarantined entries again. Their jobs go on, and their escalations end."""
+        done = quarantine.retry(body.ids, by=caller.name, tenant=caller.tenant)
+        return OutboxChanged(entries=done)
+
+    @router.post("/api/outbox/drop", responses=errors(422))
+    def drop(body: OutboxChange, caller: Ops) -> OutboxChanged:
+        """Drop quarantined entries and resolve their escalations."""
+        done = quarantine.drop(body.ids, by=caller.name, tenant=caller.tenant)
+        return OutboxChanged(entries=done)
 
 
 def _add_pauses(router: APIRouter, context: ConsoleContext) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.console_server import client_of, new_token
@@ -11,7 +12,10 @@ from support.ledger_scenario import SettingsMaker
 from support.redis_server import RedisServer
 
 from mulligan.console.http.context import ConsoleContext, open_context
+from mulligan.tasks.jobs.read_job import read_job
+from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.settings.model import Settings
 
 
@@ -53,6 +57,40 @@ def test_a_tenant_s_token_may_not_pause(context: ConsoleContext) -> None:
     for method in ("PUT", "DELETE"):
         assert client.request(method, "/api/pauses/queue:attempt").status_code == 403
     assert context.ledger.paused() == []
+
+
+def quarantine(context: ConsoleContext, job: dict[str, Any]) -> str:
+    """Submit a job whose first attempt cannot be sent; return the entry."""
+    (accepted,) = submit_jobs(context.services.intake, [read_job(job)])
+    entry = Entry("attempt", accepted.id, 1)
+    for _ in range(context.settings.publish_tries):
+        context.ledger.fail({entry: "WRONGTYPE"})
+    return str(entry)
+
+
+def test_quarantined_entries_are_listed_sent_again_and_dropped(context: ConsoleContext) -> None:
+    client = client_of(context)
+    assert client.get("/api/outbox").json() == {"entries": []}
+    first, second = (quarantine(context, scripted(GOOD)) for _ in range(2))
+    rows = client.get("/api/outbox").json()["entries"]
+    assert {row["id"] for row in rows} == {first, second}
+    assert {(row["reason"], row["error"]) for row in rows} == {("unsendable", "WRONGTYPE")}
+    done = client.post("/api/outbox/retry", json={"ids": [first, "a:p00-none/1"]}).json()
+    assert done == {"entries": [first]}
+    assert client.post("/api/outbox/drop", json={}).json() == {"entries": [second]}
+    assert client.get("/api/outbox").json() == {"entries": []}
+    assert client.post("/api/outbox/drop", json={"ids": []}).status_code == 422
+
+
+def test_a_tenant_s_token_changes_only_its_own_entries(context: ConsoleContext) -> None:
+    own = quarantine(context, scripted(GOOD, labels={"tenant": "acme"}))
+    other = quarantine(context, scripted(GOOD, labels={"tenant": "zeta"}))
+    client = client_of(context, new_token(context, role="ops", tenant="acme"))
+    assert [row["id"] for row in client.get("/api/outbox").json()["entries"]] == [own]
+    assert client.post("/api/outbox/drop", json={"ids": [other]}).json() == {"entries": []}
+    assert client.post("/api/outbox/drop", json={}).json() == {"entries": [own]}
+    producer = client_of(context, new_token(context, role="producer"))
+    assert producer.get("/api/outbox").status_code == 403
 
 
 def test_an_open_breaker_is_listed(context: ConsoleContext) -> None:

@@ -23,7 +23,8 @@ NAMES = {
     "mulligan_tokens_total", "mulligan_breaker_state", "mulligan_escalations_open",
     "mulligan_escalation_groups_open", "mulligan_ledger_round_trips_total",
     "mulligan_sweep_age_seconds", "mulligan_fold_lag_seconds", "mulligan_webhook_deliveries",
-    "mulligan_paused", "mulligan_ledger_stores", "mulligan_ledger_waiting",
+    "mulligan_paused", "mulligan_outbox_quarantined", "mulligan_ledger_stores",
+    "mulligan_ledger_waiting",
 }  # fmt: skip
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -91,6 +92,7 @@ def test_every_metric_is_exported(context: ConsoleContext) -> None:
     assert value(found, "mulligan_ledger_round_trips_total", worker="a@h") == 7
     assert value(found, "mulligan_queue_depth", queue="attempt", priority="0") == 0
     assert value(found, "mulligan_webhook_deliveries", state="dead") == 0
+    assert value(found, "mulligan_outbox_quarantined") == 0
     assert value(found, "mulligan_fold_lag_seconds") == 0
     assert value(found, "mulligan_sweep_age_seconds") >= 0
 
