@@ -23,7 +23,7 @@ from mulligan.workers.celery.queues import ATTEMPT_QUEUE, run_pools
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.home import SupervisedRedis, embedded_redis
 from mulligan.workers.local.stopping import stop_stack
-from mulligan.workers.local.supervisor import Stack, child_environment
+from mulligan.workers.local.supervisor import Child, Stack, child_environment
 from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings, load_settings
 
@@ -53,11 +53,17 @@ class CliBackend:
         return self.stack.home if self.stack and self.stack.home.name == BESIDE_UP else None
 
     def restart_dead(self) -> None:
-        """Restart the processes of this command that died; call it often."""
+        """Restart the processes of this command that died; call it often.
+
+        Raises BadInput if one cannot start.
+        """
         if self.redis is not None:
             self.redis.keep_running()
         if self.stack is not None:
             self.stack.watch()
+            for child in self.stack.children:
+                if child.given_up:
+                    raise BadInput(f"the worker {child.name} cannot start: {child.last_line}")
 
     def missing_worker(self) -> str | None:
         """Return why no worker will run a waiting job and what to do, or None."""
@@ -171,9 +177,8 @@ def _start_stack(
             own, broker_url=server.url, MULLIGAN_ALLOW_INLINE="true", MULLIGAN_TASK_EVENTS="false"
         )
 
-        def note_death(name: str, code: int, delay: float) -> None:
-            text = describe_death(own.home, name, code, delay)
-            screen.note(f"the worker {text}", style="yellow")
+        def note_death(child: Child, code: int, delay: float | None) -> None:
+            screen.note(f"the worker {describe_death(child, code, delay)}", style="yellow")
 
         stack = Stack(own.home, environment, on_death=note_death)
         resources.callback(stop_stack, stack)
@@ -191,7 +196,10 @@ def _unreachable(backend: CliBackend, job: Job) -> list[Problem]:
     return [problem.below("runner")] if problem else []
 
 
-def describe_death(home: Path, name: str, code: int, delay: float) -> str:
-    """Return the message about a child process that died and will be restarted."""
+def describe_death(child: Child, code: int, delay: float | None) -> str:
+    """Return the message about a child process that died. Without a delay it stays dead."""
     ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-    return f"{name} {ended}; restarting it in {delay:g} s (log: {home / 'logs' / name}.log)"
+    reason = f": {child.last_line}" if code > 0 and child.last_line else ""
+    if delay is None:
+        return f"{child.name} cannot start and is not started again{reason} (log: {child.log})"
+    return f"{child.name} {ended}; restarting it in {delay:g} s{reason} (log: {child.log})"

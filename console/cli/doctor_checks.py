@@ -224,7 +224,7 @@ def _eviction(info: Mapping[str, Any]) -> Check:
 
 
 def _sweep(ledger: RedisLedger, settings: Settings) -> Check:
-    fix = "start a worker that serves `control` with beat (-B): `mulligan up` has one"
+    fix = "start a worker that serves `control`: `mulligan up` has one"
     age = ledger.sweep_age()
     if age is None:
         return warn("sweep", "has never run", fix)

@@ -17,6 +17,7 @@ from support.deploy_files import KUBERNETES, Document, container, documents, man
 from support.keda import KEDA
 
 from mulligan.policies.jobs.job import parse_duration
+from mulligan.policies.jobs.sweep_health import LATE_SECONDS
 from mulligan.tasks.jobs import attempt as attempt_task
 from mulligan.workers.celery.queues import POOLS
 from mulligan.workers.settings.model import Settings, load_settings
@@ -323,6 +324,12 @@ def test_the_required_alerts_exist() -> None:
         "BreakerOpen", "QueueOldest", "NoWorkers", "CompletionRateLow", "WebhooksDead", "FoldLag",
         "BudgetExhausted",
     }  # fmt: skip
+
+
+def test_the_alert_on_the_sweep_has_the_limit_of_the_console() -> None:
+    assert alerts()["SweepStale"]["expr"] == f"mulligan_sweep_age_seconds > {LATE_SECONDS:g}"
+    runbook = (ROOT / "docs" / "runbook.md").read_text("utf-8")
+    assert f"has not swept for {LATE_SECONDS:g} s" in runbook
 
 
 def test_the_runbook_has_a_section_for_every_alert() -> None:

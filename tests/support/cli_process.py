@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,9 +51,18 @@ class Shell:
         return name
 
     def start(self, *argv: str, **environment: str) -> subprocess.Popen[str]:
+        """Start a command of `mulligan`."""
+        return self.spawn(
+            [sys.executable, "-m", "mulligan.console", *argv], self.folder, environment
+        )
+
+    def spawn(
+        self, argv: Sequence[str], folder: Path, environment: Mapping[str, str]
+    ) -> subprocess.Popen[str]:
+        """Start any program in any folder."""
         return subprocess.Popen(
-            [sys.executable, "-m", "mulligan.console", *argv],
-            cwd=self.folder,
+            argv,
+            cwd=folder,
             env={**os.environ, **self.environment, **environment, _MARK: self.mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

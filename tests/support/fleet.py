@@ -23,7 +23,7 @@ from mulligan.workers.settings.model import Settings
 from support.redis_server import RedisServer
 from support.waiting import wait_for
 
-CONTROL = Pool(name="control", queues=("control", "mulligan.submit"), kind="solo", beat=True)
+CONTROL = Pool(name="control", queues=("control", "mulligan.submit"), kind="solo")
 WORK = Pool(name="work", queues=("repair", "verify", "attempt"), slots=4)
 
 

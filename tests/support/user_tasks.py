@@ -54,7 +54,7 @@ class UserProject:
         environment = {**os.environ, "BROKER": url, "PYTHONPATH": str(folder)}
         self.stack = Stack(folder, environment, backoff=0.1, backoff_cap=0.2)
         argv = [sys.executable, "-P", "-m", "celery", "--workdir", str(folder), "-A", "tasks"]
-        argv += ["worker", "-B", "--scheduler", "celery.beat.Scheduler", "-l", "info"]
+        argv += ["worker", "-l", "info"]
         self._argv = [*argv, "--without-gossip", "--without-mingle", *options]
         settings = Settings(broker_url=url)
         self.ledger = RedisLedger(connect(settings.ledger or ""), settings, patience=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 from typing import Any
@@ -23,20 +24,23 @@ from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.celery import transport
 from mulligan.workers.celery.autoscale import autoscaler
 from mulligan.workers.celery.flower_format import REDACTED
-from mulligan.workers.celery.periodic import register_periodic, schedule
+from mulligan.workers.celery.periodic import PERIODIC, register_periodic, scheduler
 from mulligan.workers.celery.queues import (
     ATTEMPT_QUEUE,
+    CONTROL_QUEUE,
     EDIT_QUEUE,
     QUEUES,
     SUBMIT_QUEUE,
     edit_queue,
 )
+from mulligan.workers.celery.scheduler import Scheduler
 from mulligan.workers.celery.state_task import StateTask
 from mulligan.workers.celery.store_errors import StoreErrors
 from mulligan.workers.celery.worker_heartbeat import WorkerHeartbeat
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import advance_session
 from mulligan.workers.ledger.calls import SOCKET_TIMEOUT
+from mulligan.workers.local.die_with_parent import kill_with_parent
 from mulligan.workers.settings.model import Settings
 
 log = logging.getLogger(__name__)
@@ -85,7 +89,6 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         # Used only with --autoscale.
         "worker_autoscaler": autoscaler(settings),
-        "beat_schedule": schedule(settings),
     }
 
 
@@ -97,21 +100,46 @@ def create_app(settings: Settings) -> Celery:
     process = WorkerProcess(settings, app)
     errors = StoreErrors()
     _register(app, process, errors)
-    register_periodic(app, process, errors)
-    _connect_signals(process, WorkerHeartbeat(settings, app))
+    register_periodic(app, process, errors, *PERIODIC)
+    _connect_signals(app, process, WorkerHeartbeat(settings, app))
     return app
 
 
-def _connect_signals(process: WorkerProcess, worker_heartbeat: WorkerHeartbeat) -> None:
+def _connect_signals(
+    app: Celery, process: WorkerProcess, worker_heartbeat: WorkerHeartbeat
+) -> None:
     """Follow the start and the end of a worker and of the processes of a prefork pool."""
+    periodic: list[Scheduler] = []
+    worker_pid = os.getpid()
+
+    def begin(instance: Any, **_: Any) -> None:
+        if instance.app is not app:
+            return
+        if process.settings.broker_url is None:
+            log.critical("No broker: set MULLIGAN_BROKER_URL, or broker_url in mulligan.toml.")
+            raise SystemExit(2)
+        # The workers of `control` need no beat. As a process of its own (-B) it would outlive a
+        # worker that is killed.
+        instance.prepare_args = lambda **options: {**options, "beat": False}
 
     def child_ready(sender: str, **_: Any) -> None:
+        if os.getpid() == worker_pid:  # Celery counts a solo worker as its own child
+            return
+        kill_with_parent(worker_pid)
         process.warm_up()
         worker_heartbeat.child_ready(sender, process.services)
 
     def ready(sender: Any, **_: Any) -> None:
         process.warm_up(slots=sender.controller.concurrency or 1)
         worker_heartbeat.ready(sender, process.services)
+        if sender.app is app and CONTROL_QUEUE in app.amqp.queues.consume_from:
+            periodic.append(scheduler(process.services, app))
+            periodic[-1].start()
+
+    def ended(**_: Any) -> None:
+        while periodic:
+            periodic.pop().stop()
+        worker_heartbeat.gone()
 
     def set_up(instance: Any, **_: Any) -> None:
         # A tree belongs to one host, so each host has its own queue of edit sessions.
@@ -134,11 +162,12 @@ def _connect_signals(process: WorkerProcess, worker_heartbeat: WorkerHeartbeat) 
 
         instance.wait_for_soft_shutdown = release_leases_first
 
+    signals.celeryd_init.connect(begin, weak=False)
     signals.celeryd_after_setup.connect(set_up, weak=False)
     signals.worker_process_init.connect(child_ready, weak=False)
     signals.worker_ready.connect(ready, weak=False)
     signals.worker_shutting_down.connect(lambda **_: worker_heartbeat.shutting_down(), weak=False)
-    signals.worker_shutdown.connect(lambda **_: worker_heartbeat.gone(), weak=False)
+    signals.worker_shutdown.connect(ended, weak=False)
 
 
 def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:

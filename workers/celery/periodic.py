@@ -1,17 +1,17 @@
-"""The periodic tasks, which beat sends to the queue `control`."""
+"""The periodic tasks, which each worker of the queue `control` runs by itself."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from celery import Celery
 
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.workers.celery.queue_depth import empty_queues, serves_by_priority
-from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES
+from mulligan.workers.celery.queues import QUEUES
+from mulligan.workers.celery.scheduler import ScheduledTask, Scheduler
 from mulligan.workers.celery.store_errors import StoreErrors
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import send_session_hints
@@ -67,29 +67,36 @@ PERIODIC = (
 )
 
 
-def schedule(settings: Settings) -> dict[str, Any]:
-    """Return beat's schedule of all periodic tasks."""
-    return {
-        task.name: beat_entry(f"mulligan.{task.name}", task.seconds(settings), queue=CONTROL_QUEUE)
-        for task in PERIODIC
-    }
+def scheduler(services: Services, app: Celery) -> Scheduler:
+    """Return the scheduler of a worker that serves the queue `control`."""
+    return Scheduler([scheduled(task, services, app) for task in PERIODIC])
 
 
-def beat_entry(task: str, seconds: float, **options: Any) -> dict[str, Any]:
-    """Return an entry of a beat schedule. Messages expire, so that they do not pile up."""
-    expiring = {**options, "expires": max(5.0, 2 * seconds)}
-    return {"task": task, "schedule": seconds, "options": expiring}
+def scheduled(task: PeriodicTask, services: Services, app: Celery) -> ScheduledTask:
+    seconds = task.seconds(services.settings)
+    return ScheduledTask(task.name, seconds, lambda: run_if_due(task, services, app))
 
 
-def register_periodic(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
-    for task in PERIODIC:
+def run_if_due(task: PeriodicTask, services: Services, app: Celery) -> int:
+    """Run a task, unless any worker of the fleet has run it within its interval."""
+    seconds = task.seconds(services.settings)
+    if not services.ledger.periodic_turns.take(task.name, seconds=seconds):
+        return 0
+    return task.run(services, app)
+
+
+def register_periodic(
+    app: Celery, process: WorkerProcess, errors: StoreErrors, *tasks: PeriodicTask
+) -> None:
+    """Register the periodic tasks for beats of earlier versions, whose messages still arrive."""
+    for task in tasks:
         _register(app, process, task, errors)
 
 
 def _register(app: Celery, process: WorkerProcess, task: PeriodicTask, errors: StoreErrors) -> None:
     @errors.quiet
     def run() -> int:
-        return task.run(process.services, app)
+        return run_if_due(task, process.services, app)
 
     # Several run each second; their events would push the jobs out of Flower.
     silent = {"ignore_result": True, "send_events": False, "shared": False}

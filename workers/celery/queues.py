@@ -23,6 +23,7 @@ ATTEMPT_QUEUE = "attempt"
 EDIT_QUEUE = "edit"
 #: Reserved: no task uses it yet.
 LOOP_QUEUE = "loop"
+#: Its workers run the periodic tasks by themselves. Beats of earlier versions send messages to it.
 CONTROL_QUEUE = "control"
 #: Jobs that Celery clients send. A message is the only copy of its job until it is accepted.
 SUBMIT_QUEUE = "mulligan.submit"
@@ -70,8 +71,6 @@ class PoolSpec:
     kind: PoolKind = "threads"
     #: The settings whose sum is its number of slots; without any it has one slot.
     slots: tuple[str, ...] = ()
-    #: Whether it also sends the periodic tasks, as exactly one pool must.
-    beat: bool = False
 
     @property
     def scalable(self) -> bool:
@@ -79,7 +78,7 @@ class PoolSpec:
         return self.slots == (f"{self.name}_slots",)
 
 
-_CONTROL = PoolSpec(name="control", queues=(CONTROL_QUEUE, SUBMIT_QUEUE), kind="solo", beat=True)
+_CONTROL = PoolSpec(name="control", queues=(CONTROL_QUEUE, SUBMIT_QUEUE), kind="solo")
 
 #: The pools of `mulligan up`, the Procfile, docker-compose.yml and deploy/kubernetes/.
 POOLS = (
@@ -108,7 +107,6 @@ class Pool:
     #: Maximum slots. With it, each slot is a process, and their number follows the load.
     most: int | None = None
     kind: PoolKind = "threads"
-    beat: bool = False
 
     def argv(self) -> list[str]:
         argv = [sys.executable, "-m", "celery", "-A", "mulligan.workers.app", "--quiet", "worker"]
@@ -118,8 +116,6 @@ class Pool:
         else:  # only prefork can give a slot back (workers/celery/autoscale.py)
             argv += ["-P", "prefork", f"--autoscale={self.most},{self.slots}"]
         argv += ["--without-gossip", "--without-mingle"]
-        if self.beat:
-            argv += ["-B", "--scheduler", "celery.beat.Scheduler"]
         return argv
 
 
@@ -138,6 +134,4 @@ def _sized(spec: PoolSpec, settings: PoolSettings) -> Pool:
     most = getattr(settings, f"{spec.name}_slots_max") if spec.scalable else None
     if most is not None and most < slots:
         raise BadInput(f"{spec.name}_slots_max: {most} is less than {spec.name}_slots ({slots})")
-    return Pool(
-        name=spec.name, queues=spec.queues, slots=slots, most=most, kind=spec.kind, beat=spec.beat
-    )
+    return Pool(name=spec.name, queues=spec.queues, slots=slots, most=most, kind=spec.kind)

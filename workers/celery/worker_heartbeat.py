@@ -41,8 +41,6 @@ class WorkerHeartbeat:
 
     def ready(self, consumer: Any, services: Services) -> None:
         """Start the beats of a worker that now takes messages."""
-        if self._heartbeat is not None:
-            self._heartbeat.leave()  # a solo worker counted as its own child until now
         queues = tuple(self._app.amqp.queues.consume_from)
         node = str(consumer.hostname)
 

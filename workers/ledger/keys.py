@@ -44,6 +44,7 @@ mulligan:{p00}:swept_at                string  when the last sweep ran
 mulligan:{fleet}:blob:<address>        string  a packed workspace or diff
 mulligan:{fleet}:breakers              hash    provider → its circuit breaker
 mulligan:{fleet}:workers               hash    node name → a worker's last beat; stale ones go
+mulligan:{fleet}:periodic:<name>       string  a periodic task ran within its interval
 mulligan:{fleet}:events                stream  breakers that opened and closed, capped
 mulligan:{p00}:alerts                  hash    the last event and group read; {fleet} too
 mulligan:{p00}:alerts:due              zset    `g:<signature>`, `b:<provider>` by time to alert
@@ -248,6 +249,10 @@ def breakers(fleet: str) -> str:
 
 def workers(fleet: str) -> str:
     return f"{fleet}workers"
+
+
+def periodic_turn(fleet: str, name: str) -> str:
+    return f"{fleet}periodic:{name}"
 
 
 def bulk(fleet: str, bulk_id: str) -> str:

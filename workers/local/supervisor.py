@@ -1,4 +1,4 @@
-"""A supervisor of a host's processes: worker pools, beat and Flower."""
+"""A supervisor of a host's processes: worker pools, console and Flower."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 _STOP_SECONDS = 20.0
 #: The deaths of a child that has run this long are forgotten.
 _HEALTHY_SECONDS = 30.0
+#: The exit code of a process that cannot start: wrong settings, a missing package, a used port.
+CANNOT_START = 2
+#: A child that ends so often in a row because it cannot start is not started again.
+_STARTS = 5
 
 
 @dataclass
@@ -31,12 +35,14 @@ class Child:
     deaths: int = 0
     started_at: float = 0.0
     restart_at: float = 0.0
+    #: Whether it is not started again.
+    given_up: bool = False
 
     def start(self, environment: Mapping[str, str]) -> None:
         self.started_at = time.monotonic()
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", str(_DIE_WITH_PARENT), *self.argv],
+                [sys.executable, "-I", str(_DIE_WITH_PARENT), "--kill", *self.argv],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -48,6 +54,12 @@ class Child:
     @property
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its log."""
+        lines = self.log.read_text(errors="replace")[-4000:].strip().splitlines()
+        return lines[-1].strip() if lines else ""
 
 
 @dataclass
@@ -62,8 +74,8 @@ class Stack:
     backoff_cap: float = 30.0
     #: Seconds that running attempts have to finish when the stack stops.
     grace: float = 5.0
-    #: Called when a child dies, with its name, exit code and the seconds until its restart.
-    on_death: Callable[[str, int, float], None] = lambda *_: None
+    #: Called when a child dies, with its exit code and the seconds until its restart, or None.
+    on_death: Callable[[Child, int, float | None], None] = lambda *_: None
 
     def add(self, name: str, argv: Sequence[str]) -> None:
         logs = self.home / "logs"
@@ -76,20 +88,25 @@ class Stack:
         """Restart dead children, with back-off. Call it regularly."""
         now = time.monotonic()
         for child in self.children:
-            if child.alive:
+            if child.alive or child.given_up:
                 continue
             if child.restart_at == 0.0:
-                # Its own children (an embedded beat) would outlive it.
-                _signal(child, signal.SIGKILL, group=True)
-                healthy = now - child.started_at > _HEALTHY_SECONDS
-                child.deaths = 1 if healthy else child.deaths + 1
-                delay = doubled(child.deaths, base=self.backoff, cap=self.backoff_cap)
-                child.restart_at = now + delay
-                code = child.process.returncode if child.process else -1
-                self.on_death(child.name, code, delay)
+                self._note_death(child, now)
             elif now >= child.restart_at:
                 child.restart_at = 0.0
                 child.start(self.environment)
+
+    def _note_death(self, child: Child, now: float) -> None:
+        """Plan the restart of a child, unless it cannot start."""
+        # Its own children would outlive it where the kernel does not end them.
+        _signal(child, signal.SIGKILL, group=True)
+        healthy = now - child.started_at > _HEALTHY_SECONDS
+        child.deaths = 1 if healthy else child.deaths + 1
+        code = child.process.returncode if child.process else -1
+        child.given_up = code == CANNOT_START and child.deaths >= _STARTS
+        delay = doubled(child.deaths, base=self.backoff, cap=self.backoff_cap)
+        child.restart_at = now + delay
+        self.on_death(child, code, None if child.given_up else delay)
 
     def stop(self) -> None:
         """Stop all children and wait until they have ended.

@@ -93,10 +93,12 @@ def watch(server: Any, directory: Path, idle_exit: float) -> None:
 
 
 def needed(state: ServerState | None, pid: int, *, idle: bool) -> bool:
-    """Whether the state names this server, and an owner is alive or, without owners, it is busy."""
+    """Whether the state names this server, and an owner, or a user of a busy server, is alive."""
     if state is None or state.server.pid != pid:
         return False
-    return any(owner.alive for owner in state.owners) if state.owners else not idle
+    if any(owner.alive for owner in state.owners):
+        return True
+    return not idle and any(user.alive for user in state.users)
 
 
 def _busy(metrics: str) -> bool:

@@ -1,9 +1,10 @@
 """Find, start and stop the one local model server of a host.
 
-A state file in the user's runtime directory names the server's process and its owners. It is read
-and changed under a file lock, so that ten processes at once start one server. The server watches
-the same file: it exits when the file no longer names it, when all its owners are gone, or, if it
-never had an owner, when it has been idle for long enough.
+A state file in the user's runtime directory names the server's process, its owners, which keep it
+running, and its users, which only ask it. It is read and changed under a file lock, so that ten
+processes at once start one server. The server watches the same file: it exits when the file no
+longer names it, when all owners and users are gone, or, without owners, when it has been idle for
+long enough.
 """
 
 from __future__ import annotations
@@ -67,17 +68,28 @@ class ServerState(Value):
     server: ProcessId
     base_url: str
     owners: tuple[ProcessId, ...] = ()
+    users: tuple[ProcessId, ...] = ()
 
-    def with_owner(self, pid: int | None) -> ServerState:
-        owner = identify(pid) if pid is not None else None
-        if owner is None or owner in self.owners:
-            return self
-        alive = tuple(known for known in self.owners if known.alive)
-        return self.model_copy(update={"owners": (*alive, owner)})
+    def with_owner(self, pid: int) -> ServerState:
+        return self.model_copy(update={"owners": _with(self.owners, pid)})
 
-    def without_owner(self, pid: int) -> ServerState:
-        kept = tuple(known for known in self.owners if known.pid != pid and known.alive)
-        return self.model_copy(update={"owners": kept})
+    def with_user(self, pid: int) -> ServerState:
+        return self.model_copy(update={"users": _with(self.users, pid)})
+
+    def without(self, pid: int) -> ServerState:
+        owners, users = _without(self.owners, pid), _without(self.users, pid)
+        return self.model_copy(update={"owners": owners, "users": users})
+
+
+def _with(known: tuple[ProcessId, ...], pid: int) -> tuple[ProcessId, ...]:
+    added = identify(pid)
+    if added is None or added in known:
+        return known
+    return (*(process for process in known if process.alive), added)
+
+
+def _without(known: tuple[ProcessId, ...], pid: int) -> tuple[ProcessId, ...]:
+    return tuple(process for process in known if process.pid != pid and process.alive)
 
 
 def runtime_directory() -> Path:
@@ -135,7 +147,8 @@ def ensure_local_server(
     """Start this host's server unless it runs, and return its base URL.
 
     With ``owner_pid`` the server lives as long as that process and any other owner, or until
-    ``stop_local_server``. Without an owner it exits after ``idle_exit`` seconds without work.
+    ``stop_local_server``. Without an owner, it exits after ``idle_exit`` seconds without work, or
+    when this process and any others that asked for it have ended.
     Raise RunnerError if the model is not installed, TransportFault if the server does not start.
     """
     directory = runtime_directory()
@@ -145,14 +158,17 @@ def ensure_local_server(
             if state is not None:
                 _end(state.server)
             state = _start(directory, idle_exit)
-        owned = state.with_owner(owner_pid)
-        if owned != stored:
-            write_state(directory, owned)
-        return owned.base_url
+        if owner_pid is not None:
+            state = state.with_owner(owner_pid)
+        else:
+            state = state.with_user(os.getpid())
+        if state != stored:
+            write_state(directory, state)
+        return state.base_url
 
 
 def stop_local_server(*, owner_pid: int | None = None) -> bool:
-    """Remove an owner (by default this process) and stop the server unless another owner lives.
+    """Remove an owner or user (by default this process) and stop the server unless others live.
 
     Return whether the server is stopped; True as well if there was none.
     """
@@ -161,8 +177,8 @@ def stop_local_server(*, owner_pid: int | None = None) -> bool:
         state = read_state(directory)
         if state is None:
             return True
-        rest = state.without_owner(os.getpid() if owner_pid is None else owner_pid)
-        if rest.owners and rest.server.alive:
+        rest = state.without(os.getpid() if owner_pid is None else owner_pid)
+        if (rest.owners or rest.users) and rest.server.alive:
             write_state(directory, rest)
             return False
         _end(state.server)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from mulligan.workers.sandbox.streams import CappedOutput, pump
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 #: Every descendant inherits this variable, so that those outside the process group are found, too.
 _COOKIE = "MULLIGAN_RUN"
+#: Longer than the launcher tries to kill processes.
+_LAUNCHER_SECONDS = 20.0
 _ALLOWED = ("PATH", "LANG", "LANGUAGE", "TZ")
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -90,8 +93,9 @@ def run(
 ) -> Completed:
     """Run argv without a shell, and kill everything it started before returning.
 
-    It gets its own session. When it ends, or at the deadline, its process group and every
-    descendant outside the group are killed. Raise ProgramMissing if it cannot be started.
+    It gets its own session. When it ends, at the deadline, or when this process is killed, its
+    launcher kills its process group and every descendant outside the group. Raise ProgramMissing
+    if it cannot be started.
     """
     if not argv:
         raise ValueError("argv is empty")
@@ -101,11 +105,12 @@ def run(
     cookie = secrets.token_hex(16)
     cap = max_output_bytes if max_output_bytes is not None else limits.output_bytes
     started = monotonic()
-    with _started(argv, cwd, {**env, _COOKIE: cookie}, limits, pass_fds) as (process, error_fd):
+    with _started(argv, cwd, {**env, _COOKIE: cookie}, limits, pass_fds) as (process, pipes):
         try:
-            with current().stopping(process.kill):
-                outputs, timed_out = _watch(process, error_fd, stdin, started + timeout, cap)
+            with current().stopping(pipes.close_life):
+                outputs, timed_out = _watch(process, pipes.error, stdin, started + timeout, cap)
         finally:
+            pipes.close_life()
             _kill_all(process, cookie)
         out, err, launch_error = outputs
     if launch_error.text:
@@ -132,6 +137,33 @@ def _require_program(program: str, cwd: Path, env: Mapping[str, str]) -> None:
         raise ProgramMissing(f"{program}: no such program, or it may not be executed")
 
 
+class _Pipes:
+    """This process's ends of the pipes to a launcher."""
+
+    def __init__(self) -> None:
+        self.error, self.error_write = os.pipe()
+        self.life_read, self._life = os.pipe()
+        self._closing = threading.Lock()
+
+    def close_launchers_ends(self) -> None:
+        os.close(self.error_write)
+        os.close(self.life_read)
+
+    def close_life(self) -> None:
+        """Tell the launcher to end the program. If this process dies, the kernel does it.
+
+        Any thread may call it, any number of times.
+        """
+        with self._closing:
+            life, self._life = self._life, -1
+        if life >= 0:
+            os.close(life)
+
+    def close(self) -> None:
+        self.close_life()
+        os.close(self.error)
+
+
 @contextlib.contextmanager
 def _started(
     argv: Sequence[str],
@@ -139,32 +171,34 @@ def _started(
     env: Mapping[str, str],
     limits: Limits,
     pass_fds: Sequence[int],
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Start the program; yield it and the descriptor on which a failed start is reported."""
-    error_read, error_write = os.pipe()
+) -> Iterator[tuple[subprocess.Popen[bytes], _Pipes]]:
+    """Start the program's launcher; yield it and the pipes to it."""
+    pipes = _Pipes()
     config = limits.model_dump(exclude={"output_bytes"})
-    config |= {"error_fd": error_write, "parent": os.getpid()}
+    config |= {
+        "error_fd": pipes.error_write,
+        "life_fd": pipes.life_read,
+        "program_fds": list(pass_fds),
+        "parent": os.getpid(),
+    }
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(config), "--", *argv],
-            cwd=cwd,
-            env=dict(env),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=(error_write, *pass_fds),
-        )
-    except BaseException:
-        os.close(error_read)
-        raise
-    finally:
-        os.close(error_write)
-    try:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(config), "--", *argv],
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=(pipes.error_write, pipes.life_read, *pass_fds),
+            )
+        finally:
+            pipes.close_launchers_ends()
         with process:
-            yield process, error_read
+            yield process, pipes
     finally:
-        os.close(error_read)
+        pipes.close()
 
 
 def _watch(
@@ -195,10 +229,12 @@ def has_exited(pid: int) -> bool:
 
 
 def _kill_all(process: subprocess.Popen[bytes], cookie: str) -> None:
-    """Kill the group, reap the program, and kill every other process with the cookie."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """Wait for the launcher to kill the program, and kill what a killed launcher left."""
+    try:
+        process.wait(_LAUNCHER_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
     # Repeated because a process may fork between being listed and being killed.
     for _ in range(20):
         escaped = _with_cookie(f"{_COOKIE}={cookie}".encode())

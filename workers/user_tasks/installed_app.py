@@ -1,7 +1,7 @@
 """What `install` adds to a user's Celery app: a ledger, the sweep, and a repair lane per queue.
 
 The app may be configured after `install`, in any of Celery's ways. So its configuration is extended
-when a worker or beat starts, and its broker is read at its first use.
+when a worker starts, and its broker is read at its first use. Each of its workers sweeps.
 """
 
 from __future__ import annotations
@@ -13,16 +13,28 @@ from celery import Celery, signals
 
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.celery.periodic import beat_entry
+from mulligan.workers.celery.periodic import PeriodicTask, register_periodic, scheduled
 from mulligan.workers.celery.queue_depth import empty_queues
 from mulligan.workers.celery.queues import JOB_QUEUES
+from mulligan.workers.celery.scheduler import Scheduler
+from mulligan.workers.celery.store_errors import StoreErrors
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings, load_settings
 from mulligan.workers.user_tasks.messages import REPAIR_SUFFIX
 
-SWEEP = "mulligan.sweep"
 _ATTRIBUTE = "mulligan"
+
+
+def _sweep(services: Services, app: Celery) -> int:
+    return run_sweep(
+        services.ledger,
+        empty_queues=lambda: empty_queues(app, JOB_QUEUES),
+        publish=services.publish,
+    )
+
+
+SWEEP = PeriodicTask("sweep", lambda settings: settings.sweep_interval, _sweep)
 
 
 class InstalledApp(WorkerProcess):
@@ -38,6 +50,7 @@ class InstalledApp(WorkerProcess):
         """Raises BadInput for a wrong setting."""
         super().__init__(load_settings(**overrides), app, build=build)
         self._overrides = overrides
+        self._scheduler: Scheduler | None = None
 
     @property
     def settings_without_broker(self) -> Settings:
@@ -49,38 +62,34 @@ class InstalledApp(WorkerProcess):
         broker = str(self._app.conf.broker_url or "")
         return load_settings(**{"broker_url": broker, **self._overrides})
 
-    def sweep(self) -> int:
-        services = self.services
-        return run_sweep(
-            services.ledger,
-            empty_queues=lambda: empty_queues(self._app, JOB_QUEUES),
-            publish=services.publish,
-        )
-
     def attach(self) -> None:
         """Register the sweep, and connect to the signals of the app's start."""
         setattr(self._app, _ATTRIBUTE, self)
-
-        def sweep() -> int:  # of a method, Celery would count ``self`` as an argument
-            return self.sweep()
-
-        self._app.task(name=SWEEP, ignore_result=True, shared=False)(sweep)
+        register_periodic(self._app, self, StoreErrors(), SWEEP)
         self._app.on_after_finalize.connect(_on_finalize, weak=False)
         signals.celeryd_init.connect(_on_worker_init, weak=False)
         signals.celeryd_after_setup.connect(_add_repair_lanes, weak=False)
-        signals.beat_init.connect(_on_beat_init, weak=False)
+        signals.worker_ready.connect(_on_worker_ready, weak=False)
+        signals.worker_shutdown.connect(_on_worker_shutdown, weak=False)
         if self._app.finalized:
             self.configure()
 
     def configure(self) -> None:
         """Add what is missing to the app's configuration; the user's values stay."""
         conf = self._app.conf
-        sweep = beat_entry(SWEEP, self._settings.sweep_interval)
-        conf.beat_schedule = {SWEEP: sweep, **(conf.beat_schedule or {})}
         conf.broker_transport_options = {
             "queue_order_strategy": "priority",
             **(conf.broker_transport_options or {}),
         }
+
+    def start_sweeping(self) -> None:
+        """Sweep in a thread of this worker. Of several workers, one sweeps in each interval."""
+        self._scheduler = Scheduler([scheduled(SWEEP, self.services, self._app)])
+        self._scheduler.start()
+
+    def stop_sweeping(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.stop()
 
 
 def settings_of(app: Celery) -> Settings:
@@ -108,18 +117,18 @@ def _on_finalize(sender: Any, **_: Any) -> None:
 
 
 def _on_worker_init(instance: Any, **_: Any) -> None:
-    """Configure the app before the worker connects or starts an embedded beat."""
+    """Configure the app before the worker connects."""
     _on_finalize(instance.app)
 
 
-def _on_beat_init(sender: Any, **_: Any) -> None:
-    """Configure the app, and its scheduler, which has already read the schedule."""
-    found = _find(sender.app)
-    if found is None:
-        return
-    found.configure()
-    if SWEEP not in sender.scheduler.schedule:
-        sender.scheduler.update_from_dict({SWEEP: sender.app.conf.beat_schedule[SWEEP]})
+def _on_worker_ready(sender: Any, **_: Any) -> None:
+    if (found := _find(sender.app)) is not None:
+        found.start_sweeping()
+
+
+def _on_worker_shutdown(sender: Any, **_: Any) -> None:
+    if (found := _find(sender.app)) is not None:
+        found.stop_sweeping()
 
 
 def _add_repair_lanes(instance: Any, **_: Any) -> None:

@@ -22,7 +22,7 @@ from mulligan.console.cli.local_services import (
 from mulligan.console.cli.output import screen
 from mulligan.workers.local.home import SupervisedRedis, embedded_redis, lock_home
 from mulligan.workers.local.stopping import stop_stack
-from mulligan.workers.local.supervisor import Stack, child_environment
+from mulligan.workers.local.supervisor import Child, Stack, child_environment
 from mulligan.workers.settings.model import Settings, load_settings
 
 #: Seconds to wait for the services.
@@ -91,9 +91,14 @@ class ServiceWatch:
     _down: set[str] = field(default_factory=set)
     _since: dict[str, float] = field(default_factory=dict)
 
-    def died(self, name: str, code: int, delay: float) -> None:
-        self._down.add(name)
-        screen.say(describe_death(self.stack.home, name, code, delay), style="yellow")
+    def died(self, child: Child, code: int, delay: float | None) -> None:
+        self._down.add(child.name)
+        style = "yellow" if delay is not None else "red"
+        screen.say(describe_death(child, code, delay), style=style)
+
+    @property
+    def given_up(self) -> set[str]:
+        return {child.name for child in self.stack.children if child.given_up}
 
     def look(self) -> None:
         if self.redis is not None:
@@ -115,11 +120,12 @@ def wait_until_ready(services: Sequence[Service], watch: ServiceWatch) -> list[S
     waiting = list(services)
     deadline = time.monotonic() + _READY_SECONDS
     screen.say("starting " + ", ".join(service.name for service in services))
-    while waiting and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
         watch.look()
         waiting = [service for service in waiting if not service.ready()]
-        if waiting:
-            time.sleep(_TICK)
+        if not {service.name for service in waiting} - watch.given_up:
+            break
+        time.sleep(_TICK)
     return waiting
 
 

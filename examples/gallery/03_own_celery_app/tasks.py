@@ -1,6 +1,6 @@
 """Your own Celery app: one line makes a task's retries correct their prompt.
 
-    celery -A tasks worker -B -P threads -l warning    # in this folder; -B sends the sweep
+    celery -A tasks worker -P threads -l warning    # in this folder
     python producer.py                                 # in another terminal
 
 Both look for Redis at BROKER_URL, by default redis://localhost:6379/0.

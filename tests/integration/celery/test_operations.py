@@ -16,7 +16,7 @@ from support.waiting import wait_for
 from mulligan.tasks.ports.errors import BadInput
 
 
-def test_nothing_is_lost_when_redis_is_killed_while_two_beats_sweep(tmp_path: Path) -> None:
+def test_nothing_is_lost_when_redis_is_killed_while_two_workers_sweep(tmp_path: Path) -> None:
     """Given an AOF that is always synced, when Redis is killed and restarted, then nothing is
     lost."""
     second = replace(CONTROL, name="control2")

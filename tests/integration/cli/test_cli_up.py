@@ -10,6 +10,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 
@@ -18,6 +19,8 @@ import pytest
 from support.cli_process import Shell, new_shell
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.waiting import wait_for
+
+from mulligan.workers.celery.queues import POOLS
 
 
 class Up:
@@ -40,12 +43,16 @@ class Up:
     def wait_for_output(self, expected: str, *, seconds: float = 90) -> None:
         wait_for(lambda: expected in self.text, f"{expected!r} in {self.text!r}", seconds=seconds)
 
-    def worker(self, name: str) -> psutil.Process:
-        """Return the worker process of this pool."""
-        for process in psutil.Process(self.process.pid).children():
-            if f"{name}@%h" in process.cmdline():
-                return process
-        raise AssertionError(f"no worker {name}")
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def commands(self) -> list[list[str]]:
+        """Return the command of every process that was started, directly or indirectly."""
+        found = []
+        for process in self.shell.processes():
+            with suppress(psutil.Error):
+                found.append(process.cmdline())
+        return sorted(found)
 
 
 @pytest.fixture(scope="module")
@@ -190,14 +197,17 @@ def test_the_page_links_to_the_flower_that_is_running(up: Up) -> None:
 # -- restart and shutdown --------------------------------------------------------------------------
 
 
-def test_a_killed_worker_is_restarted(up: Up) -> None:
-    killed = up.worker("attempt")
-    killed.kill()
-    up.wait_for_output("attempt was killed by signal 9; restarting it in")
-    up.wait_for_output("attempt restarted")
+def test_whatever_is_killed_is_restarted(up: Up) -> None:
+    """Given all processes of `up`, when each is killed, then the same ones run again, no more."""
+    before = up.commands()
+    for process in up.descendants():
+        process.kill()
+    for name in (*(pool.name for pool in POOLS), "console", "flower"):
+        up.wait_for_output(f"{name} was killed by signal 9; restarting it in")
+        up.wait_for_output(f"{name} restarted")
     up.shell.write("after.json", scripted(GOOD, task_type="after"))
+    wait_for(lambda: up.commands() == before, f"{before}, not {up.commands()}")
     up.shell.invoke("submit", "after.json", "--wait", "--timeout", "60")
-    assert up.worker("attempt").pid != killed.pid
 
 
 def test_sigterm_stops_everything(up: Up) -> None:

@@ -40,6 +40,7 @@ from mulligan.workers.runners.local import ensure_local_server
 print(ensure_local_server(owner_pid=os.getpid()), flush=True)
 sys.stdin.read()
 """
+USER = OWNER.replace("owner_pid=os.getpid()", "idle_exit=600")
 
 
 @pytest.fixture
@@ -64,9 +65,9 @@ def servers_of(directory: Path) -> list[int]:
     return found
 
 
-def owner() -> subprocess.Popen[str]:
+def owner(code: str = OWNER) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
@@ -141,6 +142,16 @@ def test_a_server_without_an_owner_ends_when_idle(runtime: Path) -> None:
     ensure_local_server(idle_exit=0.2)
     wait_for(lambda: servers_of(runtime) == [])
     wait_for(lambda: not (runtime / "local-model.json").exists())
+
+
+def test_a_server_ends_with_the_last_worker_that_asked_it(runtime: Path) -> None:
+    workers = [owner(USER), owner(USER)]
+    assert len({first_line(process) for process in workers}) == 1
+    for process in workers:
+        assert len(servers_of(runtime)) == 1
+        process.kill()
+        process.communicate()
+    wait_for(lambda: servers_of(runtime) == [])
 
 
 def test_an_unrecorded_server_ends(runtime: Path) -> None:

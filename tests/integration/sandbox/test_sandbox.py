@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.waiting import wait_for
 
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.streams import CappedOutput
@@ -196,22 +197,36 @@ def test_ignoring_sigterm_does_not_help(tmp_path: Path) -> None:
 
 
 def test_the_program_ends_with_a_killed_worker(tmp_path: Path) -> None:
-    """Given a worker that runs a program, when it is killed with -9, then the program ends."""
+    """Given a program with a child in a session of its own and with an environment of its own,
+    when its worker is killed with -9, then both end."""
     code = """if True:
         import sys
         from pathlib import Path
         from mulligan.workers.sandbox.subprocesses import Limits, clean_environment, run
         here = Path(sys.argv[1])
-        run(["sleep", "3600"], cwd=here, timeout=3600, limits=Limits(), env=clean_environment(here))
+        argv = ["sh", "-c", "env -i setsid sleep 3600 & exec sleep 3600"]
+        run(argv, cwd=here, timeout=3600, limits=Limits(), env=clean_environment(here))
         """
     worker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
-    parent = psutil.Process(worker.pid)
-    program = None
-    while program is None:
-        program = next((child for child in parent.children() if child.name() == "sleep"), None)
+
+    def programs() -> list[int]:
+        below = psutil.Process(worker.pid).children(recursive=True)
+        return [process.pid for process in below if process.name() == "sleep"]
+
+    wait_for(lambda: len(programs()) == 2, "the program and its child")
+    found = programs()
     worker.kill()
     worker.wait()
-    assert ends(program.pid)
+    assert all(ends(pid) for pid in found)
+
+
+def test_a_program_that_kills_its_launcher_ends(tmp_path: Path) -> None:
+    completed = run(
+        ["sh", "-c", "setsid sleep 3600 & echo $! > child; kill -9 $PPID; sleep 3600"],
+        cwd=tmp_path, timeout=60, limits=Limits(), env=clean_environment(tmp_path),
+    )  # fmt: skip
+    assert (completed.signal, completed.timed_out) == (signal.SIGKILL, False)
+    assert ends(int((tmp_path / "child").read_text()))
 
 
 # -- output ----------------------------------------------------------------------------------------

@@ -346,20 +346,29 @@ class TestLocalState:
     gone = ProcessId(pid=2**22 + 1, started=1)
 
     @pytest.mark.parametrize(
-        ("owners", "idle", "expected"),
+        ("owners", "users", "idle", "expected"),
         [
-            ((), False, True),
-            ((), True, False),
-            ((me,), True, True),
-            ((gone,), False, False),
-            ((gone, me), True, True),
+            ((), (), False, False),
+            ((), (me,), False, True),
+            ((), (me,), True, False),
+            ((), (gone,), False, False),
+            ((me,), (), True, True),
+            ((gone,), (), False, False),
+            ((gone,), (me,), False, True),
+            ((gone, me), (), True, True),
         ],
     )
-    def test_the_server_runs_while_an_owner_lives(
-        self, owners: tuple[ProcessId, ...], idle: bool, expected: bool
+    def test_the_server_runs_while_an_owner_or_a_busy_user_lives(
+        self,
+        owners: tuple[ProcessId, ...],
+        users: tuple[ProcessId, ...],
+        idle: bool,
+        expected: bool,
     ) -> None:
         server = ProcessId(pid=7, started=1)
-        state = ServerState(server=server, base_url="http://127.0.0.1:1/v1", owners=owners)
+        state = ServerState(
+            server=server, base_url="http://127.0.0.1:1/v1", owners=owners, users=users
+        )
         assert needed(state, 7, idle=idle) is expected
         assert not needed(state, 8, idle=False)
         assert not needed(None, 7, idle=False)

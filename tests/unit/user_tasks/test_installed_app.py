@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from celery import Celery, signals
-from celery.beat import Service
 
 from mulligan import install
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.user_tasks.installed_app import SWEEP, installed
+from mulligan.workers.user_tasks.installed_app import installed
 
 LATE = "redis://late:6379/3"
 NIGHTLY = {"nightly": {"task": "mine.nightly", "schedule": 86400.0}}
@@ -58,7 +57,7 @@ def configure(request: pytest.FixtureRequest) -> Configure:
 
 
 def check(app: Celery) -> None:
-    assert app.conf.beat_schedule.keys() == {"nightly", SWEEP}
+    assert app.conf.beat_schedule.keys() == {"nightly"}
     assert app.conf.broker_transport_options == {"queue_order_strategy": "priority", **OPTIONS}
     assert installed(app).settings.broker_url == LATE
 
@@ -98,32 +97,16 @@ def test_a_finalized_app_may_be_installed() -> None:
     app = Celery("mine", broker=LATE, set_as_current=False)
     app.finalize()
     install(app)
-    assert SWEEP in app.conf.beat_schedule
+    assert app.conf.broker_transport_options["queue_order_strategy"] == "priority"
 
 
-@pytest.mark.parametrize("replaced", [True, False])
-def test_beat_always_sends_the_sweep(replaced: bool) -> None:
-    app = Celery("mine", broker=LATE, set_as_current=False)
-    install(app, sweep_interval=0.5)
-    app.finalize()
-    if replaced:
-        app.conf.beat_schedule = dict(NIGHTLY)
-    service = Service(app, scheduler_cls="celery.beat:Scheduler")
-    assert (SWEEP in service.scheduler.schedule) is not replaced
-    signals.beat_init.send(sender=service)
-    entry = service.scheduler.schedule[SWEEP]
-    assert (entry.task, entry.schedule.run_every.total_seconds()) == (SWEEP, 0.5)
-    assert ("nightly" in service.scheduler.schedule) is replaced
-
-
-def test_a_sweep_configured_by_the_user_is_kept() -> None:
+def test_a_schedule_for_beat_is_not_changed() -> None:
     app = Celery("mine", broker=LATE, set_as_current=False)
     install(app)
-    own = {"task": SWEEP, "schedule": 9.0}
-    app.conf.beat_schedule = {SWEEP: own}
+    app.conf.beat_schedule = dict(NIGHTLY)
     app.finalize()
     begin_worker(app)
-    assert app.conf.beat_schedule == {SWEEP: own}
+    assert app.conf.beat_schedule == NIGHTLY
 
 
 def test_other_apps_are_not_changed() -> None:
@@ -131,8 +114,7 @@ def test_other_apps_are_not_changed() -> None:
     other = Celery("other", broker=LATE, set_as_current=False)
     other.finalize()
     begin_worker(other)
-    signals.beat_init.send(sender=Service(other, scheduler_cls="celery.beat:Scheduler"))
-    assert SWEEP not in other.conf.beat_schedule
+    assert not other.conf.broker_transport_options
 
 
 def test_an_unknown_setting_is_refused_at_once() -> None:

@@ -11,6 +11,7 @@ from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
 from mulligan.workers.ledger.stores.config_changes import ConfigChanges
 from mulligan.workers.ledger.stores.event_streams import EventStreams
+from mulligan.workers.ledger.stores.periodic_turns import PeriodicTurns
 from mulligan.workers.ledger.stores.quarantine import Quarantine
 from mulligan.workers.ledger.stores.tokens import Tokens
 
@@ -41,6 +42,10 @@ class LedgerStores(Partitioned):
     @cached_property
     def event_streams(self) -> EventStreams:
         return EventStreams(self.calls, self._prefixes())
+
+    @cached_property
+    def periodic_turns(self) -> PeriodicTurns:
+        return PeriodicTurns(self.calls, self.settings.key_prefix)
 
     @cached_property
     def quarantine(self) -> Quarantine:
