@@ -67,3 +67,15 @@ def test_a_restart_that_loses_a_second_loses_no_older_job(call: str) -> None:
         simulation.run(90)
         simulation.check()
         assert simulation.view(first).state == "succeeded"
+
+
+def test_a_lease_that_is_nearly_over_is_renewed_before_the_model_is_asked() -> None:
+    """Redis is away right after the claim; the answer takes longer than what is left then."""
+    with Simulation(workers=1) as simulation:
+        simulation.submit(90, seconds=0.5)
+        simulation.run(2)  # the thread that renews leases has its own rhythm
+        simulation.submit(90, seconds=5)
+        simulation.fault("slow", "claim", seconds=8.5)
+        simulation.run(60)
+        simulation.check()
+        assert set(simulation.world.providers.calls.values()) == {1}

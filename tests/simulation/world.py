@@ -118,6 +118,7 @@ class World:
             client,
             self.settings,
             patience=patience,
+            keep=self.settings.hard_limit,
             test_clock=lambda: self.scheduler.now,
             clock=self.clock(process),
             new_token=self.new_token,

@@ -117,10 +117,13 @@ class LeaseKeeper:
         )
 
     def confirm(self, holding: _Holding) -> bool:
-        """Return whether a lease surely holds; asks the ledger if too much time has passed."""
+        """Return whether a lease surely holds; renews it if too much time has passed.
+
+        The next renewal may be a whole interval away, and take some time.
+        """
         if holding.cancellation.cancelled:
             return False
-        if self._clock.boottime() < holding.sure_until:
+        if self._clock.boottime() < holding.sure_until - 2 * self._interval:
             return True
         try:
             self._renew([holding])
