@@ -14,7 +14,7 @@ from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
 from mulligan.workers.settings.alert_settings import WebhookSettings
 
-#: Maximum waiting and dead deliveries in one partition.
+#: Maximum waiting deliveries of one webhook, and dead ones of all, in one partition.
 CAP = 10_000
 DEAD_CAP = 1_000
 #: How long any delivery is kept.
@@ -153,7 +153,7 @@ class WebhookDeliveries:
         """Return pending and dead deliveries, the newest first."""
         names: list[str] = []
         for prefix in self._prefixes:
-            for index in (keys.deliveries(prefix), keys.dead_deliveries(prefix)):
+            for index in (*self._waiting(prefix), keys.dead_deliveries(prefix)):
                 ids = self._calls.run("ZREVRANGE", index, 0, limit - 1)
                 names += [keys.delivery(prefix, found) for found in ids]
         read = [_read(row) for row in self._calls.hashes(names) if row]
@@ -161,11 +161,17 @@ class WebhookDeliveries:
 
     def counts(self) -> dict[str, int]:
         """Count the pending and the dead deliveries."""
-        indexes = {"pending": keys.deliveries, "dead": keys.dead_deliveries}
-        return {
-            state: sum(int(self._calls.run("ZCARD", key_of(p))) for p in self._prefixes)
-            for state, key_of in indexes.items()
-        }
+        pending = [index for prefix in self._prefixes for index in self._waiting(prefix)]
+        dead = [keys.dead_deliveries(prefix) for prefix in self._prefixes]
+        return {"pending": self._sum(pending), "dead": self._sum(dead)}
+
+    def _waiting(self, prefix: str) -> list[str]:
+        """Return the index of each webhook with waiting deliveries."""
+        hooks = self._calls.run("SMEMBERS", keys.waiting_hooks(prefix))
+        return [keys.due_deliveries(prefix, str(hook)) for hook in sorted(hooks)]
+
+    def _sum(self, indexes: Sequence[str]) -> int:
+        return sum(int(self._calls.run("ZCARD", index)) for index in indexes)
 
     def _prefix_of(self, delivery_id: str) -> str:
         return keys.prefix_of(self._prefix, delivery_id)

@@ -35,8 +35,8 @@ from mulligan.workers.settings.model import Settings
 log = logging.getLogger(__name__)
 
 _TIMEOUT = 10.0
-#: Maximum sender threads of a process, and those busy with one receiver.
-_SENDERS = 4
+#: Maximum sender threads of a process that are busy with one receiver. There are as many for each
+#: webhook, so that receivers that hang leave threads for the others.
 _SENDERS_PER_HOOK = 2
 #: Maximum passes over the partitions in one tick.
 _PASSES = 20
@@ -93,8 +93,9 @@ class Webhooks:
     # -- senders --------------------------------------------------------------------------------
 
     def _start(self, prefixes: Sequence[str]) -> None:
+        most = _SENDERS_PER_HOOK * max(1, len(self._live.current().webhooks))
         with self._changed:
-            if self._senders >= _SENDERS:
+            if self._senders >= most:
                 return
             self._senders += 1
         threading.Thread(target=self._work, args=(prefixes,), daemon=True).start()

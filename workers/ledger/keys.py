@@ -50,7 +50,8 @@ mulligan:{p00}:alerts                  hash    the last event and group read; {f
 mulligan:{p00}:alerts:due              zset    `g:<signature>`, `b:<provider>` by time to alert
 mulligan:{fleet}:alert:<provider>      hash    a breaker's openings since the last alert
 mulligan:{p00}:delivery:<id>           hash    one alert for one webhook; {fleet} too
-mulligan:{p00}:deliveries              zset    waiting deliveries by due time; {fleet} too
+mulligan:{p00}:deliveries:hooks        set     webhooks with waiting deliveries; {fleet} too
+mulligan:{p00}:deliveries:due:<hook>   zset    a webhook's deliveries by due time; {fleet} too
 mulligan:{p00}:deliveries:dead         zset    deliveries given up; {fleet} too
 mulligan:{fleet}:bulk:<id>             hash    a bulk action
 mulligan:{fleet}:bulk:<id>:todo        list    escalations that it has not ended yet
@@ -201,8 +202,12 @@ def delivery(prefix: str, delivery_id: str) -> str:
     return f"{prefix}delivery:{delivery_id}"
 
 
-def deliveries(prefix: str) -> str:
-    return f"{prefix}deliveries"
+def waiting_hooks(prefix: str) -> str:
+    return f"{prefix}deliveries:hooks"
+
+
+def due_deliveries(prefix: str, hook: str) -> str:
+    return f"{prefix}deliveries:due:{hook}"
 
 
 def dead_deliveries(prefix: str) -> str:

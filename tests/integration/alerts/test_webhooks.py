@@ -597,3 +597,52 @@ def test_a_paused_provider_is_not_called_until_it_is_resumed(alerted: AlertedFle
     shell.invoke("queue", "resume", "provider:scripted")
     view = alerted.fleet.wait_until_finished([job_id])[0]
     assert (view.state, len(view.attempts), view.attempts[0].faults) == ("succeeded", 1, 0)
+
+
+def test_a_backlog_of_one_webhook_starves_no_other(
+    new_alerts: AlertsMaker, receiver: Receiver
+) -> None:
+    """Given 1,200 waiting deliveries of a receiver that hangs, then the alert of another webhook is
+    taken at once; deliveries that an earlier release wrote are found, too."""
+    alerts = new_alerts(
+        {"url": "http://slow.example/hook", "events": ["job_finished"]}, {"events": ["escalated"]}
+    )
+    store = alerts.webhooks().deliveries
+    for _ in range(1200):
+        alerts.ledger.cancel(alerts.scenario.submit())
+    settings = alerts.scenario.settings
+    while store.write_due(settings.webhooks, window=WINDOW).more:
+        pass
+    alerts.escalate()
+    while store.write_due(settings.webhooks, window=WINDOW).more:
+        pass
+    slow = next(each.hook for each in store.all(limit=2000) if "slow" in each.hook)
+    prefix = f"{settings.key_prefix}:{{p00}}:"
+    taken = store.take(prefix, tries=8, skip=[slow])
+    assert taken is not None
+    assert taken.alert.event == "escalated"
+    assert store.take(prefix, tries=8, skip=[slow]) is None
+    old = store.take(prefix, tries=8, skip=[])
+    assert old is not None
+    alerts.ledger.calls.run("ZREM", f"{prefix}deliveries:due:{slow}", old.id)
+    alerts.ledger.calls.run("ZADD", f"{prefix}deliveries", 1, old.id)
+    again = store.take(prefix, tries=8, skip=[])
+    assert again is not None
+    assert again.id == old.id
+
+
+def test_two_hanging_receivers_leave_senders_for_a_third(
+    new_alerts: AlertsMaker, receiver: Receiver
+) -> None:
+    slow = receiver.url.replace("/hook", "/slow")
+    alerts = new_alerts({"url": f"{slow}/1"}, {"url": f"{slow}/2"}, {})
+    webhooks = alerts.webhooks()
+    for number in range(3):
+        alerts.escalate(reason=f"reason{number}")
+    webhooks.tick()
+    wait_for(
+        lambda: sum("slow" not in request["path"] for request in receiver.requests) == 3,
+        "the third receiver to get its alerts",
+    )
+    receiver.hold.set()
+    webhooks.drain()

@@ -9,13 +9,15 @@ local function deliver(hook, name, count, about)
   written = written + 1
   local id = tag .. '-' .. R.token .. '-' .. written
   local key = P .. 'delivery:' .. id
-  -- The cap keeps an unreachable receiver from filling the ledger.
-  local full = redis.call('ZCARD', P .. 'deliveries') >= R.cap
+  local index = P .. 'deliveries:due:' .. hook
+  -- The cap keeps an unreachable receiver from filling the ledger; other webhooks are not affected.
+  local full = redis.call('ZCARD', index) >= R.cap
   redis.call('HSET', key, 'id', id, 'hook', hook, 'event', name, 'count', count,
     'about', cjson.encode(about), 'at', stamp(NOW), 'tries', 0, 'token', '',
     'state', full and 'dead' or 'pending', 'error', full and 'too many deliveries wait' or '')
   expire(key, R.keep_ms)
-  redis.call('ZADD', P .. (full and 'deliveries:dead' or 'deliveries'), NOW, id)
+  redis.call('ZADD', full and P .. 'deliveries:dead' or index, NOW, id)
+  if not full then redis.call('SADD', P .. 'deliveries:hooks', hook) end
 end
 
 -- Each webhook gets the first of these events that it subscribes to.
@@ -132,4 +134,8 @@ for _, member in ipairs(due) do
   send_due(member, P .. (kind == 'g' and 'group:' or 'alert:') .. name)
 end
 if #due == R.limit then more = 1 end
-return { written, redis.call('ZCOUNT', P .. 'deliveries', '-inf', NOW), more }
+local waiting = redis.call('ZCARD', P .. 'deliveries') -- of an earlier release
+for _, hook in ipairs(redis.call('SMEMBERS', P .. 'deliveries:hooks')) do
+  waiting = waiting + redis.call('ZCOUNT', P .. 'deliveries:due:' .. hook, '-inf', NOW)
+end
+return { written, waiting, more }

@@ -1,11 +1,33 @@
 -- Webhook deliveries, one at a time: a worker takes one with a short lease, sends it and reports
 -- the result.
-local PENDING, DEAD = P .. 'deliveries', P .. 'deliveries:dead'
+-- Each webhook has an index of its own, so that a receiver that hangs starves no other.
+local HOOKS, DEAD = P .. 'deliveries:hooks', P .. 'deliveries:dead'
 local function key_of(id) return P .. 'delivery:' .. id end
+local function due_key(hook) return P .. 'deliveries:due:' .. hook end
+
+local function wait_until(id, hook, at)
+  redis.call('SADD', HOOKS, hook)
+  redis.call('ZADD', due_key(hook), at, id)
+end
+
+local function stop_waiting(id)
+  local hook = redis.call('HGET', key_of(id), 'hook')
+  if hook then redis.call('ZREM', due_key(hook), id) end
+end
+
+-- Earlier releases had one index for all webhooks.
+local function move_old_index()
+  local old = redis.call('ZRANGE', P .. 'deliveries', 0, 999, 'WITHSCORES')
+  for i = 1, #old, 2 do
+    local hook = redis.call('HGET', key_of(old[i]), 'hook')
+    if hook then wait_until(old[i], hook, old[i + 1]) end
+    redis.call('ZREM', P .. 'deliveries', old[i])
+  end
+end
 
 local function delete(id)
+  stop_waiting(id)
   redis.call('DEL', key_of(id))
-  redis.call('ZREM', PENDING, id)
   redis.call('ZREM', DEAD, id)
 end
 
@@ -21,32 +43,51 @@ end
 local function bury(id, why)
   redis.call('HSET', key_of(id), 'state', 'dead', 'token', '', 'error', why)
   expire(key_of(id), R.keep_ms)
-  redis.call('ZREM', PENDING, id)
+  stop_waiting(id)
   redis.call('ZADD', DEAD, NOW, id)
 end
 
--- Takes the first due delivery whose receiver is not held back. A try counts when it begins, so that
--- a delivery that always kills its sender ends, too.
-local function take()
-  trim()
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', PENDING, '-inf', NOW, 'LIMIT', 0, 1000)) do
-    local found = redis.call('HMGET', key_of(id), 'hook', 'tries', 'error')
-    if not found[1] then
-      redis.call('ZREM', PENDING, id)
-    elseif tonumber(found[2]) >= R.tries then
-      bury(id, found[3] ~= '' and found[3] or 'its senders died while sending it')
-    elseif not R.spare[found[1]] then
-      redis.call('HINCRBY', key_of(id), 'tries', 1)
-      redis.call('HSET', key_of(id), 'token', R.token)
-      redis.call('ZADD', PENDING, NOW + R.lease_ms, id)
-      return redis.call('HGETALL', key_of(id))
+-- Returns a webhook's first due delivery and its time. Buries what was tried too often.
+local function first_due(hook)
+  while true do
+    local found = redis.call('ZRANGEBYSCORE', due_key(hook), '-inf', NOW, 'WITHSCORES', 'LIMIT', 0, 1)
+    local id = found[1]
+    if not id then return nil end
+    local row = redis.call('HMGET', key_of(id), 'tries', 'error')
+    if row[1] and tonumber(row[1]) < R.tries then return id, tonumber(found[2]) end
+    if row[1] then
+      bury(id, row[2] ~= '' and row[2] or 'its senders died while sending it')
+    else
+      redis.call('ZREM', due_key(hook), id)
     end
   end
-  return {}
+end
+
+-- Takes the delivery that has waited longest, of the webhooks that are not held back. A try counts
+-- when it begins, so that a delivery that always kills its sender ends, too.
+local function take()
+  trim()
+  move_old_index()
+  local hooks = redis.call('SMEMBERS', HOOKS)
+  table.sort(hooks)
+  local chosen, waits, since
+  for _, hook in ipairs(hooks) do
+    if redis.call('EXISTS', due_key(hook)) == 0 then
+      redis.call('SREM', HOOKS, hook)
+    elseif not R.spare[hook] then
+      local id, at = first_due(hook)
+      if id and (not since or at < since) then chosen, waits, since = id, hook, at end
+    end
+  end
+  if not chosen then return {} end
+  redis.call('HINCRBY', key_of(chosen), 'tries', 1)
+  redis.call('HSET', key_of(chosen), 'token', R.token)
+  wait_until(chosen, waits, NOW + R.lease_ms)
+  return redis.call('HGETALL', key_of(chosen))
 end
 
 local function finish_try()
-  local found = redis.call('HMGET', key_of(R.id), 'token', 'tries')
+  local found = redis.call('HMGET', key_of(R.id), 'token', 'tries', 'hook')
   if found[1] ~= R.token then return { 'lost' } end
   if not given(R.error) then
     delete(R.id)
@@ -55,7 +96,7 @@ local function finish_try()
     return { 'dead' }
   else
     redis.call('HSET', key_of(R.id), 'token', '', 'error', R.error)
-    redis.call('ZADD', PENDING, NOW + R.delay_ms, R.id)
+    wait_until(R.id, found[3], NOW + R.delay_ms)
     return { 'again' }
   end
   return { 'done' }
@@ -67,7 +108,7 @@ local function revive(id)
   redis.call('HSET', key_of(id), 'state', 'pending', 'tries', 0)
   expire(key_of(id), R.keep_ms)
   redis.call('ZREM', DEAD, id)
-  redis.call('ZADD', PENDING, NOW, id)
+  wait_until(id, redis.call('HGET', key_of(id), 'hook'), NOW)
   return 1
 end
 
