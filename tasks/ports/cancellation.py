@@ -26,11 +26,13 @@ class Cancellation:
     def cancelled(self) -> bool:
         return self._cancelled
 
-    def cancel(self) -> None:
+    def cancel(self) -> bool:
+        """Stop what runs. Return whether anything did."""
         with self._lock:
             stops, self._stops, self._cancelled = self._stops, [], True
         for stop in stops:
             stop()
+        return bool(stops)
 
     def check(self) -> None:
         """Raise CallCancelled if it is cancelled."""

@@ -23,7 +23,8 @@ from simulation.faults import Refusal
 _NAMES = {script.sha: name for name, script in SCRIPTS.items()}
 #: Write commands that a full Redis refuses, and those that it allows because they free memory.
 _GROWING = {"append", "hincrby", "hincrbyfloat", "hmset", "hset", "hsetnx", "incr", "incrby",
-            "lpush", "psetex", "rpush", "sadd", "set", "setex", "xadd", "zadd"}  # fmt: skip
+            "lpush", "psetex", "rpush", "sadd", "set", "setex", "setrange", "xadd",
+            "zadd"}  # fmt: skip
 _SHRINKING = {"del", "expire", "hdel", "lpop", "lrem", "ltrim", "persist", "pexpire", "rpop",
               "srem", "unlink", "xtrim", "zpopmax", "zpopmin", "zrem", "zremrangebyrank",
               "zremrangebyscore"}  # fmt: skip

@@ -19,7 +19,7 @@ from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.jobs.verify import run_verification
-from mulligan.tasks.ports.errors import StoreUnavailable
+from mulligan.tasks.ports.errors import BadInput, StoreUnavailable
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.celery import transport
 from mulligan.workers.celery.autoscale import autoscaler
@@ -141,7 +141,17 @@ def _connect_signals(
             periodic.pop().stop()
         worker_heartbeat.gone()
 
+    def shutting_down(**_: Any) -> None:
+        """Set flags, because this runs in a signal handler."""
+        worker_heartbeat.shutting_down()
+        process.stop_waiting()
+
     def set_up(instance: Any, **_: Any) -> None:
+        try:
+            process.require_limits(instance)
+        except BadInput as error:
+            log.critical("The worker %s cannot start: %s", instance.hostname, error)
+            raise SystemExit(2) from error
         # A tree belongs to one host, so each host has its own queue of edit sessions.
         queues = instance.app.amqp.queues
         if EDIT_QUEUE in queues.consume_from:
@@ -166,7 +176,7 @@ def _connect_signals(
     signals.celeryd_after_setup.connect(set_up, weak=False)
     signals.worker_process_init.connect(child_ready, weak=False)
     signals.worker_ready.connect(ready, weak=False)
-    signals.worker_shutting_down.connect(lambda **_: worker_heartbeat.shutting_down(), weak=False)
+    signals.worker_shutting_down.connect(shutting_down, weak=False)
     signals.worker_shutdown.connect(ended, weak=False)
 
 

@@ -182,9 +182,9 @@ class LeaseKeeper:
             if holding.lease.entry not in lost:
                 holding.sure_until = sent_at + self._lease_seconds
                 continue
-            log.warning("The lease of %s is lost; its call is cancelled.", holding.lease.entry)
             with self._lock:
-                # The entry may have been claimed again meanwhile, under another token.
+                # It may have ended meanwhile, or have been claimed again under another token.
                 if self._held.get(holding.lease.entry) is holding:
                     del self._held[holding.lease.entry]
-            holding.cancellation.cancel()
+            if holding.cancellation.cancel():
+                log.warning("The lease of %s is lost; its call is cancelled.", holding.lease.entry)

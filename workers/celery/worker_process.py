@@ -6,14 +6,19 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 from celery import Celery
 
+from mulligan.workers.celery.worker_limits import require_connections, require_files
+from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.sandbox.private import tidy_once
 from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings
 
 _RELEASE_SECONDS = 3.0
+#: Seconds to wait for Redis before a worker starts; it waits longer when it has work.
+_START_PATIENCE = 1.0
 
 
 class WorkerProcess:
@@ -54,6 +59,19 @@ class WorkerProcess:
             for _ in range(min(slots, self._app.conf.broker_pool_limit or 1)):
                 producer = opened.enter_context(self._app.producer_or_acquire())
                 _ = producer.channel  # connects at its first use
+
+    def require_limits(self, worker: Any) -> None:
+        """Raise BadInput if the computer or Redis cannot serve a worker of this size."""
+        slots = int(worker.concurrency or 1)
+        threads = getattr(worker.pool_cls, "__module__", "").endswith(".thread")
+        require_files(slots if threads else 1)
+        ledger = open_ledger(self.settings, patience=_START_PATIENCE)
+        require_connections(ledger, processes=1 if threads else slots)
+
+    def stop_waiting(self) -> None:
+        """Let no thread wait for the ledger any more, except with an answer."""
+        if self._services is not None and self._services[0] == os.getpid():
+            self._services[1].ledger.calls.stop_waiting()
 
     def release_leases(self) -> None:
         """Release all leases at a cold shutdown, so that they need not expire first."""

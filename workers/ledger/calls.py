@@ -6,7 +6,6 @@ How long a call waits is a property of the call: see `Patience`.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -138,7 +137,7 @@ class RedisCalls:
         self._blocking = Connections(client, limit=None)
         self._patience = patience
         self._keep = max(patience, keep or 0.0)
-        self._stopping = threading.Event()
+        self._stopping = False
         self.waits = LedgerWaits(clock=clock)
         self._test_clock = test_clock
         #: Rendered once, because every request contains them.
@@ -221,8 +220,11 @@ class RedisCalls:
         return answer
 
     def stop_waiting(self) -> None:
-        """Let no call wait any more, except those that store what was paid for."""
-        self._stopping.set()
+        """Let no call wait any more, except those that store what was paid for.
+
+        Only sets a flag: signal handlers call it.
+        """
+        self._stopping = True
 
     def now(self) -> float:
         """Return the time of Redis in seconds, which scripts use."""
@@ -263,7 +265,7 @@ class RedisCalls:
                     if left < delay:
                         raise problem from error
                     self.waits.blocked(waiting, str(problem))
-                self._pause(delay, patience)
+                self.clock.sleep(delay)
                 delay = min(delay * 2, _LONGEST_PAUSE)
         finally:
             self.waits.end(waiting)
@@ -278,7 +280,7 @@ class RedisCalls:
                 return 0.0
             case Patience.KEEP:
                 return self._keep
-            case _ if self._stopping.is_set():
+            case _ if self._stopping:
                 return 0.0
             case Patience.WORK:
                 return self._patience
@@ -286,12 +288,6 @@ class RedisCalls:
                 return self._patience if refusal.ends_by_itself else 0.0
             case Patience.BRIEF:
                 return min(self._patience, _BRIEF)
-
-    def _pause(self, seconds: float, patience: Patience) -> None:
-        if patience is Patience.KEEP:
-            self.clock.sleep(seconds)
-        else:
-            self.clock.wait(self._stopping, seconds)
 
     def _problem(self, error: RedisError) -> LedgerUnavailable:
         """Say in plain words why a call failed."""
