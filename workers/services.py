@@ -122,7 +122,6 @@ def build_services(
         verifier=lambda spec: _build_verifier(verifiers, settings, blobs, spec),
         publish=publish,
         holding=leases.holding,
-        breakers=ledger.breakers,
         worker=f"{socket.gethostname()}:{os.getpid()}",
         exempt_task_types=exempt,
         tenant=lambda job: rows.tenant_of(job, settings),

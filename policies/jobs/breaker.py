@@ -1,122 +1,89 @@
-"""The circuit breaker of a provider: stop calling it, then let one probe through.
+"""What the fleet knows about a provider: whether it answers, and how many calls it takes at once.
 
-A breaker is a value. ``record_fault`` and ``record_success`` return the next one, ``allow`` says
-what a caller may do now, and the ledger, which stores it, makes the step atomic. ``now`` is any
-clock in seconds that all callers share.
+The ledger's scripts decide (workers/ledger/lua/gate.lua), because every claim asks them. Here are
+the constants of that policy, and the value that readers get.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
-from mulligan.policies.jobs.backoff import doubled
 from mulligan.policies.value import Value
 
-BreakerState = Literal["closed", "open", "half_open"]
+#: ``limited``: the provider refuses calls above a number, or asked to wait. The last is the worst.
+BreakerState = Literal["closed", "limited", "half_open", "open"]
+_WORST: tuple[BreakerState, ...] = ("closed", "limited", "half_open", "open")
 
 
-@dataclass(frozen=True)
-class AllowCall:
-    """Go ahead."""
+class ProviderPolicy(Value):
+    """When a provider is called less, or not at all. Durations are in seconds."""
 
-
-@dataclass(frozen=True)
-class ProbeCall:
-    """Go ahead alone: store ``breaker`` first, so that only one caller probes at a time."""
-
-    breaker: Breaker
-
-
-@dataclass(frozen=True)
-class WaitForProvider:
-    """Call again after ``seconds``."""
-
-    seconds: float
-
-
-class BreakerPolicy(Value):
-    """When a breaker opens and for how long."""
-
-    #: The number of transport faults in a row, none older than the window, that opens it.
+    #: Calls in flight to a provider that has never refused one; each answer adds one while all are
+    #: in use.
+    start: int = Field(default=8, ge=1)
+    #: The number of transport faults in a row, none older than the window, that opens the breaker.
     threshold: int = Field(default=5, ge=1)
     window: float = Field(default=60.0, gt=0)
     #: How long it stays open the first time; doubled by each failed probe, up to the cap.
-    open_seconds: float = Field(default=5.0, gt=0)
+    open_seconds: float = Field(default=2.0, gt=0)
     open_cap: float = Field(default=300.0, gt=0)
-    #: Seconds after which a probe without a result no longer counts and another is allowed.
-    probe_seconds: float = Field(default=180.0, gt=0)
+    #: The pause after a 429 without Retry-After; doubled by each further one without an answer.
+    pause: float = Field(default=1.0, gt=0)
     #: The longest wait that a provider may ask for: one absurd header does not stop a fleet.
-    retry_after_cap: float = Field(default=3600.0, ge=0)
+    retry_after_cap: float = Field(default=3600.0, gt=0)
+    #: How long a number of calls that was refused is not tried again: so long, or so many times
+    #: Retry-After, because trying costs that pause. Doubled each time it is refused again.
+    hold: float = Field(default=10.0, gt=0)
+    hold_pauses: float = Field(default=20.0, ge=0)
+    hold_cap: float = Field(default=900.0, gt=0)
 
-
-DEFAULT_POLICY = BreakerPolicy()
+    def request(self) -> dict[str, float]:
+        """Return the constants as scripts read them, in milliseconds."""
+        return {
+            "start": self.start,
+            "threshold": self.threshold,
+            "window_ms": self.window * 1000,
+            "open_ms": self.open_seconds * 1000,
+            "open_cap_ms": self.open_cap * 1000,
+            "pause_ms": self.pause * 1000,
+            "pause_cap_ms": self.retry_after_cap * 1000,
+            "hold_ms": self.hold * 1000,
+            "hold_pauses": self.hold_pauses,
+            "hold_cap_ms": self.hold_cap * 1000,
+        }
 
 
 class Breaker(Value):
     """The state of one provider."""
 
     state: BreakerState = "closed"
+    #: How many calls may be in flight now, how many are, and how many entries wait for one.
+    limit: int = Field(default=0, ge=0)
+    in_flight: int = Field(default=0, ge=0)
+    parked: int = Field(default=0, ge=0)
     #: Consecutive faults since the last success, and the time of the first.
     faults: int = Field(default=0, ge=0)
     first_fault_at: float | None = None
-    #: When an open breaker lets a probe through, or a half-open one gives up its probe.
+    #: When the provider may be called again; 0 if it may now.
     until: float = 0.0
     #: How often it opened without a success in between.
     openings: int = Field(default=0, ge=0)
+    #: Calls that the provider refused with 429.
+    refusals: int = Field(default=0, ge=0)
 
-    def allow(
-        self, now: float, policy: BreakerPolicy = DEFAULT_POLICY
-    ) -> AllowCall | ProbeCall | WaitForProvider:
-        """Allow calls while closed, one probe each time the wait is over; otherwise wait."""
-        if self.state == "closed":
-            return AllowCall()
-        if now < self.until:
-            return WaitForProvider(self.until - now)
-        probing = {"state": "half_open", "until": now + policy.probe_seconds}
-        return ProbeCall(self.model_copy(update=probing))
-
-    def record_success(self) -> Breaker:
-        """Return a closed breaker: any answer shows that the provider works."""
-        return Breaker()
-
-    def record_fault(
-        self,
-        now: float,
-        policy: BreakerPolicy = DEFAULT_POLICY,
-        *,
-        retry_after: float | None = None,
-    ) -> Breaker:
-        """Return the breaker after a transport fault. ``retry_after`` is a minimum wait."""
-        floor = min(retry_after or 0.0, policy.retry_after_cap)
-        match self.state:
-            case "open":
-                return self._open_at_least(now + floor)
-            case "half_open":
-                return self._opened(now, policy, floor)
-            case _:
-                return self._counted(now, policy, floor)
-
-    def _counted(self, now: float, policy: BreakerPolicy, floor: float) -> Breaker:
-        fresh = self.first_fault_at is None or now - self.first_fault_at > policy.window
-        faults = 1 if fresh else self.faults + 1
-        first = now if fresh else self.first_fault_at
-        counted = self.model_copy(update={"faults": faults, "first_fault_at": first})
-        return counted if faults < policy.threshold else counted._opened(now, policy, floor)
-
-    def _opened(self, now: float, policy: BreakerPolicy, floor: float) -> Breaker:
-        wait = doubled(self.openings + 1, base=policy.open_seconds, cap=policy.open_cap)
-        seconds = max(wait, floor)
+    def merged(self, other: Breaker) -> Breaker:
+        """Return the state over two partitions, each of which learns for itself: the worse one."""
+        first = [at for at in (self.first_fault_at, other.first_fault_at) if at is not None]
         return Breaker(
-            state="open",
-            faults=self.faults,
-            first_fault_at=self.first_fault_at,
-            until=now + seconds,
-            openings=self.openings + 1,
+            state=max(self.state, other.state, key=_WORST.index),
+            limit=self.limit + other.limit,
+            in_flight=self.in_flight + other.in_flight,
+            parked=self.parked + other.parked,
+            faults=self.faults + other.faults,
+            first_fault_at=min(first, default=None),
+            until=max(self.until, other.until),
+            openings=max(self.openings, other.openings),
+            refusals=self.refusals + other.refusals,
         )
-
-    def _open_at_least(self, until: float) -> Breaker:
-        """Faults of calls that began before it opened extend the wait only by ``retry_after``."""
-        return self.model_copy(update={"until": max(self.until, until)})

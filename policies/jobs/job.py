@@ -151,6 +151,8 @@ class DelayedVerification(Value):
 
 #: The runner of work that a person or another system does.
 EXTERNAL = "external"
+#: The kind of runner that represents a task of a user's own Celery app.
+USER_TASK = "celery"
 
 
 class OnDone(Value):

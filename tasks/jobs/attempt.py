@@ -8,9 +8,10 @@ from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.jobs.job import Decoding, Message, Output
 from mulligan.policies.repair.strategy import contract_of
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
-from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationPending
+from mulligan.tasks.jobs.outcome import Outcome, VerificationPending
 from mulligan.tasks.jobs.settle import settle_answer, settle_error
 from mulligan.tasks.jobs.verify import (
+    after_requeue,
     asked_with,
     build_verifiers,
     check_all,
@@ -27,7 +28,7 @@ from mulligan.tasks.ports.errors import (
     VerifierError,
 )
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
-from mulligan.tasks.ports.runners import Request
+from mulligan.tasks.ports.runners import Request, provider_for
 from mulligan.tasks.ports.verifiers import Verifier
 
 #: Seconds that a claim may last beyond the runner's deadline.
@@ -60,12 +61,12 @@ def _run(
     verifiers: Sequence[Verifier],
     asked: Decoding,
 ) -> Outcome:
-    entry, provider = claim.lease.entry, runner.runner.provider
-    hold = context.breakers.wait(provider)
-    if hold is not None:
-        paused = hold.waiting_for == "pause"
-        detail = f"{provider} is paused" if paused else f"the breaker of {provider} is open"
-        return give_back(context, claim, hold.seconds, detail, waiting_for=hold.waiting_for)
+    entry = claim.lease.entry
+    provider = provider_for(runner.runner, claim.plan.decoding)
+    if provider != claim.provider:
+        refused = context.ledger.name_provider(claim.lease, provider)
+        if refused is not None:
+            return refused
     with context.holding(claim.lease, runner.timeout + SLACK) as held:
         if not held.is_sure():  # this process slept longer than its lease
             return ClaimRefused("lost")
@@ -73,14 +74,11 @@ def _run(
         try:
             output = runner.runner.answer(request_of(claim, runner, prompt=claim.plan.prompt))
         except TransportFault as fault:
-            context.breakers.fault(fault)
-            delay = fault_delay(context, claim, fault)
-            return give_back(context, claim, delay, str(fault), counter="faults")
+            return requeue_fault(context, claim, fault)
         except (BlobsUnavailable, CallCancelled) as error:
             return undone(context, claim, error)
         except Exception as error:  # a bug in a runner is a classified failure, too
             return settle_error(context, claim, error, asked)
-        context.breakers.success(provider)
         context.step("answered", entry)
         output = storable(output, context.answer_cap)
         slow = slow_verifiers(verifiers)
@@ -90,9 +88,9 @@ def _run(
         context.step("output_stored", entry)
         if isinstance(stored, ClaimRefused):
             return stored
-        if stored:
-            context.publish(stored)
-            return VerificationPending(entry=entry, verifications=len(stored))
+        context.publish(stored)
+        if slow:
+            return VerificationPending(entry=entry, verifications=len(slow))
         return _check(context, claim, output, verifiers, asked)
 
 
@@ -144,28 +142,19 @@ def storable(output: Output, cap: int) -> Output:
     return output if text == output.text else output.model_copy(update={"text": text})
 
 
-def fault_delay(context: AttemptContext, claim: Claim, fault: TransportFault) -> float:
-    """Return the seconds to wait after a transport fault, which never enters the prompt."""
-    return backoff(
+def requeue_fault(context: AttemptContext, claim: Claim, fault: TransportFault) -> Outcome:
+    """Requeue an entry after a transport fault, which never enters the prompt.
+
+    The ledger decides whether it waits for its provider or for the back-off of its own faults.
+    """
+    delay = backoff(
         claim.faults + 1,
         base=context.backoff_base,
         cap=context.backoff_cap,
         randomness=context.randomness(),
         retry_after=fault.retry_after,
     )
-
-
-def give_back(
-    context: AttemptContext,
-    claim: Claim,
-    delay: float,
-    detail: str,
-    *,
-    waiting_for: str = "delay",
-    counter: str | None = None,
-) -> Outcome:
-    """Requeue a claimed entry, to be run again after ``delay`` seconds."""
-    refused = context.ledger.requeue(
-        claim.lease, delay=delay, detail=detail, waiting_for=waiting_for, counter=counter
+    requeued = context.ledger.requeue(
+        claim.lease, delay=delay, detail=str(fault), counter="faults", fault=fault
     )
-    return refused or Requeued(entry=claim.lease.entry, delay=delay, reason=detail)
+    return after_requeue(context, claim, requeued, str(fault))

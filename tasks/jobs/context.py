@@ -5,35 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
 
 from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec, VerifierSpec
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
-from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.leases import HeldLease
 from mulligan.tasks.ports.ledger import Entry, Lease, Ledger, Publication
 from mulligan.tasks.ports.runners import Runner
 from mulligan.tasks.ports.verifiers import Verifier
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProviderHold:
-    """An order not to call a provider for some seconds."""
-
-    seconds: float
-    waiting_for: Literal["breaker", "pause"] = "breaker"
-
-
-class Breakers(Protocol):
-    """One circuit breaker per provider, shared by the fleet, and the pauses of providers."""
-
-    def wait(self, provider: str) -> ProviderHold | None:
-        """Return how long to wait and why; None to continue (perhaps as the single probe)."""
-
-    def fault(self, fault: TransportFault) -> None: ...
-
-    def success(self, provider: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +37,6 @@ class AttemptContext:
     publish: Callable[[Sequence[Publication]], None]
     #: Renews a lease while the context is open, up to a deadline in seconds.
     holding: Callable[[Lease, float], AbstractContextManager[HeldLease]]
-    breakers: Breakers
     worker: str
     #: Read for every attempt: exemptions may change while a process runs.
     exempt_task_types: Container[str] = frozenset()

@@ -10,7 +10,7 @@ from mulligan.policies.failures.classify import message_of
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.repair import score as scoring
-from mulligan.tasks.jobs.attempt import SLACK, fault_delay, give_back, request_of, storable
+from mulligan.tasks.jobs.attempt import SLACK, request_of, requeue_fault, storable
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, Rechecked
 from mulligan.tasks.jobs.verify import (
@@ -28,6 +28,7 @@ from mulligan.tasks.ports.errors import (
     VerifierError,
 )
 from mulligan.tasks.ports.ledger import ClaimRefused, CycleClaim, CycleFailure, Entry, Lease
+from mulligan.tasks.ports.runners import provider_for
 from mulligan.tasks.ports.verifiers import Verifier
 
 
@@ -100,25 +101,26 @@ def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
         runner = context.runner(claim.job.runner)
     except BadInput as error:
         return no_verdict(context, claim, error)
-    provider = runner.runner.provider
-    hold = context.breakers.wait(provider)
-    if hold is not None:
-        return give_back(context, claim, hold.seconds, f"{provider} is paused or not answering")
+    provider = provider_for(runner.runner, claim.plan.decoding)
+    if provider != claim.provider:
+        refused = context.ledger.name_provider(taken.lease, provider)
+        if refused is not None:
+            return refused
     prompt, attempt = reformulated(claim.job), claim.plan.number + 1
     request = request_of(claim, runner, prompt=prompt, attempt=attempt)
     try:
         output = storable(runner.runner.answer(request), context.answer_cap)
     except TransportFault as fault:
-        context.breakers.fault(fault)
-        return give_back(context, claim, fault_delay(context, claim, fault), str(fault))
+        return requeue_fault(context, claim, fault)
     except (BlobsUnavailable, CallCancelled) as error:
         return undone(context, claim, error)
     except Exception as error:  # without an answer, nothing is proved
         detail = f"delayed verification: {message_of(error)}"[:200]
         return end_cycle(context, taken.lease, None, CycleFailure(detail=detail))
-    context.breakers.success(provider)
-    if not context.ledger.store_cycle_output(taken.lease, output):
-        return ClaimRefused("lost")
+    stored = context.ledger.store_cycle_output(taken.lease, output)
+    if isinstance(stored, ClaimRefused):
+        return stored
+    context.publish(stored)
     return judge_again(context, taken, output)
 
 

@@ -11,7 +11,7 @@ from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationStored
 from mulligan.tasks.jobs.settle import settle_answer
 from mulligan.tasks.ports.errors import BadInput, BlobsUnavailable, CallCancelled, VerifierError
-from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, EntryRequeued
 from mulligan.tasks.ports.verifiers import Candidate, Verifier
 
 #: Seconds before a verifier that reached no verdict is run again.
@@ -138,13 +138,13 @@ def undone(
     """Leave an entry undone, without counting it: a store is away, or the lease is lost."""
     if isinstance(error, CallCancelled):
         return ClaimRefused("lost")
-    refused = context.ledger.requeue(claim.lease, delay=_BLOBS_DELAY, detail=str(error))
-    return refused or Requeued(entry=claim.lease.entry, delay=_BLOBS_DELAY, reason=str(error))
+    requeued = context.ledger.requeue(claim.lease, delay=_BLOBS_DELAY, detail=str(error))
+    return after_requeue(context, claim, requeued, str(error))
 
 
 def no_verdict(context: AttemptContext, claim: Claim, error: VerifierError | BadInput) -> Outcome:
     """Run a broken verifier again, or escalate: its error is not a failure of the answer."""
-    refused = context.ledger.requeue(
+    requeued = context.ledger.requeue(
         claim.lease,
         delay=_RETRY_DELAY,
         detail=str(error),
@@ -152,4 +152,14 @@ def no_verdict(context: AttemptContext, claim: Claim, error: VerifierError | Bad
         limit=context.verifier_tries,
         reason="tool_error",
     )
-    return refused or Requeued(entry=claim.lease.entry, delay=_RETRY_DELAY, reason=str(error))
+    return after_requeue(context, claim, requeued, str(error))
+
+
+def after_requeue(
+    context: AttemptContext, claim: Claim, requeued: EntryRequeued | ClaimRefused, reason: str
+) -> Outcome:
+    """Publish what the requeued entry has freed."""
+    if isinstance(requeued, ClaimRefused):
+        return requeued
+    context.publish(requeued.released)
+    return Requeued(entry=claim.lease.entry, delay=requeued.delay, reason=reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mulligan.policies.jobs.job import Decoding, Message, Output, Workspace
 from mulligan.policies.value import Json
@@ -32,7 +32,22 @@ class Runner(Protocol):
 
     @property
     def provider(self) -> str:
-        """The name of its circuit breaker: a host, a program, or the kind."""
+        """Whom it asks: a host, a program, or the kind. Limits and breakers are kept by it."""
 
     def answer(self, request: Request) -> Output:
         """Answer, or raise TransportFault (ask again later) or RunnerError (final)."""
+
+
+@runtime_checkable
+class FallbackRunner(Runner, Protocol):
+    """A runner that may ask another provider than its own."""
+
+    def provider_for(self, decoding: Decoding) -> str:
+        """Return whom an attempt with this decoding asks, which may be a fallback's provider."""
+
+
+def provider_for(runner: Runner, decoding: Decoding) -> str:
+    """Return whom an attempt asks."""
+    if isinstance(runner, FallbackRunner):
+        return runner.provider_for(decoding)
+    return runner.provider

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mulligan.policies.jobs.job import Job, RunnerSpec
+from mulligan.policies.jobs.job import USER_TASK, Job, RunnerSpec
 from mulligan.policies.value import Json, Value
 
-#: The kind of runner that represents a user's Celery task.
-KIND = "celery"
+KIND = USER_TASK
 #: Whether a task is repaired, or only recorded.
 TaskMode = Literal["enforce", "observe"]
 

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.console_server import running_console
 from support.fleet import Fleet, running_fleet
+from support.provider_calls import open_breaker
 from support.waiting import wait_for
 
 from mulligan.console.cli.exit_codes import stop_on_signals
-from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger import keys
 from mulligan.workers.settings.model import Settings
@@ -131,10 +131,7 @@ def fill(fleet: Fleet, *, scale: int = 8) -> Filled:
     jobs = list(mixture(scale))
     ids = fleet.submit(*jobs)
     waiting = fleet.submit(*(aloud(number) for number in range(1, 4)))
-    for _ in range(6):
-        fleet.ledger.breakers.fault(
-            TransportFault("503 from openai-eu", provider="openai-eu", status=503, retry_after=300)
-        )
+    open_breaker(fleet.ledger, "openai-eu", retry_after=300)
     views = fleet.wait_until_finished(ids)
     wait_for(lambda: all(_state(fleet, each) == "waiting" for each in waiting), "jobs to be parked")
     repaired = next(v for v in views if v.state == "succeeded" and len(v.attempts) > 1)

@@ -63,7 +63,6 @@ def attempt_context(world: World, process: Process, ledger: RedisLedger) -> Atte
         verifier=lambda spec: SimulatedVerifier(world, process, spec),
         publish=publisher(world, process, ledger).publish,
         holding=leases.holding,
-        breakers=ledger.breakers,
         worker=process.name,
         exempt_task_types=world.settings.exempt_task_types,
         tenant=lambda job: rows.tenant_of(job, world.settings),

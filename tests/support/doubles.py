@@ -1,4 +1,4 @@
-"""Test doubles: a runner, breakers, clocks, a ledger and blobs."""
+"""Test doubles: a runner, clocks, a ledger and blobs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mulligan.policies.jobs.job import Output
-from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -31,24 +29,6 @@ class FakeRunner:
         if isinstance(answer, Exception):
             raise answer
         return answer if isinstance(answer, Output) else Output(text=answer)
-
-
-@dataclass
-class FakeBreakers:
-    """Breakers that hold every provider or none, and record faults and successes."""
-
-    hold: ProviderHold | None = None
-    faults: list[TransportFault] = field(default_factory=list)
-    successes: int = 0
-
-    def wait(self, provider: str) -> ProviderHold | None:
-        return self.hold
-
-    def fault(self, fault: TransportFault) -> None:
-        self.faults.append(fault)
-
-    def success(self, provider: str) -> None:
-        self.successes += 1
 
 
 @dataclass

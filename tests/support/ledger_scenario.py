@@ -215,7 +215,6 @@ def attempt_context(
         verifier=VerifierRegistry().build,
         publish=lambda _: None,
         holding=lambda _lease, _deadline: nullcontext(UnwatchedLease()),
-        breakers=scenario.ledger.breakers,
         worker="here",
         tenant=lambda job: rows.tenant_of(job, scenario.settings),
         randomness=lambda: 0.5,

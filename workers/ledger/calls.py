@@ -67,6 +67,10 @@ PATIENCE = {
 }
 
 
+#: Prepended to every script, in this order.
+_PRELUDES = ("prelude.lua", "prelude_quarantine.lua", "waiting.lua", "gate.lua")
+
+
 @dataclass(frozen=True)
 class Script:
     text: str
@@ -76,10 +80,10 @@ class Script:
 def _load_scripts() -> dict[str, Script]:
     folder = resources.files("mulligan.workers.ledger.lua")
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".lua"))
-    prelude = "".join((folder / n).read_text() for n in names if n.startswith("prelude"))
+    prelude = "".join((folder / name).read_text() for name in _PRELUDES)
     scripts = {}
     for file in folder.iterdir():
-        if file.name in names and not file.name.startswith("prelude"):
+        if file.name in names and file.name not in _PRELUDES:
             text = prelude + file.read_text()
             sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
             scripts[file.name.removesuffix(".lua")] = Script(text, sha)

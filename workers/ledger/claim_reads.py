@@ -38,7 +38,6 @@ class ClaimReads(Partitioned):
             token=lease.token,
             delay_ms=0,
             detail=f"its stored body cannot be read: {describe(error)}",
-            waiting_for="delay",
             counter=UNREADABLE,
             max=1,
             reason=UNREADABLE,

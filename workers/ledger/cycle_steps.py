@@ -6,7 +6,14 @@ from typing import Any
 
 from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.jobs.job import Output
-from mulligan.tasks.ports.ledger import ClaimRefused, CycleClaim, CycleFailure, Entry, Lease
+from mulligan.tasks.ports.ledger import (
+    ClaimRefused,
+    CycleClaim,
+    CycleFailure,
+    Entry,
+    Lease,
+    Publication,
+)
 from mulligan.workers.ledger import keys, rows
 from mulligan.workers.ledger.claim_reads import ClaimReads
 
@@ -17,6 +24,7 @@ class CycleSteps(ClaimReads):
     def claim_cycle(
         self, entry: Entry, *, worker: str, lease: float | None = None
     ) -> CycleClaim | ClaimRefused:
+        self._write_limits()
         token, sent_at = self._new_token(), self.calls.clock.boottime()
         answer = self.calls.one(
             "claim_cycle",
@@ -31,14 +39,18 @@ class CycleSteps(ClaimReads):
             return ClaimRefused(*answer)
         return self._read_cycle_claim(answer, Lease(entry, token, sent_at))
 
-    def store_cycle_output(self, lease: Lease, output: Output) -> bool:
-        return self._cycle_step(
+    def store_cycle_output(self, lease: Lease, output: Output) -> list[Publication] | ClaimRefused:
+        answer = self.calls.one(
             "store_cycle_output",
-            lease,
+            self._prefix(lease.entry.job_id),
+            cycle=lease.entry.cycle_id,
+            token=lease.token,
             output=output.model_dump_json(exclude_defaults=True),
             tokens=output.usage.total_tokens,
             **self._needs(output),
+            provider_wait_ms=rows.milliseconds(output.provider_wait),
         )
+        return ClaimRefused("lost") if answer[0] == "lost" else rows.publications(answer[1])
 
     def refuse_verification(self, lease: Lease, *, reason: str) -> bool:
         return self._cycle_step("refuse_verification", lease, reason=reason, call=self._new_token())

@@ -22,9 +22,8 @@ class ExternalSteps(ClaimReads):
 
     def next_of(self, subject: str, *, tenant: str | None = None) -> NextEntry | None:
         lane = rows.lane(subject, tenant)
-        answer = self.calls.one(
-            "next_of_lane", self._lane_prefix(lane), lane=lane, **self._quotas()
-        )
+        self._write_limits()
+        answer = self.calls.one("next_of_lane", self._lane_prefix(lane), lane=lane)
         if answer[0] == "none":
             return None
         entry = Entry.parse(answer[1])

@@ -19,10 +19,14 @@ mulligan:{p00}:remedy:<coarse>         hash    technique:tried / technique:worke
 mulligan:{p00}:cycle:<id>              hash    one self-repair cycle
 mulligan:{p00}:cycles                  zset    cycle ids by creation
 mulligan:{p00}:paused                  hash    queue:NAME, task_type:NAME, provider:NAME → since
-mulligan:{p00}:parked                  set     pauses and quotas that entries wait for
-mulligan:{p00}:parked:<pause>          zset    entries that wait for it, by arrival
-mulligan:{p00}:active:<tenant>         set     a tenant's leased attempts
-mulligan:{p00}:leased_for              hash    entry → the tenant whose slot it takes
+mulligan:{p00}:parked                  set     reasons that entries wait behind: `quota:NAME`, …
+mulligan:{p00}:parked:<reason>         zset    entries that wait behind it, the next one first
+mulligan:{p00}:parked_behind           hash    entry → the reason it waits behind
+mulligan:{p00}:active:<reason>         zset    entries with a slot of a provider or a quota
+mulligan:{p00}:limits                  hash    the configured quotas and limits of providers
+mulligan:{p00}:providers               hash    runner → the provider that it asks, capped
+mulligan:{p00}:gates                   set     providers that were called
+mulligan:{p00}:provider:<name>         hash    what was learned about a provider: see gate.lua
 mulligan:{p00}:spent:<tenant>:<day>    string  tokens that a tenant used on one day
 mulligan:{p00}:lane:<subject>          zset    a subject's work, the most urgent first
 mulligan:{p00}:holding                 hash    lane → the entry its subject holds
@@ -42,13 +46,11 @@ mulligan:{p00}:figures:e:<hour>        hash    failure → the hour's newest att
 mulligan:{p00}:figures:total           hash    figures since the beginning, capped
 mulligan:{p00}:swept_at                string  when the last sweep ran
 mulligan:{fleet}:blob:<address>        string  a packed workspace or diff
-mulligan:{fleet}:breakers              hash    provider → its circuit breaker
 mulligan:{fleet}:workers               hash    node name → a worker's last beat; stale ones go
 mulligan:{fleet}:periodic:<name>       string  a periodic task ran within its interval
-mulligan:{fleet}:events                stream  breakers that opened and closed, capped
 mulligan:{p00}:alerts                  hash    the last event and group read; {fleet} too
 mulligan:{p00}:alerts:due              zset    `g:<signature>`, `b:<provider>` by time to alert
-mulligan:{fleet}:alert:<provider>      hash    a breaker's openings since the last alert
+mulligan:{p00}:alert:<provider>        hash    a breaker's openings since the last alert
 mulligan:{p00}:delivery:<id>           hash    one alert for one webhook; {fleet} too
 mulligan:{p00}:deliveries:hooks        set     webhooks with waiting deliveries; {fleet} too
 mulligan:{p00}:deliveries:due:<hook>   zset    a webhook's deliveries by due time; {fleet} too
@@ -246,10 +248,6 @@ def figures_total(prefix: str) -> str:
 
 def blob(fleet: str, address: str) -> str:
     return f"{fleet}blob:{address}"
-
-
-def breakers(fleet: str) -> str:
-    return f"{fleet}breakers"
 
 
 def workers(fleet: str) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import redis
 from pydantic import BaseModel
 
+from mulligan.policies.jobs.breaker import ProviderPolicy
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.ledger.schema import CURRENT, StoredSchema
 from mulligan.workers.settings.model import Settings
+from mulligan.workers.settings.tenant_settings import TenantQuota
 
 
 def _new_token() -> str:
@@ -59,8 +63,12 @@ class Partitioned:
                 "stale_ms": settings.stale_after * 1000,
                 "grace_ms": settings.outbox_grace * 1000,
                 "schema": schema.number,
+                "gate": ProviderPolicy().request(),
             },
         )
+        #: The configured limits that this process last wrote to the ledger.
+        self._limits_from: Mapping[str, TenantQuota] = {}
+        self._limits_digest = ""
 
     @property
     def settings(self) -> Settings:
@@ -100,17 +108,28 @@ class Partitioned:
             "max_claims": self._settings.max_claims,
         }
 
-    def _quotas(self) -> dict[str, Any]:
-        """Return one partition's share of the quotas, rounded up."""
+    def _write_limits(self) -> str:
+        """Write the configured limits to the ledger if they changed here. Return their digest."""
         quotas = self._live().quotas
-        if not quotas:
-            return {}
+        # The same object costs nothing to compare, and it changes only when settings are reloaded.
+        if self._limits_from != quotas:
+            self._replace_limits(quotas)
+        return self._limits_digest
+
+    def _replace_limits(self, quotas: Mapping[str, TenantQuota]) -> None:
+        """Write each partition's share of the quotas, rounded up."""
         parts = self._settings.partitions
-        shares = {
-            tenant: {
-                "concurrency": quota.concurrency and math.ceil(quota.concurrency / parts),
-                "tokens": quota.tokens_per_day and math.ceil(quota.tokens_per_day / parts),
-            }
+        limits = {
+            f"tenant:{tenant}": f"{_share(quota.concurrency, parts)}|"
+            f"{_share(quota.tokens_per_day, parts)}"
             for tenant, quota in quotas.items()
         }
-        return {"quotas": shares}
+        text = json.dumps(limits, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16] if limits else ""
+        request = {"limits": limits, "digest": digest}
+        self.calls.many("limits", [(prefix, request) for prefix in self._prefixes()])
+        self._limits_from, self._limits_digest = quotas, digest
+
+
+def _share(limit: int | None, partitions: int) -> str:
+    return "" if limit is None else str(math.ceil(limit / partitions))

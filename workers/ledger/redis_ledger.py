@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.job import Job, Output
+from mulligan.policies.jobs.job import Decoding, Job, Output
 from mulligan.policies.jobs.routing import queue_of
+from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import (
     Accepted,
     Claim,
     ClaimRefused,
     Entry,
+    EntryRequeued,
     Event,
     JobView,
     KeyConflict,
@@ -66,6 +68,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             "memory": rows.shared_memory_key(job),
             "deadline_ms": job.deadline * 1000,
             "priority": job.priority,
+            "runner": rows.runner_key(job, Decoding()),
             "on_done": job.on_done.queue if job.on_done else None,
             "tenant": rows.tenant_of(job, self._settings) or None,
             "lane": rows.lane_of(job, self._settings),
@@ -95,7 +98,8 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
     def claim(
         self, entry: Entry, *, worker: str, lease: float | None = None, already_run: bool = False
     ) -> Claim | ClaimRefused:
-        terms = {**self._lease_terms(lease), **self._quotas(), "already_run": already_run}
+        self._write_limits()
+        terms = {**self._lease_terms(lease), "already_run": already_run}
         return self._claim("claim", entry, worker, id=entry.job_id, n=entry.attempt, **terms)
 
     def claim_verification(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
@@ -118,6 +122,16 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         if answer[0] != "claimed":
             return ClaimRefused(*answer)
         return self._read_claim(answer, Lease(entry, token, sent_at))
+
+    def name_provider(self, lease: Lease, provider: str) -> ClaimRefused | None:
+        answer = self.calls.one(
+            "name_provider",
+            self._prefix(lease.entry.job_id),
+            entry=str(lease.entry),
+            token=lease.token,
+            provider=provider,
+        )
+        return None if answer[0] == "named" else ClaimRefused(*answer)
 
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
         by_prefix: dict[str, list[dict[str, str]]] = {}
@@ -150,6 +164,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             output=output.model_dump_json(exclude_defaults=True),
             tokens=output.usage.total_tokens,
             seconds=output.elapsed_seconds,
+            provider_wait_ms=rows.milliseconds(output.provider_wait),
             verifications=list(verifications),
             given=[result.model_dump_json(exclude_defaults=True) for result in given],
             priority=priority,
@@ -157,12 +172,13 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         )
         if answer[0] == "lost":
             return ClaimRefused("lost")
-        return [
+        handed_out = [
             Publication(
                 Entry("verification", entry.job_id, entry.attempt, index), "verify", int(answer[1])
             )
             for index in verifications
         ]
+        return handed_out + rows.publications(answer[2])
 
     def store_result(
         self, lease: Lease, result: VerificationResult, *, elapsed: float
@@ -189,7 +205,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
     def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:
         then = settlement.then
         plan = then.plan if isinstance(then, NextAttempt) else None
-        request = {**rows.settlement_request(settlement), **self._quotas(), **self._needs(plan)}
+        request = {**rows.settlement_request(settlement), **self._needs(plan)}
         answer = self.calls.one(
             "settle",
             self._prefix(lease.entry.job_id),
@@ -204,9 +220,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         if answer[1] == "next" and isinstance(then, NextAttempt) and then.delay <= 0:
             entry = Entry("attempt", lease.entry.job_id, then.plan.number)
             found.append(Publication(entry, then.queue, then.priority))
-        if answer[2]:  # an entry that waited for the tenant's slot
-            found.append(rows.publication(answer[2]))
-        return found
+        return found + rows.publications(answer[2])
 
     def requeue(
         self,
@@ -214,11 +228,11 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         *,
         delay: float,
         detail: str,
-        waiting_for: str = "delay",
         counter: str | None = None,
         limit: int | None = None,
         reason: str = "",
-    ) -> ClaimRefused | None:
+        fault: TransportFault | None = None,
+    ) -> EntryRequeued | ClaimRefused:
         answer = self.calls.one(
             "requeue",
             self._prefix(lease.entry.job_id),
@@ -226,12 +240,15 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             token=lease.token,
             delay_ms=delay * 1000,
             detail=detail,
-            waiting_for=waiting_for,
             counter=counter,
             max=limit,
             reason=reason,
+            fault=rows.fault_request(fault) if fault is not None else None,
         )
-        return None if answer[0] == "requeued" else ClaimRefused(*answer)
+        if answer[0] != "requeued":
+            return ClaimRefused(*answer)
+        seconds = float(answer[1]) / 1000 if answer[1] else delay
+        return EntryRequeued(delay=seconds, released=tuple(rows.publications(answer[2])))
 
     # -- outbox, pauses, cancelling ---------------------------------------------------------------
 
@@ -263,10 +280,12 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             "republish_ms": self._settings.republish_after * 1000,
             "lease_ms": self._settings.lease * 1000,
             "empty": list(empty_queues),
-            **self._quotas(),
+            "limits_digest": self._write_limits(),
         }
         found = self.calls.many("sweep", [(prefix, request) for prefix in self._prefixes()])
-        return [rows.publication(text) for texts in found for text in texts]
+        if any(limits == "unknown" for limits, _ in found):
+            self._replace_limits(self._live().quotas)
+        return [rows.publication(text) for _, texts in found for text in texts]
 
     def _watermarks(self) -> dict[str, float]:
         """Return the highest watermarks of all partitions; one alone needs no other's."""

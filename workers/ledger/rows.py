@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,16 @@ from urllib.parse import quote
 from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.failures.memory import RetryMemory
-from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
+from mulligan.policies.jobs.job import (
+    EXTERNAL,
+    USER_TASK,
+    AttemptPlan,
+    Decoding,
+    Job,
+    Output,
+)
 from mulligan.policies.repair.verdict import Verdict, verdict_from_dict, verdict_to_dict
+from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import (
     AttemptView,
     Claim,
@@ -33,6 +42,8 @@ from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.digests import input_digest
 from mulligan.workers.ledger.stored_bodies import read_tolerantly
 from mulligan.workers.settings.model import Settings
+
+_TOO_MANY_REQUESTS = 429
 
 
 def tenant_of(job: Job, settings: Settings) -> str | None:
@@ -104,6 +115,7 @@ def settlement_request(settlement: Settlement) -> dict[str, Any]:
             "number": then.plan.number,
             "mode": then.plan.mode,
             "plan": then.plan.model_dump_json(exclude_defaults=True),
+            "fallback": then.plan.decoding.fallback,
             "queue": then.queue,
             "priority": then.priority,
             "delay_ms": then.delay * 1000,
@@ -122,6 +134,35 @@ def settlement_request(settlement: Settlement) -> dict[str, Any]:
             "worked": settlement.remedy.worked,
         }
     return request
+
+
+def runner_key(job: Job, decoding: Decoding) -> str:
+    """Return the name under which the ledger keeps the provider of a runner; empty for none.
+
+    Workers resolve a runner; the ledger only needs to know which attempts have the same one.
+    """
+    spec = job.runner
+    if spec.kind in (EXTERNAL, USER_TASK):
+        return ""
+    inline = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
+    name = spec.profile or hashlib.sha256(inline.encode()).hexdigest()[:32]
+    return f"{name}#{decoding.fallback}" if decoding.fallback else name
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+def fault_request(fault: TransportFault) -> dict[str, Any]:
+    """Return what the ledger learns from a fault. A 429 says how much the provider takes."""
+    return {
+        "refused": fault.status == _TOO_MANY_REQUESTS,
+        "retry_after_ms": milliseconds(fault.retry_after),
+    }
+
+
+def publications(text: str) -> list[Publication]:
+    return [publication(line) for line in text.splitlines()]
 
 
 def publication(text: str) -> Publication:
@@ -240,6 +281,7 @@ def tokens_of(raw: Mapping[str, str]) -> int | None:
 def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:
     """Read a script's answer about a claimed attempt."""
     _, body, plan, output, memory, tokens, seconds, loops, faults, results, repairs = answer[:11]
+    provider = answer[11]
     counts = {signature: int(count) for signature, count in fields(memory).items()}
     return Claim(
         lease=lease,
@@ -257,12 +299,13 @@ def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:
         loops=int(loops),
         faults=int(faults),
         repair_seconds=float(repairs),
+        provider=provider,
     )
 
 
 def read_cycle_claim(answer: Sequence[Any], lease: Lease, claim: Claim) -> CycleClaim:
     """Add what the script answers about a delayed verification: its stored output."""
-    stored = answer[11] if len(answer) > 11 else ""
+    stored = answer[12]
     return CycleClaim(
         lease=lease,
         cycle_id=lease.entry.cycle_id,
@@ -351,6 +394,7 @@ def requeue_request(raw: Mapping[str, str], plan: AttemptPlan) -> dict[str, Any]
     return {
         "plan": plan.model_dump_json(exclude_defaults=True),
         "plan_number": plan.number,
+        "fallback": plan.decoding.fallback,
         "deadline_ms": _deadline_ms(raw),
     }
 

@@ -177,11 +177,18 @@ class OpenAIRunner:
             return Problem.at("base_url", message)
         return None
 
+    def provider_for(self, decoding: Decoding) -> str:
+        """Return the host that is asked: a fallback may be on another one."""
+        return self._asked(decoding).provider
+
     def answer(self, request: Request) -> Output:
         if blocked("openai"):
             raise refusal("openai")
-        step = min(request.decoding.fallback, len(self._fallbacks))
-        return (self._fallbacks[step - 1] if step else self).ask(request)
+        return self._asked(request.decoding).ask(request)
+
+    def _asked(self, decoding: Decoding) -> OpenAIRunner:
+        step = min(decoding.fallback, len(self._fallbacks))
+        return self._fallbacks[step - 1] if step else self
 
     def ask(self, request: Request) -> Output:
         """Send the request to this model, not to a fallback."""

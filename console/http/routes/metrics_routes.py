@@ -25,7 +25,7 @@ from mulligan.policies.figures.facts import RETRY_BOUNDS, SCORE_BOUNDS, Figure
 from mulligan.workers.celery.queue_depth import waiting
 from mulligan.workers.celery.queues import QUEUES
 
-_BREAKERS = {"closed": 0, "half_open": 1, "open": 2}
+_BREAKERS = {"closed": 0, "limited": 0, "half_open": 1, "open": 2}
 _GROUPS = 5000
 
 

@@ -20,7 +20,14 @@ from mulligan.tasks.ports.ledger.attempt_ledger import (
     VerificationLedger,
 )
 from mulligan.tasks.ports.ledger.cycle_ledger import CycleClaim, CycleFailure, CycleLedger
-from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, EntryKind, Lease, Publication
+from mulligan.tasks.ports.ledger.entries import (
+    ClaimRefused,
+    Entry,
+    EntryKind,
+    EntryRequeued,
+    Lease,
+    Publication,
+)
 from mulligan.tasks.ports.ledger.escalation_ledger import (
     Ended,
     Escalation,
@@ -53,6 +60,7 @@ __all__ = [
     "Ended",
     "Entry",
     "EntryKind",
+    "EntryRequeued",
     "Escalation",
     "EscalationEnd",
     "EscalationGroup",

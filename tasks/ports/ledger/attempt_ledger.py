@@ -17,7 +17,14 @@ from mulligan.policies.jobs.routing import (
     queue_of,
 )
 from mulligan.policies.repair.verdict import Verdict
-from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, Lease, Publication
+from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.ledger.entries import (
+    ClaimRefused,
+    Entry,
+    EntryRequeued,
+    Lease,
+    Publication,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +46,8 @@ class Claim:
     faults: int = 0
     #: Total running time of the repair attempts.
     repair_seconds: float = 0.0
+    #: The provider of which it has a slot; empty if the ledger does not know the provider yet.
+    provider: str = ""
 
     @property
     def job_id(self) -> str:
@@ -138,6 +147,12 @@ class AttemptLedger(Protocol):
         ``already_run``: a subject has already made the attempt, so no pause or quota stops it.
         """
 
+    def name_provider(self, lease: Lease, provider: str) -> ClaimRefused | None:
+        """Say which provider a claimed entry asks, if that is not the one of its claim.
+
+        The entry takes a slot of that provider; refused if it has to wait for one.
+        """
+
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
         """Renew leases. Return the entries whose lease is lost."""
 
@@ -152,6 +167,8 @@ class AttemptLedger(Protocol):
     ) -> list[Publication] | ClaimRefused:
         """Store an answer and queue its slow verifications, which ends the lease.
 
+        Return what to publish now: the verifications, and what waited for the provider.
+
         ``given``: results that were reported with the answer.
         """
 
@@ -164,12 +181,16 @@ class AttemptLedger(Protocol):
         *,
         delay: float,
         detail: str,
-        waiting_for: str = "delay",
         counter: str | None = None,
         limit: int | None = None,
         reason: str = "",
-    ) -> ClaimRefused | None:
-        """Requeue an entry; escalate when ``counter`` has passed ``limit``."""
+        fault: TransportFault | None = None,
+    ) -> EntryRequeued | ClaimRefused:
+        """Requeue an entry; escalate when ``counter`` has passed ``limit``.
+
+        The ledger learns from a ``fault`` about its provider. One that the provider refused waits
+        for the provider instead of ``delay``. No deadline ends a job before it has passed.
+        """
 
     def remedies(self, job_id: str, coarse: str) -> Mapping[str, tuple[int, int]]:
         """Return what was tried against a coarse signature: technique → (worked, tried)."""

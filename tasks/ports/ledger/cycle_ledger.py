@@ -8,7 +8,7 @@ from typing import Protocol
 from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger.attempt_ledger import Claim
-from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, Lease
+from mulligan.tasks.ports.ledger.entries import ClaimRefused, Entry, Lease, Publication
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class CycleLedger(Protocol):
     ) -> CycleClaim | ClaimRefused:
         """Claim a delayed verification that is due."""
 
-    def store_cycle_output(self, lease: Lease, output: Output) -> bool:
-        """Store the answer to the reformulated task. Return whether the lease was valid."""
+    def store_cycle_output(self, lease: Lease, output: Output) -> list[Publication] | ClaimRefused:
+        """Store the answer to the reformulated task. Return what to publish now."""
 
     def refuse_verification(self, lease: Lease, *, reason: str) -> bool:
         """Note that a delayed verification does not count; it may be repeated."""

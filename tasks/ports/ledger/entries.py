@@ -63,8 +63,20 @@ class Lease:
 
 
 @dataclass(frozen=True)
+class EntryRequeued:
+    """A requeued entry: it runs again after ``delay`` seconds, as far as known."""
+
+    delay: float
+    #: Entries that waited for what this one has freed, to publish now.
+    released: tuple[Publication, ...] = ()
+
+
+@dataclass(frozen=True)
 class ClaimRefused:
-    """There is nothing to do for this message. ``detail`` is the cause of an escalation."""
+    """There is nothing to do for this message.
+
+    ``detail`` is the cause of an escalation, or the reason behind which the entry waits.
+    """
 
     reason: Literal[
         "gone",
@@ -73,6 +85,7 @@ class ClaimRefused:
         "verifying",
         "paused",
         "over_quota",
+        "provider_busy",
         "early",
         "newer",
         "escalated",

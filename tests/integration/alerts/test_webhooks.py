@@ -18,17 +18,15 @@ from support.cli_process import Shell
 from support.fleet import Fleet, running_fleet
 from support.jobs import GOOD, WRONG_TYPE, answer, scripted
 from support.ledger_scenario import Scenario, ScenarioMaker
+from support.provider_calls import fail_call, open_breaker, start_call
 from support.settlements import escalates, succeeds
 from support.waiting import wait_for
 
 from mulligan.policies.escalations.alerts import verify_signature
-from mulligan.policies.jobs.breaker import BreakerPolicy
-from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.alerts import deliveries
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.settings.live_settings import LiveSettings
 
 SECRET = "a secret of ours"
@@ -262,22 +260,13 @@ def test_a_new_webhook_gets_no_earlier_alerts(new_alerts: AlertsMaker, receiver:
 
 def test_a_breaker_is_alerted_once_per_window(new_alerts: AlertsMaker, receiver: Receiver) -> None:
     alerts = new_alerts({})
-    clock = [1000.0]
-    breakers = RedisBreakers(
-        alerts.ledger.calls,
-        prefix="mulligan",
-        now=lambda: clock[0],
-        policy=BreakerPolicy(threshold=2, open_seconds=10),
-    )
-    for _ in range(2):
-        breakers.fault(TransportFault("503", "openai-eu"))
+    ledger = alerts.scenario.ledger
+    open_breaker(ledger, "openai-eu")
     assert alerts.tick() == 1
     for _ in range(3):  # probes that fail
-        clock[0] += 1000
-        assert breakers.wait("openai-eu") is None
-        breakers.fault(TransportFault("503", "openai-eu"))
+        alerts.scenario.advance(20)
+        fail_call(ledger, start_call(ledger, "openai-eu"))
     assert alerts.tick() == 0
-    breakers.success("openai-eu")
     alerts.scenario.advance(WINDOW + 1)
     assert alerts.tick() == 1
     sent = [(b["event"], b["provider"], b["count"]) for b in receiver.bodies]

@@ -88,11 +88,11 @@ def test_a_missing_program_is_a_tool_error(fleet: Fleet) -> None:
 
 def test_a_transport_fault_is_retried_within_the_same_attempt(fleet: Fleet) -> None:
     fault = {"fault": {"status": 503}}
-    fleet.server.client().delete("mulligan:{fleet}:breakers")
+    fleet.server.client().delete("mulligan:{p00}:provider:scripted")
     view = fleet.run(scripted(fault, deadline="2s"))
     assert (view.state, view.reason, len(view.attempts)) == ("escalated", "deadline", 1)
     assert view.attempts[0].faults >= 1
-    fleet.server.client().delete("mulligan:{fleet}:breakers")
+    fleet.server.client().delete("mulligan:{p00}:provider:scripted")
 
 
 def test_an_exhausted_budget_escalates(fleet: Fleet) -> None:

@@ -9,12 +9,12 @@ import pytest
 from support.console_server import client_of, new_token
 from support.jobs import GOOD, scripted
 from support.ledger_scenario import SettingsMaker
+from support.provider_calls import open_breaker
 from support.redis_server import RedisServer
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.submit import submit_jobs
-from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.settings.model import Settings
 
@@ -96,8 +96,7 @@ def test_a_tenant_s_token_changes_only_its_own_entries(context: ConsoleContext) 
 def test_an_open_breaker_is_listed(context: ConsoleContext) -> None:
     client = client_of(context)
     assert client.get("/api/breakers").json() == {"breakers": []}
-    for _ in range(5):
-        context.services.context.breakers.fault(TransportFault("away", "api.example"))
+    open_breaker(context.ledger, "api.example")
     (row,) = client.get("/api/breakers").json()["breakers"]
     assert (row["provider"], row["state"], row["faults"]) == ("api.example", "open", 5)
     assert row["until"] is not None

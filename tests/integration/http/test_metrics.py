@@ -8,9 +8,9 @@ from support.console_server import client_of, new_token
 from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import SettingsMaker
+from support.provider_calls import open_breaker
 
 from mulligan.console.http.context import ConsoleContext, open_context
-from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.celery.heartbeat import Heartbeat
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger.stores.beats import Beat
@@ -73,10 +73,8 @@ def test_attempts_jobs_and_cycles_are_counted(context: ConsoleContext) -> None:
 def test_every_metric_is_exported(context: ConsoleContext) -> None:
     """Given an open breaker, a worker and a pause, without which their metrics are absent."""
     run_jobs(context, scripted(GOOD))
+    open_breaker(context.ledger, "openai-eu")
     Fold(context.ledger).run()
-    breakers = context.ledger.breakers
-    for _ in range(5):
-        breakers.fault(TransportFault("503", "openai-eu"))
     context.ledger.pause("task_type:slow")
     beat = Beat(name="a@h", pool="a", host="h", pid=1, slots=8, active=3, round_trips=7)
     Heartbeat(context.ledger.beats, lambda: beat).beat()

@@ -10,7 +10,14 @@ from support.jobs import answer, passed
 from support.ledger_scenario import Scenario
 from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
 
-from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Publication, Settlement
+from mulligan.tasks.ports.ledger import (
+    Claim,
+    ClaimRefused,
+    Entry,
+    EntryRequeued,
+    Publication,
+    Settlement,
+)
 
 # -- storing an answer -----------------------------------------------------------------------------
 
@@ -224,8 +231,8 @@ def test_a_requeued_attempt_waits_and_loses_no_claim(scenario: Scenario) -> None
     for fault in range(1, 6):  # more often than max_claims
         claim = scenario.claim(job_id)
         assert claim.faults == fault - 1
-        refused = scenario.ledger.requeue(claim.lease, delay=10, detail="503", counter="faults")
-        assert refused is None
+        requeued = scenario.ledger.requeue(claim.lease, delay=10, detail="503", counter="faults")
+        assert requeued == EntryRequeued(delay=10)
         view, attempt = scenario.view(job_id), scenario.attempt(job_id)
         assert (view.state, view.waiting_for) == ("waiting", "delay")
         assert (attempt.state, attempt.claims) == ("queued", 0)
@@ -235,21 +242,16 @@ def test_a_requeued_attempt_waits_and_loses_no_claim(scenario: Scenario) -> None
         assert scenario.sweep() == [Publication(Entry("attempt", job_id, 1), "attempt", 4)]
 
 
-def test_a_job_shows_what_it_waits_for(scenario: Scenario) -> None:
-    job_id = scenario.submit()
-    scenario.ledger.requeue(
-        scenario.claim(job_id).lease, delay=10, detail="open", waiting_for="breaker"
-    )
-    assert scenario.view(job_id).waiting_for == "breaker"
-
-
 def test_an_attempt_requeued_without_delay_is_published_at_once(scenario: Scenario) -> None:
     job_id = scenario.submit()
     claim = scenario.claim(job_id)
-    assert scenario.ledger.requeue(claim.lease, delay=0, detail="the worker was shut down") is None
+    requeued = scenario.ledger.requeue(claim.lease, delay=0, detail="the worker was shut down")
+    assert requeued == EntryRequeued(delay=0)
     assert (scenario.view(job_id).state, scenario.view(job_id).waiting_for) == ("queued", None)
     assert scenario.swept_entries() == {f"a:{job_id}/1"}
-    assert scenario.ledger.requeue(claim.lease, delay=0, detail="again") == ClaimRefused("lost")
+    # A repeated call, whose first answer was lost, answers the same and changes nothing.
+    assert scenario.ledger.requeue(claim.lease, delay=0, detail="again") == requeued
+    assert scenario.swept_entries() == set()
 
 
 def test_a_requeued_retry_keeps_its_queue_and_priority(scenario: Scenario) -> None:
@@ -260,22 +262,37 @@ def test_a_requeued_retry_keeps_its_queue_and_priority(scenario: Scenario) -> No
     assert scenario.sweep() == [Publication(Entry("attempt", job_id, 2), "repair", 0)]
 
 
-def test_a_delay_beyond_the_deadline_escalates_at_once(scenario: Scenario) -> None:
+def test_no_deadline_ends_a_job_before_it_has_passed(scenario: Scenario) -> None:
+    """Given a delay beyond the deadline, then the attempt is due at the deadline, and only then is
+    the job escalated, with the last fault."""
     job_id = scenario.submit(deadline=100)
-    refused = scenario.ledger.requeue(
-        scenario.claim(job_id).lease, delay=101, detail="503 from the provider"
+    requeued = scenario.ledger.requeue(
+        scenario.claim(job_id).lease, delay=500, detail="503 from the provider", counter="faults"
     )
-    assert refused == ClaimRefused("escalated", "deadline")
+    assert isinstance(requeued, EntryRequeued)
+    assert 90 < requeued.delay <= 100
+    assert scenario.view(job_id).state == "waiting"
+    scenario.advance(101)
+    assert scenario.swept_entries() == {f"a:{job_id}/1"}
+    assert scenario.refusal(job_id) == ClaimRefused("escalated", "deadline")
     view = scenario.view(job_id)
     assert (view.state, view.reason) == ("escalated", "deadline")
-    assert view.detail == "503 from the provider"
+    assert view.detail == "the job's deadline passed; the last fault: 503 from the provider"
+
+
+def test_a_fault_after_the_deadline_escalates(scenario: Scenario) -> None:
+    job_id = scenario.submit(deadline=10)
+    claim = scenario.claim(job_id)
+    scenario.advance(11)
+    refused = scenario.ledger.requeue(claim.lease, delay=1, detail="503")
+    assert refused == ClaimRefused("escalated", "deadline")
 
 
 def test_a_counter_at_its_limit_escalates(scenario: Scenario) -> None:
     job_id = scenario.submit()
-    result = None
+    result: EntryRequeued | ClaimRefused = EntryRequeued(delay=0)
     for _ in range(3):
-        assert result is None
+        assert result == EntryRequeued(delay=0)
         result = scenario.ledger.requeue(
             scenario.claim(job_id).lease,
             delay=0,
@@ -308,7 +325,7 @@ def test_a_verification_without_a_verdict_is_retried_and_then_escalated(
             reason="tool_error",
         )
         if retried:
-            assert result is None
+            assert result == EntryRequeued(delay=5)
             assert scenario.attempt(job_id).state == "verifying"
             assert scenario.verification_refusal(job_id, 1) == ClaimRefused("early")
             scenario.advance(6)

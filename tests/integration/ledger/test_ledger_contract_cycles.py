@@ -8,7 +8,13 @@ from support.ledger_scenario import Scenario, ScenarioMaker
 from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
 
 from mulligan.policies.cycles.cycle import CycleStatus
-from mulligan.tasks.ports.ledger import ClaimRefused, CycleFailure, Entry, Publication
+from mulligan.tasks.ports.ledger import (
+    ClaimRefused,
+    CycleFailure,
+    Entry,
+    EntryRequeued,
+    Publication,
+)
 
 #: Seconds from the mandatory retry to its delayed verification.
 AFTER = 600
@@ -159,7 +165,7 @@ def test_a_delayed_verification_without_a_verdict_is_retried_and_then_escalated(
             reason="tool_error",
         )
         if not last:
-            assert result is None
+            assert result == EntryRequeued(delay=5)
             assert scenario.recheck_refusal(entry) == ClaimRefused("early")
             scenario.advance(6)
             assert scenario.sweep() == [Publication(entry, "verify", 5)]
@@ -171,7 +177,7 @@ def test_a_delayed_verification_without_a_verdict_is_retried_and_then_escalated(
 def test_delayed_verifications_wait_while_their_queue_is_paused(scenario: Scenario) -> None:
     _, entry = due(scenario)
     scenario.ledger.pause("queue:verify")
-    assert scenario.recheck_refusal(entry) == ClaimRefused("paused")
+    assert scenario.recheck_refusal(entry).reason == "paused"
     scenario.advance(scenario.settings.republish_after * 2)
     assert scenario.swept_entries("verify") == set()
     scenario.ledger.resume("queue:verify")

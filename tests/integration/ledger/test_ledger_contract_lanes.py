@@ -244,7 +244,7 @@ def test_a_requeued_attempt_waits_in_its_lane_again(scenario: Scenario) -> None:
 def test_a_paused_lane_is_released_on_resume(scenario: Scenario, pause: str) -> None:
     job_id = failed(scenario)
     scenario.ledger.pause(pause)
-    assert scenario.refusal(job_id, 2) == ClaimRefused("paused")
+    assert scenario.refusal(job_id, 2).reason == "paused"
     assert (scenario.view(job_id).state, scenario.view(job_id).waiting_for) == ("waiting", "pause")
     scenario.ledger.resume(pause)
     assert scenario.swept_entries() == set()
@@ -400,12 +400,13 @@ def test_a_reformulated_answer_is_kept_and_its_tokens_count(scenario: Scenario) 
     taken = scenario.claim_recheck(entry)
     before = scenario.view(job_id).tokens
     other = Output(text="gone", usage=Usage(total_tokens=7))
-    assert scenario.ledger.store_cycle_output(taken.lease, other)
+    assert scenario.ledger.store_cycle_output(taken.lease, other) == []
     assert scenario.view(job_id).tokens == (before or 0) + 7
     held = scenario.ledger.hold(taken.lease)
     assert isinstance(held, CycleClaim)
     assert held.output == other
-    assert not scenario.ledger.store_cycle_output(Lease(entry, "0123"), other)
+    stolen = scenario.ledger.store_cycle_output(Lease(entry, "0123"), other)
+    assert stolen == ClaimRefused("lost")
 
 
 def test_a_delayed_verification_requeued_repeatedly_becomes_stale_by_its_first_due_time(
@@ -487,7 +488,7 @@ def test_the_jobs_of_a_lane_share_its_partition(new_redis_scenario: ScenarioMake
 
 
 #: Keys of a fleet that belong to no job, lane, session or tenant: see keys.py.
-RECORDS = {"events", "watermarks", "swept_at", "cycles", "cycle", "remedy"} | {
+RECORDS = {"events", "watermarks", "swept_at", "limits", "cycles", "cycle", "remedy"} | {
     *("escalation", "escalations", "group", "groups"),
 }
 
@@ -520,7 +521,7 @@ def test_no_key_of_a_job_lane_session_or_tenant_is_left_behind(
         queued: dict[str, Any] = {"labels": {"tenant": f"q{n}"}, "memory_scope": "task_type"}
         first, second = scenario.submit(**queued), scenario.submit(**queued)
         scenario.claim(first)
-        assert scenario.refusal(second) == ClaimRefused("over_quota")
+        assert scenario.refusal(second).reason == "over_quota"
         scenario.ledger.cancel(second)
         scenario.ledger.cancel(first)
     for seconds in (
@@ -539,4 +540,4 @@ def test_no_key_of_a_job_lane_session_or_tenant_is_left_behind(
     scenario.advance(scenario.settings.cycle_retention + 1)
     scenario.sweep()
     left = [n for n in redis_client.scan_iter(count=1000) if not n.startswith("test:")]
-    assert {n.rpartition("}:")[2] for n in left} <= {"events", "watermarks", "swept_at"}
+    assert {n.rpartition("}:")[2] for n in left} <= {"events", "watermarks", "swept_at", "limits"}

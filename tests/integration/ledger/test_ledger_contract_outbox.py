@@ -433,9 +433,7 @@ def test_lost_leases_and_waiting_are_events_too(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.claim(job_id)
     scenario.expire_leases()
-    scenario.ledger.requeue(
-        scenario.claim(job_id).lease, delay=5, detail="503", waiting_for="delay"
-    )
+    scenario.ledger.requeue(scenario.claim(job_id).lease, delay=5, detail="503")
     scenario.ledger.cancel(job_id)
     events = [event.data for event in scenario.ledger.events() if event.type != "cycle"]
     assert [data["state"] for data in events] == [

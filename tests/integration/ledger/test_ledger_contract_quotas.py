@@ -9,9 +9,9 @@ from support.jobs import answer, passed
 from support.ledger_scenario import Scenario, ScenarioMaker
 from support.settlements import retries_by_policy, retries_immediately, succeeds
 
-from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Publication
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, EntryRequeued, Publication
 
-OVER_QUOTA = ClaimRefused("over_quota")
+OVER_QUOTA = "over_quota"
 DAY = 86400
 
 
@@ -34,7 +34,7 @@ def test_a_tenant_runs_at_most_its_quota_at_once(new_scenario: ScenarioMaker) ->
     jobs = [scenario.submit(**of_tenant("acme")) for _ in range(3)]
     scenario.claim(jobs[0])
     scenario.claim(jobs[1])
-    assert scenario.refusal(jobs[2]) == OVER_QUOTA
+    assert scenario.refusal(jobs[2]).reason == OVER_QUOTA
     view = scenario.view(jobs[2])
     assert (view.state, view.waiting_for, view.tenant) == ("waiting", "budget", "acme")
 
@@ -61,7 +61,7 @@ def test_a_job_is_limited_by_its_tenant_s_quota_or_the_default(
     first, second = (scenario.submit(labels=labels) for _ in range(2))
     scenario.claim(first)
     if limited:
-        assert scenario.refusal(second) == OVER_QUOTA
+        assert scenario.refusal(second).reason == OVER_QUOTA
     else:
         scenario.claim(second)
 
@@ -78,7 +78,7 @@ def test_another_label_may_name_the_tenant(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario(quotas={"blue": {"concurrency": 1}}, tenant_label="team")
     first, second = (scenario.submit(labels={"team": "blue", "tenant": "x"}) for _ in range(2))
     scenario.claim(first)
-    assert scenario.refusal(second) == OVER_QUOTA
+    assert scenario.refusal(second).reason == OVER_QUOTA
     assert scenario.view(first).tenant == "blue"
 
 
@@ -92,7 +92,7 @@ def parked(scenario: Scenario, count: int) -> tuple[Claim, list[str]]:
     for _ in range(count):
         scenario.advance(1)
         jobs.append(scenario.submit(**of_tenant("acme", priority=3)))
-        assert scenario.refusal(jobs[-1]) == OVER_QUOTA
+        assert scenario.refusal(jobs[-1]).reason == OVER_QUOTA
     return claimed, jobs
 
 
@@ -103,7 +103,7 @@ def test_settling_releases_the_first_waiting_attempt(new_scenario: ScenarioMaker
     assert scenario.swept_entries("attempt") == set()
     for job_id in jobs:
         published = settle(scenario, claim)
-        assert published == [Publication(Entry("attempt", job_id, 1), "attempt", 3)]
+        assert published == [Publication(Entry("attempt", job_id, 1), "attempt", 0)]
         claim = scenario.claim(job_id)
     assert settle(scenario, claim) == []
 
@@ -125,20 +125,40 @@ def test_the_sweep_releases_one_attempt_per_free_slot(new_scenario: ScenarioMake
     for _ in range(4):
         scenario.advance(1)
         jobs.append(scenario.submit(**of_tenant("acme")))
-        assert scenario.refusal(jobs[-1]) == OVER_QUOTA
-    for claim in held:
-        scenario.ledger.store_output(claim.lease, answer(), verifications=[0])  # frees its slot
-    assert scenario.swept_entries() == {f"a:{job_id}/1" for job_id in jobs[:2]}
+        assert scenario.refusal(jobs[-1]).reason == OVER_QUOTA
+    scenario.ledger.stamp([Entry("attempt", job_id, 1) for job_id in jobs])
+    for claim, job_id in zip(held, jobs, strict=False):
+        released = scenario.ledger.store_output(claim.lease, answer(), verifications=[0])
+        assert isinstance(released, list)
+        assert str(released[-1].entry) == f"a:{job_id}/1"
+    scenario.advance(scenario.settings.outbox_grace + 1)
+    assert scenario.swept_entries() == {f"a:{job_id}/1" for job_id in jobs[:2]} | {
+        f"v:{claim.job_id}/1/0" for claim in held
+    }
 
 
-def test_a_released_attempt_that_lost_its_slot_keeps_its_place(new_scenario: ScenarioMaker) -> None:
-    """Given a new job that takes the slot the first waiting attempt was released for."""
+def test_a_slot_is_kept_for_the_attempt_that_was_released_for_it(
+    new_scenario: ScenarioMaker,
+) -> None:
+    """Given a new job that comes before the first waiting attempt is claimed, then it waits."""
     scenario = with_one_slot(new_scenario)
     claim, jobs = parked(scenario, 2)
     assert settle(scenario, claim)[0].entry.job_id == jobs[0]
-    faster = scenario.claim(scenario.submit(**of_tenant("acme")))
-    assert scenario.refusal(jobs[0]) == OVER_QUOTA
-    assert settle(scenario, faster)[0].entry.job_id == jobs[0]
+    assert scenario.refusal(scenario.submit(**of_tenant("acme"))).reason == OVER_QUOTA
+    assert settle(scenario, scenario.claim(jobs[0]))[0].entry.job_id == jobs[1]
+
+
+def test_a_slot_whose_attempt_is_never_claimed_is_given_to_the_next(
+    new_scenario: ScenarioMaker,
+) -> None:
+    scenario = with_one_slot(new_scenario)
+    claim, jobs = parked(scenario, 2)
+    lost = settle(scenario, claim)[0].entry
+    scenario.ledger.stamp([lost])
+    scenario.advance(20)
+    assert scenario.swept_entries() == {f"a:{jobs[1]}/1"}
+    assert scenario.refusal(jobs[0]).reason == OVER_QUOTA
+    assert settle(scenario, scenario.claim(jobs[1]))[0].entry == lost
 
 
 def test_a_retry_takes_the_slot_of_the_attempt_it_follows(new_scenario: ScenarioMaker) -> None:
@@ -147,7 +167,7 @@ def test_a_retry_takes_the_slot_of_the_attempt_it_follows(new_scenario: Scenario
     published = scenario.ledger.settle(claim.lease, retries_immediately(claim))
     assert published == [Publication(Entry("attempt", claim.job_id, 2), "repair", 0)]
     retry = scenario.claim(claim.job_id, 2)
-    assert scenario.refusal(jobs[0]) == OVER_QUOTA
+    assert scenario.refusal(jobs[0]).reason == OVER_QUOTA
     assert settle(scenario, retry)[0].entry.job_id == jobs[0]
 
 
@@ -155,7 +175,7 @@ def test_a_delayed_retry_frees_its_slot(new_scenario: ScenarioMaker) -> None:
     scenario = with_one_slot(new_scenario)
     claim, jobs = parked(scenario, 1)
     published = scenario.ledger.settle(claim.lease, retries_by_policy(claim, delay=50))
-    assert published == [Publication(Entry("attempt", jobs[0], 1), "attempt", 3)]
+    assert published == [Publication(Entry("attempt", jobs[0], 1), "attempt", 0)]
 
 
 def test_a_cancelled_job_waiting_for_a_quota_is_skipped(new_scenario: ScenarioMaker) -> None:
@@ -177,16 +197,18 @@ def test_every_end_of_a_lease_frees_its_slot(new_scenario: ScenarioMaker, how: s
         case "expired":
             assert scenario.expire_leases() >= freed
         case "requeued":
-            scenario.ledger.requeue(claim.lease, delay=500, detail="503")
-            assert scenario.swept_entries() == freed
+            requeued = scenario.ledger.requeue(claim.lease, delay=500, detail="503")
+            assert isinstance(requeued, EntryRequeued)
+            assert {str(each.entry) for each in requeued.released} == freed
         case "cancelled":
             # Its worker is still running: the slot is freed when it ends.
             scenario.ledger.cancel(claim.job_id)
             assert scenario.swept_entries() == set()
             assert [published.entry.job_id for published in settle(scenario, claim)] == jobs
         case "verifying":
-            scenario.ledger.store_output(claim.lease, answer(), verifications=[0])
-            assert scenario.swept_entries() == freed
+            stored = scenario.ledger.store_output(claim.lease, answer(), verifications=[0])
+            assert isinstance(stored, list)
+            assert {str(each.entry) for each in stored} == freed | {f"v:{claim.job_id}/1/0"}
         case _:
             scenario.ledger.cancel(claim.job_id)
             assert scenario.expire_leases() == freed
@@ -200,7 +222,7 @@ def test_a_renewed_lease_keeps_its_slot(new_scenario: ScenarioMaker) -> None:
     scenario.ledger.renew([claim.lease])
     scenario.advance(20)
     assert scenario.swept_entries() == set()
-    assert scenario.refusal(jobs[0]) == OVER_QUOTA
+    assert scenario.refusal(jobs[0]).reason == OVER_QUOTA
 
 
 def test_a_verification_takes_no_slot_but_settling_does(new_scenario: ScenarioMaker) -> None:
@@ -212,9 +234,9 @@ def test_a_verification_takes_no_slot_but_settling_does(new_scenario: ScenarioMa
     last = scenario.ledger.store_result(check.lease, passed(), elapsed=0)
     assert isinstance(last, Claim)  # never refused: only settling is left
     settle(scenario, second)
-    assert scenario.refusal(scenario.submit(**of_tenant("acme"))) == OVER_QUOTA
-    settle(scenario, last)
-    scenario.claim(scenario.submit(**of_tenant("acme")))
+    third = scenario.submit(**of_tenant("acme"))
+    assert scenario.refusal(third).reason == OVER_QUOTA
+    assert [each.entry.job_id for each in settle(scenario, last)] == [third]
 
 
 def test_an_expired_attempt_takes_one_slot_when_it_runs_again(
@@ -226,7 +248,7 @@ def test_an_expired_attempt_takes_one_slot_when_it_runs_again(
     scenario.expire_leases()
     scenario.claim(job_id)
     scenario.claim(scenario.submit(**of_tenant("acme")))
-    assert scenario.refusal(scenario.submit(**of_tenant("acme"))) == OVER_QUOTA
+    assert scenario.refusal(scenario.submit(**of_tenant("acme"))).reason == OVER_QUOTA
 
 
 # -- tokens a day ----------------------------------------------------------------------------------
@@ -248,7 +270,7 @@ def test_daily_tokens_are_renewed_at_midnight_utc(new_scenario: ScenarioMaker) -
     spend(scenario, 60)
     spend(scenario, 60)  # usage is not known in advance: the last one may exceed it
     waiting = scenario.submit(**of_tenant("acme", deadline=3 * DAY))
-    assert scenario.refusal(waiting) == OVER_QUOTA
+    assert scenario.refusal(waiting).reason == OVER_QUOTA
     assert scenario.view(waiting).waiting_for == "budget"
     spend(scenario, 10, labels={"tenant": "other"})
     scenario.advance(DAY - 30)
@@ -278,8 +300,8 @@ def test_a_reformulated_delayed_verification_spends_tokens_too(
     scenario.advance(601)
     taken = scenario.claim_recheck(entry)
     for _ in range(2):  # repeated after a lost reply
-        assert scenario.ledger.store_cycle_output(taken.lease, answer(tokens=100))
-    assert scenario.refusal(scenario.submit(**of_tenant("acme"))) == OVER_QUOTA
+        assert scenario.ledger.store_cycle_output(taken.lease, answer(tokens=100)) == []
+    assert scenario.refusal(scenario.submit(**of_tenant("acme"))).reason == OVER_QUOTA
 
 
 def test_unknown_usage_does_not_count_against_the_quota(
@@ -299,7 +321,7 @@ def test_external_work_waits_for_a_slot_in_its_lane(new_scenario: ScenarioMaker)
     scenario = with_one_slot(new_scenario)
     claim = scenario.claim(scenario.submit(**of_tenant("acme")))
     job_id = scenario.submit_external(**of_tenant("acme"))
-    assert scenario.refusal(job_id) == OVER_QUOTA
+    assert scenario.refusal(job_id).reason == OVER_QUOTA
     assert settle(scenario, claim) == []
     assert scenario.next_entry(tenant="acme") == f"a:{job_id}/1"
     scenario.claim(job_id)
@@ -314,4 +336,4 @@ def test_every_partition_has_its_share_of_a_quota(new_redis_scenario: ScenarioMa
         assert len(here) > 2
         for job_id in here[:2]:
             scenario.claim(job_id)
-        assert scenario.refusal(here[2]) == OVER_QUOTA
+        assert scenario.refusal(here[2]).reason == OVER_QUOTA

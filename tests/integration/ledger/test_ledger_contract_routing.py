@@ -11,7 +11,14 @@ from support.settlements import retries_by_policy, retries_immediately
 
 from mulligan.policies.jobs.job import Mode
 from mulligan.policies.jobs.routing import priority_of, queue_of
-from mulligan.tasks.ports.ledger import Accepted, Claim, Entry, Publication, Settlement
+from mulligan.tasks.ports.ledger import (
+    Accepted,
+    Claim,
+    Entry,
+    EntryRequeued,
+    Publication,
+    Settlement,
+)
 
 PRIORITY = 3
 MODES: dict[Mode, Callable[[Claim], Settlement] | None] = {
@@ -48,7 +55,9 @@ def test_an_attempt_is_always_published_where_the_policy_says(
     scenario.advance(scenario.settings.outbox_grace + 1)
     assert scenario.sweep() == [expected]
     claim = scenario.claim(entry.job_id, entry.attempt)
-    assert scenario.ledger.requeue(claim.lease, delay=1, detail="a fault") is None
+    assert isinstance(
+        scenario.ledger.requeue(claim.lease, delay=1, detail="a fault"), EntryRequeued
+    )
     scenario.advance(2)
     assert scenario.sweep() == [expected]
     scenario.claim(entry.job_id, entry.attempt)

@@ -13,12 +13,12 @@ import pytest
 import redis
 from support.jobs import answer, make_job, passed
 from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
+from support.provider_calls import fail_call, start_call
 from support.redis_server import RedisServer
 from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
 from support.waiting import wait_for
 
-from mulligan.policies.jobs.breaker import BreakerPolicy
-from mulligan.tasks.ports.errors import LedgerUnavailable, TransportFault
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import (
     Accepted,
     Claim,
@@ -33,7 +33,6 @@ from mulligan.workers.ledger.calls import SCRIPTS, SOCKET_TIMEOUT, connect
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.blobs import blob_store
-from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.settings.model import Settings
 
 # -- scripts ---------------------------------------------------------------------------------------
@@ -301,7 +300,7 @@ def stored_keys(client: redis.Redis) -> dict[str, str]:
 def test_every_key_is_in_the_table_and_under_one_hash_tag(
     new_redis_scenario: ScenarioMaker, redis_client: redis.Redis, settings: SettingsMaker
 ) -> None:
-    scenario = new_redis_scenario()
+    scenario = new_redis_scenario(quotas={"acme": {"concurrency": 9}})
     run_every_kind_of_job(scenario)
     scenario.escalated_job(labels={"tenant": "acme"}, idempotency_key="once")
     unsendable = {Entry("attempt", scenario.submit(), 1): "WRONGTYPE"}
@@ -314,13 +313,8 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     scenario.ledger.pause("queue:verify")
     blob_store(settings()).put(b"a workspace")
     assert isinstance(scenario.ledger, RedisLedger)
-    policy = BreakerPolicy(threshold=1)
-    breakers = RedisBreakers(
-        scenario.ledger.calls, prefix="mulligan", now=scenario.ledger.now, policy=policy
-    )
-    breakers.fault(TransportFault("503", "provider"))
-    claimed = scenario.submit()
-    scenario.claim(claimed)
+    fail_call(scenario.ledger, start_call(scenario.ledger, "provider"))
+    start_call(scenario.ledger, "provider", labels={"tenant": "acme"})
     scenario.submit()
     found = stored_keys(redis_client)
     assert {re.sub(r"^mulligan:\{(\w+)\}:.*", r"\1", name) for name in found} == {"p00", "fleet"}
@@ -339,13 +333,15 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
 
 #: Keys outside the ledger: figures, alerts, tokens and heartbeats have their own tests.
 OTHERS = (
-    r"folded|figures|alert|deliver|tokens|workers|bulk|configured|edits|fleet.*(session|events)"
+    r"folded|figures|alert|deliver|tokens|workers|periodic|bulk|configured|edits"
+    r"|fleet.*(session|events)"
 )
 #: Keys that never expire, and what bounds them.
 CAPPED = {
     "events": "events_cap",
     "watermarks": "one field per queue and priority",
     "swept_at": "one value",
+    "limits": "one field per configured limit",
 }
 #: Indexes of records with a longer retention than jobs: the sweep trims them.
 INDEXES = {"cycles", "escalations", "escalations:ended", "groups"}
@@ -412,7 +408,7 @@ def test_three_partitions_work_end_to_end(
     repaired = {scenario.repaired_job()[0] for _ in range(6)}
     assert {cycle.job_id for cycle in scenario.ledger.cycles(since=0, limit=50)} == repaired
     scenario.ledger.pause("queue:attempt")
-    assert {scenario.refusal(scenario.submit()) for _ in range(9)} == {ClaimRefused("paused")}
+    assert {scenario.refusal(scenario.submit()).reason for _ in range(9)} == {"paused"}
     scenario.ledger.resume("queue:attempt")
     assert len(scenario.swept_entries()) == 9
     tags = {name.split(":")[1] for name in stored_keys(redis_client)}

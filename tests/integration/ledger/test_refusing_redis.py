@@ -17,7 +17,7 @@ from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
-from mulligan.tasks.ports.ledger import Claim, Entry, Submission
+from mulligan.tasks.ports.ledger import Claim, Entry, EntryRequeued, Submission
 from mulligan.workers.ledger import job_ids, waits
 from mulligan.workers.ledger.calls import connect
 from mulligan.workers.ledger.connections import SHARED, Connections
@@ -114,7 +114,8 @@ def test_a_full_redis_takes_no_claim_but_keeps_leases(server: RedisServer) -> No
         world.claim(waiting)
     assert refused.value.reason == "full"
     assert world.ledger.renew([claim.lease]) == set()
-    assert world.ledger.requeue(returned.lease, delay=0.0, detail="a shutdown") is None
+    requeued = world.ledger.requeue(returned.lease, delay=0.0, detail="a shutdown")
+    assert requeued == EntryRequeued(delay=0)
     world.ledger.sweep(empty_queues=())
     world.ledger.beats.write(Beat(name="a@h", pool="a", host="h", pid=1, slots=1, active=1))
     assert [beat.name for beat in world.ledger.beats.live(now=world.ledger.now())] == ["a@h"]

@@ -12,12 +12,12 @@ from support.console_server import client_of, new_token
 from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import Scenario, SettingsMaker
+from support.provider_calls import ask, open_breaker, submit_for
 from support.releases import NEXT, NEXT_WORKER, of_release
 
 from mulligan.client.http_rows import view_of
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import overview
-from mulligan.tasks.ports.errors import TransportFault
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.heartbeat import Heartbeat
 from mulligan.workers.figures.fold import Fold
@@ -116,10 +116,9 @@ def shared(context: ConsoleContext) -> ConsoleContext:
         scripted(GOOD, task_type="rivals", labels={"tenant": "rival"}),
     )
     Fold(context.ledger).run()
+    open_breaker(context.ledger, "rival-ai")
     for what in ("queue:verify", "task_type:acmes", "task_type:rivals", "provider:rival-ai"):
         context.ledger.pause(what)
-    for _ in range(5):
-        context.services.context.breakers.fault(TransportFault("away", "rival-ai"))
     return context
 
 
@@ -192,11 +191,10 @@ def test_an_unreachable_broker_is_reported_beside_the_figures(context: ConsoleCo
 
 def test_an_open_breaker_shows_how_many_jobs_wait(context: ConsoleContext) -> None:
     scenario = Scenario(context.ledger, context.settings)
-    for waiting_for in ("breaker", "breaker", "delay"):
-        claim = scenario.claim(scenario.submit())
-        context.ledger.requeue(claim.lease, delay=600, detail="away", waiting_for=waiting_for)
-    for _ in range(5):
-        context.services.context.breakers.fault(TransportFault("away", "openai-eu"))
+    context.ledger.requeue(scenario.claim(scenario.submit()).lease, delay=600, detail="away")
+    open_breaker(context.ledger, "openai-eu", retry_after=300)
+    for _ in range(2):
+        ask(context.ledger, submit_for(context.ledger, "of-openai-eu"), "openai-eu")
     shown = overview(context.services, context.app)
     (need,) = [need for need in shown.needs_attention if need.kind == "breaker"]
     assert need.detail == "waiting before the next probe, 2 jobs waiting, 5 consecutive faults"

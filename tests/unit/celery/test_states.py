@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.doubles import FakeBreakers, FakeRunner
+from support.doubles import FakeRunner
 from support.ledger_scenario import Scenario, ScenarioMaker, attempt_context, intake_of
+from support.provider_calls import open_breaker
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.tasks.jobs.attempt import run_attempt
-from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.settle import Settled
@@ -151,15 +151,28 @@ def _paused(scenario: Scenario) -> str:
 
 
 def _breaker(scenario: Scenario) -> str:
+    open_breaker(scenario.ledger, "fake")
     job_id = submit(scenario)
-    breakers = FakeBreakers(hold=ProviderHold(seconds=5.0))
-    run_attempt(attempt_context(scenario, breakers=breakers), Entry("attempt", job_id, 1))
+    run_attempt(attempt_context(scenario), Entry("attempt", job_id, 1))
+    return job_id
+
+
+def _provider(scenario: Scenario) -> str:
+    job_id = submit(scenario)
+    runner = FakeRunner([TransportFault("429", provider="fake", status=429)])
+    run_attempt(attempt_context(scenario, runner), Entry("attempt", job_id, 1))
     return job_id
 
 
 @pytest.mark.parametrize(
     ("waiting_for", "run_job"),
-    [("delay", _transport_fault), ("budget", _quota), ("pause", _paused), ("breaker", _breaker)],
+    [
+        ("delay", _transport_fault),
+        ("budget", _quota),
+        ("pause", _paused),
+        ("breaker", _breaker),
+        ("provider", _provider),
+    ],
 )
 def test_every_reason_to_wait_is_reached(
     new_fake_scenario: ScenarioMaker, waiting_for: str, run_job: Callable[[Scenario], str]

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
-from support.doubles import FakeBreakers, FakeRunner
+from support.doubles import FakeRunner
 from support.jobs import passed
 from support.ledger_scenario import Scenario, ScenarioMaker, attempt_context
 
@@ -15,7 +15,6 @@ from mulligan.policies.cycles.delayed import SAME_FORMULATION, similarity
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output, Usage
 from mulligan.tasks.jobs.attempt import SLACK, run_attempt
-from mulligan.tasks.jobs.context import ProviderHold
 from mulligan.tasks.jobs.outcome import Rechecked, Requeued
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.ports.errors import RunnerError, TransportFault, VerifierError
@@ -153,28 +152,42 @@ def test_a_transport_fault_delays_it(scenario: Scenario) -> None:
     context = attempt_context(scenario, runner)
     outcome = run_recheck(context, entry)
     assert isinstance(outcome, Requeued)
-    assert outcome.delay >= 30
-    assert run_recheck(context, entry) == ClaimRefused("early")
+    assert 29 < outcome.delay <= 30  # the provider's wait
+    assert run_recheck(context, entry) == ClaimRefused("provider_busy", "provider:fake")
     scenario.advance(outcome.delay + 1)
     assert scenario.swept_entries() == {str(entry)}
     assert run_recheck(context, entry) == Rechecked(entry=entry, score=100, status="completed")
     assert len(runner.requests) == 2
 
 
-def test_a_provider_on_hold_is_not_called_and_finally_escalated(scenario: Scenario) -> None:
+def test_a_delayed_verification_waits_for_its_provider_and_is_finally_escalated(
+    scenario: Scenario,
+) -> None:
+    """Given a paused provider, then nothing is claimed to be given back, and stale is stale."""
     entry = repaired(scenario, "reformulate")
     runner = FakeRunner(["{}"])
-    context = attempt_context(
-        scenario, runner, breakers=FakeBreakers(hold=ProviderHold(seconds=50.0))
-    )
-    outcome: Any = None
-    for _ in range(200):
-        outcome = run_recheck(context, entry)
-        if isinstance(outcome, ClaimRefused):
-            break
-        scenario.advance(51)
+    context = attempt_context(scenario, runner)
+    scenario.ledger.pause("provider:fake")
+    assert run_recheck(context, entry) == ClaimRefused("paused", "provider:fake")
+    scenario.advance(scenario.settings.stale_after + 1)
+    assert scenario.swept_entries() == set()
+    scenario.ledger.resume("provider:fake")
+    assert scenario.swept_entries() == {str(entry)}
+    outcome = run_recheck(context, entry)
     assert outcome == ClaimRefused("escalated", "missing_delayed_verification")
     assert runner.requests == []
+
+
+def test_the_back_off_of_a_delayed_verification_grows(scenario: Scenario) -> None:
+    entry = repaired(scenario, "reformulate")
+    context = attempt_context(scenario, FakeRunner([TransportFault("503", provider="fake")]))
+    delays = []
+    for _ in range(3):
+        outcome = run_recheck(context, entry)
+        assert isinstance(outcome, Requeued)
+        delays.append(outcome.delay)
+        scenario.advance(outcome.delay + 1)
+    assert delays == [0.5, 1.0, 2.0]
 
 
 def test_a_runner_error_escalates_the_cycle(scenario: Scenario) -> None:

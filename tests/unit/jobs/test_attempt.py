@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.doubles import FakeBreakers, FakeRunner, fake_ledger
+from support.doubles import FakeRunner, fake_ledger
 from support.jobs import failure_of, make_job
 
 from mulligan.policies.failures.failure import FailureKind, VerificationResult
 from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
 from mulligan.policies.repair.wording import WORKED_BEFORE
 from mulligan.tasks.jobs.attempt import run_attempt
-from mulligan.tasks.jobs.context import AttemptContext, ProviderHold, ResolvedRunner
+from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome, Requeued
 from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.settle import Settled
@@ -42,7 +42,6 @@ class Worker:
     def __init__(self, *answers: Answer, **changes: Any) -> None:
         self.ledger = fake_ledger()
         self.runner = FakeRunner(answers)
-        self.breakers = FakeBreakers()
         self.published: list[Publication] = []
         verifiers = VerifierRegistry()
         context = AttemptContext(
@@ -53,7 +52,6 @@ class Worker:
             verifier=verifiers.build,
             publish=self.published.extend,
             holding=lambda _lease, _deadline: nullcontext(UnwatchedLease()),
-            breakers=self.breakers,
             worker="here",
             randomness=lambda: 0.5,
         )
@@ -88,21 +86,13 @@ def test_a_lone_surrogate_is_replaced() -> None:
     assert view.state == "succeeded"
 
 
-@pytest.mark.parametrize(
-    ("hold", "reason"),
-    [
-        (ProviderHold(seconds=12.0), "the breaker of fake is open"),
-        (ProviderHold(seconds=5.0, waiting_for="pause"), "fake is paused"),
-    ],
-)
-def test_an_attempt_waits_while_its_provider_is_on_hold(hold: ProviderHold, reason: str) -> None:
+def test_an_attempt_does_not_run_while_its_provider_is_paused() -> None:
     worker = Worker("{}")
-    worker.breakers.hold = hold
+    worker.ledger.pause("provider:fake")
     outcome, view = worker.run(make_job())
-    assert isinstance(outcome, Requeued)
-    assert (outcome.delay, outcome.reason) == (hold.seconds, reason)
-    assert (view.state, view.waiting_for) == ("waiting", hold.waiting_for)
-    assert worker.runner.requests == []
+    assert outcome == ClaimRefused("paused", "provider:fake")
+    assert (view.state, view.waiting_for) == ("waiting", "pause")
+    assert (worker.runner.requests, view.attempts[0].claims) == ([], 0)
 
 
 class LostLease:
@@ -155,16 +145,25 @@ def test_a_transport_fault_is_not_a_failure_of_the_answer() -> None:
     fault = TransportFault("busy", provider="fake", status=429, retry_after=3.0)
     outcome, view = Worker(fault).run(make_job())
     assert isinstance(outcome, Requeued)
-    assert outcome.delay == 3.5  # retry_after plus half of the first back-off of 1 s
-    assert (view.state, view.waiting_for) == ("waiting", "delay")
+    assert 2.9 < outcome.delay <= 3.0  # the provider's wait
+    assert (view.state, view.waiting_for) == ("waiting", "provider")
     assert view.attempts[0].verdict is None
     assert view.attempts[0].faults == 1
 
 
-def test_an_answer_is_reported_to_the_breaker() -> None:
-    worker = Worker("{}")
-    worker.run(make_job())
-    assert worker.breakers.successes == 1
+def test_a_fallback_is_limited_by_its_own_provider() -> None:
+    """Given a paused primary, when an attempt asks a fallback on another host, then it runs."""
+
+    class WithFallback(FakeRunner):
+        def provider_for(self, decoding: Decoding) -> str:
+            return "second" if decoding.fallback else "fake"
+
+    worker = Worker()
+    worker.runner = WithFallback(["nonsense", "{}"])
+    job_id = worker.submit(make_job())
+    run_attempt(worker.context, Entry("attempt", job_id, 1))
+    worker.ledger.pause("provider:fake")
+    assert list(worker.ledger.breakers.all()) == ["fake"]
 
 
 @pytest.mark.parametrize(

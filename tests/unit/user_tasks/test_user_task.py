@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
-from support.doubles import FakeBreakers, MovableClock, fake_ledger
+from support.doubles import MovableClock, fake_ledger
 from support.jobs import failure_of, make_job, verdict_of
 
 from mulligan.console.reports.observe_report import observe_report
@@ -81,7 +81,6 @@ class UserWorker:
             verifier=lambda spec: self.checks.get(spec.id) or self.registry.build(spec),
             publish=self.published.extend,
             holding=lambda _lease, _deadline: nullcontext(UnwatchedLease()),
-            breakers=FakeBreakers(),
             worker="here",
             randomness=lambda: 0.5,
         )

@@ -23,7 +23,7 @@ raise_schema(id)
 if given(R.on_done) then redis.call('HSET', key, 'on_done', R.on_done) end
 if given(R.tenant) then redis.call('HSET', key, 'tenant', R.tenant) end
 redis.call('HSET', attempt_key(id, 1), 'mode', 'initial', 'state', 'queued',
-  'queued_at', stamp(NOW))
+  'queued_at', stamp(NOW), 'runner', R.runner)
 set_state(id, nil, 'queued')
 redis.call('ZADD', P .. 'jobs', NOW, id)
 if given(R.lane) then

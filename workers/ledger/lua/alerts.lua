@@ -62,14 +62,6 @@ for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', looked, '+
   end
 end
 
-local function opened(change)
-  local key = P .. 'alert:' .. change.provider
-  redis.call('HINCRBY', key, 'since_alert', 1)
-  redis.call('HSET', key, 'provider', change.provider)
-  expire(key, 2 * R.window_ms + R.keep_ms)
-  redis.call('ZADD', DUE, due_at(redis.call('HGET', key, 'alerted_at')), 'b:' .. change.provider)
-end
-
 local function finished(change)
   deliver_first({ 'job_finished' }, 1, { job_id = change.job, state = change.state, reason = change.reason,
     task_type = change.task_type, tenant = change.tenant, attempts = change.attempts,
@@ -80,12 +72,11 @@ end
 local more = 0
 local cursor = redis.call('HGET', ALERTS, 'cursor')
   or string.format('%.0f-0', math.max(0, NOW - R.window_ms))
-if tag == 'fleet' or subscribed('job_finished') then
+if subscribed('job_finished') then
   local found = redis.call('XRANGE', P .. 'events', '(' .. cursor, '+', 'COUNT', R.limit)
   for _, item in ipairs(found) do
     local change = cjson.decode(item[2][2])
     if change.type == 'job' and TERMINAL[change.state] then finished(change) end
-    if change.type == 'breaker' and change.state == 'open' then opened(change) end
     cursor = item[1]
   end
   if #found == R.limit then more = 1 end

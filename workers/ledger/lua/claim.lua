@@ -3,7 +3,7 @@ local entry = attempt_entry(R.id, R.n)
 local job = redis.call('HMGET', job_key(R.id), 'state', 'deadline_at', 'task_type', 'tenant', 'lane')
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'state', 'token', 'claims', 'not_before', 'mode',
-  'queued_at')
+  'queued_at', 'runner', 'faults_last')
 if not job[1] or not attempt[1] then take_entry(entry) return { 'gone' } end
 if TERMINAL[job[1]] or attempt[1] == 'settled' then take_entry(entry) return { 'finished' } end
 if attempt[1] == 'verifying' then take_entry(entry) return { 'verifying' } end
@@ -17,19 +17,19 @@ end
 -- Before the pause: an entry that is not due stays in the outbox.
 if attempt[4] and tonumber(attempt[4]) > NOW then return { 'early' } end
 if too_new(R.id) then return leave_to_newer(entry, R.id, key) end
-if not R.already_run then
-  local why, behind = held_back(attempt[5], job[3], job[4])
-  if why then
-    local since = why == 'budget' and tonumber(attempt[6]) or nil
-    if not job[5] then park(entry, behind, since) end -- external work stays in its lane
-    set_state(R.id, job[1], 'waiting', why)
-    return { why == 'pause' and 'paused' or 'over_quota' }
-  end
-end
-if tonumber(job[2]) < NOW then
+if tonumber(job[2]) <= NOW then
   take_entry(entry)
-  finish(R.id, job[1], 'escalated', 'deadline', 'the job\'s deadline passed')
+  finish(R.id, job[1], 'escalated', 'deadline', deadline_passed(attempt[8]))
   return { 'escalated', 'deadline' }
+end
+-- External work stays in its lane, and no provider is asked for an answer that is stored.
+local asks = not job[5] and redis.call('HEXISTS', key, 'output') == 0
+local gates = attempt_gates(attempt[5], job[3], job[4], asks and provider_of(attempt[7]))
+local why, behind = held_back(entry, gates)
+if why and not R.already_run then
+  redis.call('ZREM', P .. 'leases', entry)
+  if job[5] then set_state(R.id, job[1], 'waiting', why) else park(entry, behind, why) end
+  return { WAITS[why], behind }
 end
 if tonumber(attempt[3] or '0') >= R.max_claims then
   take_entry(entry)
@@ -42,7 +42,7 @@ redis.call('HSET', key, 'state', 'running', 'token', R.token, 'worker', R.worker
   'claims', tonumber(attempt[3] or '0') + 1, 'claimed_at', stamp(NOW),
   'hard_at', stamp(NOW + R.hard_ms))
 redis.call('HSETNX', key, 'started_at', stamp(NOW))
-take_lease(entry, R.lease_ms, job[4])
+take_lease(entry, R.lease_ms, gates)
 if job[5] then hold(job[5], entry) end
 set_state(R.id, job[1], 'running')
 event('attempt', R.id, { attempt = R.n, state = 'running', mode = attempt[5], task_type = job[3],

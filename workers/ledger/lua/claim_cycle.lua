@@ -10,7 +10,9 @@ local id = cycle[4]
 local job = redis.call('HMGET', job_key(id), 'state', 'best', 'lane', 'verify_on')
 local function claimed()
   local answer = attempt_view('claimed', id, tonumber(job[2]))
-  answer[#answer + 1] = cycle[6] or ''
+  local asked = redis.call('HMGET', key, 'faults', 'provider')
+  answer[9], answer[12] = asked[1] or '0', asked[2] or ''
+  answer[13] = cycle[6] or ''
   return answer
 end
 if cycle[2] ~= R.token then need_room() end
@@ -24,9 +26,11 @@ if tonumber(cycle[5]) > NOW then return { 'early' } end
 local stale = NOW - tonumber(cycle[7] or cycle[5]) > R.stale_ms
 if too_new(id) and not stale then return leave_to_newer(entry, id, key) end
 local queue = job[4] or 'verify'
-if queue ~= 'lane' and redis.call('HEXISTS', P .. 'paused', 'queue:' .. queue) == 1 then
-  park(entry, 'queue:' .. queue)
-  return { 'paused' }
+local gates = queue == 'lane' and {} or cycle_gates(queue, id, job[2], cycle[6])
+local why, behind = held_back(entry, gates)
+if why then
+  park(entry, behind, why)
+  return { WAITS[why], behind }
 end
 take_entry(entry)
 if not TERMINAL[job[1]] and job[1] then
@@ -43,6 +47,6 @@ if stale or claims >= R.max_claims or not job[2] then
 end
 redis.call('HSET', key, 'token', R.token, 'claims', claims + 1, 'checks', job[2],
   'hard_at', stamp(NOW + R.hard_ms))
-redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry)
+take_lease(entry, R.lease_ms, gates)
 if queue == 'lane' then hold(job[3], entry) end
 return claimed()

@@ -18,9 +18,10 @@ if attempt[3] and attempt[3] ~= '' then
 end
 if attempt[5] and tonumber(attempt[5]) > NOW then return { 'early' } end
 if too_new(R.id) then return leave_to_newer(entry, R.id, key) end
-if redis.call('HEXISTS', P .. 'paused', 'queue:verify') == 1 then
-  park(entry, 'queue:verify')
-  return { 'paused' }
+local why, behind = held_back(entry, { 'queue:verify' })
+if why then
+  park(entry, behind, why)
+  return { WAITS[why], behind }
 end
 take_entry(entry)
 if tonumber(attempt[4] or '0') >= R.max_claims then

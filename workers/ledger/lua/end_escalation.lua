@@ -24,8 +24,9 @@ elseif R.how == 'requeued' then
   redis.call('HSET', job_key(id), 'attempt', n, 'spent_tokens', job[4] or 0, 'spent_seconds', job[5],
     'repair_seconds', 0, 'loop', 0, 'past_loops', math.max(job[10], job[11] or 0), 'reason', '',
     'detail', '', 'finished_at', '', 'deadline_at', stamp(NOW + R.deadline_ms))
+  local runner = runner_of(redis.call('HGET', attempt_key(id, 1), 'runner'), R.fallback)
   redis.call('HSET', attempt_key(id, n), 'mode', 'initial', 'plan', R.plan, 'state', 'queued',
-    'queued_at', stamp(NOW))
+    'queued_at', stamp(NOW), 'runner', runner)
   keep(id)
   set_state(id, job[1], 'queued')
   if job[7] then

@@ -13,7 +13,7 @@ if kind == 'c' then
   local best = redis.call('HGET', job_key(id), 'best')
   if not best then return { 'gone' } end
   local answer = attempt_view('held', id, tonumber(best))
-  answer[#answer + 1] = cycle[3] or ''
+  answer[13] = cycle[3] or ''
   return answer
 end
 local attempt = redis.call('HMGET', attempt_key(id, n), 'token', 'state', 'settled_by', 'output_by')

@@ -39,6 +39,9 @@ local function parse_entry(entry)
 end
 local function cycle_of(entry) return string.sub(entry, 3) end
 
+-- Defined in waiting.lua.
+local leave_parking, free_slots, drop_lease
+
 local TERMINAL = { succeeded = true, escalated = true, cancelled = true }
 
 local function event(kind, id, data)
@@ -52,14 +55,18 @@ local function expire(key, ms) redis.call('PEXPIRE', key, math.ceil(ms)) end
 
 -- The outbox: an entry is `queue|priority|published_at|tries`, its score the time to check it.
 -- A published entry is checked now and then, in case its message was lost. Its score is above
--- CHECK, so that even a long backlog sorts after everything that is due.
+-- CHECK, so that even a long backlog sorts after everything that is due. The scores of retries are
+-- below 0, so that the sweep finds a due one at once, however much else is due.
 -- published_at -1: the sweep publishes it when it is due; there is no other due index.
 -- published_at 0: the caller of the script is publishing it.
 local CHECK = 1e14
 local function check_again(entry, at) redis.call('ZADD', P .. 'outbox', 'XX', CHECK + at, entry) end
 
+local URGENT = -1e14
+local function due_score(priority, at) return tonumber(priority) == 0 and URGENT + at or at end
+
 local function put_entry(entry, queue, priority, at, published)
-  redis.call('ZADD', P .. 'outbox', at, entry)
+  redis.call('ZADD', P .. 'outbox', due_score(priority, at), entry)
   redis.call('HSET', P .. 'outbox:entries', entry,
     queue .. '|' .. int(priority) .. '|' .. published .. '|0')
 end
@@ -103,6 +110,7 @@ local function drop_entry(entry)
   redis.call('HDEL', P .. 'outbox:entries', entry)
   redis.call('HDEL', P .. 'outbox:failures', entry)
   redis.call('ZREM', P .. 'outbox', entry)
+  leave_parking(entry)
 end
 
 -- The claim, not the publication, removes an entry. Only a claim raises the watermarks of its queue:
@@ -115,27 +123,6 @@ local function take_entry(entry)
   local latest = tonumber(redis.call('HGET', P .. 'watermarks', name) or '0')
   redis.call('HSET', P .. 'watermarks', name, stamp(math.max(latest, e.published)),
     name .. '|claimed', stamp(NOW))
-end
-
--- An entry held back by a pause or a quota waits outside the outbox, by arrival, until the sweep
--- releases it. One that was released and held back again keeps its place with `since`.
-local function park(entry, pause, since)
-  redis.call('SADD', P .. 'parked', pause)
-  redis.call('ZADD', P .. 'parked:' .. pause, 'NX', since or NOW, entry)
-  redis.call('ZREM', P .. 'outbox', entry)
-end
-
--- Takes the first entry behind a pause that is still in the outbox.
-local function unpark(pause)
-  while true do
-    local first = redis.call('ZPOPMIN', P .. 'parked:' .. pause)
-    if #first == 0 then
-      redis.call('SREM', P .. 'parked', pause)
-      return nil
-    end
-    local e = read_entry(first[1])
-    if e then return first[1], e end
-  end
 end
 
 -- External work waits in its subject's lane: mandatory retries first, then what is due.
@@ -158,30 +145,12 @@ local function let_go(lane, entry)
   end
 end
 
--- A lane may never be asked again, so the sweep ends its jobs at their deadline.
+-- The sweep ends jobs in lanes and parked ones at their deadline.
+local function deadline_passed(last_fault)
+  local fault = last_fault and last_fault ~= '' and '; the last fault: ' .. last_fault or ''
+  return 'the job\'s deadline passed' .. fault
+end
 local function await_deadline(id, at) redis.call('ZADD', P .. 'stale', at, 'j:' .. id) end
-
--- Leases of attempts count against their tenant's concurrency.
-local function take_lease(entry, ms, tenant)
-  redis.call('ZADD', P .. 'leases', NOW + ms, entry)
-  if tenant and tenant ~= '' then
-    redis.call('SADD', P .. 'active:' .. tenant, entry)
-    redis.call('HSET', P .. 'leased_for', entry, tenant)
-  end
-end
-
--- Returns the tenant whose slot this frees, if any.
-local function drop_lease(entry)
-  redis.call('ZREM', P .. 'leases', entry)
-  local _, id = parse_entry(entry)
-  local lane = redis.call('HGET', job_key(id), 'lane')
-  if lane then let_go(lane, entry) end
-  local tenant = redis.call('HGET', P .. 'leased_for', entry)
-  if not tenant then return nil end
-  redis.call('HDEL', P .. 'leased_for', entry)
-  redis.call('SREM', P .. 'active:' .. tenant, entry)
-  return tenant
-end
 
 local function spent_key(tenant)
   return P .. 'spent:' .. tenant .. ':' .. int(math.floor(NOW / 86400000))
@@ -195,17 +164,6 @@ local function spend(id, tokens)
     redis.call('INCRBY', spent_key(tenant), tokens)
     expire(spent_key(tenant), 172800000)
   end
-end
-
--- Returns how many attempts a tenant may start now; nil without a limit.
-local function allowance(tenant)
-  local quota = given(R.quotas) and (R.quotas[tenant] or R.quotas['*'])
-  if not given(quota) then return nil end
-  if given(quota.tokens) and tonumber(redis.call('GET', spent_key(tenant)) or '0') >= quota.tokens then
-    return 0
-  end
-  if not given(quota.concurrency) then return nil end
-  return math.max(0, quota.concurrency - redis.call('SCARD', P .. 'active:' .. tenant))
 end
 
 local function set_state(id, old, new, waiting_for)
@@ -393,11 +351,14 @@ local function finish(id, old, state, reason, detail, failure)
   local data = { state = state, reason = reason, attempts = tonumber(job[1]),
     tokens = tonumber(job[2]) or cjson.null, task_type = job[3], tenant = job[4] or nil,
     first_try = state == 'succeeded' and job[1] == '1' }
+  local entry = attempt_entry(id, job[1])
   if job[5] then
-    redis.call('ZREM', P .. 'lane:' .. job[5], attempt_entry(id, job[1]))
-    let_go(job[5], attempt_entry(id, job[1]))
-    redis.call('ZREM', P .. 'stale', 'j:' .. id)
+    redis.call('ZREM', P .. 'lane:' .. job[5], entry)
+    let_go(job[5], entry)
   end
+  redis.call('ZREM', P .. 'stale', 'j:' .. id)
+  -- An attempt that still runs keeps its slots until its worker reports or its lease expires.
+  if not redis.call('ZSCORE', P .. 'leases', entry) then free_slots(entry) end
   if state == 'escalated' then
     data.signature, data.escalation = escalate(id .. ':' .. job[1], id, job[1], nil, reason, detail, failure)
   end
@@ -445,15 +406,6 @@ end
 -- The same as in policies/jobs/routing.py; a contract test compares them.
 local function queue_of(mode) return mode == 'immediate_retry' and 'repair' or 'attempt' end
 
--- Returns what holds an attempt back, `pause` or `budget`, and the name of that pause or quota.
-local function held_back(mode, task_type, tenant)
-  local pauses = { 'queue:' .. queue_of(mode), 'task_type:' .. task_type }
-  local paused = redis.call('HMGET', P .. 'paused', pauses[1], pauses[2])
-  for i, pause in ipairs(pauses) do
-    if paused[i] then return 'pause', pause end
-  end
-  if tenant and allowance(tenant) == 0 then return 'budget', 'quota:' .. tenant end
-end
 -- Retries and their verifications go to the front.
 local function priority_of(mode, priority) return mode == 'initial' and tonumber(priority) or 0 end
 
@@ -462,7 +414,7 @@ local function attempt_view(verb, id, n)
   local job = redis.call('HMGET', job_key(id), 'body', 'memory', 'tokens', 'seconds', 'loop',
     'spent_tokens', 'spent_seconds', 'repair_seconds')
   local key = attempt_key(id, n)
-  local attempt = redis.call('HMGET', key, 'plan', 'output', 'faults', 'verifications')
+  local attempt = redis.call('HMGET', key, 'plan', 'output', 'faults', 'verifications', 'provider')
   local memory = job[2] and redis.call('HGETALL', P .. job[2]) or {}
   local results = {}
   for index in string.gmatch(attempt[4] or '', '%d+') do
@@ -474,7 +426,7 @@ local function attempt_view(verb, id, n)
   local seconds = tonumber(job[4] or '0') - tonumber(job[7] or '0')
   return { verb, job[1], attempt[1] or '', attempt[2] or '', memory, int(tokens),
            string.format('%.6f', seconds), job[5] or '0', attempt[3] or '0', results,
-           job[8] or '0' }
+           job[8] or '0', attempt[5] or '' }
 end
 
 -- Leaves an entry to a worker of a later release: it is published again after a delay that doubles

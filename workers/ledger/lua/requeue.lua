@@ -5,9 +5,21 @@ local kind, id, n, index = parse_entry(R.entry)
 local key = kind == 'c' and cycle_key(cycle_of(R.entry)) or attempt_key(id, n)
 local suffix = kind == 'v' and ':' .. index or ''
 local v = kind == 'v' and 'v' or ''
-local token = redis.call('HGET', key, v .. 'token' .. suffix)
-if token ~= R.token then return { 'lost' } end
-redis.call('HSET', key, v .. 'token' .. suffix, '')
+local found = redis.call('HMGET', key, v .. 'token' .. suffix, 'requeued_by')
+-- A repeated call, whose first answer was lost.
+if found[2] == R.token then return { 'requeued', '', kept_released(key) } end
+if found[1] ~= R.token then return { 'lost' } end
+redis.call('HSET', key, v .. 'token' .. suffix, '', 'requeued_by', R.token)
+-- A refused call waits for its provider, at the front; any other one for its own back-off.
+local provider, opens_at
+if given(R.fault) then
+  local retry_after = given(R.fault.retry_after_ms) and R.fault.retry_after_ms or nil
+  if R.fault.refused then
+    provider, opens_at = refused(R.entry, retry_after)
+  else
+    faulted(R.entry, retry_after)
+  end
+end
 drop_lease(R.entry)
 redis.call('HINCRBY', key, v .. 'claims' .. suffix, -1)
 local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane', 'verify_on')
@@ -24,28 +36,36 @@ if given(R.counter) then
     return { 'escalated', R.reason }
   end
 end
-if kind ~= 'c' and NOW + R.delay_ms > tonumber(job[2]) then
-  finish(id, job[1], 'escalated', 'deadline', R.detail)
-  return { 'escalated', 'deadline' }
+local due = NOW + R.delay_ms
+if kind ~= 'c' then
+  -- The attempt is tried until the deadline, and claiming it then escalates the job.
+  if tonumber(job[2]) <= NOW then
+    finish(id, job[1], 'escalated', 'deadline', deadline_passed(R.detail))
+    return { 'escalated', 'deadline' }
+  end
+  due = math.min(due, tonumber(job[2]))
 end
-local queue, priority = 'verify', 5
-if kind ~= 'c' then priority = priority_of(redis.call('HGET', key, 'mode'), job[3]) end
+local delayed = due > NOW
+local mode = kind ~= 'c' and redis.call('HGET', key, 'mode')
+local waits_for = provider and 'provider' or 'delay'
 if kind == 'a' then
-  queue = queue_of(redis.call('HGET', key, 'mode'))
   redis.call('HSET', key, 'state', 'queued')
-  set_state(id, job[1], R.delay_ms > 0 and 'waiting' or 'queued',
-    R.delay_ms > 0 and R.waiting_for or '')
-  event('attempt', id, { attempt = tonumber(n), state = 'waiting', waiting_for = R.waiting_for,
+  set_state(id, job[1], delayed and 'waiting' or 'queued', delayed and waits_for or '')
+  event('attempt', id, { attempt = tonumber(n), state = 'waiting', waiting_for = waits_for,
     detail = R.detail })
 end
-local when = kind == 'c' and 'due_at' or v .. 'not_before' .. suffix
 if kind == 'c' then redis.call('HSETNX', key, 'first_due_at', redis.call('HGET', key, 'due_at')) end
-redis.call('HSET', key, when, stamp(NOW + R.delay_ms))
-if kind == 'c' then
-  await_verification(id, cycle_of(R.entry), job[5] or 'verify', job[4], NOW + R.delay_ms)
-elseif kind == 'a' and job[4] and redis.call('HEXISTS', key, 'output') == 0 then
-  offer(job[4], R.entry, redis.call('HGET', key, 'mode'), NOW + R.delay_ms)
-else
-  enqueue(R.entry, queue, priority, NOW + R.delay_ms)
+if provider then
+  redis.call('HDEL', key, 'not_before')
+  park(R.entry, 'provider:' .. provider, 'provider', true)
+  return { 'requeued', stamp(opens_at - NOW), keep_released(key) }
 end
-return { 'requeued' }
+redis.call('HSET', key, kind == 'c' and 'due_at' or v .. 'not_before' .. suffix, stamp(due))
+if kind == 'c' then
+  await_verification(id, cycle_of(R.entry), job[5] or 'verify', job[4], due)
+elseif kind == 'a' and job[4] and redis.call('HEXISTS', key, 'output') == 0 then
+  offer(job[4], R.entry, mode, due)
+else
+  enqueue(R.entry, kind == 'a' and queue_of(mode) or 'verify', priority_of(mode, job[3]), due)
+end
+return { 'requeued', stamp(due - NOW), keep_released(key) }

@@ -1,14 +1,13 @@
 -- Write the verdict, the memory's count, the cycle, the job's next state and the next attempt's
 -- entry in one step, so that nothing is recorded without its consequences.
 local key = attempt_key(R.id, R.n)
-local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by')
+local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by', 'runner')
 -- The answer says `next` if there is an attempt to publish: not if the job has ended meanwhile.
-local freed
-local function settled()
+local function settled(freed)
   local queued = given(R.next) and read_entry(attempt_entry(R.id, R.next.number))
-  return { 'settled', queued and 'next' or '', freed or '' }
+  return { 'settled', queued and 'next' or '', freed }
 end
-if attempt[2] == 'settled' then return attempt[3] == R.token and settled() or { 'lost' } end
+if attempt[2] == 'settled' then return attempt[3] == R.token and settled(kept_released(key)) or { 'lost' } end
 if attempt[1] ~= R.token then return { 'lost' } end
 local entry = attempt_entry(R.id, R.n)
 local jkey = job_key(R.id)
@@ -17,17 +16,15 @@ local job = redis.call('HMGET', jkey, 'state', 'best', 'best_score', 'best_succe
 redis.call('HSET', key, 'state', 'settled', 'settled_by', R.token, 'token', '',
   'verdict', R.verdict, 'settled_at', stamp(NOW))
 raise_schema(R.id)
-local tenant = drop_lease(entry)
--- An immediate retry keeps the slot.
+-- An immediate retry keeps the slot of its tenant.
 local retried = given(R.next) and R.next.delay_ms <= 0 and not job[7] and not TERMINAL[job[1]]
-if tenant and not retried and (allowance(tenant) or 1) > 0 then
-  -- The next entry that waited for this slot starts at once.
-  local waiting, e = unpark('quota:' .. tenant)
-  if waiting then
-    hand_out(waiting, e.queue, e.priority)
-    freed = publication(waiting, e)
-  end
+if retried and job[8] then
+  local next_entry = attempt_entry(R.id, R.next.number)
+  redis.call('ZADD', active_key('quota:' .. job[8]), NOW + RESERVED_MS, next_entry)
+  redis.call('ZREM', active_key('quota:' .. job[8]), entry)
 end
+answered(entry) -- an error without an answer is the provider's answer, too
+drop_lease(entry)
 
 -- Best attempt = (success, score, earliest).
 local score = given(R.score) and R.score or -1
@@ -74,7 +71,7 @@ if given(R.session) then
 end
 if TERMINAL[job[1]] then
   retain(R.id) -- so that what was just counted expires with the job
-  return settled()
+  return settled(keep_released(key))
 end
 
 -- The mandatory retry has been processed, whatever its score.
@@ -93,7 +90,8 @@ if given(R.cycle) then open_cycle(R.id, R.n, R.cycle, given(R.finish) and R.fini
 if given(R.next) then
   local n = R.next
   redis.call('HSET', attempt_key(R.id, n.number), 'mode', n.mode, 'plan', n.plan,
-    'state', 'queued', 'queued_at', stamp(NOW), 'not_before', stamp(NOW + n.delay_ms))
+    'state', 'queued', 'queued_at', stamp(NOW), 'not_before', stamp(NOW + n.delay_ms),
+    'runner', runner_of(attempt[4], n.fallback))
   redis.call('HSET', jkey, 'attempt', n.number)
   set_state(R.id, job[1], n.delay_ms > 0 and 'waiting' or 'queued', n.delay_ms > 0 and 'delay')
   local next_entry = attempt_entry(R.id, n.number)
@@ -108,4 +106,4 @@ else
   finish(R.id, job[1], R.finish.state, R.finish.reason, R.finish.detail,
     given(R.group_signature) and { signature = R.group_signature, kind = given(R.kind) and R.kind or '' } or nil)
 end
-return settled()
+return settled(keep_released(key))

@@ -2,11 +2,13 @@
 local key = cycle_key(R.cycle)
 local cycle = redis.call('HMGET', key, 'token', 'output_by')
 if cycle[1] ~= R.token then return { 'lost' } end
-if cycle[2] == R.token then return { 'stored' } end
+if cycle[2] == R.token then return { 'stored', kept_released(key) } end
 redis.call('HSET', key, 'output', R.output, 'output_by', R.token)
+answered('c:' .. R.cycle, R.provider_wait_ms)
+free_provider('c:' .. R.cycle)
 local id = redis.call('HGET', key, 'job_id')
 if redis.call('EXISTS', job_key(id)) == 1 then
   raise_schema(id)
   if given(R.tokens) then spend(id, R.tokens) end
 end
-return { 'stored' }
+return { 'stored', keep_released(key) }

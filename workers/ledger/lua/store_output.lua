@@ -3,11 +3,13 @@
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'token', 'output_by', 'mode')
 local priority = priority_of(attempt[3], R.priority)
-if attempt[2] == R.token then return { 'stored', priority } end
+if attempt[2] == R.token then return { 'stored', priority, kept_released(key) } end
 if attempt[1] ~= R.token then return { 'lost' } end
 redis.call('HSET', key, 'output', R.output, 'output_by', R.token,
   'output_at', stamp(NOW))
 raise_schema(R.id)
+answered(attempt_entry(R.id, R.n), R.provider_wait_ms)
+free_provider(attempt_entry(R.id, R.n))
 if given(R.tokens) then spend(R.id, R.tokens) end
 if given(R.seconds) then
   redis.call('HINCRBYFLOAT', job_key(R.id), 'seconds', R.seconds)
@@ -24,7 +26,7 @@ if #R.given > 0 then
   end
   redis.call('HSET', key, 'verifications', table.concat(places, ' '))
 end
-if #R.verifications == 0 then return { 'stored', priority } end
+if #R.verifications == 0 then return { 'stored', priority, keep_released(key) } end
 redis.call('HSET', key, 'state', 'verifying', 'token', '', 'pending', #R.verifications,
   'verifications', table.concat(R.verifications, ' '))
 drop_lease(attempt_entry(R.id, R.n))
@@ -32,4 +34,4 @@ for _, index in ipairs(R.verifications) do
   hand_out(verification_entry(R.id, R.n, index), 'verify', priority)
 end
 event('attempt', R.id, { attempt = R.n, state = 'verifying' })
-return { 'stored', priority }
+return { 'stored', priority, keep_released(key) }

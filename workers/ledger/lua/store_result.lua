@@ -23,5 +23,7 @@ if too_new(R.id) then
 end
 redis.call('HSET', key, 'state', 'running', 'token', R.token, 'claims', 0,
   'hard_at', stamp(NOW + R.hard_ms))
-take_lease(attempt_entry(R.id, R.n), R.lease_ms, redis.call('HGET', job_key(R.id), 'tenant'))
+local tenant = redis.call('HGET', job_key(R.id), 'tenant')
+-- Never refused: only settling is left.
+take_lease(attempt_entry(R.id, R.n), R.lease_ms, tenant and { 'quota:' .. tenant } or {})
 return attempt_view('last', R.id, R.n)

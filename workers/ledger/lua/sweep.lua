@@ -1,5 +1,5 @@
 -- Find what to publish (again): expired leases, entries never published, due delays, entries
--- overtaken by later ones of their queue, and entries that a lifted pause releases.
+-- overtaken by later ones of their queue, and parked entries whose reason has capacity again.
 allow_when_full()
 -- Redis or the sweep was away for longer than a lease: nobody could renew, so nobody is dead for
 -- that. Every holder gets one more lease to show that it lives.
@@ -11,6 +11,13 @@ end
 
 local empty = {}
 for _, queue in ipairs(R.empty) do empty[queue] = true end
+
+-- Each kind of work has its own budget of R.limit, so that none of them delays another.
+local publish = {}
+local function publish_now(entry, queue, priority)
+  hand_out(entry, queue, priority)
+  publish[#publish + 1] = publication(entry, { queue = queue, priority = priority })
+end
 
 for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, 'LIMIT', 0, R.limit)) do
   if not parse_entry(entry) then
@@ -36,46 +43,47 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, '
     if TERMINAL[state] then
       -- The attempt of a cancelled job is not needed, and its worker can no longer write.
     elseif kind == 'v' then
-      enqueue(entry, 'verify', priority, NOW)
+      publish_now(entry, 'verify', priority)
     else
       redis.call('HSET', key, 'state', 'queued')
       set_state(id, state, 'queued')
       if lane and redis.call('HEXISTS', key, 'output') == 0 then
         offer(lane, entry, mode, NOW)
       else
-        enqueue(entry, queue_of(mode), priority, NOW)
+        publish_now(entry, queue_of(mode), priority)
       end
     end
     event('attempt', id, { attempt = tonumber(n), state = 'lease_expired' })
   end
 end
 
-for _, pause in ipairs(redis.call('SMEMBERS', P .. 'parked')) do
-  local tenant = string.match(pause, '^quota:(.*)$')
-  local free = R.limit
-  if tenant then
-    free = math.min(free, allowance(tenant) or free)
-  elseif redis.call('HEXISTS', P .. 'paused', pause) == 1 then
-    free = 0
-  end
-  while free > 0 do
-    local entry, e = unpark(pause)
-    if not entry then break end
-    enqueue(entry, e.queue, e.priority, NOW)
-    free = free - 1
-  end
+-- Releases what is parked, spread over the reasons. They take turns in being the first.
+local function release_parked(budget)
+  local reasons = redis.call('SMEMBERS', P .. 'parked')
+  table.sort(reasons)
+  local first = math.floor(NOW / 1000)
+  local share = math.max(1, math.floor(budget / math.max(1, #reasons)))
+  repeat
+    local before = budget
+    for i = 1, math.min(#reasons, R.limit) do
+      local reason = reasons[(first + i) % #reasons + 1]
+      budget = budget - release_behind(reason, math.min(share, budget))
+    end
+  until budget <= 0 or budget == before
 end
+release_parked(R.limit)
 
--- Escalates a lane's job whose deadline has passed. A held attempt may still be reported.
+-- Escalates a job whose deadline has passed while it waited. A running attempt may still be reported.
 local function end_overdue(id)
   local job = redis.call('HMGET', job_key(id), 'state', 'attempt')
+  local fault = job[2] and redis.call('HGET', attempt_key(id, job[2]), 'faults_last')
   if not job[1] or TERMINAL[job[1]] then return end
   if job[1] == 'running' then return await_deadline(id, NOW + R.republish_ms) end
   drop_entry(attempt_entry(id, job[2]))
-  finish(id, job[1], 'escalated', 'deadline', 'the job\'s deadline passed')
+  finish(id, job[1], 'escalated', 'deadline', deadline_passed(fault))
 end
 
--- Overdue jobs of lanes, and delayed verifications that were never done.
+-- Overdue jobs in lanes or parked, and delayed verifications that were never done.
 for _, late in ipairs(redis.call('ZRANGEBYSCORE', P .. 'stale', '-inf', NOW, 'LIMIT', 0, R.limit)) do
   redis.call('ZREM', P .. 'stale', late)
   local id = string.match(late, '^j:(.*)$')
@@ -113,12 +121,11 @@ local function overtaken(e)
   return false
 end
 
-local publish = {}
 local function publish_again(entry, e)
   if e.published > 0 then e.tries = e.tries + 1 else e.published = 0 end
   write_entry(entry, e)
   publish[#publish + 1] = publication(entry, e)
-  redis.call('ZADD', P .. 'outbox', NOW + R.grace_ms, entry)
+  redis.call('ZADD', P .. 'outbox', due_score(e.priority, NOW + R.grace_ms), entry)
 end
 
 local function check_outbox(from, to)
@@ -136,7 +143,8 @@ local function check_outbox(from, to)
     end
   end
 end
-check_outbox('-inf', NOW)
+check_outbox('-inf', URGENT + NOW)
+check_outbox(0, NOW)
 check_outbox(CHECK, CHECK + NOW)
 
 -- Remove ids of expired records from the indexes.
@@ -179,4 +187,7 @@ for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', '-inf', ke
   end
 end
 redis.call('SET', P .. 'swept_at', stamp(NOW))
-return publish
+for _, text in ipairs(RELEASED) do publish[#publish + 1] = text end
+-- The limits are gone if Redis lost them, and others if a worker had another configuration.
+local known = (redis.call('HGET', P .. 'limits', 'digest') or '') == R.limits_digest
+return { known and 'known' or 'unknown', publish }

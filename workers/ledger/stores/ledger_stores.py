@@ -25,7 +25,7 @@ class LedgerStores(Partitioned):
 
     @cached_property
     def breakers(self) -> RedisBreakers:
-        return RedisBreakers(self.calls, prefix=self.settings.key_prefix, now=self.now)
+        return RedisBreakers(self.calls, prefixes=self._prefixes())
 
     @cached_property
     def bulk_actions(self) -> RedisBulkActions:

@@ -1,0 +1,162 @@
+-- Prepended to every script after waiting.lua: what the ledger learns about a provider from the ends
+-- of its calls. `provider:<name>` has:
+--   limit                      calls in flight that the provider is given at most
+--   slow_start                 below it each answer raises the limit by one; above, `limit` answers do
+--   ceiling, ceiling_until     a limit that was refused, and until when it is not tried again
+--   hold                       how long that is; doubled each time the ceiling is confirmed
+--   decreased_at, floor        the last decrease, and what no refusal of the same burst goes below
+--   opens_at, why              no call before then, for the `breaker` or the `provider` itself
+--   faults, first_fault_at     transport faults in a row
+--   openings, opened_at        how often the breaker opened without an answer in between
+--   refusals, pauses           refusals in all, and since the last answer
+
+local function read_gate(provider)
+  local flat, gate = redis.call('HGETALL', gate_key(provider)), {}
+  for i = 1, #flat, 2 do gate[flat[i]] = tonumber(flat[i + 1]) or flat[i + 1] end
+  gate.limit = gate.limit or R.gate.start
+  return gate
+end
+
+local function write_gate(provider, gate)
+  local key, fields = gate_key(provider), {}
+  for name, value in pairs(gate) do
+    fields[#fields + 1] = name
+    fields[#fields + 1] = type(value) == 'number' and stamp(value) or value
+  end
+  redis.call('DEL', key)
+  redis.call('HSET', key, unpack(fields))
+  redis.call('SADD', P .. 'gates', provider)
+  expire(key, 604800000)
+end
+
+local function state_changed(provider, gate, state)
+  event('breaker', '', { provider = provider, state = state, faults = gate.faults or 0,
+    openings = gate.openings or 0, ['until'] = (gate.opens_at or 0) / 1000 })
+end
+
+local function claimed_at(provider, entry)
+  local score = tonumber(redis.call('ZSCORE', active_key('provider:' .. provider), entry) or '0')
+  return score > LEASED and score - LEASED or 0
+end
+
+local function leased_calls(provider)
+  return redis.call('ZCOUNT', active_key('provider:' .. provider), LEASED, '+inf')
+end
+
+local function close_gate(gate, ms, why)
+  local at = NOW + math.min(ms, R.gate.pause_cap_ms)
+  if at > (gate.opens_at or 0) then gate.opens_at, gate.why = at, why end
+end
+
+-- Any answer, a refusal too, shows that the provider is there.
+local function close_breaker(provider, gate)
+  local was_open = (gate.openings or 0) > 0
+  gate.faults, gate.first_fault_at, gate.openings = nil, nil, nil
+  if not was_open then return end
+  if gate.why == 'breaker' then gate.opens_at, gate.why = nil, nil end
+  state_changed(provider, gate, 'closed')
+end
+
+-- The limit grows only while it is used, and not above a ceiling that was refused lately.
+local function grow(provider, gate)
+  local busy = slots_taken('provider:' .. provider)
+  if busy < provider_limit(provider, gate.limit) then return false end
+  if provider_limit(provider, gate.limit + 1) <= provider_limit(provider, gate.limit) then return false end
+  if gate.ceiling then
+    local held = NOW < gate.ceiling_until
+    if held and gate.limit + 1 >= gate.ceiling then return false end
+    if not held and leased_calls(provider) >= gate.ceiling then
+      gate.ceiling, gate.ceiling_until, gate.hold = nil, nil, nil
+    end
+  end
+  gate.credit = (gate.credit or 0) + 1
+  if gate.limit < (gate.slow_start or math.huge) or gate.credit >= gate.limit then
+    gate.limit, gate.credit = gate.limit + 1, 0
+  end
+  return true
+end
+
+-- Learns from an answer of the call that an entry made. Its slot is still taken. `wait_ms`: how long
+-- the answer asks to send nothing more.
+local function answered(entry, wait_ms)
+  local provider = redis.call('HGET', record_key(entry), 'provider')
+  if not provider or provider == '' then return end
+  local gate = read_gate(provider)
+  local recovered = gate.faults or gate.openings or gate.pauses
+  if recovered then
+    close_breaker(provider, gate)
+    gate.pauses = nil
+  end
+  if given(wait_ms) then close_gate(gate, wait_ms, 'provider') end
+  if grow(provider, gate) or recovered or given(wait_ms) then write_gate(provider, gate) end
+end
+
+-- Learns from a 429: the provider is there, and takes fewer calls at once. A burst of refusals
+-- settles on the calls that were accepted; it halves the limit at most.
+local function refused(entry, retry_after_ms)
+  local key = record_key(entry)
+  local call = redis.call('HMGET', key, 'provider', 'in_flight')
+  local provider = call[1]
+  if not provider or provider == '' then return nil end
+  local gate = read_gate(provider)
+  close_breaker(provider, gate)
+  local limit = provider_limit(provider, gate.limit)
+  local others = leased_calls(provider) - 1
+  if claimed_at(provider, entry) > (gate.decreased_at or 0) then
+    -- Calls may have ended since this one began, so its own place counts, too.
+    local accepted = math.max(others, tonumber(call[2] or '1') - 1)
+    gate.floor = math.max(1, math.floor(limit / 2))
+    gate.limit = math.max(gate.floor, math.min(limit - 1, accepted))
+    gate.decreased_at = NOW
+    local base = math.max(R.gate.hold_ms, R.gate.hold_pauses * (retry_after_ms or 0))
+    local confirmed = gate.ceiling == gate.limit + 1 and gate.hold
+    gate.hold = math.min(R.gate.hold_cap_ms, confirmed and 2 * gate.hold or base)
+    gate.pauses = (gate.pauses or 0) + 1
+  else
+    gate.limit = math.max(gate.floor or 1, math.min(limit, others))
+  end
+  gate.ceiling, gate.ceiling_until = gate.limit + 1, NOW + gate.hold
+  gate.slow_start, gate.credit = gate.limit, 0
+  gate.refusals = (gate.refusals or 0) + 1
+  local pause = retry_after_ms or R.gate.pause_ms * 2 ^ math.min(gate.pauses - 1, 10)
+  close_gate(gate, math.max(pause, 100), 'provider')
+  write_gate(provider, gate)
+  return provider, gate.opens_at
+end
+
+local function open_breaker(provider, gate)
+  gate.openings = (gate.openings or 0) + 1
+  gate.opened_at, gate.limit, gate.credit = NOW, 1, 0
+  local ms = math.min(R.gate.open_cap_ms, R.gate.open_ms * 2 ^ math.min(gate.openings - 1, 30))
+  gate.why = 'breaker'
+  gate.opens_at = math.max(gate.opens_at or 0, NOW + ms)
+  state_changed(provider, gate, 'open')
+  -- For alerts.lua.
+  local alert = P .. 'alert:' .. provider
+  redis.call('HINCRBY', alert, 'since_alert', 1)
+  redis.call('HSET', alert, 'provider', provider)
+  expire(alert, 604800000)
+  redis.call('ZADD', P .. 'alerts:due', NOW, 'b:' .. provider)
+end
+
+-- Learns from a timeout, a 5xx or a refused connection. Some in a row open the breaker; afterwards
+-- the limit is 1, so the next call is a probe.
+local function faulted(entry, retry_after_ms)
+  local provider = redis.call('HGET', record_key(entry), 'provider')
+  if not provider or provider == '' then return end
+  local gate = read_gate(provider)
+  local openings = gate.openings or 0
+  if openings > 0 then
+    -- The fault of a call that began before the breaker opened says nothing new.
+    if claimed_at(provider, entry) > gate.opened_at and (gate.opens_at or 0) <= NOW then
+      open_breaker(provider, gate)
+    end
+  else
+    local fresh = not gate.first_fault_at or NOW - gate.first_fault_at > R.gate.window_ms
+    if fresh then gate.first_fault_at = NOW end
+    gate.faults = (fresh and 0 or gate.faults) + 1
+    if gate.faults >= R.gate.threshold then open_breaker(provider, gate) end
+  end
+  if retry_after_ms then close_gate(gate, retry_after_ms, gate.openings and 'breaker' or 'provider') end
+  write_gate(provider, gate)
+end

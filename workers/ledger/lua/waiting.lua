@@ -1,0 +1,276 @@
+-- Prepended to every script after prelude.lua: what may hold an entry back, where it waits, and what
+-- releases it. There is one mechanism for pauses, quotas, breakers and limits of providers: an entry
+-- is parked behind a reason (`queue:NAME`, `task_type:NAME`, `provider:NAME`, `quota:TENANT`) and
+-- released when the reason has capacity again. docs/decisions/0019-one-way-to-wait.md says why.
+
+-- `active:<reason>` holds the entries that take a slot: a leased one with LEASED + the time of its
+-- claim, a released one with the time at which its reservation expires.
+local LEASED = 1e15
+local RESERVED_MS = 15000
+-- Released entries that one freed slot may cause: more than one if the limit has grown, too.
+local AT_ONCE = 20
+-- Parked entries are sorted by rank, then by arrival: first what a provider refused, then retries,
+-- then by the job's priority.
+local RANKS = 1e13
+-- How a claim is refused, by what its job waits for.
+local WAITS = { pause = 'paused', budget = 'over_quota', breaker = 'provider_busy',
+  provider = 'provider_busy' }
+-- Publications of the entries that this script has released, for its caller to publish.
+local RELEASED = {}
+
+local function active_key(reason) return P .. 'active:' .. reason end
+local function parked_key(reason) return P .. 'parked:' .. reason end
+local function gate_key(provider) return P .. 'provider:' .. provider end
+local function record_key(entry)
+  local kind, id, n = parse_entry(entry)
+  return kind == 'c' and cycle_key(cycle_of(entry)) or attempt_key(id, n)
+end
+
+-- -- slots ----------------------------------------------------------------------------------------
+
+local function slots_taken(reason)
+  local key = active_key(reason)
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', NOW)
+  return redis.call('ZCARD', key)
+end
+
+local function has_slot(reason, entry)
+  return not expired(redis.call('ZSCORE', active_key(reason), entry))
+end
+
+local function quota_capacity(tenant)
+  local found = redis.call('HMGET', P .. 'limits', 'tenant:' .. tenant, 'tenant:*')
+  local concurrency, tokens = string.match(found[1] or found[2] or '|', '^(%d*)|(%d*)$')
+  if tokens ~= '' and tonumber(redis.call('GET', spent_key(tenant)) or '0') >= tonumber(tokens) then
+    return 0, 'budget', true
+  end
+  if concurrency == '' then return nil end
+  return tonumber(concurrency) - slots_taken('quota:' .. tenant), 'budget'
+end
+
+-- Returns the calls that a provider may have in flight: what was learned, at most what is configured.
+local function provider_limit(provider, learned)
+  local configured = tonumber(redis.call('HGET', P .. 'limits', 'provider:' .. provider) or '')
+  return math.min(learned or R.gate.start, configured or math.huge)
+end
+
+local function provider_capacity(provider)
+  local gate = redis.call('HMGET', gate_key(provider), 'opens_at', 'why', 'limit', 'openings')
+  if tonumber(gate[1] or '0') > NOW then return 0, gate[2], true end
+  local limit = provider_limit(provider, tonumber(gate[3] or ''))
+  local why = tonumber(gate[4] or '0') > 0 and 'breaker' or 'provider'
+  return limit - slots_taken('provider:' .. provider), why
+end
+
+-- Returns how many entries may start behind a reason (nil without a limit), what their jobs wait for
+-- otherwise, and whether it is closed even for those that have a slot.
+local function capacity(reason)
+  local kind, name = string.match(reason, '^([%a_]+):(.*)$')
+  if kind == 'quota' then return quota_capacity(name) end
+  if redis.call('HEXISTS', P .. 'paused', reason) == 1 then return 0, 'pause', true end
+  if kind == 'provider' then return provider_capacity(name) end
+end
+
+-- -- what may hold an entry back ------------------------------------------------------------------
+
+-- Returns the runner of a later attempt: the same, or the one of its fallbacks that the plan names.
+local function runner_of(runner, fallback)
+  local own = string.match(runner or '', '^[^#]*')
+  return (own == '' or fallback == 0) and own or own .. '#' .. int(fallback)
+end
+
+-- Which provider a runner asks is known once a worker has named it: see name_provider.lua.
+local function provider_of(runner)
+  if not runner or runner == '' then return nil end
+  return redis.call('HGET', P .. 'providers', runner) or nil
+end
+
+local function attempt_gates(mode, task_type, tenant, provider)
+  local gates = { 'queue:' .. queue_of(mode), 'task_type:' .. task_type }
+  if provider and provider ~= '' then gates[#gates + 1] = 'provider:' .. provider end
+  if tenant and tenant ~= '' then gates[#gates + 1] = 'quota:' .. tenant end
+  return gates
+end
+
+-- A delayed verification asks a provider only for a new answer, which it then stores.
+local function cycle_gates(queue, id, best, output)
+  local gates = { 'queue:' .. queue }
+  if queue == 'attempt' and best and not output then
+    local provider = provider_of(redis.call('HGET', attempt_key(id, best), 'runner'))
+    if provider then gates[2] = 'provider:' .. provider end
+  end
+  return gates
+end
+
+-- Returns the reasons that may hold an entry back; nil if there is nothing left to run.
+local function gates_of(entry)
+  local kind, id, n = parse_entry(entry)
+  if kind == 'v' then return { 'queue:verify' } end
+  if kind == 'c' then
+    local job = redis.call('HMGET', job_key(id), 'verify_on', 'best')
+    local output = redis.call('HEXISTS', record_key(entry), 'output') == 1
+    return cycle_gates(job[1] or 'verify', id, job[2], output)
+  end
+  local job = redis.call('HMGET', job_key(id), 'state', 'task_type', 'tenant')
+  if not job[1] or TERMINAL[job[1]] then return nil end
+  local key = attempt_key(id, n)
+  local attempt = redis.call('HMGET', key, 'mode', 'runner')
+  local answered = redis.call('HEXISTS', key, 'output') == 1
+  return attempt_gates(attempt[1], job[2], job[3], not answered and provider_of(attempt[2]))
+end
+
+-- Returns what an entry waits for and the reason to park it behind; nil if it may start. One that
+-- has a slot may, unless the reason has closed meanwhile.
+local function held_back(entry, gates)
+  for _, reason in ipairs(gates) do
+    local free, why, closed = capacity(reason)
+    if free and free <= 0 and (closed or not has_slot(reason, entry)) then return why, reason end
+  end
+end
+
+local function each_slot(gates, act)
+  for _, reason in ipairs(gates) do
+    local kind, name = string.match(reason, '^([%a_]+):(.*)$')
+    if kind == 'provider' or kind == 'quota' then act(reason, kind == 'provider' and name) end
+  end
+end
+
+-- Takes a slot behind each reason. `in_flight` is how many calls a provider then has.
+local function take_slots(entry, gates, score)
+  local key = record_key(entry)
+  each_slot(gates, function(reason, provider)
+    redis.call('ZADD', active_key(reason), score, entry)
+    if provider then
+      redis.call('HSET', key, 'provider', provider, 'in_flight', slots_taken(reason))
+    end
+  end)
+end
+
+local function take_lease(entry, ms, gates)
+  redis.call('ZADD', P .. 'leases', NOW + ms, entry)
+  take_slots(entry, gates, LEASED + NOW)
+end
+
+-- -- parking and releasing ------------------------------------------------------------------------
+
+-- Where an entry is sorted behind its reason.
+local function place_of(kind, id, n, refused)
+  if kind ~= 'a' then return NOW end
+  local attempt = redis.call('HMGET', attempt_key(id, n), 'queued_at', 'mode')
+  local rank = -1
+  if refused then
+    rank = -2
+  elseif attempt[2] == 'initial' then
+    rank = tonumber(redis.call('HGET', job_key(id), 'priority'))
+  end
+  return rank * RANKS + tonumber(attempt[1] or NOW)
+end
+
+local function queue_for(kind, id, n)
+  if kind == 'v' then return 'verify' end
+  if kind == 'c' then return redis.call('HGET', job_key(id), 'verify_on') or 'verify' end
+  return queue_of(redis.call('HGET', attempt_key(id, n), 'mode'))
+end
+
+-- Parks an entry outside the outbox. What it had reserved goes to the next ones.
+local function park(entry, behind, why, refused)
+  local kind, id, n = parse_entry(entry)
+  redis.call('SADD', P .. 'parked', behind)
+  redis.call('ZADD', parked_key(behind), place_of(kind, id, n, refused), entry)
+  redis.call('HSET', P .. 'parked_behind', entry, behind)
+  if not read_entry(entry) then put_entry(entry, queue_for(kind, id, n), 0, NOW, '-1') end
+  redis.call('ZREM', P .. 'outbox', entry)
+  if kind == 'a' then
+    local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at')
+    set_state(id, job[1], 'waiting', why)
+    await_deadline(id, job[2])
+  end
+  free_slots(entry)
+end
+
+function leave_parking(entry)
+  local behind = redis.call('HGET', P .. 'parked_behind', entry)
+  if not behind then return end
+  redis.call('HDEL', P .. 'parked_behind', entry)
+  redis.call('ZREM', parked_key(behind), entry)
+  if redis.call('EXISTS', parked_key(behind)) == 0 then redis.call('SREM', P .. 'parked', behind) end
+  local kind, id = parse_entry(entry)
+  if kind == 'a' then redis.call('ZREM', P .. 'stale', 'j:' .. id) end
+end
+
+-- Takes the first entry behind a reason that is still to be done.
+local function unpark(reason)
+  while true do
+    local first = redis.call('ZPOPMIN', parked_key(reason))
+    if #first == 0 then
+      redis.call('SREM', P .. 'parked', reason)
+      return nil
+    end
+    leave_parking(first[1])
+    local e, unreadable = read_entry(first[1])
+    local gates = gates_of(first[1])
+    if e and gates then return first[1], e, gates end
+    if unreadable then redis.call('ZADD', P .. 'outbox', NOW, first[1]) end -- for the quarantine
+  end
+end
+
+-- Releases parked entries while their reason has capacity, at most `most`. An entry for which a slot
+-- is reserved goes to the front of its queue. One that another reason holds back moves behind that.
+local function release_behind(reason, most)
+  for done = 1, most do
+    local free = capacity(reason)
+    if free and free <= 0 then return done - 1 end
+    local entry, e, gates = unpark(reason)
+    if not entry then return done - 1 end
+    local why, behind = held_back(entry, gates)
+    if behind then
+      park(entry, behind, why)
+    else
+      take_slots(entry, gates, NOW + RESERVED_MS)
+      if free then e.priority = 0 end
+      hand_out(entry, e.queue, e.priority)
+      RELEASED[#RELEASED + 1] = publication(entry, e)
+      local kind, id = parse_entry(entry)
+      if kind == 'a' then set_state(id, 'waiting', 'queued') end
+    end
+  end
+  return most
+end
+
+local function free_slot(reason, entry)
+  if redis.call('ZREM', active_key(reason), entry) == 0 then return end
+  if redis.call('EXISTS', parked_key(reason)) == 1 then release_behind(reason, AT_ONCE) end
+end
+
+-- The slot of a provider is free when it has answered; that of a quota when the lease ends.
+local function free_provider(entry)
+  local key = record_key(entry)
+  local provider = redis.call('HGET', key, 'provider')
+  if not provider or provider == '' then return end
+  redis.call('HSET', key, 'provider', '')
+  free_slot('provider:' .. provider, entry)
+end
+
+function free_slots(entry)
+  local kind, id = parse_entry(entry)
+  if kind ~= 'a' and kind ~= 'c' then return end
+  free_provider(entry)
+  local tenant = kind == 'a' and redis.call('HGET', job_key(id), 'tenant')
+  if tenant then free_slot('quota:' .. tenant, entry) end
+end
+
+function drop_lease(entry)
+  redis.call('ZREM', P .. 'leases', entry)
+  local _, id = parse_entry(entry)
+  local lane = redis.call('HGET', job_key(id), 'lane')
+  if lane then let_go(lane, entry) end
+  free_slots(entry)
+end
+
+-- What a step released is kept with its record, so that a repeated call answers the same.
+local function keep_released(key)
+  local text = table.concat(RELEASED, '\n')
+  if text == '' then redis.call('HDEL', key, 'released') else redis.call('HSET', key, 'released', text) end
+  return text
+end
+local function kept_released(key) return redis.call('HGET', key, 'released') or '' end
