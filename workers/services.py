@@ -20,7 +20,12 @@ from mulligan.tasks.ports.ledger import Publication
 from mulligan.tasks.ports.message_broker import BrokerAway
 from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.workers.admission.claim_time import answer_time, verifier_problem
-from mulligan.workers.admission.intake import build_intake, check_job, resolve_command
+from mulligan.workers.admission.intake import (
+    build_intake,
+    check_job,
+    outcome_problem,
+    resolve_command,
+)
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.contract_models import ContractModels
@@ -85,7 +90,10 @@ def app_services(
         keep=settings.hard_limit if patience is None else None,
         live=live.current,
     )
-    publisher = Publisher(ledger=ledger, broker=CeleryBroker(app, ledger), step=step)
+    broker = CeleryBroker(
+        app, ledger, outcome_problem=lambda target: outcome_problem(target, live.current())
+    )
+    publisher = Publisher(ledger=ledger, broker=broker, step=step)
     if on_unreachable is not None:
         publisher = replace(publisher, on_unreachable=on_unreachable)
     return build_services(

@@ -155,6 +155,12 @@ EXTERNAL = "external"
 USER_TASK = "celery"
 
 
+#: The first words of the names of mulligan's own queues; workers/celery/queues.py defines these.
+_RESERVED_QUEUES = frozenset(
+    {"repair", "verify", "attempt", "edit", "loop", "control", "mulligan", "unacked"}
+)
+
+
 class OnDone(Value):
     """The task of the producer's Celery app that receives a job's outcome."""
 
@@ -165,6 +171,11 @@ class OnDone(Value):
     def _not_ours(self) -> OnDone:
         if self.task.startswith("mulligan."):
             raise FieldError("task", "must be a task of your own app, not one of mulligan's")
+        first = self.queue.partition(".")[0]
+        if self.queue.startswith("_kombu") or first in _RESERVED_QUEUES:
+            raise FieldError(
+                "queue", "must be a queue of your own app, not one of mulligan's or kombu's"
+            )
         return self
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mulligan.policies.jobs.job import Job, VerifierSpec, Workspace
+from mulligan.policies.jobs.job import Job, OnDone, VerifierSpec, Workspace
 from mulligan.policies.problem import Problem
 from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.jobs.read_job import Check
@@ -72,6 +73,7 @@ def check_job(
     found += contract_problems(job, verifiers.models)
     if not found:
         found += _time_problems(job, resolved, settings, runners, verifiers)
+    found += _check_on_done(job, settings)
     if job.workspace is not None:
         found += _check_workspace(job.workspace, settings, local_paths=local_paths)
     return found
@@ -100,6 +102,19 @@ def _time_problems(
             found.append(problem.below("verifiers", index))
     recheck = claim_time.recheck_problem(job, built, answer=answer, settings=settings)
     return [recheck] if recheck and not found else found
+
+
+def outcome_problem(on_done: OnDone, settings: Settings) -> str | None:
+    """Return why an outcome may not be sent to this task and queue; None if it may."""
+    target = f"{on_done.task}@{on_done.queue}"
+    if settings.allow_inline or any(fnmatchcase(target, each) for each in settings.on_done):
+        return None
+    return f"{target} may not be sent to: add it to on_done of mulligan.toml (task@queue)"
+
+
+def _check_on_done(job: Job, settings: Settings) -> list[Problem]:
+    message = job.on_done and outcome_problem(job.on_done, settings)
+    return [Problem.at("on_done", message, "not_allowed")] if message else []
 
 
 def _check_workspace(

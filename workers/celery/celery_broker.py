@@ -4,12 +4,13 @@ shows their lineage."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from celery import Celery
 
+from mulligan.policies.jobs.job import OnDone
 from mulligan.tasks.ports.ledger import Entry, JobView, Publication
 from mulligan.tasks.ports.message_broker import BrokerAway, LeftForOthers
 from mulligan.tasks.user_tasks.task_route import TaskRoute
@@ -54,6 +55,10 @@ class UnreadableJob(Exception):
     """The stored job cannot be read by any release that this one knows of."""
 
 
+class OutcomeNotAllowed(Exception):
+    """The configuration does not allow this task and queue for outcomes."""
+
+
 class JobSource(Protocol):
     """What sending needs of the ledger: messages carry an outcome, or a user's arguments."""
 
@@ -65,8 +70,15 @@ class JobSource(Protocol):
 class CeleryBroker:
     """Sends messages through a Celery app. See tasks.ports.message_broker for the contract."""
 
-    def __init__(self, app: Celery, ledger: JobSource) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        ledger: JobSource,
+        *,
+        outcome_problem: Callable[[OnDone], str | None] = lambda _: None,
+    ) -> None:
         self._app = app
+        self._outcome_problem = outcome_problem
         self._ledger = ledger
 
     def send_batch(self, publications: Sequence[Publication]) -> None:
@@ -136,6 +148,9 @@ class CeleryBroker:
         view = self._job(job_id)
         if view is None or view.job.on_done is None:
             return
+        # A producer that writes to the ledger itself was not asked when it submitted the job.
+        if problem := self._outcome_problem(view.job.on_done):
+            raise OutcomeNotAllowed(problem)
         self._app.send_task(
             view.job.on_done.task,
             kwargs={"outcome": rows.outcome(view)},

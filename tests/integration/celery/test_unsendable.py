@@ -24,8 +24,8 @@ from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.queue_depth import depths, empty_queues
 from mulligan.workers.settings.model import Settings
 
-#: kombu keeps the bindings of the queue `attempt` under this name: it is a set, not a list.
-POISON = {"task": "mine.done", "queue": "_kombu.binding.attempt"}
+#: The broker has a key of this name that is no list, so it cannot be a queue.
+POISON = {"task": "mine.done", "queue": "taken"}
 StartBroker = Callable[..., RedisServer]
 
 
@@ -55,6 +55,8 @@ class Stack:
     def __init__(self, scenario: Scenario, server: RedisServer) -> None:
         self.scenario = scenario
         self.app = app_of(server)
+        with server.client() as client:
+            client.set("taken", "by another program")
         self.away: list[BrokerAway] = []
         self.publisher = Publisher(
             ledger=scenario.ledger,
@@ -198,8 +200,24 @@ def test_requeueing_sends_an_outcome_once_its_queue_is_one(stack: Stack) -> None
         stack.sweep()
     assert scenario.ledger.quarantine.retry([str(done)], by="ada") == [str(done)]
     with stack.app.connection_for_write() as connection:
-        connection.default_channel.client.delete("_kombu.binding.attempt")
+        connection.default_channel.client.delete("taken")
     stack.sweep()
     assert scenario.ledger.quarantine.count() == 0
     scenario.advance(1000)
     assert str(done) not in scenario.swept_entries("attempt")
+
+
+def test_an_outcome_that_is_not_allowed_is_not_sent(stack: Stack) -> None:
+    """Given a producer that stored a job itself, then its outcome goes nowhere else."""
+    broker = CeleryBroker(
+        stack.app,
+        stack.scenario.ledger,
+        outcome_problem=lambda target: f"{target.task} is not in on_done",
+    )
+    stack.publisher = Publisher(ledger=stack.scenario.ledger, broker=broker)
+    stack.finished_job()
+    for _ in range(10):
+        stack.scenario.advance(10)
+        stack.sweep()
+    (found,) = stack.scenario.ledger.quarantine.entries()
+    assert found.error == "OutcomeNotAllowed: mine.done is not in on_done"

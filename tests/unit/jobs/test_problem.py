@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from mulligan.policies.jobs.job import Job
+from mulligan.policies.jobs.job import Job, OnDone
 from mulligan.policies.problem import FieldError, Problem, spell_path
 from mulligan.tasks.jobs.read_job import inspect_job, read_jobs
 from mulligan.tasks.ports.errors import BadInput, refuse
+from mulligan.workers.admission.intake import outcome_problem
+from mulligan.workers.settings.model import Settings
 
 JOB = {
     "task_type": "t",
@@ -61,6 +65,34 @@ def test_a_model_validator_names_its_field() -> None:
     assert str(FieldError("task", "is ours")) == "task: is ours"
     _, problems = inspect_job({**JOB, "on_done": {"task": "mulligan.attempt"}}, lambda _: [])
     assert [problem.path for problem in problems] == [("on_done", "task")]
+
+
+@pytest.mark.parametrize(
+    "queue", ["_kombu.binding.attempt", "attempt", "repair", "edit.host", "mulligan.submit"]
+)
+def test_an_outcome_is_not_sent_to_a_queue_of_mulligan_or_kombu(queue: str) -> None:
+    on_done = {"task": "shop.answered", "queue": queue}
+    _, problems = inspect_job({**JOB, "on_done": on_done}, lambda _: [])
+    assert [problem.path for problem in problems] == [("on_done", "queue")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "allowed"),
+    [
+        ({}, False),
+        ({"on_done": ["shop.answered@shop"]}, True),
+        ({"on_done": ["shop.*@shop"]}, True),
+        ({"on_done": ["shop.answered@other"]}, False),
+        ({"allow_inline": True}, True),
+    ],
+)
+def test_an_outcome_goes_only_where_the_configuration_allows(
+    settings: dict[str, Any], allowed: bool
+) -> None:
+    target = OnDone(task="shop.answered", queue="shop")
+    problem = outcome_problem(target, Settings(**settings))
+    assert (problem is None) == allowed
+    assert allowed or "on_done of mulligan.toml" in str(problem)
 
 
 @pytest.mark.parametrize(
