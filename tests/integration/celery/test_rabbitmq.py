@@ -1,0 +1,58 @@
+"""A real RabbitMQ as the broker: queues that were never declared, and queues that refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.ledger_scenario import ScenarioMaker
+from support.rabbitmq_server import PROGRAM, running_rabbitmq
+from support.settlements import succeeds
+
+from mulligan.tasks.jobs.publish import Publisher
+from mulligan.tasks.jobs.sweep import run_sweep
+from mulligan.workers.celery.celery_broker import CeleryBroker
+from mulligan.workers.celery.factory import create_app
+from mulligan.workers.celery.queue_depth import depths, empty_queues, serves_by_priority
+from mulligan.workers.celery.queues import QUEUES
+from mulligan.workers.settings.model import Settings
+
+pytestmark = pytest.mark.skipif(
+    not PROGRAM.exists(), reason="rabbitmq-server is not installed: apt install rabbitmq-server"
+)
+
+
+@pytest.fixture(scope="module")
+def rabbitmq() -> Iterator[str]:
+    with running_rabbitmq() as url:
+        yield url
+
+
+def test_the_sweep_runs_although_no_queue_was_declared(
+    rabbitmq: str, new_redis_scenario: ScenarioMaker
+) -> None:
+    """Given a queue of a user's app that was declared with other arguments, then only the outcome
+    for it fails."""
+    scenario = new_redis_scenario(outbox_grace=0.1, publish_tries=1)
+    app = create_app(Settings(broker_url=rabbitmq, ledger_url="redis://127.0.0.1:1"))
+    assert empty_queues(app, QUEUES) == list(QUEUES)
+    assert not serves_by_priority(app)
+    with app.connection_for_write() as connection, connection.channel() as channel:
+        channel.queue_declare("shop", durable=True, arguments={"x-max-priority": 10})
+    job_id = scenario.submit(on_done={"task": "shop.answered", "queue": "shop"})
+    claim = scenario.claim(job_id)
+    scenario.settle(claim, succeeds(claim))
+    for _ in range(3):
+        scenario.submit()
+    scenario.advance(1)
+    publisher = Publisher(ledger=scenario.ledger, broker=CeleryBroker(app, scenario.ledger))
+    found = run_sweep(
+        scenario.ledger,
+        empty_queues=lambda: empty_queues(app, QUEUES),
+        publish=publisher.publish,
+        by_priority=False,
+    )
+    assert found == 4
+    assert depths(app, ["attempt"])["attempt"] >= 3
+    (entry,) = scenario.ledger.quarantine.entries()
+    assert (entry.id, "PRECONDITION_FAILED" in entry.error) == (f"d:{job_id}/1", True)
