@@ -139,9 +139,9 @@ def test_the_wheel_works_in_an_empty_environment_from_another_directory(
         "verify",
         "webhooks",
     ]
-    scripts = (
-        len(list((ROOT / "workers/ledger/lua").glob("*.lua"))) - 1
-    )  # each script includes the prelude
+    lua = (ROOT / "workers/ledger/lua").glob("*.lua")
+    # Each script includes the preludes.
+    scripts = sum(not file.name.startswith("prelude") for file in lua)
     assert run(installed, "-c", code, cwd=tmp_path) == (
         f"{[f'mulligan.{name}' for name in tasks]} {scripts}"
     )
