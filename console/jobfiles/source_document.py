@@ -15,6 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
+from mulligan.policies.nesting import too_deep
 from mulligan.policies.problem import FieldPath, Problem
 from mulligan.tasks.ports.errors import BadInput
 
@@ -111,15 +112,21 @@ def _parse(text: str, name: str) -> tuple[Any, Node | None]:
         return _json(text, name), _nodes(text)
     if text.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse), _nodes(text)
+            return _loads(text), _nodes(text)
         except ValueError:
             pass
     return _yaml(text, name)
 
 
+def _loads(text: str) -> Any:
+    if too_deep(text):
+        raise RecursionError  # as YAML's parser does
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+
+
 def _json(text: str, name: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        return _loads(text)
     except json.JSONDecodeError as error:
         raise _bad(name, f"broken JSON: {error.msg}", error.lineno) from None
     except ValueError as error:

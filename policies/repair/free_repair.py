@@ -14,13 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 import json_repair
 
+from mulligan.policies.nesting import MAX_DEPTH, TOKEN, too_deep
 from mulligan.policies.value import Json, Value
 
 Coercion = Literal["fence", "prose", "json_repair"]
 Shape = Literal["empty", "truncated", "fence", "prose", "not_object", "object"]
 
-#: Deeper values are refused, because schema checks and dumps recurse.
-MAX_DEPTH = 200
 #: Longer texts are not repaired: json_repair takes more than linear time.
 MAX_REPAIR = 64 * 1024
 #: Restarts of the search for JSON in prose after a bracket that is never closed.
@@ -107,7 +106,7 @@ def strip_code_fence(text: str, *, markdown: bool = False) -> tuple[str, tuple[C
 
 def _loads(text: str) -> Json:
     """Parse strict JSON: no NaN, no infinite numbers, no contradicting keys, no deep nesting."""
-    if _depth(text) > MAX_DEPTH:
+    if too_deep(text):
         raise _Refused(f"Nested more than {MAX_DEPTH} levels deep")
     return json.loads(
         text,
@@ -144,22 +143,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise _Refused(f"Key {key[:80]!r} has two different values")
         result[key] = value
     return result
-
-
-#: Strings (closed or not, so that no quote is read twice) and brackets.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
-
-
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for match in _TOKEN.finditer(text):
-        piece = match.group()
-        if piece in "{[":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif piece in "}]":
-            depth -= 1
-    return deepest
 
 
 def _found(text: str, value: Json, coercions: tuple[Coercion, ...]) -> JsonExtraction:
@@ -312,7 +295,7 @@ def _balanced(text: str, position: int) -> Iterator[tuple[int, int | None]]:
     Quotes count only inside brackets: prose has apostrophes and quotations.
     """
     depth = start = 0
-    while match := (_TOKEN if depth else _BRACKET).search(text, position):
+    while match := (TOKEN if depth else _BRACKET).search(text, position):
         position = match.end()
         if match.group() in ("{", "["):
             start = start if depth else match.start()

@@ -59,13 +59,13 @@ def _plain(value: Any) -> Any:
 def _problem(value: Any) -> str | None:
     """Return why a value cannot be restored; None if it can."""
     try:
-        back = _loads(_dumps(value))
+        kept = _same(value, _loads(_dumps(value)))
     except (TypeError, ValueError, RecursionError) as error:
         return (
             f"a {type(value).__name__} cannot be kept for a retry ({error}): send a JSON value,"
             " such as an id"
         )
-    if _same(value, back):
+    if kept:
         return None
     return f"a {type(value).__name__} changes in JSON: send text keys and JSON values"
 

@@ -152,7 +152,7 @@ def test_the_supervisor_reports_silence_and_replaces_a_hung_server(
     os.kill(pid, signal.SIGSTOP)
     first.watch.limit = 3.0
     wait_for(lambda: has_said(supervised, "runs again"), "another server")
-    assert "ending it" in said[-2]
+    assert any("ending it" in text for text in said)
     assert pid_of(first) != pid
 
 

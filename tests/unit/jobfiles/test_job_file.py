@@ -228,6 +228,7 @@ def test_an_unreadable_file_is_refused(tmp_path: Path, text: str | bytes, expect
         ('{"a": 1,\n "a": 2}', "jobs.json: a: is given twice"),
         ('{"a": NaN}', "jobs.json: NaN is not JSON"),
         ("[" * 5000, "jobs.json: is nested too deeply"),
+        ("[" * 201 + "]" * 201, "jobs.json: is nested too deeply"),
     ],
 )
 def test_invalid_json_is_refused(tmp_path: Path, text: str, expected: str) -> None:

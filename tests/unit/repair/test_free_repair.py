@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.policies.repair.free_repair import MAX_DEPTH, extract_json, strip_code_fence
+from mulligan.policies.nesting import MAX_DEPTH
+from mulligan.policies.repair.free_repair import extract_json, strip_code_fence
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

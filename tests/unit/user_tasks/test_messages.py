@@ -6,6 +6,7 @@ import json
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -24,6 +25,10 @@ from mulligan.workers.user_tasks.messages import (
 Exchange: Any = entity.Exchange
 Queue: Any = entity.Queue
 binding: Any = entity.binding
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return reduce(lambda inner, _: {"a": inner}, range(depth), {})
 
 
 # -- arguments -------------------------------------------------------------------------------------
@@ -64,8 +69,16 @@ def test_a_tuple_becomes_a_list() -> None:
         ({1, 2}, "argument 2: a set cannot be kept for a retry"),
         ({1: "a"}, "argument 2: a dict changes in JSON"),
         ({"in": [float("nan")]}, "argument 2: a dict changes in JSON"),
+        (
+            nested(700),
+            "argument 2: a dict cannot be kept",
+        ),
+        (
+            nested(5000),
+            "argument 2: a dict cannot be kept",
+        ),
     ],
-    ids=["object", "set", "keys", "nan"],
+    ids=["object", "set", "keys", "nan", "deep", "very deep"],
 )
 def test_an_argument_that_json_would_change_is_refused(value: Any, message: str) -> None:
     with pytest.raises(BadInput, match=f"^{message}"):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mulligan.policies.nesting import too_deep
 from mulligan.tasks.ports.appliers import EditRefused
 from mulligan.workers.edits.formats.bracketed import Bracketed
 from mulligan.workers.edits.formats.structured_file import (
@@ -37,6 +38,8 @@ class _Member:
 
 class JsonFile(StructuredFile):
     def parse(self, text: str) -> Any:
+        if too_deep(text):
+            raise UnreadableFile("is nested too deeply")
         try:
             return json.loads(text, object_pairs_hook=_unique_keys)
         except (json.JSONDecodeError, RecursionError) as error:
