@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.waiting import wait_for
 
 from mulligan.workers.celery.queues import POOLS
+from mulligan.workers.local.embedded_redis import EmbeddedRedis
+from mulligan.workers.local.server_binary import find_server
 
 
 class Up:
@@ -61,6 +64,7 @@ def up() -> Iterator[Up]:
         "MULLIGAN_ALLOW_INLINE": "true",
         "MULLIGAN_FLOWER_PORT": "0",
         "MULLIGAN_CONSOLE_PORT": "0",
+        "MULLIGAN_EMBEDDED_HUNG_AFTER": "15",
     }
     with new_shell(**environment) as shell:
         up = Up(shell)
@@ -208,6 +212,70 @@ def test_whatever_is_killed_is_restarted(up: Up) -> None:
     up.shell.write("after.json", scripted(GOOD, task_type="after"))
     wait_for(lambda: up.commands() == before, f"{before}, not {up.commands()}")
     up.shell.invoke("submit", "after.json", "--wait", "--timeout", "60")
+
+
+def _embedded(up: Up) -> int:
+    """Return the process of the embedded server."""
+    pid = EmbeddedRedis(up.shell.folder / ".mulligan").state().pid
+    assert pid is not None
+    return pid
+
+
+def _submit_slow(up: Up, name: str) -> None:
+    answers = ({"text": "no", "delay": 1}, {"text": GOOD, "delay": 1})
+    up.shell.write(f"{name}.json", [scripted(*answers, task_type=name) for _ in range(6)])
+    up.shell.invoke("submit", f"{name}.json")
+
+
+def _all_succeeded(up: Up, name: str) -> bool:
+    jobs = up.shell.invoke_json("jobs", "list", "--limit", "200")["jobs"]
+    states = [job["state"] for job in jobs if job["task_type"] == name]
+    return states == ["succeeded"] * 6
+
+
+def _is_ready(up: Up) -> bool:
+    try:
+        with urllib.request.urlopen(f"{_url(up, 'console')}/readyz", timeout=1) as response:  # noqa: S310
+            return bool(response.status == 200)
+    except OSError:  # refused (503) or no answer
+        return False
+
+
+def _healthy(up: Up) -> list[dict[str, str]] | None:
+    """Return the doctor's checks if all is well. In a new process: this one's connection broke."""
+    process = up.shell.start("doctor", "--json")
+    document = json.loads(process.communicate(timeout=60)[0])
+    return document["checks"] if document["ok"] else None
+
+
+def test_a_server_that_is_stopped_for_a_while_is_reported_and_goes_on(up: Up) -> None:
+    _submit_slow(up, "during_a_stop")
+    pid = _embedded(up)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = up.shell.invoke_json("doctor", code=1)["checks"]
+        assert not _is_ready(up)
+        up.wait_for_output(f"The embedded server (process {pid}) has not answered for")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    said = [check["said"] for check in found if check["status"] == "fail"]
+    assert said == [f"process {pid} runs and does not answer"]
+    up.wait_for_output("The embedded server answers again.")
+    wait_for(lambda: _all_succeeded(up, "during_a_stop"), "the jobs")
+    wait_for(lambda: _is_ready(up), "the console")
+    assert _embedded(up) == pid
+
+
+def test_a_server_that_hangs_is_replaced_and_the_jobs_go_on(up: Up) -> None:
+    _submit_slow(up, "during_a_hang")
+    pid = _embedded(up)
+    os.kill(pid, signal.SIGSTOP)
+    up.wait_for_output("s: ending it.")
+    up.wait_for_output("The embedded server runs again.")
+    wait_for(lambda: _all_succeeded(up, "during_a_hang"), "the jobs")
+    assert _embedded(up) != pid
+    checks = wait_for(lambda: _healthy(up), "the doctor")
+    assert {"name": "redis server", "status": "ok", "said": str(find_server()), "fix": ""} in checks
 
 
 def test_sigterm_stops_everything(up: Up) -> None:
