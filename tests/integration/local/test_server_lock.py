@@ -130,7 +130,7 @@ def test_a_hung_server_is_ended_before_another_starts(
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     with client(second) as connection:
         assert connection.get("job") == "remembered"
-    assert said[-1].endswith(" s: ending it.")
+    assert any(text.endswith(" s: ending it.") for text in said)
 
 
 def test_the_supervisor_reports_silence_and_replaces_a_hung_server(
@@ -168,7 +168,8 @@ def test_the_supervisor_tries_again_until_a_server_starts(
         patch.setattr(embedded_redis, "choose_server", lambda _folder: broken)
         supervised.keep_running()
         supervised.keep_running()
-    assert [text.partition(":")[0] for text in said] == [
+    # A slow start is reported, too, because messages come early in these tests.
+    assert [text.partition(":")[0] for text in said if "has not answered" not in text] == [
         "The embedded server is gone; restarting it.",
         "The embedded server cannot be restarted",
     ]
