@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from mulligan.workers.celery.queues import CONTROL_QUEUE, JOB_QUEUES
+from mulligan.workers.ledger.calls import SCRIPTS
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,9 +140,7 @@ def test_the_wheel_works_in_an_empty_environment_from_another_directory(
         "verify",
         "webhooks",
     ]
-    lua = (ROOT / "workers/ledger/lua").glob("*.lua")
-    # Each script includes the preludes.
-    scripts = sum(not file.name.startswith("prelude") for file in lua)
+    scripts = len(SCRIPTS)
     assert run(installed, "-c", code, cwd=tmp_path) == (
         f"{[f'mulligan.{name}' for name in tasks]} {scripts}"
     )

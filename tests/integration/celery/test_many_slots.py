@@ -20,8 +20,8 @@ pytestmark = pytest.mark.real_models
 
 SLOTS = 300
 JOBS = 750
-#: Several providers, because the fleet learns for each how much it takes.
-PROVIDERS = 4
+#: Many providers, because the fleet starts with a few calls for each and learns how many it takes.
+PROVIDERS = 40
 #: Seconds after which a request is answered even if the others are still missing.
 PATIENCE = 0.5
 
