@@ -28,6 +28,7 @@ from mulligan.workers.admission.intake import (
 )
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.celery.leases import LeaseKeeper
+from mulligan.workers.celery.release_timers import ReleaseTimers
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.crash_points import step
 from mulligan.workers.figures.windows import FigureReader
@@ -122,6 +123,7 @@ def build_services(
     live = live or LiveSettings(settings)
     blobs = blob_store(settings, ledger.calls)
     runners = RunnerRegistry(profiles=settings.runners, blobs=blobs)
+    ledger.limit_providers(runners.ceilings)
     verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
     exempt = LiveExemptTypes(live)
     context = AttemptContext(
@@ -135,6 +137,7 @@ def build_services(
         tenant=lambda job: rows.tenant_of(job, settings),
         report_labels=lambda: live.current().report_labels,
         randomness=random.random,
+        release_later=ReleaseTimers(ledger, publish).start,
         step=step,
         **_limits(settings),
     )

@@ -40,12 +40,17 @@ COMMANDS: tuple[Command | Group, ...] = (
         (
             Command(
                 "list",
-                "List the queues with their lengths, and what is paused.",
+                "List the queues with their lengths, what is paused and what waits outside.",
                 "commands.queue:list_queues",
             ),
             Command("pause", "Pause a queue, a task type or a provider.", "commands.queue:pause"),
             Command("resume", "Resume what was paused.", "commands.queue:resume"),
         ),
+    ),
+    Command(
+        "providers",
+        "List the providers: limits, running calls, waiting work and faults.",
+        "commands.providers:providers",
     ),
     Group(
         "outbox",

@@ -25,6 +25,7 @@ MARKS = {
     "skipped": "–",
     "open": "▲",
     "half_open": "◐",
+    "limited": "◔",
     "closed": "✓",
     "resolved": "✓",
     "requeued": "↻",

@@ -15,6 +15,7 @@ from mulligan.console.http.routes.job_routes import parse_labels, visible_job
 from mulligan.console.page import job_story_page
 from mulligan.console.page.job_address import address_of
 from mulligan.console.page.render import Text, address, page
+from mulligan.console.reports.providers import awaited_provider
 from mulligan.policies.jobs.job import TERMINAL, JobState
 from mulligan.tasks.jobs.job_story import tell_story
 from mulligan.workers.ledger.job_pages import JobFilter
@@ -77,7 +78,8 @@ def _add_story(router: APIRouter, context: ConsoleContext) -> None:
         # Taken before the job is read: an event in between is sent again, never missed.
         after = f"{int(context.ledger.now() * 1000)}"
         view = visible_job(context, caller, job_id)
-        story = tell_story(view, texts=caller.texts)
+        provider = awaited_provider(context.ledger, view, caller.tenant)
+        story = tell_story(view, texts=caller.texts, provider=provider, now=context.ledger.now())
         return page(
             request,
             "job.html",

@@ -1,4 +1,4 @@
-"""The page of operations: queues, breakers and pauses."""
+"""The page of operations: queues, providers and pauses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page.render import page
 from mulligan.console.reports.overview import overview
 from mulligan.console.reports.overview_values import Overview
-from mulligan.console.reports.visibility import visible_breakers
+from mulligan.console.reports.providers import provider_rows
 from mulligan.workers.celery.queues import JOB_QUEUES
 
 #: The task types of this window are listed.
@@ -25,14 +25,11 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         figures = overview(
             context.services, context.app, window=_WINDOW, tenant=caller.tenant, bound=bound
         )
-        breakers = visible_breakers(context.services, caller.tenant)
-        configured = [] if bound else context.services.runners.providers()
-        providers = sorted({*breakers, *configured, *_paused(figures, "provider")})
         return page(
             request,
             "operations.html",
             caller=caller,
-            breakers=[(name, breakers.get(name)) for name in providers],
+            providers=provider_rows(context.services, caller.tenant),
             now=figures.at,
             o=figures,
             pausable=JOB_QUEUES,
@@ -40,7 +37,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             workers=[] if bound else context.ledger.beats.live(now=figures.at),
         )
 
-    @router.get("/breakers")
+    @router.get("/providers")
     @router.get("/queues")
     def moved(request: Request) -> RedirectResponse:
         return RedirectResponse(f"/operations#{request.url.path.strip('/')}", 307)

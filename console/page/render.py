@@ -18,6 +18,7 @@ from mulligan.console.http.access import Caller, csrf_token
 from mulligan.console.page import elements
 from mulligan.console.reports import charts
 from mulligan.policies.figures import format as formatter
+from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.workers.settings.model import Settings
 
 #: Query parameters of pages.
@@ -84,6 +85,7 @@ def _environment() -> Environment:
         spark=_spark,
         time_only=elements.time_only,
         version=VERSION,
+        waiting_words=waiting_words,
         words=formatter.words,
     )
     return environment

@@ -17,6 +17,7 @@ def job_summary(view: JobView) -> dict[str, Any]:
         "name": view.job.label,
         "state": view.state,
         "waiting_for": view.waiting_for,
+        "waiting_behind": view.waiting_behind,
         "reason": view.reason,
         "detail": view.detail,
         "best_attempt": view.best_attempt,

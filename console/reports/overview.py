@@ -17,6 +17,7 @@ from mulligan.console.reports.overview_now import (
     count_running,
     health_of,
     needing_attention,
+    parked_work,
     queue_statuses,
     read_current_state,
 )
@@ -74,7 +75,7 @@ def overview(
             for name, each in ranking.techniques(rows, tenant=tenant).items()
         ),
         paused=now.paused,
-        behind_breakers=str(now.behind) if now.behind.count else "",
+        parked=parked_work(now),
         changes=services.ledger.config_changes.changes(since=now.at - seconds),
         tenants=tenants_of(rows, tenant=tenant),
     )

@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING
 
 from kombu.exceptions import OperationalError
 
-from mulligan.console.reports.overview_values import Health, NeedsAttention, QueueStatus
+from mulligan.console.reports.overview_values import (
+    Health,
+    NeedsAttention,
+    ParkedWork,
+    QueueStatus,
+)
+from mulligan.console.reports.providers import visible_parked
 from mulligan.console.reports.visibility import visible_breakers, visible_pauses
 from mulligan.policies.figures.format import counted, duration
+from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.sweep_health import SweepHealth, sweep_health
 from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.celery.queue_depth import QueueDepth, waiting
 from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES, REQUIRED_QUEUES, main_queue
-from mulligan.workers.ledger.status_reads import WaitingJobs
+from mulligan.workers.ledger.status_reads import ParkedEntries
 from mulligan.workers.ledger.stores.beats import Beat
 from mulligan.workers.services import Services
 
@@ -39,8 +46,7 @@ class CurrentState:
     queues: Mapping[str, QueueDepth] | None = None
     paused: tuple[str, ...] = ()
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
-    #: Jobs that wait for an open breaker.
-    behind: WaitingJobs = field(default_factory=lambda: WaitingJobs(0))
+    parked: Sequence[ParkedEntries] = ()
     groups: Sequence[EscalationGroup] = ()
     dead_webhooks: int = 0
     #: Entries that cannot be sent or read.
@@ -72,14 +78,13 @@ def read_current_state(
     breakers = visible_breakers(services, bound_to)
     sweep_age = ledger.sweep_age()
     refused = ledger.write_problem()
-    any_open = any(breaker.state != "closed" for breaker in breakers.values())
     return CurrentState(
         at=now,
         beats=ledger.beats.live(now=now),
         queues=_queues(app),
         paused=tuple(visible_pauses(services, bound_to)),
         breakers=breakers,
-        behind=ledger.waiting_for("breaker") if any_open else WaitingJobs(0),
+        parked=visible_parked(services, bound_to),
         groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
         quarantined=0 if bound else ledger.quarantine.count(),
         dead_webhooks=0 if bound else services.webhooks.deliveries.counts()["dead"],
@@ -115,7 +120,7 @@ def health_of(now: CurrentState) -> Health:
         state="down" if down else "degraded" if degraded else "ok",
         reasons=(*down, *degraded),
         workers=len(now.beats),
-        breakers_open=sum(breaker.state != "closed" for breaker in now.breakers.values()),
+        breakers_open=sum(breaker.failing for breaker in now.breakers.values()),
     )
 
 
@@ -146,7 +151,7 @@ def _degraded(now: CurrentState) -> list[str]:
     if now.sweep == "late":
         reasons.append(f"the last sweep was {duration(now.sweep_age)} ago")
     for name, breaker in sorted(now.breakers.items()):
-        if breaker.state != "closed":
+        if breaker.failing:
             reasons.append(f"the breaker of {name} is {breaker.state.replace('_', ' ')}")
     if now.fold_lag > _LATE:
         reasons.append(f"figures are {duration(now.fold_lag)} behind")
@@ -217,16 +222,15 @@ def _escalations(group: EscalationGroup, now: float, tenant: str | None) -> Need
 
 def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
     found = []
-    several = sum(breaker.state != "closed" for breaker in now.breakers.values()) > 1
+    parked = {each.reason: each.count for each in now.parked}
     for name, breaker in sorted(now.breakers.items()):
-        if breaker.state == "closed":
+        if not breaker.failing:
             continue
         since = breaker.first_fault_at
         lasting = f" for {duration(now.at - since)}" if since is not None else ""
         probing = "probing" if breaker.state == "half_open" else "waiting before the next probe"
-        behind = f", {now.behind} waiting" if now.behind.count else ""
-        if now.behind.count and several:
-            behind += " for these breakers together"
+        count = parked.get(f"provider:{name}", 0)
+        behind = f", {counted(count, 'job')} waiting" if count else ""
         found.append(
             NeedsAttention(
                 kind="breaker",
@@ -268,6 +272,17 @@ def queue_statuses(now: CurrentState) -> tuple[QueueStatus, ...]:
             )
         )
     return tuple(statuses)
+
+
+def parked_work(now: CurrentState) -> tuple[ParkedWork, ...]:
+    """Return what waits outside the queues, and for what."""
+    found = []
+    for each in now.parked:
+        provider = now.breakers.get(each.reason.removeprefix("provider:"))
+        paused = "pause" if each.reason in now.paused else None
+        text = waiting_words(paused, each.reason, provider=provider, now=now.at)
+        found.append(ParkedWork(text=text, count=each.count, oldest_seconds=each.age(now.at)))
+    return tuple(found)
 
 
 def queue_of(beat: Beat) -> str | None:

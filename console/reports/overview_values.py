@@ -37,6 +37,16 @@ class NeedsAttention:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ParkedWork:
+    """Entries that wait for one reason."""
+
+    #: What they wait for, in words.
+    text: str
+    count: int
+    oldest_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Share:
     """A share of the jobs that ended; None if none ended."""
 
@@ -153,8 +163,8 @@ class Overview:
     techniques: tuple[Technique, ...] = ()
     #: What is paused, as `ledger.paused()` names it.
     paused: tuple[str, ...] = ()
-    #: The number of jobs that wait for a breaker, as text; empty if none does.
-    behind_breakers: str = ""
+    #: What waits outside the queues, the largest number first.
+    parked: tuple[ParkedWork, ...] = ()
     #: Task types of the jobs that were accepted or ended in the window.
     task_types: tuple[str, ...] = ()
     #: When the configuration changed.

@@ -72,10 +72,19 @@ class Breaker(Value):
     openings: int = Field(default=0, ge=0)
     #: Calls that the provider refused with 429.
     refusals: int = Field(default=0, ge=0)
+    #: What the last fault or refusal was, and when.
+    last_fault: str | None = None
+    last_fault_at: float | None = None
+
+    @property
+    def failing(self) -> bool:
+        """Whether it is not called, or only to see whether it answers again."""
+        return self.state in ("open", "half_open")
 
     def merged(self, other: Breaker) -> Breaker:
         """Return the state over two partitions, each of which learns for itself: the worse one."""
         first = [at for at in (self.first_fault_at, other.first_fault_at) if at is not None]
+        latest = max(self, other, key=lambda each: each.last_fault_at or 0.0)
         return Breaker(
             state=max(self.state, other.state, key=_WORST.index),
             limit=self.limit + other.limit,
@@ -86,4 +95,6 @@ class Breaker(Value):
             until=max(self.until, other.until),
             openings=max(self.openings, other.openings),
             refusals=self.refusals + other.refusals,
+            last_fault=latest.last_fault,
+            last_fault_at=latest.last_fault_at,
         )

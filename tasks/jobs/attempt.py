@@ -27,7 +27,7 @@ from mulligan.tasks.ports.errors import (
     TransportFault,
     VerifierError,
 )
-from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, EntryRequeued
 from mulligan.tasks.ports.runners import Request, provider_for
 from mulligan.tasks.ports.verifiers import Verifier
 
@@ -89,6 +89,8 @@ def _run(
         if isinstance(stored, ClaimRefused):
             return stored
         context.publish(stored)
+        if output.provider_wait:
+            context.release_later(claim.job_id, provider, output.provider_wait)
         if slow:
             return VerificationPending(entry=entry, verifications=len(slow))
         return _check(context, claim, output, verifiers, asked)
@@ -157,4 +159,6 @@ def requeue_fault(context: AttemptContext, claim: Claim, fault: TransportFault) 
     requeued = context.ledger.requeue(
         claim.lease, delay=delay, detail=str(fault), counter="faults", fault=fault
     )
+    if isinstance(requeued, EntryRequeued) and requeued.provider_opens_in is not None:
+        context.release_later(claim.job_id, fault.provider, requeued.provider_opens_in)
     return after_requeue(context, claim, requeued, str(fault))

@@ -56,6 +56,9 @@ class AttemptContext:
     clock: Clock = SYSTEM_CLOCK
     #: Returns a number in [0, 1) for jitter.
     randomness: Callable[[], float]
+    #: Releases what waits for a provider, in a job's partition, after some seconds. Without it, the
+    #: next sweep does.
+    release_later: Callable[[str, str, float], None] = lambda _job, _provider, _seconds: None
     #: Called at named steps, where crash tests kill a process.
     step: Callable[[str, Entry], None] = lambda _name, _entry: None
 

@@ -17,6 +17,8 @@ from mulligan.policies.failures.describe import (
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.failures.redaction import is_name
 from mulligan.policies.figures.format import UNKNOWN, score, words
+from mulligan.policies.figures.waiting_words import waiting_words
+from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.job import Decoding
 from mulligan.policies.repair.retry import ChangeStrategy, Decision, Escalate, Retry
 from mulligan.policies.repair.verdict import Verdict
@@ -97,8 +99,10 @@ class AttemptStory:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStory:
-    #: ``escalated: repeated_failure``, ``waiting for budget``.
+    #: ``escalated: repeated_failure``, ``waiting for the quota of acme``.
     status: str
+    #: What a waiting job waits for, in words.
+    waits_for: str | None
     attempts: Sequence[AttemptStory]
     #: One line per cycle.
     cycles: Sequence[str]
@@ -107,14 +111,28 @@ class JobStory:
     answer_title: str
 
 
-def tell_story(view: JobView, *, texts: bool = True) -> JobStory:
-    """Return everything that happened to a job. ``texts``: whether the reader may see its texts."""
-    waiting = f" for {view.waits_for}" if view.waits_for else ""
+def tell_story(
+    view: JobView,
+    *,
+    texts: bool = True,
+    provider: Breaker | None = None,
+    now: float = 0.0,
+) -> JobStory:
+    """Return everything that happened to a job. ``texts``: whether the reader may see its texts.
+
+    ``provider``: the state of the provider that it waits for, if the reader may see it.
+    """
+    waits_for = view.waits_for
+    if provider is not None:
+        behind = view.waiting_behind
+        waits_for = waiting_words(view.waiting_for, behind, provider=provider, now=now)
+    waiting = f" for {waits_for}" if waits_for else ""
     reason = f": {view.reason}" if view.reason else ""
     best = view.best
     title = "The answer" if view.state == "succeeded" else "The best answer, which did not pass"
     return JobStory(
         status=f"{view.state}{waiting}{reason}",
+        waits_for=waits_for,
         attempts=tuple(_attempt(view, attempt, texts=texts) for attempt in view.attempts),
         cycles=tuple(
             f"cycle {each.loop_index}, after attempt {each.source_attempt}:"

@@ -45,6 +45,7 @@ class JobRow:
     state: str
     tenant: str | None
     waiting_for: str | None
+    waiting_behind: str | None
     reason: str | None
     detail: str | None
     best_attempt: int | None
@@ -144,6 +145,7 @@ def _row(raw: dict[str, Any], at: float) -> tuple[_Position, JobRow]:
         state=raw["state"],
         tenant=raw.get("tenant"),
         waiting_for=raw.get("waiting_for") or None,
+        waiting_behind=raw.get("waiting_behind") or None,
         reason=raw.get("reason") or None,
         detail=raw.get("detail") or None,
         best_attempt=int(raw["best"]) if raw.get("best") else None,

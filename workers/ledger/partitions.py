@@ -7,6 +7,7 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import redis
@@ -19,6 +20,9 @@ from mulligan.workers.ledger.calls import RedisCalls
 from mulligan.workers.ledger.schema import CURRENT, StoredSchema
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.settings.tenant_settings import TenantQuota
+
+#: Quotas by tenant, and calls at once by provider.
+_Limits = tuple[Mapping[str, TenantQuota], Mapping[str, int]]
 
 
 def _new_token() -> str:
@@ -66,8 +70,10 @@ class Partitioned:
                 "gate": ProviderPolicy().request(),
             },
         )
+        #: Returns the configured calls at once to each provider.
+        self._ceilings: Callable[[], Mapping[str, int]] = dict
         #: The configured limits that this process last wrote to the ledger.
-        self._limits_from: Mapping[str, TenantQuota] = {}
+        self._limits_from: _Limits = ({}, {})
         self._limits_digest = ""
 
     @property
@@ -79,6 +85,10 @@ class Partitioned:
     def round_trips(self) -> int:
         """Round trips to Redis so far."""
         return self.calls.round_trips
+
+    def limit_providers(self, ceilings: Callable[[], Mapping[str, int]]) -> None:
+        """Limit the calls at once to providers. ``ceilings`` is asked once, before a claim."""
+        self._ceilings = cache(ceilings)
 
     def now(self) -> float:
         """Return the ledger's time."""
@@ -110,25 +120,26 @@ class Partitioned:
 
     def _write_limits(self) -> str:
         """Write the configured limits to the ledger if they changed here. Return their digest."""
-        quotas = self._live().quotas
-        # The same object costs nothing to compare, and it changes only when settings are reloaded.
-        if self._limits_from != quotas:
-            self._replace_limits(quotas)
+        # The same objects cost nothing to compare; they change only when settings are reloaded.
+        if self._limits_from != (self._live().quotas, self._ceilings()):
+            self._replace_limits()
         return self._limits_digest
 
-    def _replace_limits(self, quotas: Mapping[str, TenantQuota]) -> None:
-        """Write each partition's share of the quotas, rounded up."""
+    def _replace_limits(self) -> None:
+        """Write each partition's share of the quotas and of the providers' limits, rounded up."""
+        quotas, ceilings = self._live().quotas, self._ceilings()
         parts = self._settings.partitions
         limits = {
             f"tenant:{tenant}": f"{_share(quota.concurrency, parts)}|"
             f"{_share(quota.tokens_per_day, parts)}"
             for tenant, quota in quotas.items()
         }
+        limits |= {f"provider:{name}": _share(limit, parts) for name, limit in ceilings.items()}
         text = json.dumps(limits, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16] if limits else ""
         request = {"limits": limits, "digest": digest}
         self.calls.many("limits", [(prefix, request) for prefix in self._prefixes()])
-        self._limits_from, self._limits_digest = quotas, digest
+        self._limits_from, self._limits_digest = (quotas, ceilings), digest
 
 
 def _share(limit: int | None, partitions: int) -> str:

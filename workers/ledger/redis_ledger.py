@@ -248,7 +248,15 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         if answer[0] != "requeued":
             return ClaimRefused(*answer)
         seconds = float(answer[1]) / 1000 if answer[1] else delay
-        return EntryRequeued(delay=seconds, released=tuple(rows.publications(answer[2])))
+        return EntryRequeued(
+            delay=seconds,
+            provider_opens_in=float(answer[3]) / 1000 if answer[3] else None,
+            released=tuple(rows.publications(answer[2])),
+        )
+
+    def release(self, job_id: str, provider: str) -> list[Publication]:
+        answer = self.calls.one("release", self._prefix(job_id), reason=f"provider:{provider}")
+        return [rows.publication(text) for text in answer]
 
     # -- outbox, pauses, cancelling ---------------------------------------------------------------
 
@@ -284,7 +292,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         }
         found = self.calls.many("sweep", [(prefix, request) for prefix in self._prefixes()])
         if any(limits == "unknown" for limits, _ in found):
-            self._replace_limits(self._live().quotas)
+            self._replace_limits()
         return [rows.publication(text) for _, texts in found for text in texts]
 
     def _watermarks(self) -> dict[str, float]:

@@ -157,6 +157,8 @@ def fault_request(fault: TransportFault) -> dict[str, Any]:
     """Return what the ledger learns from a fault. A 429 says how much the provider takes."""
     return {
         "refused": fault.status == _TOO_MANY_REQUESTS,
+        # The provider's own words may quote the prompt, which not every reader may see.
+        "text": f"answered {fault.status}" if fault.status else "did not answer",
         "retry_after_ms": milliseconds(fault.retry_after),
     }
 
@@ -257,6 +259,7 @@ def read_job(
         job=body.value or Job.unreadable(task_type=raw["task_type"], name=raw.get("name")),
         state=raw["state"],
         waiting_for=raw.get("waiting_for") or None,
+        waiting_behind=raw.get("waiting_behind") or None,
         reason=raw.get("reason") or None,
         detail=raw.get("detail") or None,
         created_at=_seconds(raw, "created_at") or 0.0,

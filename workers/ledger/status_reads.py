@@ -27,6 +27,19 @@ class WaitingJobs:
         return f"{'more than ' if self.more else ''}{counted(self.count, 'job')}"
 
 
+@dataclass(frozen=True)
+class ParkedEntries:
+    """Entries that may not run now, behind one reason (``provider:NAME``, ``quota:TENANT``…)."""
+
+    reason: str
+    count: int
+    #: Since when the first of them is queued.
+    first_at: float
+
+    def age(self, now: float) -> float:
+        return max(0.0, now - self.first_at)
+
+
 class StatusReads(Partitioned):
     """Reads whose round trips grow with the partitions, never with the jobs."""
 
@@ -63,6 +76,17 @@ class StatusReads(Partitioned):
                 score = row[1] if isinstance(row, list | tuple) else due[1]
                 oldest = max(oldest, now - float(score) / 1000)
         return oldest
+
+    def parked(self) -> list[ParkedEntries]:
+        """Return the parked entries of all partitions by reason, the largest number first."""
+        found: dict[str, ParkedEntries] = {}
+        for answer in self.calls.many("parked", [(prefix, {}) for prefix in self._prefixes()]):
+            for reason, count, first_at in answer:
+                at = float(first_at) / 1000
+                known = found.get(reason, ParkedEntries(reason, 0, at))
+                total, first = known.count + int(count), min(known.first_at, at)
+                found[reason] = ParkedEntries(reason, total, first)
+        return sorted(found.values(), key=lambda each: (-each.count, each.reason))
 
     def waiting_for(self, what: str) -> WaitingJobs:
         """Count the waiting jobs whose `waiting_for` is ``what``, among the newest."""

@@ -26,6 +26,9 @@ from mulligan.workers.runners.blocking import BlockedRunner, blocked
 ENTRY_POINT_GROUP = "mulligan.runners"
 #: What a job may change of a profile: how the model is called, never which one or with which key.
 SAFE_OVERRIDES = frozenset({"temperature", "max_tokens", "timeout", "seed", "stop"})
+#: The option of every profile for the most calls at once to its provider, in the whole fleet.
+CONCURRENCY = "concurrency"
+_ONLY_IN_PROFILES = "a limit of the whole fleet: set it in a profile in mulligan.toml"
 #: Jobs choose overrides and so can ask for any number of runners: only the latest are kept.
 _MAX_RUNNERS = 256
 
@@ -128,6 +131,21 @@ class RunnerRegistry:
                 continue
         return sorted(found)
 
+    def ceilings(self) -> dict[str, int]:
+        """Return the most calls at once to each provider with a ``concurrency`` in a profile.
+
+        Of several profiles with one provider, the smallest number counts. A profile that cannot
+        be built here limits nothing.
+        """
+        found: dict[str, int] = {}
+        for name, profile in self.profiles.items():
+            limit = profile.get(CONCURRENCY)
+            if limit is None or self.check(RunnerSpec(profile=name), allow_inline=False):
+                continue
+            provider = self.resolve(RunnerSpec(profile=name), allow_inline=False).provider
+            found[provider] = min(limit, found.get(provider, limit))
+        return found
+
     def kinds(self) -> list[str]:
         """Return the built-in kinds and those of plug-ins, whether or not the plug-ins load."""
         return sorted({*_BUILT_IN, *_plug_ins()})
@@ -159,7 +177,10 @@ class RunnerRegistry:
                 " set allow_inline = true in mulligan.toml"
             )
             raise BadInput.at("runner.kind", message, "not_allowed")
-        return _Definition(spec.kind or "", spec.options)
+        options = dict(spec.options)
+        if options.pop(CONCURRENCY, None) is not None:
+            problems.append(Problem(_ONLY_IN_PROFILES, ("runner", CONCURRENCY), "not_allowed"))
+        return _Definition(spec.kind or "", options)
 
     def _from_profile(
         self, name: str, overrides: Mapping[str, Json], problems: list[Problem]
@@ -171,6 +192,10 @@ class RunnerRegistry:
         kind = options.pop("kind", None)
         if not isinstance(kind, str):
             raise BadInput(_in_profile(name, Problem.at("kind", "is required", "missing")))
+        limit = options.pop(CONCURRENCY, None)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            problem = Problem.at(CONCURRENCY, f"must be a whole number from 1, not {limit!r}")
+            problems.append(_in_profile(name, problem))
         problems += [_refusal(field) for field in overrides if field not in SAFE_OVERRIDES]
         safe = {key: value for key, value in overrides.items() if key in SAFE_OVERRIDES}
         return _Definition(kind, options | safe, name, frozenset(safe))

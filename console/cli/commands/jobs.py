@@ -20,6 +20,7 @@ from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.job_story import STATE_STYLES, print_story
 from mulligan.console.cli.output.live_progress import describe_event
 from mulligan.console.reports.job_document import job_document, job_summary
+from mulligan.console.reports.providers import awaited_provider
 from mulligan.policies.figures.format import number, timestamp
 from mulligan.policies.jobs.job import TERMINAL, JobState
 from mulligan.tasks.ports.errors import BadInput
@@ -58,7 +59,7 @@ def _print_table(views: Sequence[JobView]) -> None:
             view.id,
             view.job.label,
             Text(view.state, style=STATE_STYLES.get(view.state, "")),
-            view.reason or view.waiting_for or ("unreadable" if view.unreadable else ""),
+            view.reason or view.waits_for or ("unreadable" if view.unreadable else ""),
             number(view.tokens),
             timestamp(view.created_at, None),
         )
@@ -77,12 +78,13 @@ def show(
     settings = load_settings()
     with open_located_ledger(settings) as ledger:
         view = find_job(ledger, ref, partitions=settings.partitions)
+        provider, now = awaited_provider(ledger, view), ledger.now()
     if attempt is not None and attempt > len(view.attempts):
         raise BadInput.at("--attempt", f"the job has {len(view.attempts)} attempts")
     if json:
         screen.emit(job_document(view))
     else:
-        print_story(view, diff=diff, attempt=attempt)
+        print_story(view, diff=diff, attempt=attempt, provider=provider, now=now)
 
 
 def watch(

@@ -9,6 +9,7 @@ import typer
 from mulligan.console.cli.backend import CliBackend, open_ledger_backend
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
+from mulligan.policies.figures.format import duration
 from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES, pause_name
 
@@ -22,12 +23,17 @@ What = Annotated[
 
 
 def list_queues(json: Json = False) -> None:
-    """List the queues with their lengths, and what is paused."""
+    """List the queues with their lengths, what is paused and what waits outside."""
     with open_ledger_backend() as backend:
-        paused = backend.ledger.paused()
+        paused, now = backend.ledger.paused(), backend.ledger.now()
         waiting = depths(backend.app, QUEUES)
+        parked = backend.ledger.parked()
     if json:
-        screen.emit({"queues": waiting, "paused": paused})
+        rows = [
+            {"reason": each.reason, "entries": each.count, "oldest_seconds": each.age(now)}
+            for each in parked
+        ]
+        screen.emit({"queues": waiting, "paused": paused, "parked": rows})
         return
     for name, depth in waiting.items():
         mark = "  paused" if f"queue:{name}" in paused else ""
@@ -35,6 +41,9 @@ def list_queues(json: Json = False) -> None:
     for what in paused:
         if not what.startswith("queue:"):
             screen.say(f"paused: {what}")
+    for each in parked:
+        waits = f"{each.count:,} waiting, the first for {duration(each.age(now))}"
+        screen.say(f"behind {each.reason}: {waits}")
 
 
 def pause(what: What, json: Json = False) -> None:

@@ -8,6 +8,7 @@ from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.prompt_diff import print_diff
 from mulligan.policies.failures.failure import VerificationStatus
 from mulligan.policies.figures.format import duration, number, score, timestamp, words
+from mulligan.policies.jobs.breaker import Breaker
 from mulligan.tasks.jobs.job_story import AttemptStory, CheckStory, JobStory, tell_story
 from mulligan.tasks.ports.ledger import JobView
 
@@ -28,9 +29,16 @@ STATE_STYLES = {
 _ANSWER_LINES = 12
 
 
-def print_story(view: JobView, *, diff: bool, attempt: int | None) -> None:
+def print_story(
+    view: JobView,
+    *,
+    diff: bool,
+    attempt: int | None,
+    provider: Breaker | None = None,
+    now: float = 0.0,
+) -> None:
     """Print a job's story; with ``attempt``, only that one, in full."""
-    story = tell_story(view)
+    story = tell_story(view, provider=provider, now=now)
     _print_head(view, story)
     for each in story.attempts:
         if attempt in (None, each.number):

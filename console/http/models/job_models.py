@@ -29,6 +29,8 @@ class JobSummary(BaseModel):
     state: str
     tenant: str | None
     waiting_for: str | None
+    #: What a waiting job is parked behind: queue:NAME, task_type:NAME, provider:NAME, quota:TENANT.
+    waiting_behind: str | None
     reason: str | None
     detail: str | None
     best_attempt: int | None

@@ -66,6 +66,8 @@ class _Metrics(Collector):
         yield from _histograms(totals)
         yield from self._queues()
         yield from self._workers(now)
+        yield from self._providers()
+        yield from self._parked(now)
         yield from self._attention()
         yield _gauge("fold_lag_seconds", "Age of the oldest uncounted event.", figures.lag(now=now))
         age = self._context.ledger.sweep_age()
@@ -117,17 +119,33 @@ class _Metrics(Collector):
         yield _gauge("ledger_stores", "Whether the ledger takes writes.", float(stores))
         yield trips
 
+    def _providers(self) -> Iterator[Metric]:
+        known = self._context.ledger.breakers.all()
+        yield _labelled(
+            "breaker_state",
+            "0 closed, 1 half open, 2 open.",
+            "provider",
+            {name: _BREAKERS[each.state] for name, each in known.items()},
+        )
+        limits = {name: each.limit for name, each in known.items() if each.limit}
+        yield _labelled("provider_limit", "Calls at once to a provider.", "provider", limits)
+        in_flight = {name: each.in_flight for name, each in known.items()}
+        yield _labelled("provider_in_flight", "Running calls.", "provider", in_flight)
+
+    def _parked(self, now: float) -> Iterator[Metric]:
+        """Yield parked entries. All quotas are one reason: there may be thousands of tenants."""
+        counts: Counter[str] = Counter()
+        oldest: dict[str, float] = {}
+        for each in self._context.ledger.parked():
+            reason = "quota" if each.reason.startswith("quota:") else each.reason
+            counts[reason] += each.count
+            oldest[reason] = max(oldest.get(reason, 0.0), each.age(now))
+        yield _labelled("parked", "Entries that may not run now.", "reason", counts)
+        yield _labelled("parked_oldest_seconds", "How long the first has waited.", "reason", oldest)
+
     def _attention(self) -> Iterator[Metric]:
         """Yield what needs attention now or may need it soon."""
         ledger = self._context.ledger
-        breakers = ledger.breakers.all()
-        states = {name: _BREAKERS[breaker.state] for name, breaker in breakers.items()}
-        yield _labelled(
-            "breaker_state",
-            "0 closed, 1 half open, 2 open; closed ones disappear.",
-            "provider",
-            states,
-        )
         quarantined = ledger.quarantine.count()
         yield _gauge("outbox_quarantined", "Entries that cannot be sent or read.", quarantined)
         groups = ledger.groups(limit=_GROUPS)

@@ -1,4 +1,4 @@
-"""Health checks, queues, breakers and pauses."""
+"""Health checks, queues, providers and pauses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field
 from mulligan.console.http.access import Caller, Ops
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, unavailable
-from mulligan.console.reports.visibility import visible_breakers, visible_pauses
+from mulligan.console.reports.providers import provider_rows, visible_parked
+from mulligan.console.reports.visibility import visible_pauses
 from mulligan.policies.figures.format import duration
 from mulligan.policies.jobs.breaker import BreakerState
 from mulligan.policies.jobs.sweep_health import sweep_health
@@ -47,20 +48,49 @@ class QueueRow(BaseModel):
     paused: bool
 
 
+class ParkedRow(BaseModel):
+    """Entries that may not run now."""
+
+    #: What they wait for: queue:NAME, task_type:NAME, provider:NAME or quota:TENANT.
+    reason: str
+    entries: int
+    #: How long the first of them has waited.
+    oldest_seconds: float
+
+
 class QueueList(BaseModel):
     queues: list[QueueRow]
+    #: For a tenant's token, only its own quota.
+    parked: list[ParkedRow]
 
 
-class BreakerRow(BaseModel):
+class ProviderDocument(BaseModel):
     provider: str
     state: BreakerState
-    faults: int
-    #: When the next probe is allowed, while it is open.
+    #: Calls at once that the fleet allows itself now; null before the first call.
+    limit: int | None
+    #: Calls at once that the configuration allows; null without a limit.
+    ceiling: int | None
+    in_flight: int
+    #: Entries that wait for it.
+    parked: int
+    #: How long the first of them has waited.
+    oldest_seconds: float | None
+    #: When the next call is allowed; null if it is allowed now.
     until: float | None
+    #: Transport faults in a row.
+    faults: int
+    #: What the last fault or refusal was, and when.
+    last_fault: str | None
+    last_fault_at: float | None
+    #: Whether a person paused it.
+    paused: bool
+    #: What it does now, in words.
+    text: str
 
 
-class BreakerList(BaseModel):
-    breakers: list[BreakerRow]
+class ProviderList(BaseModel):
+    providers: list[ProviderDocument]
 
 
 class OutboxRow(BaseModel):
@@ -111,28 +141,28 @@ def create_router(context: ConsoleContext) -> APIRouter:
         return ready
 
     @router.get("/api/queues")
-    def queues(_: Ops) -> QueueList:
-        """List the queues with the number of waiting messages."""
-        paused = context.ledger.paused()
+    def queues(caller: Ops) -> QueueList:
+        """List the queues with the number of waiting messages, and what is parked outside them."""
+        paused, now = context.ledger.paused(), context.ledger.now()
+        parked = visible_parked(context.services, caller.tenant)
         waiting = depths(context.app, QUEUES)
         return QueueList(
             queues=[
                 QueueRow(name=name, waiting=depth, paused=f"queue:{name}" in paused)
                 for name, depth in waiting.items()
-            ]
+            ],
+            parked=[
+                ParkedRow(reason=each.reason, entries=each.count, oldest_seconds=each.age(now))
+                for each in parked
+            ],
         )
 
-    @router.get("/api/breakers")
-    def breakers(caller: Ops) -> BreakerList:
-        """List the providers with recorded faults; none for a tenant's token."""
-        found = visible_breakers(context.services, caller.tenant)
-        return BreakerList(
-            breakers=[
-                BreakerRow(
-                    provider=name, state=one.state, faults=one.faults, until=one.until or None
-                )
-                for name, one in sorted(found.items())
-            ]
+    @router.get("/api/providers")
+    def providers(caller: Ops) -> ProviderList:
+        """List the providers with their limits and faults; none for a tenant's token."""
+        rows = provider_rows(context.services, caller.tenant)
+        return ProviderList(
+            providers=[ProviderDocument.model_validate(row, from_attributes=True) for row in rows]
         )
 
     _add_outbox(router, context)

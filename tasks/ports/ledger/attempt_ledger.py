@@ -192,6 +192,12 @@ class AttemptLedger(Protocol):
         for the provider instead of ``delay``. No deadline ends a job before it has passed.
         """
 
+    def release(self, job_id: str, provider: str) -> list[Publication]:
+        """Release what waits for a provider in the job's partition, as far as it takes calls now.
+
+        Return what to publish.
+        """
+
     def remedies(self, job_id: str, coarse: str) -> Mapping[str, tuple[int, int]]:
         """Return what was tried against a coarse signature: technique → (worked, tried)."""
 

@@ -67,6 +67,8 @@ class EntryRequeued:
     """A requeued entry: it runs again after ``delay`` seconds, as far as known."""
 
     delay: float
+    #: Seconds until its provider may be called again; None if it may now.
+    provider_opens_in: float | None = None
     #: Entries that waited for what this one has freed, to publish now.
     released: tuple[Publication, ...] = ()
 

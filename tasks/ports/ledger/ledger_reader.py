@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mulligan.policies.cycles.cycle import SelfRepairCycle
+from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.policies.jobs.job import AttemptPlan, Job, Output
 from mulligan.policies.repair.verdict import Verdict
 
@@ -53,6 +54,8 @@ class JobView:
     tokens: int | None
     seconds: float
     tenant: str | None = None
+    #: The reason that its entry is parked behind, such as ``provider:api.example``.
+    waiting_behind: str | None = None
     attempts: tuple[AttemptView, ...] = ()
     cycles: tuple[SelfRepairCycle, ...] = ()
     #: The schema that a worker must read to run it, and the release that needs it.
@@ -67,7 +70,7 @@ class JobView:
         if self.waiting_for == "version":
             release = self.needs_release or "?"
             return f"a worker of version {release} or later (schema {self.needs_schema})"
-        return self.waiting_for.replace("_", " ") if self.waiting_for else None
+        return waiting_words(self.waiting_for, self.waiting_behind) if self.waiting_for else None
 
     @property
     def best(self) -> AttemptView | None:

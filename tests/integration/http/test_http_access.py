@@ -124,9 +124,9 @@ def test_a_role_allows_its_requests_only(
 
 # -- without a token -------------------------------------------------------------------------------
 
-#: /queues and /breakers redirect to a page that needs a token.
+#: /queues and /providers redirect to a page that needs a token.
 PUBLIC = {"/openapi.json", "/healthz", "/readyz", "/login", "/static/{name}", "/queues",
-          "/breakers"}  # fmt: skip
+          "/providers"}  # fmt: skip
 
 
 def test_every_route_needs_a_token_except_the_public_ones(context: ConsoleContext) -> None:

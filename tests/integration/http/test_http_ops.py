@@ -9,7 +9,6 @@ import pytest
 from support.console_server import client_of, new_token
 from support.jobs import GOOD, scripted
 from support.ledger_scenario import SettingsMaker
-from support.provider_calls import open_breaker
 from support.redis_server import RedisServer
 
 from mulligan.console.http.context import ConsoleContext, open_context
@@ -91,15 +90,6 @@ def test_a_tenant_s_token_changes_only_its_own_entries(context: ConsoleContext) 
     assert client.post("/api/outbox/drop", json={}).json() == {"entries": [own]}
     producer = client_of(context, new_token(context, role="producer"))
     assert producer.get("/api/outbox").status_code == 403
-
-
-def test_an_open_breaker_is_listed(context: ConsoleContext) -> None:
-    client = client_of(context)
-    assert client.get("/api/breakers").json() == {"breakers": []}
-    open_breaker(context.ledger, "api.example")
-    (row,) = client.get("/api/breakers").json()["breakers"]
-    assert (row["provider"], row["state"], row["faults"]) == ("api.example", "open", 5)
-    assert row["until"] is not None
 
 
 def test_an_unreachable_ledger_is_503(tmp_path: Path) -> None:

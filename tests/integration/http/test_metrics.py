@@ -25,6 +25,8 @@ NAMES = {
     "mulligan_sweep_age_seconds", "mulligan_fold_lag_seconds", "mulligan_webhook_deliveries",
     "mulligan_paused", "mulligan_outbox_quarantined", "mulligan_ledger_stores",
     "mulligan_ledger_waiting",
+    "mulligan_provider_limit", "mulligan_provider_in_flight", "mulligan_parked",
+    "mulligan_parked_oldest_seconds",
 }  # fmt: skip
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -125,7 +125,7 @@ def shared(context: ConsoleContext) -> ConsoleContext:
 def test_a_tenant_sees_pauses_of_queues_and_of_its_own_task_types(shared: ConsoleContext) -> None:
     acme = client_of(shared, new_token(shared, role="ops", tenant="acme"))
     assert acme.get("/api/pauses").json()["paused"] == ["queue:verify", "task_type:acmes"]
-    assert acme.get("/api/breakers").json() == {"breakers": []}
+    assert acme.get("/api/providers").json() == {"providers": []}
     for path in ("/", "/failures", "/operations"):
         text = acme.get(path, headers={"Accept": "text/html"}).text
         assert "rival" not in text, path
@@ -139,7 +139,8 @@ def test_an_unbound_caller_sees_all_pauses_with_one_tenant_chosen(
 ) -> None:
     ops = client_of(shared, new_token(shared, role="ops"))
     assert len(ops.get("/api/pauses").json()["paused"]) == 4
-    assert [row["provider"] for row in ops.get("/api/breakers").json()["breakers"]] == ["rival-ai"]
+    rows = ops.get("/api/providers").json()["providers"]
+    assert [row["provider"] for row in rows if row["state"] == "open"] == ["rival-ai"]
     shown = overview(shared.services, shared.app, tenant="acme")
     assert (len(shown.paused), shown.health.breakers_open) == (4, 1)
 
@@ -199,7 +200,7 @@ def test_an_open_breaker_shows_how_many_jobs_wait(context: ConsoleContext) -> No
     (need,) = [need for need in shown.needs_attention if need.kind == "breaker"]
     assert need.detail == "waiting before the next probe, 2 jobs waiting, 5 consecutive faults"
     text = client_of(context).get("/operations", headers={"Accept": "text/html"}).text
-    assert "2 jobs wait for an open breaker" in text
+    assert "openai-eu: failed 5 times in a row, next try at" in text
 
 
 # -- another release -------------------------------------------------------------------------------

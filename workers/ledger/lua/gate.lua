@@ -8,6 +8,7 @@
 --   opens_at, why              no call before then, for the `breaker` or the `provider` itself
 --   faults, first_fault_at     transport faults in a row
 --   openings, opened_at        how often the breaker opened without an answer in between
+--   last_fault, last_fault_at  what the last fault or refusal was
 --   refusals, pauses           refusals in all, and since the last answer
 
 local function read_gate(provider)
@@ -118,6 +119,7 @@ local function refused(entry, retry_after_ms)
   gate.ceiling, gate.ceiling_until = gate.limit + 1, NOW + gate.hold
   gate.slow_start, gate.credit = gate.limit, 0
   gate.refusals = (gate.refusals or 0) + 1
+  gate.last_fault, gate.last_fault_at = R.fault.text, NOW
   local pause = retry_after_ms or R.gate.pause_ms * 2 ^ math.min(gate.pauses - 1, 10)
   close_gate(gate, math.max(pause, 100), 'provider')
   write_gate(provider, gate)
@@ -140,11 +142,12 @@ local function open_breaker(provider, gate)
 end
 
 -- Learns from a timeout, a 5xx or a refused connection. Some in a row open the breaker; afterwards
--- the limit is 1, so the next call is a probe.
+-- the limit is 1, so the next call is a probe. Returns when the next call is allowed, if not now.
 local function faulted(entry, retry_after_ms)
   local provider = redis.call('HGET', record_key(entry), 'provider')
   if not provider or provider == '' then return end
   local gate = read_gate(provider)
+  gate.last_fault, gate.last_fault_at = R.fault.text, NOW
   local openings = gate.openings or 0
   if openings > 0 then
     -- The fault of a call that began before the breaker opened says nothing new.
@@ -159,4 +162,5 @@ local function faulted(entry, retry_after_ms)
   end
   if retry_after_ms then close_gate(gate, retry_after_ms, gate.openings and 'breaker' or 'provider') end
   write_gate(provider, gate)
+  return gate.opens_at
 end

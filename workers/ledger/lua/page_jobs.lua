@@ -1,8 +1,8 @@
 -- Read a page of jobs, newest first, filtering at most R.scan of them.
 -- Returns whether the end was reached, where it stopped (score, id), and a row per job without its
 -- body, which may be large. With R.ids, returns the rows of these jobs.
-local FIELDS = { 'state', 'task_type', 'name', 'tenant', 'waiting_for', 'reason', 'detail', 'best',
-  'attempt', 'tokens', 'seconds', 'created_at', 'finished_at', 'body' }
+local FIELDS = { 'state', 'task_type', 'name', 'tenant', 'waiting_for', 'waiting_behind',
+  'reason', 'detail', 'best', 'attempt', 'tokens', 'seconds', 'created_at', 'finished_at', 'body' }
 local BATCH = 200
 
 local function matches(row, labels)

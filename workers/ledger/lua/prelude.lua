@@ -166,9 +166,11 @@ local function spend(id, tokens)
   end
 end
 
-local function set_state(id, old, new, waiting_for)
+-- `behind` is the reason that the entry of a waiting job is parked behind.
+local function set_state(id, old, new, waiting_for, behind)
   local key = job_key(id)
-  redis.call('HSET', key, 'state', new, 'waiting_for', waiting_for or '', 'updated_at', stamp(NOW))
+  redis.call('HSET', key, 'state', new, 'waiting_for', waiting_for or '',
+    'waiting_behind', behind or '', 'updated_at', stamp(NOW))
   if old ~= new then
     if old then redis.call('ZREM', P .. 'jobs:' .. old, id) end
     redis.call('ZADD', P .. 'jobs:' .. new, NOW, id)

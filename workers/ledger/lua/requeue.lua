@@ -7,7 +7,7 @@ local suffix = kind == 'v' and ':' .. index or ''
 local v = kind == 'v' and 'v' or ''
 local found = redis.call('HMGET', key, v .. 'token' .. suffix, 'requeued_by')
 -- A repeated call, whose first answer was lost.
-if found[2] == R.token then return { 'requeued', '', kept_released(key) } end
+if found[2] == R.token then return { 'requeued', '', kept_released(key), '' } end
 if found[1] ~= R.token then return { 'lost' } end
 redis.call('HSET', key, v .. 'token' .. suffix, '', 'requeued_by', R.token)
 -- A refused call waits for its provider, at the front; any other one for its own back-off.
@@ -17,7 +17,7 @@ if given(R.fault) then
   if R.fault.refused then
     provider, opens_at = refused(R.entry, retry_after)
   else
-    faulted(R.entry, retry_after)
+    opens_at = faulted(R.entry, retry_after)
   end
 end
 drop_lease(R.entry)
@@ -58,7 +58,7 @@ if kind == 'c' then redis.call('HSETNX', key, 'first_due_at', redis.call('HGET',
 if provider then
   redis.call('HDEL', key, 'not_before')
   park(R.entry, 'provider:' .. provider, 'provider', true)
-  return { 'requeued', stamp(opens_at - NOW), keep_released(key) }
+  return { 'requeued', stamp(opens_at - NOW), keep_released(key), stamp(opens_at - NOW) }
 end
 redis.call('HSET', key, kind == 'c' and 'due_at' or v .. 'not_before' .. suffix, stamp(due))
 if kind == 'c' then
@@ -68,4 +68,5 @@ elseif kind == 'a' and job[4] and redis.call('HEXISTS', key, 'output') == 0 then
 else
   enqueue(R.entry, kind == 'a' and queue_of(mode) or 'verify', priority_of(mode, job[3]), due)
 end
-return { 'requeued', stamp(due - NOW), keep_released(key) }
+local opens_in = opens_at and opens_at > NOW and stamp(opens_at - NOW) or ''
+return { 'requeued', stamp(due - NOW), keep_released(key), opens_in }

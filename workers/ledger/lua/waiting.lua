@@ -182,7 +182,7 @@ local function park(entry, behind, why, refused)
   redis.call('ZREM', P .. 'outbox', entry)
   if kind == 'a' then
     local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at')
-    set_state(id, job[1], 'waiting', why)
+    set_state(id, job[1], 'waiting', why, behind)
     await_deadline(id, job[2])
   end
   free_slots(entry)

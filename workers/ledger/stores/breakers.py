@@ -35,6 +35,7 @@ def _read(fields: Mapping[str, str], now: float) -> Breaker:
         return float(fields.get(name) or 0)
 
     first, until = number("first_fault_at"), number("opens_at")
+    last = number("last_fault_at")
     return Breaker(
         state=_state(fields, now),
         faults=int(number("faults")),
@@ -42,6 +43,8 @@ def _read(fields: Mapping[str, str], now: float) -> Breaker:
         until=until / 1000 if until > now else 0.0,
         openings=int(number("openings")),
         refusals=int(number("refusals")),
+        last_fault=fields.get("last_fault") or None,
+        last_fault_at=last / 1000 if last else None,
     )
 
 

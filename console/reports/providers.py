@@ -1,0 +1,108 @@
+"""The providers and the parked work that a caller may see, as every surface shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mulligan.policies.figures.waiting_words import provider_words
+from mulligan.policies.jobs.breaker import Breaker, BreakerState
+from mulligan.tasks.ports.ledger import JobView
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.status_reads import ParkedEntries
+from mulligan.workers.services import Services
+
+_PROVIDER = "provider:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderRow:
+    """One provider."""
+
+    provider: str
+    state: BreakerState
+    #: Calls at once that the fleet allows itself now; learned from the provider's answers.
+    limit: int | None
+    #: Calls at once that the configuration allows.
+    ceiling: int | None
+    in_flight: int
+    #: Entries that wait for it, and how long the first has waited.
+    parked: int
+    oldest_seconds: float | None
+    #: When the next call is allowed; None if it is allowed now.
+    until: float | None
+    #: Faults in a row.
+    faults: int
+    #: What the last fault or refusal was, and when.
+    last_fault: str | None
+    last_fault_at: float | None
+    #: Whether a person paused it.
+    paused: bool
+    #: What it does now, in words.
+    text: str
+
+
+def provider_rows(services: Services, tenant: str | None) -> list[ProviderRow]:
+    """List providers that were called, configured or paused.
+
+    None for a tenant, because they would reveal other tenants' work.
+    """
+    if tenant is not None:
+        return []
+    ledger = services.ledger
+    now, known, paused = ledger.now(), ledger.breakers.all(), ledger.paused()
+    parked = {each.reason: each for each in ledger.parked()}
+    ceilings = services.runners.ceilings()
+    named = [what.removeprefix(_PROVIDER) for what in paused if what.startswith(_PROVIDER)]
+    return [
+        _row(
+            name,
+            known.get(name, Breaker()),
+            parked.get(_PROVIDER + name),
+            ceiling=ceilings.get(name),
+            paused=name in named,
+            now=now,
+        )
+        for name in sorted({*known, *services.runners.providers(), *named})
+    ]
+
+
+def _row(
+    name: str,
+    found: Breaker,
+    parked: ParkedEntries | None,
+    *,
+    ceiling: int | None,
+    paused: bool,
+    now: float,
+) -> ProviderRow:
+    return ProviderRow(
+        provider=name,
+        state=found.state,
+        limit=found.limit or None,
+        ceiling=ceiling,
+        in_flight=found.in_flight,
+        parked=parked.count if parked else 0,
+        oldest_seconds=parked.age(now) if parked else None,
+        until=found.until if found.until > now else None,
+        faults=found.faults,
+        last_fault=found.last_fault,
+        last_fault_at=found.last_fault_at,
+        paused=paused,
+        text="paused by a person" if paused else provider_words(found, now),
+    )
+
+
+def awaited_provider(
+    ledger: RedisLedger, view: JobView, tenant: str | None = None
+) -> Breaker | None:
+    """Return the state of the provider that a job waits for, if the caller may see it."""
+    behind = view.waiting_behind or ""
+    if tenant is not None or not behind.startswith(_PROVIDER):
+        return None
+    return ledger.breakers.all().get(behind.removeprefix(_PROVIDER))
+
+
+def visible_parked(services: Services, tenant: str | None) -> list[ParkedEntries]:
+    """List what is parked, by reason; for a tenant, only behind its own quota."""
+    found = services.ledger.parked()
+    return [each for each in found if tenant is None or each.reason == f"quota:{tenant}"]

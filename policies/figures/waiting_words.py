@@ -1,0 +1,53 @@
+"""What a waiting job waits for, in plain words, the same on every surface."""
+
+from __future__ import annotations
+
+from mulligan.policies.figures.format import counted, time_of_day, words
+from mulligan.policies.jobs.breaker import Breaker
+
+
+def waiting_words(
+    waiting_for: str | None,
+    behind: str | None,
+    *,
+    provider: Breaker | None = None,
+    now: float = 0.0,
+) -> str:
+    """Complete the sentence "waits for …".
+
+    ``behind`` is the reason that the entry is parked behind, such as ``quota:acme``. ``provider``
+    is the state of that provider, if the reader may know it.
+    """
+    kind, _, name = (behind or "").partition(":")
+    match kind:
+        case "queue" | "task_type":
+            return f"{words(kind)} {name}, which is paused"
+        case "quota":
+            return f"the quota of {name}"
+        case "provider" if waiting_for == "pause":
+            return f"{name}, which is paused"
+        case "provider" if provider is not None:
+            return f"{name}: {provider_words(provider, now)}"
+        case "provider":
+            return f"provider {name}"
+        case _:
+            return words(waiting_for)
+
+
+def provider_words(provider: Breaker, now: float) -> str:
+    """Say what a provider does now and why, from the most to the least serious."""
+    later = provider.until > now
+    at = f"{time_of_day(provider.until)} UTC"
+    match provider.state:
+        case "open" if later:
+            failed = counted(provider.faults, "time")
+            return f"failed {failed} in a row, next try at {at}"
+        case "open" | "half_open":
+            return "failed, one call is trying it again"
+        case _ if later:
+            return f"paused by the provider until {at}"
+        case _ if 0 < provider.limit <= provider.in_flight:
+            running = counted(provider.in_flight, "call")
+            return f"{running} at once {'is' if provider.in_flight == 1 else 'are'} running"
+        case _:
+            return "takes calls"

@@ -1,0 +1,98 @@
+"""The configured calls at once to a provider, and what headers ask for, enforced by claims."""
+
+from __future__ import annotations
+
+from support.ledger_scenario import Scenario, ScenarioMaker
+from support.provider_calls import answer_call, ask, start_call, submit_for
+
+from mulligan.policies.jobs.job import Output
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused
+
+
+def limited(scenario: Scenario, **ceilings: int) -> Scenario:
+    scenario.ledger.limit_providers(lambda: ceilings)
+    return scenario
+
+
+def test_no_more_calls_than_configured_run_at_once(new_scenario: ScenarioMaker) -> None:
+    ledger = limited(new_scenario(), api=2).ledger
+    running = [start_call(ledger, "api") for _ in range(2)]
+    waiting = submit_for(ledger, "of-api")
+    assert isinstance(ask(ledger, waiting, "api"), ClaimRefused)
+    assert isinstance(start_call(ledger, "other"), Claim)  # another provider is not limited
+    released = answer_call(ledger, running[0])
+    assert released == [f"a:{waiting}/1"]
+    assert isinstance(ask(ledger, waiting, "api"), Claim)
+
+
+def test_the_limit_never_grows_above_what_is_configured(new_scenario: ScenarioMaker) -> None:
+    ledger = limited(new_scenario(), api=3).ledger
+    for _ in range(5):
+        for claim in [start_call(ledger, "api") for _ in range(3)]:
+            answer_call(ledger, claim)
+    assert ledger.breakers.all()["api"].limit == 3
+
+
+def test_partitions_share_a_limit_rounded_up(new_scenario: ScenarioMaker) -> None:
+    ledger = limited(new_scenario(partitions=4), api=6, small=1).ledger
+    for prefix in (f"mulligan:{{p0{number}}}:" for number in range(4)):
+        ledger.sweep(empty_queues=())
+        found = ledger.calls.run("HMGET", f"{prefix}limits", "provider:api", "provider:small")
+        assert found == ["2", "1"]
+
+
+def test_a_limit_that_is_no_longer_configured_ends(new_scenario: ScenarioMaker) -> None:
+    """Given a fleet that restarts without the limit."""
+    scenario = limited(new_scenario(), api=1)
+    start_call(scenario.ledger, "api")
+    waiting = submit_for(scenario.ledger, "of-api")
+    assert isinstance(ask(scenario.ledger, waiting, "api"), ClaimRefused)
+    assert limited(scenario).swept_entries() == {f"a:{waiting}/1"}
+
+
+def test_an_answer_that_uses_up_an_allowance_pauses_its_provider(
+    new_scenario: ScenarioMaker,
+) -> None:
+    """Given an answer with `x-ratelimit-remaining-requests: 0` and a reset in 20 s."""
+    scenario = new_scenario()
+    claim = start_call(scenario.ledger, "api")
+    scenario.ledger.store_output(claim.lease, Output(text="31", provider_wait=20.0))
+    waiting = submit_for(scenario.ledger, "of-api")
+    assert isinstance(ask(scenario.ledger, waiting, "api"), ClaimRefused)
+    breaker = scenario.ledger.breakers.all()["api"]
+    assert (breaker.state, breaker.faults) == ("limited", 0)
+    assert scenario.view(waiting).waiting_behind == "provider:api"
+    scenario.advance(21)
+    assert f"a:{waiting}/1" in scenario.swept_entries()
+
+
+def test_an_absurd_wait_is_capped(new_scenario: ScenarioMaker) -> None:
+    scenario = new_scenario()
+    claim = start_call(scenario.ledger, "api")
+    scenario.ledger.store_output(claim.lease, Output(text="31", provider_wait=1e12))
+    now = scenario.ledger.now()
+    assert scenario.ledger.breakers.all()["api"].until <= now + 3601
+
+
+def test_parked_entries_are_counted_by_reason_with_the_age_of_the_first(
+    new_scenario: ScenarioMaker,
+) -> None:
+    """Given a busy provider and two jobs behind it, the less urgent of which is older."""
+    scenario = limited(new_scenario(), api=1)
+    ledger = scenario.ledger
+    assert ledger.parked() == []
+    first = start_call(ledger, "api")
+    jobs = []
+    for priority in (7, 3):
+        jobs.append(submit_for(ledger, "of-api", priority=priority))
+        assert isinstance(ask(ledger, jobs[-1], "api"), ClaimRefused)
+        scenario.advance(5)
+    (parked,) = ledger.parked()
+    assert (parked.reason, parked.count) == ("provider:api", 2)
+    assert parked.age(ledger.now()) >= 10
+    ledger.cancel(jobs[0])
+    (parked,) = ledger.parked()
+    assert parked.count == 1
+    assert parked.age(ledger.now()) < 10
+    answer_call(ledger, first)
+    assert ledger.parked() == []
