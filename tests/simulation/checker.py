@@ -184,7 +184,12 @@ class Checker:
             early = (float(row["deadline_at"]) - ended) / 1000
             self.violated(f"{view.id} was escalated {early:.1f} s before its deadline")
         losses = sum(n for e, n in self.world.losses.items() if Entry.parse(e).job_id == view.id)
-        if view.reason == "worker_lost" and losses < self.world.settings.max_claims:
+        external = view.job.subject is not None  # a subject's lease is not renewed
+        if (
+            view.reason == "worker_lost"
+            and not external
+            and losses < self.world.settings.max_claims
+        ):
             self.violated(f"{view.id} is worker_lost, but only {losses} workers were lost")
         if view.state == "cancelled" and view.id not in self.cancelled_ids:
             self.violated(f"{view.id} is cancelled, but nobody cancelled it")

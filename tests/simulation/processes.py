@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec
+from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec, Usage
+from mulligan.tasks.external.lane import ReportedAttempt, next_task, report_attempt
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome
@@ -14,16 +15,17 @@ from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import Intake, submit_jobs
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.jobs.verify import run_verification
-from mulligan.tasks.ports.errors import LedgerUnavailable
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry
 from mulligan.workers.celery.celery_broker import CeleryBroker
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.ledger import job_ids, rows
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.schema import StoredSchema
 from simulation.broker import SimulatedApp
-from simulation.providers import SimulatedRunner, SimulatedVerifier
+from simulation.providers import TOKENS, SimulatedRunner, SimulatedVerifier
 from simulation.scheduler import Crashed, Process
-from simulation.world import PRODUCER_PATIENCE, World
+from simulation.world import EARLIER, PRESENT, PRODUCER_PATIENCE, World
 
 #: The queues of an ordinary worker: mandatory retries first.
 QUEUES = ("repair", "attempt", "verify")
@@ -83,16 +85,20 @@ class Fleet:
 
     # -- workers ----------------------------------------------------------------------------------
 
-    def start_worker(self, queues: Sequence[str] = QUEUES, name: str | None = None) -> Process:
-        """Start a worker with one slot and a thread that renews its leases."""
+    def start_worker(self, *, earlier: bool = False) -> Process:
+        """Start a worker with one slot and a thread that renews its leases.
+
+        ``earlier``: of the release before this one.
+        """
         self._workers += 1
-        process = self.world.process(name or f"worker{self._workers}")
-        self.world.scheduler.spawn(process, lambda: self._work(process, queues))
+        process = self.world.process(f"{'earlier' if earlier else 'worker'}{self._workers}")
+        schema = EARLIER if earlier else PRESENT
+        self.world.scheduler.spawn(process, lambda: self._work(process, QUEUES, schema))
         return process
 
-    def _work(self, process: Process, queues: Sequence[str]) -> None:
+    def _work(self, process: Process, queues: Sequence[str], schema: StoredSchema) -> None:
         world = self.world
-        context = attempt_context(world, process, world.ledger(process))
+        context = attempt_context(world, process, world.ledger(process, schema=schema))
         while True:
             message = world.broker.take(process, queues)
             entry = Entry.parse(message.args[0])
@@ -144,6 +150,40 @@ class Fleet:
         ledger = self.world.ledger(process)
         publish = publisher(self.world, process, ledger).publish
         self.world.scheduler.spawn(process, lambda: self._sweep(process, ledger, publish))
+
+    # -- subjects ---------------------------------------------------------------------------------
+
+    def start_subject(self, name: str) -> Process:
+        """Start a person or system that does the external work of one subject."""
+        world = self.world
+        process = world.process(f"subject-{name}")
+
+        def run() -> None:
+            ledger = world.ledger(process, patience=PRODUCER_PATIENCE)
+            context = attempt_context(world, process, ledger)
+            while True:
+                world.scheduler.sleep(process, 2.0)
+                try:
+                    self._next_report(context, process, name)
+                except (LedgerUnavailable, BadInput) as error:
+                    world.note(process, f"gave up: {error}")
+                world.handling.pop(process, None)
+
+        world.scheduler.spawn(process, run)
+        return process
+
+    def _next_report(self, context: AttemptContext, process: Process, name: str) -> None:
+        task = next_task(context, name)
+        if task is None:
+            return
+        world, entry = self.world, task.lease.entry
+        world.handling[process] = str(entry)
+        world.scheduler.sleep(process, 3.0)
+        number = task.claim.plan.number + (entry.kind == "cycle")
+        scores: Any = task.claim.job.runner.options["scores"]
+        score = scores[min(number, len(scores)) - 1]
+        outcome = report_attempt(context, task.lease, report(score))
+        world.note(process, f"done {entry}: {describe(outcome)}")
 
     # -- producers and people ---------------------------------------------------------------------
 
@@ -222,6 +262,12 @@ class Fleet:
 
     def resume(self, what: str) -> None:
         self.person(lambda ledger, _: ledger.resume(what), f"resume {what}")
+
+
+def report(score: float, *, prompt: str = "In quite other words, please.") -> ReportedAttempt:
+    """Return what a subject reports: an answer, its score, and the prompt that it answered."""
+    usage = Usage(total_tokens=TOKENS)
+    return ReportedAttempt(score=score, answer=f"{score:g}", prompt=prompt, tokens=usage)
 
 
 def describe(outcome: Outcome) -> str:

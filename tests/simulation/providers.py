@@ -30,6 +30,11 @@ def make_job(scores: list[float], **fields: Any) -> Job:
         {"id": "simulated.check", "name": f"check{i}", "slow": i < slow, "same": same}
         for i in range(max(1, slow))
     ]
+    if fields.get("subject"):
+        fields["runner"] = {"kind": "external", "scores": scores}
+        fields["verifiers"] = ["external.score"]
+        delayed = {"mode": "reformulate", **fields.get("delayed_verification", {"after": 30})}
+        fields["delayed_verification"] = {**delayed, "prompt": "In other words."}
     defaults: dict[str, Any] = {
         "task_type": "work",
         "prompt": "Do it.",
@@ -89,9 +94,8 @@ class SimulatedRunner:
 
     def answer(self, request: Request) -> Output:
         world, job_id, n = self.world, request.job_id, request.attempt
-        freezes = self.process.freezes
+        freezes, provider = self.process.freezes, world.providers.provider(self.provider)
         found = world.before(self.process, "answer", f"{job_id}/{n} from {self.provider}")
-        provider = world.providers.provider(self.provider)
         world.providers.calls[job_id, n] += 1
         if provider.away:
             raise TransportFault("simulated: away", provider=provider.name, status=503)
@@ -130,7 +134,7 @@ class SimulatedVerifier:
     longest = 60.0
 
     def __post_init__(self) -> None:
-        self.slow = bool(self.spec.options["slow"])
+        self.slow = bool(self.spec.options.get("slow"))
 
     def verify(self, candidate: Candidate) -> VerificationResult:
         what = f"{candidate.job_id}/{candidate.attempt} {self.spec.label}"

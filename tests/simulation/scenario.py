@@ -36,6 +36,8 @@ _CALLS = {
     "claim_cycle": 2,
     "settle_cycle": 2,
     "store_cycle_output": 1,
+    "next_of_lane": 1,
+    "hold": 1,
     "cancel": 1,
     "end_escalation": 1,
     "hgetall": 1,
@@ -115,6 +117,7 @@ def generate(seed: int) -> Scenario:
     chance = random.Random(seed)
     options = {
         "workers": chance.randint(1, 4),
+        "earlier": chance.choice([0, 0, 1]),
         "sweeps": chance.choice([1, 1, 2]),
         "acks": chance.random() < 0.3,
         "partitions": chance.choice([1, 1, 1, 2]),
@@ -155,6 +158,8 @@ def _job(chance: random.Random, number: int) -> PlannedJob:
         fields["memory_scope"] = "task_type"
     if chance.random() < 0.1:
         fields["on_done"] = {"task": "their.task", "queue": "theirs"}
+    if chance.random() < 0.12:
+        fields = {k: fields[k] for k in ("priority", "task_type")} | {"subject": "mia"}
     tries = 1
     if chance.random() < 0.3:
         fields["idempotency_key"] = f"key{number}"

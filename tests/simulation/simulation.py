@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mulligan.tasks.ports.ledger import JobView
@@ -22,6 +24,7 @@ class Simulation:
         self,
         *,
         workers: int = 2,
+        earlier: int = 0,
         sweeps: int = 1,
         chance: random.Random | None = None,
         **world: Any,
@@ -29,10 +32,13 @@ class Simulation:
         self.world = World(chance=chance, **world)
         self.fleet = Fleet(self.world)
         self._number = 0
+        self._subjects: set[str] = set()
         self._draining = False
         self.world.on_crash = self._replace
         for _ in range(workers):
             self.fleet.start_worker()
+        for _ in range(earlier):
+            self.fleet.start_worker(earlier=True)
         for _ in range(sweeps):
             self.fleet.start_sweep(self._sweep_interval)
 
@@ -53,6 +59,9 @@ class Simulation:
         """
         self._number += 1
         made = make_job(list(scores), **job)
+        if made.subject is not None and made.subject not in self._subjects:
+            self._subjects.add(made.subject)
+            self.fleet.start_subject(made.subject)
         return self.fleet.submit(name or f"job{self._number}", made, tries=tries)
 
     def fault(self, kind: str, call: str, nth: int = 1, **options: Any) -> None:
@@ -127,8 +136,13 @@ class Simulation:
 
     def _replace(self, process: Any) -> None:
         """A supervisor starts another worker for one that crashed."""
-        scheduler = self.world.scheduler
-        if process.name.startswith("worker"):
-            scheduler.at(scheduler.now + 2.0, lambda: self.fleet.start_worker())
-        elif process.name.startswith("sweep"):
-            scheduler.at(scheduler.now + 2.0, lambda: self.fleet.start_sweep(self._sweep_interval))
+        name, later = process.name, self.world.scheduler.now + 2.0
+        start: Callable[[], object] | None = None
+        if name.startswith(("worker", "earlier")):
+            start = partial(self.fleet.start_worker, earlier=name.startswith("earlier"))
+        elif name.startswith("sweep"):
+            start = partial(self.fleet.start_sweep, self._sweep_interval)
+        elif name.startswith("subject"):
+            start = partial(self.fleet.start_subject, name.removeprefix("subject-"))
+        if start is not None:
+            self.world.scheduler.at(later, start)

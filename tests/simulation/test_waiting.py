@@ -7,21 +7,23 @@ import pytest
 from simulation.simulation import Simulation
 
 
-def test_no_deadline_ends_a_job_before_it_has_passed() -> None:
-    """A provider fails for a second; every job has a minute and needs a second."""
-    with Simulation(workers=8) as simulation:
-        jobs = [simulation.submit(90, deadline=60) for _ in range(20)]
-        simulation.fault("provider_away", "answer", 3, seconds=1)
-        simulation.run(60)
-        assert {simulation.view(job).state for job in jobs} == {"succeeded"}
+@pytest.mark.xfail(strict=True, reason="section 2")
+@pytest.mark.parametrize("away", [35])
+def test_no_deadline_ends_a_job_before_it_has_passed(away: float) -> None:
+    """The next try would be after the deadline; the provider is back before it, or is not."""
+    with Simulation(workers=2, backoff_cap=60) as simulation:
+        job = simulation.submit(90, deadline=30)
+        simulation.fault("provider_away", "answer", seconds=away)
+        simulation.run(80)
+        assert simulation.view(job).state == ("succeeded" if away < 30 else "escalated")
         simulation.check()
 
 
 def test_a_provider_that_fails_for_a_second_costs_seconds() -> None:
     with Simulation(workers=8) as simulation:
-        jobs = [simulation.submit(90) for _ in range(40)]
+        jobs = [simulation.submit(90, seconds=5) for _ in range(40)]
         simulation.fault("provider_away", "answer", 3, seconds=1)
-        simulation.run(40)
+        simulation.run(90)
         assert {simulation.view(job).state for job in jobs} == {"succeeded"}
         simulation.check()
 

@@ -14,6 +14,7 @@ import redis
 
 from mulligan.tasks.ports.clock import Clock
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.schema import StoredSchema
 from mulligan.workers.settings.model import Settings
 from simulation.broker import Broker
 from simulation.checker import Checker
@@ -32,10 +33,14 @@ TIMES: dict[str, Any] = {
     "stale_after": 3000,
     "backoff_base": 1.0,
     "backoff_cap": 20.0,
+    "external_lease": 30,
 }
 #: How long a worker and a producer wait for an unreachable ledger, in seconds.
 WORKER_PATIENCE = 60.0
 PRODUCER_PATIENCE = 5.0
+#: The present release and the one before it, which cannot read jobs with an `on_done`.
+PRESENT = StoredSchema(number=2, release="2.0", added={"Job.on_done": 2})
+EARLIER = StoredSchema(number=1, release="1.0")
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,13 @@ class World:
 
         return Clock(now=now, monotonic=now, boottime=now, sleep=sleep, wait=wait)
 
-    def ledger(self, process: Process, *, patience: float = WORKER_PATIENCE) -> RedisLedger:
+    def ledger(
+        self,
+        process: Process,
+        *,
+        patience: float = WORKER_PATIENCE,
+        schema: StoredSchema = PRESENT,
+    ) -> RedisLedger:
         """Return the real ledger for a process: every command is one of its port calls."""
         client = SimulatedClient(lambda args, options: self._redis_call(process, args, options))
         return RedisLedger(
@@ -122,6 +133,7 @@ class World:
             test_clock=lambda: self.scheduler.now,
             clock=self.clock(process),
             new_token=self.new_token,
+            schema=schema,
         )
 
     def outside_ledger(self) -> RedisLedger:
