@@ -391,6 +391,18 @@ def test_leases_are_extended_once_after_a_time_without_sweeps(scenario: Scenario
     assert scenario.refusal(jobs[0]) == ClaimRefused("held")
 
 
+def test_sweeps_that_are_always_late_still_find_lost_workers(scenario: Scenario) -> None:
+    """Given a lease shorter than the time between two sweeps, then it is extended only once."""
+    job_id = scenario.submit()
+    scenario.claim(job_id)
+    scenario.sweep()
+    found = []
+    for _ in range(2):
+        scenario.advance(scenario.settings.lease + 1, away=True)
+        found.append(scenario.swept_entries())
+    assert found == [set(), {f"a:{job_id}/1"}]
+
+
 def test_a_ledger_that_was_never_swept_has_no_time_without_sweeps(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.claim(job_id)
