@@ -38,7 +38,7 @@ def _replay(seed: int, keep: str) -> int:
     result = run(scenario)
     print(scenario)
     for step in result.trace:
-        if step.what != "sweep" or step.answer:
+        if not step.idle:
             print(step)
     print(*result.violations or ["no violation"], sep="\n")
     return bool(result.violations)

@@ -124,7 +124,7 @@ class Simulation:
     def check(self) -> None:
         """Drain, and fail with the trace if an invariant is violated."""
         found = self.violations()
-        trace = [str(step) for step in self.world.trace if step.what != "sweep" or step.answer]
+        trace = [str(step) for step in self.world.trace if not step.idle]
         assert not found, "\n".join([*found, *trace])
 
     def _sweep_interval(self) -> float:

@@ -53,6 +53,11 @@ class Step:
     request: str = ""
     answer: str = ""
 
+    @property
+    def idle(self) -> bool:
+        """Whether this is a sweep that found nothing, which a reader may skip."""
+        return self.what == "sweep" and self.answer in ("", "known []")
+
     def __str__(self) -> str:
         arrow = f" → {self.answer}" if self.answer else ""
         what = f"{self.what} {_brief(self.request)}".rstrip()
