@@ -30,6 +30,7 @@ from mulligan.tasks.ports.errors import (
 )
 from mulligan.tasks.ports.leases import UnwatchedLease
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Publication, Submission
+from mulligan.tasks.ports.runners import provider_for
 from mulligan.workers.ledger.job_ids import job_id as new_id
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -151,19 +152,15 @@ def test_a_transport_fault_is_not_a_failure_of_the_answer() -> None:
     assert view.attempts[0].faults == 1
 
 
-def test_a_fallback_is_limited_by_its_own_provider() -> None:
-    """Given a paused primary, when an attempt asks a fallback on another host, then it runs."""
-
+def test_an_attempt_with_a_fallback_asks_the_fallback_s_provider() -> None:
     class WithFallback(FakeRunner):
         def provider_for(self, decoding: Decoding) -> str:
             return "second" if decoding.fallback else "fake"
 
-    worker = Worker()
-    worker.runner = WithFallback(["nonsense", "{}"])
-    job_id = worker.submit(make_job())
-    run_attempt(worker.context, Entry("attempt", job_id, 1))
-    worker.ledger.pause("provider:fake")
-    assert list(worker.ledger.breakers.all()) == ["fake"]
+    runner = WithFallback(["{}"])
+    assert provider_for(runner, Decoding()) == "fake"
+    assert provider_for(runner, Decoding(fallback=1)) == "second"
+    assert provider_for(FakeRunner(["{}"]), Decoding(fallback=1)) == "fake"
 
 
 @pytest.mark.parametrize(
