@@ -277,7 +277,9 @@ class World:
             if fault.kind == "provider_away":
                 provider.away = True
             else:
-                provider.limit, provider.retry_after = 1, 3.0
+                # Some providers say how long to wait.
+                provider.limit = 1
+                provider.retry_after = 3.0 if int(fault.seconds * 1000) % 2 else None
         self.scheduler.at(self.scheduler.now + fault.seconds, self.heal_providers)
 
     def heal_providers(self) -> None:

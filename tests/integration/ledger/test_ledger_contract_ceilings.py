@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.provider_calls import answer_call, ask, start_call, submit_for
+from support.provider_calls import answer_call, ask, fail_call, start_call, submit_for
 
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused
@@ -72,6 +73,42 @@ def test_an_absurd_wait_is_capped(new_scenario: ScenarioMaker) -> None:
     scenario.ledger.store_output(claim.lease, Output(text="31", provider_wait=1e12))
     now = scenario.ledger.now()
     assert scenario.ledger.breakers.all()["api"].until <= now + 3601
+
+
+def test_an_answer_between_two_refusals_of_a_burst_changes_nothing_for_the_second(
+    new_scenario: ScenarioMaker,
+) -> None:
+    """Given three calls at once, and refusals without Retry-After."""
+    scenario = new_scenario()
+    first, second, third = (start_call(scenario.ledger, "api") for _ in range(3))
+    fail_call(scenario.ledger, first, status=429)
+    answer_call(scenario.ledger, third)
+    requeued = fail_call(scenario.ledger, second, status=429)
+    assert requeued.provider_opens_in == pytest.approx(1.0, abs=0.1)
+    assert scenario.view(second.job_id).waiting_behind == "provider:api"
+
+
+def test_a_call_from_before_a_forgotten_ceiling_may_be_refused(
+    new_scenario: ScenarioMaker,
+) -> None:
+    """Given a slow call, and a limit that was refused, tried again and accepted meanwhile."""
+    scenario = new_scenario()
+    ledger = scenario.ledger
+    slow, refused, *others = (start_call(ledger, "api") for _ in range(8))
+    fail_call(ledger, refused, status=429, retry_after=1)
+    ledger.cancel(refused.job_id)
+    scenario.advance(60)
+    for _ in range(30):
+        answer_call(ledger, others.pop(0))
+        for job_id in (submit_for(ledger, "of-api") for _ in range(2)):
+            claim = ask(ledger, job_id, "api")
+            if isinstance(claim, Claim):
+                others.append(claim)
+            else:
+                ledger.cancel(job_id)
+    assert ledger.breakers.all()["api"].limit > 8
+    fail_call(ledger, slow, status=429, retry_after=1)
+    assert scenario.view(slow.job_id).waiting_behind == "provider:api"
 
 
 def test_parked_entries_are_counted_by_reason_with_the_age_of_the_first(

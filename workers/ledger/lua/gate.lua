@@ -116,11 +116,13 @@ local function refused(entry, retry_after_ms)
   else
     gate.limit = math.max(gate.floor or 1, math.min(limit, others))
   end
+  -- Since the decrease that this refusal belongs to, answers may have ended the pauses and the hold.
+  gate.hold = gate.hold or R.gate.hold_ms
   gate.ceiling, gate.ceiling_until = gate.limit + 1, NOW + gate.hold
   gate.slow_start, gate.credit = gate.limit, 0
   gate.refusals = (gate.refusals or 0) + 1
   gate.last_fault, gate.last_fault_at = R.fault.text, NOW
-  local pause = retry_after_ms or R.gate.pause_ms * 2 ^ math.min(gate.pauses - 1, 10)
+  local pause = retry_after_ms or R.gate.pause_ms * 2 ^ math.min((gate.pauses or 1) - 1, 10)
   close_gate(gate, math.max(pause, 100), 'provider')
   write_gate(provider, gate)
   return provider, gate.opens_at
