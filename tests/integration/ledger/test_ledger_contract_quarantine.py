@@ -293,6 +293,46 @@ def test_a_bad_name_does_not_stop_the_sweep(
     assert scenario.ledger.escalations() == []
 
 
+@pytest.mark.parametrize("row", ["", "x", "null", "[]", "7", '{"count": null}'])
+def test_a_damaged_count_of_failures_counts_as_none(scenario: Scenario, row: str) -> None:
+    broken, other = scenario.submit(), scenario.submit()
+    fail(scenario, Entry("attempt", broken, 1), 1)
+    scenario.ledger.calls.run("HSET", f"{outbox(scenario)}:failures", f"a:{broken}/1", row)
+    scenario.advance(scenario.settings.outbox_grace * 2 + 1)
+    assert scenario.swept_entries() == {f"a:{broken}/1", f"a:{other}/1"}
+    assert fail(scenario, Entry("attempt", broken, 1), 1) == []
+
+
+def test_a_bad_name_behind_a_reason_holds_nobody_up(scenario: Scenario) -> None:
+    scenario.ledger.pause("queue:attempt")
+    waiting = scenario.submit()
+    scenario.refusal(waiting)
+    parked = outbox(scenario).removesuffix("outbox") + "parked:queue:attempt"
+    scenario.ledger.calls.run("ZADD", parked, "-inf", "garbage", "inf", "a:p00-1")
+    assert [(each.reason, each.count) for each in scenario.ledger.parked()] == [
+        ("queue:attempt", 3)
+    ]
+    scenario.ledger.resume("queue:attempt")
+    assert scenario.swept_entries() == {f"a:{waiting}/1"}
+    assert {each.id for each in scenario.ledger.quarantine.entries()} == {"garbage", "a:p00-1"}
+
+
+def test_a_damaged_parked_job_a_damaged_limit_and_a_damaged_time_hold_nobody_up(
+    new_scenario: ScenarioMaker,
+) -> None:
+    """Given a tenant whose second job waits for the first, and what the sweep reads is damaged."""
+    scenario = new_scenario(quotas={"acme": {"concurrency": 1}})
+    running, waiting = (scenario.submit(labels={"tenant": "acme"}) for _ in range(2))
+    scenario.claim(running)
+    scenario.refusal(waiting)
+    prefix = outbox(scenario).removesuffix("outbox")
+    run = scenario.ledger.calls.run
+    run("HDEL", f"{prefix}job:{waiting}", "task_type")
+    run("HSET", f"{prefix}limits", "tenant:acme", "garbage")
+    run("SET", f"{prefix}swept_at", "garbage")
+    assert f"a:{waiting}/1" in scenario.swept_entries()
+
+
 def test_the_quarantine_has_a_cap(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario(escalations_cap=100, publish_tries=1)
     entries = [Entry("attempt", scenario.submit(), 1) for _ in range(102)]

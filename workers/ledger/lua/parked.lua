@@ -1,10 +1,12 @@
 -- Read how many entries are parked behind each reason, and since when the first of them is queued.
 
 -- Entries are sorted by rank, and within a rank by time: see place_of. Visits the first of each rank.
+-- No rank is that far from 0, so a damaged score beyond is not visited: no rank would come after it.
+local BOUND = 100 * RANKS
 local function first_at(key)
-  local first, from = NOW, '-inf'
+  local first, from = NOW, int(-BOUND)
   while true do
-    local found = redis.call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    local found = redis.call('ZRANGEBYSCORE', key, from, int(BOUND), 'WITHSCORES', 'LIMIT', 0, 1)
     if not found[2] then return first end
     local rank = math.floor(tonumber(found[2]) / RANKS)
     first = math.min(first, tonumber(found[2]) - rank * RANKS)

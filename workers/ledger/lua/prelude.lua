@@ -14,8 +14,8 @@ local function expired(at) return not given(at) or tonumber(at) <= NOW end
 -- could renew, so until the next sweep has extended the leases, none counts as expired.
 local function lapsed(entry)
   if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return false end
-  local swept = redis.call('GET', P .. 'swept_at')
-  return not swept or NOW - tonumber(swept) <= R.lease_ms
+  local swept = tonumber(redis.call('GET', P .. 'swept_at') or '')
+  return not swept or NOW - swept <= R.lease_ms
 end
 -- A full Redis refuses a script at its first write, if that write may need memory, and nothing after
 -- it. So each script decides by its first write, which changes nothing, whether it needs room.
@@ -94,10 +94,11 @@ local function write_entry(entry, e)
 end
 
 -- How often sending an entry has failed since it was last sent, the last error, and the token of the
--- call that reported it.
+-- call that reported it. A record that cannot be read counts as none.
 local function failures_of(entry)
   local text = redis.call('HGET', P .. 'outbox:failures', entry)
-  return text and cjson.decode(text) or { count = 0 }
+  local read, known = pcall(cjson.decode, text or '')
+  return read and type(known) == 'table' and tonumber(known.count) and known or { count = 0 }
 end
 
 local function publication(entry, e)

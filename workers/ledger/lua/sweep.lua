@@ -5,7 +5,8 @@ allow_when_full()
 -- that. Every holder gets one more lease to show that it lives. Never twice in a row: sweeps that
 -- are always late must find lost workers, too.
 local last = redis.call('MGET', P .. 'swept_at', P .. 'extended_at')
-if last[1] and NOW - tonumber(last[1]) > R.lease_ms and last[1] ~= last[2] then
+local swept = tonumber(last[1] or '')
+if swept and NOW - swept > R.lease_ms and last[1] ~= last[2] then
   local held = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW + R.lease_ms)
   for _, entry in ipairs(held) do redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry) end
   redis.call('SET', P .. 'extended_at', stamp(NOW))

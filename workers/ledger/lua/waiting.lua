@@ -41,11 +41,12 @@ end
 local function quota_capacity(tenant)
   local found = redis.call('HMGET', P .. 'limits', 'tenant:' .. tenant, 'tenant:*')
   local concurrency, tokens = string.match(found[1] or found[2] or '|', '^(%d*)|(%d*)$')
-  if tokens ~= '' and tonumber(redis.call('GET', spent_key(tenant)) or '0') >= tonumber(tokens) then
+  concurrency, tokens = tonumber(concurrency or ''), tonumber(tokens or '')
+  if tokens and tonumber(redis.call('GET', spent_key(tenant)) or '0') >= tokens then
     return 0, 'budget', true
   end
-  if concurrency == '' then return nil end
-  return tonumber(concurrency) - slots_taken('quota:' .. tenant), 'budget'
+  if not concurrency then return nil end
+  return concurrency - slots_taken('quota:' .. tenant), 'budget'
 end
 
 -- Returns the calls that a provider may have in flight: what was learned, at most what is configured.
@@ -86,7 +87,7 @@ local function provider_of(runner)
 end
 
 local function attempt_gates(mode, task_type, tenant, provider)
-  local gates = { 'queue:' .. queue_of(mode), 'task_type:' .. task_type }
+  local gates = { 'queue:' .. queue_of(mode), 'task_type:' .. (task_type or '') }
   if provider and provider ~= '' then gates[#gates + 1] = 'provider:' .. provider end
   if tenant and tenant ~= '' then gates[#gates + 1] = 'quota:' .. tenant end
   return gates
@@ -208,9 +209,12 @@ local function unpark(reason)
     end
     leave_parking(first[1])
     local e, unreadable = read_entry(first[1])
-    local gates = gates_of(first[1])
-    if e and gates then return first[1], e, gates end
-    if unreadable then redis.call('ZADD', P .. 'outbox', NOW, first[1]) end -- for the quarantine
+    if unreadable or not parse_entry(first[1]) then
+      redis.call('ZADD', P .. 'outbox', NOW, first[1]) -- for the quarantine
+    else
+      local gates = gates_of(first[1])
+      if e and gates then return first[1], e, gates end
+    end
   end
 end
 
