@@ -156,9 +156,7 @@ USER_TASK = "celery"
 
 
 #: The first words of the names of mulligan's own queues; workers/celery/queues.py defines these.
-_RESERVED_QUEUES = frozenset(
-    {"repair", "verify", "attempt", "edit", "loop", "control", "mulligan", "unacked"}
-)
+_RESERVED_QUEUES = frozenset({"repair", "verify", "attempt", "edit", "loop", "control", "mulligan"})
 
 
 class OnDone(Value):
@@ -172,7 +170,9 @@ class OnDone(Value):
         if self.task.startswith("mulligan."):
             raise FieldError("task", "must be a task of your own app, not one of mulligan's")
         first = self.queue.partition(".")[0]
-        if self.queue.startswith("_kombu") or first in _RESERVED_QUEUES:
+        # kombu's own keys on Redis; one of another type would stop every consumer.
+        kombus = self.queue.startswith(("_kombu", "unacked"))
+        if kombus or first in _RESERVED_QUEUES:
             raise FieldError(
                 "queue", "must be a queue of your own app, not one of mulligan's or kombu's"
             )

@@ -68,7 +68,17 @@ def test_a_model_validator_names_its_field() -> None:
 
 
 @pytest.mark.parametrize(
-    "queue", ["_kombu.binding.attempt", "attempt", "repair", "edit.host", "mulligan.submit"]
+    "queue",
+    [
+        "_kombu.binding.attempt",
+        "unacked",
+        "unacked_index",
+        "unacked_mutex",
+        "attempt",
+        "repair",
+        "edit.host",
+        "mulligan.submit",
+    ],
 )
 def test_an_outcome_is_not_sent_to_a_queue_of_mulligan_or_kombu(queue: str) -> None:
     on_done = {"task": "shop.answered", "queue": queue}
