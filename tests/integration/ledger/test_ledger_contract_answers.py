@@ -189,6 +189,18 @@ def test_a_stored_or_cancelled_verification_is_finished(
     assert scenario.verification_refusal("p00-unknown", 1) == ClaimRefused("gone")
 
 
+def test_a_message_about_a_verification_that_was_never_asked_for_is_dropped(
+    scenario: Scenario,
+) -> None:
+    """Otherwise it is claimed until its job is escalated."""
+    job_id = scenario.submit()
+    scenario.hand_over(job_id, verifications=[1, 10])
+    for index in (0, 2, 11):
+        assert scenario.verification_refusal(job_id, index).reason == "gone"
+    assert scenario.expire_leases() == {f"v:{job_id}/1/1", f"v:{job_id}/1/10"}
+    scenario.claim_verification(job_id, 10)
+
+
 def test_a_verification_that_loses_every_worker_escalates_its_job(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id, [0])

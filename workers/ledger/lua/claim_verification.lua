@@ -4,12 +4,14 @@ local state = redis.call('HGET', job_key(R.id), 'state')
 local key = attempt_key(R.id, R.n)
 local i = int(R.index)
 local attempt = redis.call('HMGET', key, 'state', 'result:' .. i, 'vtoken:' .. i, 'vclaims:' .. i,
-  'vnot_before:' .. i)
+  'vnot_before:' .. i, 'verifications')
 if not state or not attempt[1] then take_entry(entry) return { 'gone' } end
 if TERMINAL[state] or attempt[1] ~= 'verifying' or attempt[2] then
   take_entry(entry)
   return { 'finished' }
 end
+-- A message may name anything.
+if not string.find(' ' .. (attempt[6] or '') .. ' ', ' ' .. i .. ' ', 1, true) then return { 'gone' } end
 if attempt[3] ~= R.token then need_room() end
 if attempt[3] and attempt[3] ~= '' then
   if attempt[3] == R.token then return attempt_view('claimed', R.id, R.n) end
