@@ -20,8 +20,8 @@ _WORST: tuple[BreakerState, ...] = ("closed", "limited", "half_open", "open")
 class ProviderPolicy(Value):
     """When a provider is called less, or not at all. Durations are in seconds."""
 
-    #: Calls in flight to a provider that has never refused one; each answer adds one while all are
-    #: in use.
+    #: Calls in flight to a new provider for which no number is configured; each answer adds one
+    #: while all are in use.
     start: int = Field(default=8, ge=1)
     #: The number of transport faults in a row, none older than the window, that opens the breaker.
     threshold: int = Field(default=5, ge=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -105,7 +106,10 @@ def running_fleet(
     fields = {"allow_inline": True, "lease": 5.0, "backoff_base": 0.05, "sweep_interval": 0.3,
               "republish_after": 2.0, "outbox_grace": 0.5, **changes}  # fmt: skip
     settings = Settings(broker_url=server.url, home=folder, **fields)
-    names = {f"MULLIGAN_{name.upper()}": str(value) for name, value in fields.items()}
+    names = {
+        f"MULLIGAN_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
+        for name, value in fields.items()
+    }
     names["PYTHONFAULTHANDLER"] = "1"
     stack = Stack(
         folder,

@@ -19,12 +19,17 @@ from mulligan.workers.ledger.connections import SHARED
 pytestmark = pytest.mark.real_models
 
 SLOTS = 300
-JOBS = 750
-#: Many providers, because the fleet starts with a few calls for each and learns how many it takes.
-PROVIDERS = 40
-#: Seconds after which a request is answered even if the others are still missing.
-PATIENCE = 0.5
+#: More than there are slots, so that a slot also takes a second job.
+JOBS = SLOTS + 100
+#: Seconds after which requests are answered even if the others are missing: the test then fails.
+PATIENCE = 60.0
 
+JOB = {
+    "task_type": "t",
+    "prompt": "answer slowly",
+    "runner": {"profile": "slow"},
+    "verifiers": ["json.object"],
+}
 _ANSWER = json.dumps(
     {
         "model": "slow",
@@ -36,10 +41,10 @@ _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %
 
 
 class SlowModel:
-    """A server on several ports, whose requests wait for each other until all slots are in use."""
+    """A server whose requests wait for each other until all slots are in use."""
 
     def __init__(self) -> None:
-        self.ports: list[int] = []
+        self.port = 0
         self.waiting = 0
         self.most_waiting = 0
         self.ready = threading.Event()
@@ -54,9 +59,8 @@ class SlowModel:
         self._loop.call_soon_threadsafe(self._over.set)
 
     async def _serve(self) -> None:
-        for _ in range(PROVIDERS):
-            server = await asyncio.start_server(self._talk, "127.0.0.1", 0, backlog=1000)
-            self.ports.append(server.sockets[0].getsockname()[1])
+        server = await asyncio.start_server(self._talk, "127.0.0.1", 0, backlog=1000)
+        self.port = server.sockets[0].getsockname()[1]
         self.ready.set()
         await self._over.wait()
 
@@ -97,25 +101,19 @@ def _running(model: SlowModel) -> Iterator[SlowModel]:
     thread.join(30)
 
 
-def test_300_slots_of_one_process_wait_for_models_at_once(tmp_path: Path, model: SlowModel) -> None:
-    """Given one process with 300 slots, then 300 calls are in flight at once, every job ends, and
-    the process needs few connections."""
+def test_300_slots_of_one_process_wait_for_a_model_at_once(
+    tmp_path: Path, model: SlowModel
+) -> None:
+    """Given one process with 300 slots and a provider that is configured for as many calls, then
+    300 calls are in flight at once, every job ends, and the process needs few connections."""
     slots = Pool(name="attempt", queues=("repair", "attempt"), slots=SLOTS)
-    with running_fleet(tmp_path, pools=(CONTROL, slots), lease=30.0) as fleet:
-        ids = fleet.submit(*(_job(model.ports[i % PROVIDERS]) for i in range(JOBS)))
+    slow = {"kind": "openai", "model": "slow", "base_url": f"http://127.0.0.1:{model.port}/v1"}
+    runners = {"slow": {**slow, "concurrency": SLOTS}}
+    with running_fleet(tmp_path, pools=(CONTROL, slots), runners=runners, lease=30.0) as fleet:
+        ids = fleet.submit(*(JOB for _ in range(JOBS)))
         views = fleet.wait_until_finished(ids, seconds=120)
         clients = fleet.server.client().info("clients")["connected_clients"]
     assert {view.state for view in views} == {"succeeded"}
     assert {len(view.attempts) for view in views} == {1}
     assert model.most_waiting == SLOTS
     assert clients < 4 * SHARED + 40
-
-
-def _job(port: int) -> dict[str, object]:
-    runner = {"kind": "openai", "model": "slow", "base_url": f"http://127.0.0.1:{port}/v1"}
-    return {
-        "task_type": "t",
-        "prompt": "answer slowly",
-        "runner": runner,
-        "verifiers": ["json.object"],
-    }

@@ -34,6 +34,23 @@ def test_the_limit_never_grows_above_what_is_configured(new_scenario: ScenarioMa
     assert ledger.breakers.all()["api"].limit == 3
 
 
+def test_a_new_provider_starts_with_what_is_configured(new_scenario: ScenarioMaker) -> None:
+    ledger = limited(new_scenario(), api=40).ledger
+    running = [start_call(ledger, "api") for _ in range(40)]
+    assert isinstance(ask(ledger, submit_for(ledger, "of-api"), "api"), ClaimRefused)
+    fail_call(ledger, running[0], status=503)
+    assert ledger.breakers.all()["api"].limit == 40
+
+
+def test_a_configured_number_that_is_too_high_is_corrected(new_scenario: ScenarioMaker) -> None:
+    """Given a provider that takes half of what is configured."""
+    ledger = limited(new_scenario(), api=40).ledger
+    running = [start_call(ledger, "api") for _ in range(40)]
+    for claim in running[20:]:
+        fail_call(ledger, claim, status=429, retry_after=1)
+    assert ledger.breakers.all()["api"].limit == 20
+
+
 def test_partitions_share_a_limit_rounded_up(new_scenario: ScenarioMaker) -> None:
     ledger = limited(new_scenario(partitions=4), api=6, small=1).ledger
     for prefix in (f"mulligan:{{p0{number}}}:" for number in range(4)):

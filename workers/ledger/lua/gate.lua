@@ -14,7 +14,7 @@
 local function read_gate(provider)
   local flat, gate = redis.call('HGETALL', gate_key(provider)), {}
   for i = 1, #flat, 2 do gate[flat[i]] = tonumber(flat[i + 1]) or flat[i + 1] end
-  gate.limit = gate.limit or R.gate.start
+  gate.limit = gate.limit or provider_limit(provider)
   return gate
 end
 

@@ -50,9 +50,10 @@ local function quota_capacity(tenant)
 end
 
 -- Returns the calls that a provider may have in flight: what was learned, at most what is configured.
+-- Before anything was learned, what is configured is the best guess.
 local function provider_limit(provider, learned)
   local configured = tonumber(redis.call('HGET', P .. 'limits', 'provider:' .. provider) or '')
-  return math.min(learned or R.gate.start, configured or math.huge)
+  return math.min(learned or configured or R.gate.start, configured or math.huge)
 end
 
 local function provider_capacity(provider)
