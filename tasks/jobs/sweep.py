@@ -17,8 +17,15 @@ def run_sweep(
     """Publish entries that are due, unpublished, overtaken or expired. Return their number.
 
     ``by_priority``: whether the broker serves the most urgent messages of a queue first.
+    If ``empty_queues`` raises, the exception is raised when the ledger has done its part.
     """
-    found = ledger.sweep(empty_queues=empty_queues(), by_priority=by_priority)
+    try:
+        empty = empty_queues()
+    except Exception:
+        # Leases expire without a broker, too. What was found stays in the outbox.
+        ledger.sweep(empty_queues=(), by_priority=by_priority)
+        raise
+    found = ledger.sweep(empty_queues=empty, by_priority=by_priority)
     if found:
         publish(found)
     return len(found)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
+from kombu.exceptions import OperationalError
 from support.jobs import answer, make_job
 from support.ledger_scenario import Scenario, ScenarioMaker, intake_of
 from support.redis_server import RedisServer
@@ -221,3 +222,24 @@ def test_an_outcome_that_is_not_allowed_is_not_sent(stack: Stack) -> None:
         stack.sweep()
     (found,) = stack.scenario.ledger.quarantine.entries()
     assert found.error == "OutcomeNotAllowed: mine.done is not in on_done"
+
+
+def test_a_lease_expires_while_the_broker_is_away(
+    new_redis_scenario: ScenarioMaker, start_broker: StartBroker
+) -> None:
+    """Given a worker that died and a broker that cannot be reached, then the sweep takes the lease
+    back and says that the broker is away; when it is back, the attempt is published."""
+    server = start_broker()
+    stack = Stack(new_redis_scenario(outbox_grace=0.1, republish_after=1.0), server)
+    scenario = stack.scenario
+    job_id = scenario.submit()
+    scenario.claim(job_id)
+    server.kill()
+    scenario.advance(scenario.settings.lease + 1)
+    with pytest.raises(OperationalError):
+        stack.sweep()
+    assert scenario.view(job_id).state == "queued"
+    server.start()
+    scenario.advance(10)
+    stack.sweep()
+    assert stack.waiting("attempt") + stack.waiting("repair") == 1
