@@ -27,7 +27,7 @@ class RedisServer:
         #: The address in Celery's notation, and in the ledger's.
         self.url = f"redis+socket://{self.socket}"
         self.ledger_url = f"unix://{self.socket}"
-        self._folder = folder
+        self.folder = folder
         #: Further arguments of the server, such as ``--maxmemory 2mb``.
         self._options = options
         self._persistent = persistent
@@ -44,7 +44,7 @@ class RedisServer:
             "--save",
             "",
         ]
-        argv += ["--dir", str(self._folder), "--appendfsync", "always"]
+        argv += ["--dir", str(self.folder), "--appendfsync", "always"]
         argv += ["--appendonly", "yes" if self._persistent else "no", *self._options]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
         wait_for(self.answers, "Redis to answer")

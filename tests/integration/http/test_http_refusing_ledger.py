@@ -99,7 +99,9 @@ def test_doctor_says_that_the_ledger_refuses(
     assert "script" not in printed
 
 
-def test_workers_that_wait_for_the_ledger_are_shown(context: ConsoleContext) -> None:
+def test_workers_that_wait_for_the_ledger_are_shown(
+    context: ConsoleContext, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     beat = Beat(name="a@h", pool="attempt", host="h", pid=1, slots=8, active=8, waiting=3,
                 waiting_reason="the ledger is full (maxmemory)")  # fmt: skip
     context.ledger.beats.write(beat)
@@ -108,3 +110,7 @@ def test_workers_that_wait_for_the_ledger_are_shown(context: ConsoleContext) -> 
     assert expected in health_of(now).reasons
     text = _metrics(client_of(context))
     assert 'mulligan_ledger_waiting{pool="attempt"} 3.0' in text
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", server.url)
+    printed = invoke("doctor", code=1).output
+    assert "a@h: 3 calls waiting for the ledger: the ledger is full (maxmemory)" in printed
+    assert "see the runbook, section Ledger refuses" in printed

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs import make_job
+import redis
+from redis.exceptions import BusyLoadingError
+from support.jobs import make_job, passed
 from support.redis_server import RedisServer
 from support.servers import installed_versions
+from support.settlements import succeeds
 from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import Output
@@ -42,6 +45,7 @@ class World:
         client = connect(server.ledger_url)
         self.ledger = RedisLedger(client, self.settings, patience=patience, keep=keep)
         self.redis: Any = server.client()
+        self.folder = server.folder
 
     def submit(self) -> str:
         job = make_job()
@@ -67,40 +71,107 @@ class World:
     def promote(self) -> None:
         self.redis.execute_command("REPLICAOF", "NO", "ONE")
 
+    def break_disk(self) -> None:
+        """Put a directory where Redis stores its snapshot."""
+        (self.folder / "dump.rdb").mkdir()
+        self.redis.config_set("save", "3600 1")
+        self.redis.bgsave()
+        wait_for(lambda: self._last_save() == "err", "a failed snapshot")
+
+    def repair_disk(self) -> None:
+        (self.folder / "dump.rdb").rmdir()
+        self.redis.bgsave()
+
+    def _last_save(self) -> str:
+        return str(self.redis.info("persistence")["rdb_last_bgsave_status"])
+
 
 REFUSALS: list[tuple[Callable[[World], None], Callable[[World], None]]] = [
     (World.fill, World.free),
     (World.demote, World.promote),
+    (World.break_disk, World.repair_disk),
 ]
-IDS = ["full", "read-only"]
+IDS = ["full", "read-only", "disk"]
 
 
 @pytest.mark.parametrize(("refuse", "relent"), REFUSALS, ids=IDS)
-def test_an_answer_waits_until_redis_stores_again(
+def test_what_was_paid_for_waits_until_redis_stores_again(
     server: RedisServer,
     refuse: Callable[[World], None],
     relent: Callable[[World], None],
 ) -> None:
-    """Given an answer that was paid for and a Redis that refuses it for longer than the ledger's
-    patience, then it is stored as soon as Redis relents."""
+    """Given an answer, a verification and a verdict, and a Redis that refuses them for longer than
+    the ledger's patience, then they are stored as soon as Redis relents."""
     world = World(server, patience=0.0)
-    claim = world.claim(world.submit())
+    ledger = world.ledger
+    answered, verified, settled = (world.claim(world.submit()) for _ in range(3))
+    ledger.store_output(verified.lease, Output(text="paid"), verifications=[0])
+    ledger.store_output(settled.lease, Output(text="paid"))
+    verification = ledger.claim_verification(
+        Entry("verification", verified.job_id, 1, 0), worker="w"
+    )
+    assert isinstance(verification, Claim)
     refuse(world)
-    with ThreadPoolExecutor(1) as pool:
-        stored: Future[object] = pool.submit(
-            world.ledger.store_output, claim.lease, Output(text="paid")
-        )
-        wait_for(lambda: _blocked(world))
-        assert not stored.done()
+    with ThreadPoolExecutor(3) as pool:
+        calls: list[Future[object]] = [
+            pool.submit(ledger.store_output, answered.lease, Output(text="paid")),
+            pool.submit(ledger.store_result, verification.lease, passed(), elapsed=1.0),
+            pool.submit(ledger.settle, settled.lease, succeeds(settled)),
+        ]
+        wait_for(lambda: _blocked(world) == 3)
+        assert not any(call.done() for call in calls)
         relent(world)
-        assert stored.result(60) == []
-    view = world.ledger.job(claim.job_id)
+        stored, last, published = (call.result(60) for call in calls)
+    assert (stored, published) == ([], [])
+    assert isinstance(last, Claim)
+    view = ledger.job(answered.job_id)
     assert view is not None
     assert view.attempts[0].output == Output(text="paid")
+    assert ledger.job_states([settled.job_id]) == {settled.job_id: "succeeded"}
 
 
-def _blocked(world: World) -> bool:
-    return any(call.reason for call in world.ledger.calls.waits._calls.copy())
+def _blocked(world: World) -> int:
+    """Return how many calls wait because Redis refused them."""
+    return sum(bool(call.reason) for call in world.ledger.calls.waits._calls.copy())
+
+
+def test_a_worker_that_stops_waits_only_with_what_was_paid_for(server: RedisServer) -> None:
+    """Given a full Redis, an answer and a claim that wait, then a shutdown ends the claim at
+    once, and the answer is stored when there is room."""
+    world = World(server, patience=600.0)
+    claim, waiting = world.claim(world.submit()), world.submit()
+    world.fill()
+    with ThreadPoolExecutor(2) as pool:
+        stored = pool.submit(world.ledger.store_output, claim.lease, Output(text="paid"))
+        claimed = pool.submit(world.claim, waiting)
+        wait_for(lambda: _blocked(world) == 2)
+        world.ledger.calls.stop_waiting()
+        with pytest.raises(LedgerRefused, match="is full"):
+            claimed.result(60)
+        assert not stored.done()
+        world.free()
+        assert stored.result(60) == []
+
+
+def test_a_redis_that_loads_its_data_is_waited_for(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a Redis that reads its file after a start, then an answer is stored when it is done,
+    and a call without patience says that Redis is loading."""
+
+    def loading(*_: object, **__: object) -> None:
+        raise BusyLoadingError("Redis is loading the dataset in memory")
+
+    world = World(server, patience=0.0)
+    claim = world.claim(world.submit())
+    monkeypatch.setattr(redis.Redis, "execute_command", loading)
+    assert _reason(world) == "loading"
+    with ThreadPoolExecutor(1) as pool:
+        stored = pool.submit(world.ledger.store_output, claim.lease, Output(text="paid"))
+        wait_for(lambda: _blocked(world))
+        assert not stored.done()
+        monkeypatch.undo()
+        assert stored.result(60) == []
 
 
 def test_a_full_redis_takes_no_claim_but_keeps_leases(server: RedisServer) -> None:
@@ -155,7 +226,7 @@ def test_a_busy_redis_is_waited_for(server: RedisServer) -> None:
     world.redis.config_set("lua-time-limit", 10)
     endless = threading.Thread(target=_run_until_killed, args=(server,))
     endless.start()
-    wait_for(lambda: _busy(world), "a busy Redis")
+    wait_for(lambda: _reason(world) == "busy", "a busy Redis")
     with ThreadPoolExecutor(1) as pool:
         stored = pool.submit(world.ledger.store_output, claim.lease, Output(text="paid"))
         wait_for(lambda: _blocked(world))
@@ -169,12 +240,13 @@ def _run_until_killed(server: RedisServer) -> None:
         server.client().eval("while true do end", 0)
 
 
-def _busy(world: World) -> bool:
+def _reason(world: World) -> str:
+    """Return why a call without patience fails; nothing if it succeeds."""
     try:
         world.ledger.now()
     except LedgerUnavailable as error:
-        return error.reason == "busy"
-    return False
+        return error.reason
+    return ""
 
 
 def test_a_long_wait_is_logged_once_and_reported(
