@@ -85,6 +85,20 @@ def test_a_broken_stream_is_shown_and_reconnected(scene: Scene, tab: Tab) -> Non
     expect(page.locator("#stream")).to_have_text("live")
 
 
+def test_a_page_without_answers_says_that_its_figures_are_old(scene: Scene, tab: Tab) -> None:
+    page = tab(scene.url)
+    expect(page.locator("#stream")).to_have_text("live")
+    # A frozen console or Redis sends neither an answer nor an error.
+    page.route(scene.url + "/", lambda route: None)
+    page.evaluate("void refresh()")
+    sign = page.locator("#away")
+    expect(sign).to_contain_text("No answer for 5 s. Showing data from", timeout=15_000)
+    expect(page.locator("body")).to_have_class("stale")
+    page.unroute(scene.url + "/")
+    expect(sign).to_be_hidden(timeout=15_000)
+    expect(page.locator("body")).not_to_have_class("stale")
+
+
 # -- a story ---------------------------------------------------------------------------------------
 
 

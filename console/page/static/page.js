@@ -239,7 +239,8 @@ function showProgress(box, now) {
 
 // -- refreshing the figures ----------------------------------------------------------------------
 
-let running = null, again = false, due = null, last = 0;
+const PATIENCE = 5000;  // milliseconds until the page says that its figures are old
+let running = null, again = false, due = null, last = 0, shown = new Date();
 
 /** Load the page again without its frame. A call during a refresh causes one more after it. */
 function refresh() {
@@ -259,14 +260,21 @@ function refresh() {
 async function fetchFragment() {
   const part = one("#part");
   last = Date.now();
+  // A frozen console or Redis does not refuse: the request only takes long.
+  const late = setTimeout(() => showUnreachable(`No answer for ${PATIENCE / 1000} s`), PATIENCE);
   try {
     const answer = await fetch(location.href, {
       headers: { "X-Fragment": "1", Accept: "text/html" }, credentials: "same-origin" });
     if (answer.redirected) return location.reload();
-    if (answer.ok) swap(part, await answer.text());
+    if (answer.ok) {
+      swap(part, await answer.text());
+      shown = new Date();
+    }
     showUnreachable(answer.ok ? "" : answer.status === 503 ? "The ledger cannot be reached" : `The console responded with status ${answer.status}`);
   } catch {
     showUnreachable("The console does not respond");
+  } finally {
+    clearTimeout(late);
   }
 }
 
@@ -274,9 +282,10 @@ async function fetchFragment() {
 function showUnreachable(why) {
   const sign = one("#away");
   if (why) setTimeout(refresh, 5000);
-  if (sign.hidden === !why) return;
+  document.body.classList.toggle("stale", Boolean(why));
   sign.hidden = !why;
-  sign.textContent = why && `◌ ${why}. Showing data from ${new Date().toLocaleTimeString([], { hour12: false })}; retrying.`;
+  const text = why && `◌ ${why}. Showing data from ${shown.toLocaleTimeString([], { hour12: false })}; retrying.`;
+  if (sign.textContent !== text) sign.textContent = text;
 }
 
 function swap(part, text) {

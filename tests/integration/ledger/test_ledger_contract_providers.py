@@ -323,6 +323,7 @@ def test_each_failed_probe_doubles_the_wait_up_to_the_cap(scenario: Scenario) ->
         fail_call(scenario.ledger, start_call(scenario.ledger, PROVIDER))
         waits.append(opened(scenario))
     assert waits == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    assert scenario.ledger.breakers.all()[PROVIDER].faults == 5 + 9
 
 
 def test_a_dead_prober_frees_the_probe(scenario: Scenario) -> None:

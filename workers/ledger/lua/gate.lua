@@ -154,6 +154,7 @@ local function faulted(entry, retry_after_ms)
   if openings > 0 then
     -- The fault of a call that began before the breaker opened says nothing new.
     if claimed_at(provider, entry) > gate.opened_at and (gate.opens_at or 0) <= NOW then
+      gate.faults = (gate.faults or 0) + 1
       open_breaker(provider, gate)
     end
   else
