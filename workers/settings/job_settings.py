@@ -17,7 +17,7 @@ class JobSettings(BaseModel):
     #: Whether jobs may define runners inline instead of naming a profile.
     allow_inline: bool = False
     #: Where `on_done` may send outcomes, as `task@queue`; `*` stands for any text.
-    on_done: frozenset[str] = frozenset()
+    on_done: SortedSet[str] = frozenset()
     #: Named runners: the only ones a job from a queue may use.
     runners: dict[str, dict[str, Any]] = Field(default_factory=dict)
     #: Named commands for command.subprocess: `{argv = […], timeout = …}`.
