@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mulligan.policies.jobs.backoff import backoff
+from mulligan.policies.jobs.breaker import ProviderPolicy
 from mulligan.policies.jobs.job import Decoding, Message, Output
 from mulligan.policies.repair.strategy import contract_of
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
@@ -149,12 +150,14 @@ def requeue_fault(context: AttemptContext, claim: Claim, fault: TransportFault) 
 
     The ledger decides whether it waits for its provider or for the back-off of its own faults.
     """
+    asked = fault.retry_after
     delay = backoff(
         claim.faults + 1,
         base=context.backoff_base,
         cap=context.backoff_cap,
         randomness=context.randomness(),
-        retry_after=fault.retry_after,
+        # The provider's own pause has the same cap, so the job does not wait for longer.
+        retry_after=None if asked is None else min(asked, ProviderPolicy().retry_after_cap),
     )
     requeued = context.ledger.requeue(
         claim.lease, delay=delay, detail=str(fault), counter="faults", fault=fault

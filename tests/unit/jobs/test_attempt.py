@@ -152,6 +152,14 @@ def test_a_transport_fault_is_not_a_failure_of_the_answer() -> None:
     assert view.attempts[0].faults == 1
 
 
+def test_an_absurd_retry_after_does_not_hold_a_job_until_its_deadline() -> None:
+    fault = TransportFault("down", provider="fake", status=503, retry_after=1e300)
+    outcome, view = Worker(fault).run(make_job())
+    assert isinstance(outcome, Requeued)
+    assert outcome.delay <= 3601
+    assert (view.state, view.waiting_for) == ("waiting", "delay")
+
+
 def test_an_attempt_with_a_fallback_asks_the_fallback_s_provider() -> None:
     class WithFallback(FakeRunner):
         def provider_for(self, decoding: Decoding) -> str:
