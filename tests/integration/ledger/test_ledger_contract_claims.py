@@ -315,6 +315,18 @@ def test_a_late_stamp_does_not_release_parked_work(scenario: Scenario) -> None:
     assert scenario.swept_entries() == {f"a:{job_id}/1"}
 
 
+def test_the_verifications_of_a_cancelled_job_leave_their_parking_place(scenario: Scenario) -> None:
+    scenario.ledger.pause("queue:verify")
+    job_id = scenario.submit()
+    scenario.hand_over(job_id)
+    for index in (0, 1):
+        scenario.verification_refusal(job_id, index)
+    scenario.ledger.cancel(job_id)
+    assert scenario.ledger.parked() == []
+    scenario.ledger.resume("queue:verify")
+    assert scenario.expire_leases() == set()
+
+
 def test_verifications_wait_while_their_queue_is_paused(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.jobs import answer
+from support.jobs import answer, passed
 from support.ledger_scenario import Scenario, ScenarioMaker
 from support.settlements import succeeds
 
-from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Escalation
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Escalation
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.stores.quarantine import QuarantinedEntry
 
@@ -234,6 +234,22 @@ def test_ending_the_escalation_of_an_attempt_empties_the_quarantine(
         assert ended.publication is not None
         assert ended.publication.entry == Entry("attempt", job_id, 2)
         scenario.claim(job_id, 2)
+
+
+def test_a_verification_that_is_sent_again_brings_back_the_others(scenario: Scenario) -> None:
+    """Given three verifications: one has its result, the message of one arrives too late."""
+    job_id = scenario.submit()
+    scenario.hand_over(job_id, verifications=[0, 1, 2])
+    done = scenario.claim_verification(job_id, 2)
+    scenario.ledger.store_result(done.lease, passed(), elapsed=1.0)
+    fail(scenario, Entry("verification", job_id, 1, 0), 5)
+    assert scenario.verification_refusal(job_id, 1).reason == "finished"
+    scenario.ledger.quarantine.retry(None, by="ada")
+    assert scenario.swept_entries() == {f"v:{job_id}/1/0", f"v:{job_id}/1/1"}
+    for index in (0, 1):
+        claim = scenario.claim_verification(job_id, index)
+        stored = scenario.ledger.store_result(claim.lease, passed(), elapsed=1.0)
+    assert isinstance(stored, Claim)  # the last one settles
 
 
 def test_a_tenant_changes_only_its_own_entries(new_scenario: ScenarioMaker) -> None:

@@ -344,6 +344,15 @@ local function close_cycle(id, cycle, status, reason, detail)
   return eid
 end
 
+-- Calls `act` with the entry of each verification of an attempt that has no result.
+local function each_pending(id, n, act)
+  local key = attempt_key(id, n)
+  if redis.call('HGET', key, 'state') ~= 'verifying' then return end
+  for index in string.gmatch(redis.call('HGET', key, 'verifications') or '', '%d+') do
+    if redis.call('HEXISTS', key, 'result:' .. index) == 0 then act(verification_entry(id, n, index)) end
+  end
+end
+
 -- Ends a job and its open cycles. The cycles of a job that succeeded stay open to be re-checked.
 local function finish(id, old, state, reason, detail, failure)
   set_state(id, old, state)
@@ -366,6 +375,7 @@ local function finish(id, old, state, reason, detail, failure)
     data.signature, data.escalation = escalate(id .. ':' .. job[1], id, job[1], nil, reason, detail, failure)
   end
   if state ~= 'succeeded' then
+    each_pending(id, job[1], drop_entry)
     for _, cycle in ipairs(open_cycles(id)) do end_cycle(id, cycle, state, reason or state) end
     save_open_cycles(id, {})
   end

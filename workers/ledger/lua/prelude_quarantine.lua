@@ -114,7 +114,12 @@ local function release(entry, since)
   else
     if not reopen_job(id, n, since) then return false end
     local mode = redis.call('HGET', attempt_key(id, n), 'mode')
-    enqueue(entry, kind == 'v' and 'verify' or queue_of(mode), priority_of(mode, job[2]), NOW)
+    local priority = priority_of(mode, job[2])
+    if kind == 'a' then
+      enqueue(entry, queue_of(mode), priority, NOW)
+    else -- the end of the job ended the other verifications, too
+      each_pending(id, n, function(each) enqueue(each, 'verify', priority, NOW) end)
+    end
   end
   return true
 end
