@@ -73,6 +73,13 @@ class Calls:
     def gate(self) -> Breaker:
         return self.scenario.ledger.breakers.all()[PROVIDER]
 
+    @property
+    def last_pause(self) -> float:
+        """Return how long the last refusal stops the provider."""
+        gate = self.gate
+        assert gate.last_fault_at is not None
+        return gate.until - gate.last_fault_at
+
 
 @pytest.fixture
 def calls(scenario: Scenario) -> Calls:
@@ -248,6 +255,21 @@ def test_an_absurd_retry_after_is_capped(calls: Calls) -> None:
     calls.arrive(1)
     calls.refuse(retry_after=10**9)
     assert calls.gate.until - calls.scenario.ledger.now() <= 3600
+
+
+def test_a_retry_after_that_proves_too_short_is_not_believed_for_ever(calls: Calls) -> None:
+    """Given a provider that always refuses and asks for no wait, then it is asked ever less."""
+    calls.arrive(1)
+    waits = []
+    for _ in range(9):
+        calls.refuse(retry_after=0)
+        waits.append(calls.last_pause)
+        calls.scenario.advance(waits[-1])
+        calls.sweep()
+    # Doubled from 0.1 s, and never longer than 10 s: 0.1 * 2**7 would be 12.8.
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10], rel=1e-3)
+    calls.refuse(retry_after=30)
+    assert calls.last_pause == pytest.approx(30, rel=1e-3)
 
 
 def test_refusals_without_retry_after_back_off(calls: Calls) -> None:

@@ -92,6 +92,14 @@ local function answered(entry, wait_ms)
   if grow(provider, gate) or recovered or given(wait_ms) then write_gate(provider, gate) end
 end
 
+-- Retry-After is an order, but one that proves too short is not believed for ever: 0 or a date in
+-- the past would make the fleet ask without a break. `pauses`: refusals without an answer in between.
+local function refusal_pause(pauses, retry_after_ms)
+  local doubled = 2 ^ math.min(pauses - 1, 10)
+  if not retry_after_ms then return R.gate.pause_ms * doubled end
+  return math.max(retry_after_ms, math.min(100 * doubled, R.gate.hold_ms))
+end
+
 -- Learns from a 429: the provider is there, and takes fewer calls at once. A burst of refusals
 -- settles on the calls that were accepted; it halves the limit at most.
 local function refused(entry, retry_after_ms)
@@ -122,8 +130,7 @@ local function refused(entry, retry_after_ms)
   gate.slow_start, gate.credit = gate.limit, 0
   gate.refusals = (gate.refusals or 0) + 1
   gate.last_fault, gate.last_fault_at = R.fault.text, NOW
-  local pause = retry_after_ms or R.gate.pause_ms * 2 ^ math.min((gate.pauses or 1) - 1, 10)
-  close_gate(gate, math.max(pause, 100), 'provider')
+  close_gate(gate, refusal_pause(gate.pauses or 1, retry_after_ms), 'provider')
   write_gate(provider, gate)
   return provider, gate.opens_at
 end
