@@ -40,7 +40,7 @@ COMMANDS: tuple[Command | Group, ...] = (
         (
             Command(
                 "list",
-                "List the queues with their lengths, what is paused and what waits outside.",
+                "List the queues, what is paused and what is parked.",
                 "commands.queue:list_queues",
             ),
             Command("pause", "Pause a queue, a task type or a provider.", "commands.queue:pause"),
@@ -49,12 +49,12 @@ COMMANDS: tuple[Command | Group, ...] = (
     ),
     Command(
         "providers",
-        "List the providers: limits, running calls, waiting work and faults.",
+        "List the providers: limits, calls, waiting work, faults.",
         "commands.providers:providers",
     ),
     Group(
         "outbox",
-        "List entries that could not be sent; send them again or drop them.",
+        "List unsendable entries; send them again or drop them.",
         (
             Command(
                 "list", "List quarantined entries, newest first.", "commands.outbox:list_entries"
@@ -95,7 +95,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     ),
     Group(
         "edits",
-        "Apply edits to a tree, measure, review and roll them back.",
+        "Apply edits, measure, review and roll them back.",
         (
             Command(
                 "run",

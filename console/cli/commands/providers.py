@@ -14,7 +14,7 @@ from mulligan.policies.figures.format import UNKNOWN, duration, number
 
 
 def providers(json: Json = False) -> None:
-    """List the providers: limits, running calls, waiting work and faults."""
+    """List the providers: limits, calls, waiting work, faults."""
     with open_ledger_backend() as backend:
         rows = provider_rows(backend.services, tenant=None)
         now = backend.ledger.now()

@@ -23,7 +23,7 @@ What = Annotated[
 
 
 def list_queues(json: Json = False) -> None:
-    """List the queues with their lengths, what is paused and what waits outside."""
+    """List the queues, what is paused and what is parked."""
     with open_ledger_backend() as backend:
         paused, now = backend.ledger.paused(), backend.ledger.now()
         waiting = depths(backend.app, QUEUES)

@@ -16,7 +16,7 @@ from support.settlements import retries_immediately
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.figures.facts import OTHER, Figure
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.celery.factory import create_app
+from mulligan.workers.celery.periodic import PERIODIC
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.figures.windows import FigureReader, parse_window
 from mulligan.workers.ledger.cycle_rows import CycleRows
@@ -212,10 +212,8 @@ def test_the_ledger_s_events_are_counted(new_redis_scenario: ScenarioMaker) -> N
 
 
 def test_the_control_worker_folds_every_second(settings: SettingsMaker) -> None:
-    app = create_app(settings())
-    planned = app.conf.beat_schedule["fold"]
-    assert planned["task"] in app.tasks
-    assert (planned["schedule"], planned["options"]["queue"]) == (1.0, "control")
+    (planned,) = [task for task in PERIODIC if task.name == "fold"]
+    assert planned.seconds(settings()) == 1.0
 
 
 @pytest.mark.parametrize("text", ["soon", "1s", "366d", "-1h", ""])
