@@ -95,9 +95,12 @@ def _row(
 def awaited_provider(
     ledger: RedisLedger, view: JobView, tenant: str | None = None
 ) -> Breaker | None:
-    """Return the state of the provider that a job waits for, if the caller may see it."""
+    """Return the state of the provider that a job waits for, if the caller may see it.
+
+    None for one that a person has paused: its next try would not come.
+    """
     behind = view.waiting_behind or ""
-    if tenant is not None or not behind.startswith(_PROVIDER):
+    if tenant is not None or not behind.startswith(_PROVIDER) or behind in ledger.paused():
         return None
     return ledger.breakers.all().get(behind.removeprefix(_PROVIDER))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from mulligan.policies.jobs.job import Seconds
 from mulligan.policies.value import SortedSet
@@ -30,6 +30,14 @@ class JobSettings(BaseModel):
     model_modules: SortedSet[str] = frozenset()
     #: Maximum time for one answer of a runner whose profile sets no timeout.
     runner_timeout: Seconds = Field(default=300.0, gt=0)
+
+    @field_validator("on_done")
+    @classmethod
+    def _check_on_done(cls, value: frozenset[str]) -> frozenset[str]:
+        for each in sorted(value):
+            if "@" not in each and "*" not in each:
+                raise ValueError(f"use task@queue, such as shop.answered@shop, not {each!r}")
+        return value
 
 
 class PatienceSettings(BaseModel):

@@ -79,6 +79,20 @@ def test_a_person_s_pause_is_told_from_the_provider_s(context: ConsoleContext) -
     assert (row["paused"], row["text"]) == (True, "paused by a person")
 
 
+def test_a_job_of_a_paused_provider_is_promised_no_next_try(context: ConsoleContext) -> None:
+    """Given a job that waited for an open breaker before a person paused its provider."""
+    other = "other.example"
+    open_breaker(context.ledger, other)
+    job_id = submit_for(context.ledger, f"of-{other}")
+    assert isinstance(ask(context.ledger, job_id, other), ClaimRefused)
+    browser = client_of(context)
+    assert "next try at" in browser.get(f"/jobs/{job_id}", headers=HTML).text
+    context.ledger.pause(f"provider:{other}")
+    text = browser.get(f"/jobs/{job_id}", headers=HTML).text
+    assert f"provider {other}" in text
+    assert "next try at" not in text
+
+
 def test_a_waiting_job_says_what_it_waits_for(context: ConsoleContext) -> None:
     job_id = wait_for_provider(context)
     client = client_of(context)

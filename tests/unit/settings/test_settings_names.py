@@ -40,6 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "exempt_task_types": ["benchmark", "read_aloud"],
     "on_done": [],
     "allow_inline": False,
+    "on_done": [],
     "runners": {},
     "commands": {},
     "workspaces": {},
@@ -120,3 +121,9 @@ def test_no_setting_has_another_name_in_the_environment() -> None:
     source = Settings.model_config
     assert (source["env_prefix"], source.get("alias_generator")) == ("MULLIGAN_", None)
     assert all(field.validation_alias is None for field in Settings.model_fields.values())
+
+
+def test_where_outcomes_may_go_names_a_task_and_a_queue() -> None:
+    with pytest.raises(ValueError, match=r"use task@queue, such as .*, not 'shop'"):
+        Settings(on_done=frozenset({"shop"}))
+    assert Settings(on_done=frozenset({"shop.*@shop", "*"})).on_done
