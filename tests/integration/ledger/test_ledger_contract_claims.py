@@ -315,6 +315,18 @@ def test_a_late_stamp_does_not_release_parked_work(scenario: Scenario) -> None:
     assert scenario.swept_entries() == {f"a:{job_id}/1"}
 
 
+def test_an_outage_shorter_than_a_lease_costs_nobody_its_lease(scenario: Scenario) -> None:
+    """Given a lease that was last renewed some time before Redis went away."""
+    job_id = scenario.submit()
+    claim = scenario.claim(job_id)
+    scenario.sweep()
+    scenario.advance(scenario.settings.lease / 3)
+    scenario.advance(scenario.settings.lease * 0.7, away=True)
+    assert scenario.swept_entries() == set()
+    stored = scenario.ledger.store_output(claim.lease, answer())
+    assert not isinstance(stored, ClaimRefused)
+
+
 def test_the_verifications_of_a_cancelled_job_leave_their_parking_place(scenario: Scenario) -> None:
     scenario.ledger.pause("queue:verify")
     job_id = scenario.submit()

@@ -10,12 +10,12 @@ local function given(value) return value ~= nil and value ~= cjson.null and valu
 local function stamp(ms) return string.format('%.3f', ms) end
 -- A lease is a random token and the time at which it expires; without a time it has expired.
 local function expired(at) return not given(at) or tonumber(at) <= NOW end
--- Whether a held lease may be taken over. After a time without sweeps longer than a lease nobody
+-- Whether a held lease may be taken over. After half a lease without sweeps nobody
 -- could renew, so until the next sweep has extended the leases, none counts as expired.
 local function lapsed(entry)
   if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return false end
   local swept = tonumber(redis.call('GET', P .. 'swept_at') or '')
-  return not swept or NOW - swept <= R.lease_ms
+  return not swept or NOW - swept <= R.lease_ms / 2
 end
 -- A full Redis refuses a script at its first write, if that write may need memory, and nothing after
 -- it. So each script decides by its first write, which changes nothing, whether it needs room.

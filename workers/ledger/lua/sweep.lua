@@ -1,12 +1,13 @@
 -- Find what to publish (again): expired leases, entries never published, due delays, entries
 -- overtaken by later ones of their queue, and parked entries whose reason has capacity again.
 allow_when_full()
--- Redis or the sweep was away for longer than a lease: nobody could renew, so nobody is dead for
+-- Redis or the sweep was away for longer than half a lease. A lease may have been renewed a third of it
+-- before, so it ends now although its holder lives: nobody could renew, so nobody is dead for
 -- that. Every holder gets one more lease to show that it lives. Never twice in a row: sweeps that
 -- are always late must find lost workers, too.
 local last = redis.call('MGET', P .. 'swept_at', P .. 'extended_at')
 local swept = tonumber(last[1] or '')
-if swept and NOW - swept > R.lease_ms and last[1] ~= last[2] then
+if swept and NOW - swept > R.lease_ms / 2 and last[1] ~= last[2] then
   local held = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW + R.lease_ms)
   for _, entry in ipairs(held) do redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry) end
   redis.call('SET', P .. 'extended_at', stamp(NOW))
