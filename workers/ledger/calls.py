@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
-from hashlib import sha1
-from importlib import resources
 from typing import Any, TypeVar
 
 import redis
@@ -23,6 +20,7 @@ from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import BadInput, LedgerRefused, LedgerUnavailable
 from mulligan.workers.ledger.connections import Connections
 from mulligan.workers.ledger.refusals import SAID, Refusal, plain_text, refusal_of
+from mulligan.workers.ledger.scripts import SCRIPTS
 from mulligan.workers.ledger.waits import CallInProgress, LedgerWaits
 
 T = TypeVar("T")
@@ -65,32 +63,6 @@ PATIENCE = {
     "renew": Patience.BRIEF,
     "beat": Patience.BRIEF,
 }
-
-
-#: Prepended to every script, in this order.
-_PRELUDES = ("prelude.lua", "prelude_quarantine.lua", "waiting.lua", "gate.lua")
-
-
-@dataclass(frozen=True)
-class Script:
-    text: str
-    sha: str
-
-
-def _load_scripts() -> dict[str, Script]:
-    folder = resources.files("mulligan.workers.ledger.lua")
-    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".lua"))
-    prelude = "".join((folder / name).read_text() for name in _PRELUDES)
-    scripts = {}
-    for file in folder.iterdir():
-        if file.name in names and file.name not in _PRELUDES:
-            text = prelude + file.read_text()
-            sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
-            scripts[file.name.removesuffix(".lua")] = Script(text, sha)
-    return scripts
-
-
-SCRIPTS = _load_scripts()
 
 
 def connect(url: str) -> redis.Redis:

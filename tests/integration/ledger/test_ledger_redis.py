@@ -29,9 +29,10 @@ from mulligan.tasks.ports.ledger import (
     Submission,
 )
 from mulligan.workers.ledger import job_ids, keys
-from mulligan.workers.ledger.calls import SCRIPTS, SOCKET_TIMEOUT, connect
+from mulligan.workers.ledger.calls import SOCKET_TIMEOUT, connect
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.scripts import SCRIPTS
 from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.settings.model import Settings
 
@@ -255,7 +256,8 @@ def _untagged(name: str) -> str:
 def run_every_kind_of_job(scenario: Scenario) -> None:
     """Take jobs through everything that can happen to them."""
     _, entry = scenario.repaired_job()
-    scenario.advance(601)
+    scenario.sweep()
+    scenario.advance(601, away=True)  # a sweep after a long time extends leases
     scenario.sweep()
     lease = scenario.claim_recheck(entry).lease
     scenario.ledger.settle_cycle(lease, status="completed", score=100)
@@ -341,6 +343,7 @@ CAPPED = {
     "events": "events_cap",
     "watermarks": "one field per queue and priority",
     "swept_at": "one value",
+    "extended_at": "one value",
     "limits": "one field per configured limit",
 }
 #: Indexes of records with a longer retention than jobs: the sweep trims them.

@@ -3,7 +3,7 @@ local entry = attempt_entry(R.id, R.n)
 local job = redis.call('HMGET', job_key(R.id), 'state', 'deadline_at', 'task_type', 'tenant', 'lane')
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'state', 'token', 'claims', 'not_before', 'mode',
-  'queued_at', 'runner', 'faults_last')
+  'queued_at', 'runner', 'faults_last', 'output_by')
 if not job[1] or not attempt[1] then take_entry(entry) return { 'gone' } end
 if TERMINAL[job[1]] or attempt[1] == 'settled' then take_entry(entry) return { 'finished' } end
 if attempt[1] == 'verifying' then take_entry(entry) return { 'verifying' } end
@@ -23,7 +23,7 @@ if tonumber(job[2]) <= NOW then
   return { 'escalated', 'deadline' }
 end
 -- External work stays in its lane, and no provider is asked for an answer that is stored.
-local asks = not job[5] and redis.call('HEXISTS', key, 'output') == 0
+local asks = not job[5] and not attempt[9]
 local gates = attempt_gates(attempt[5], job[3], job[4], asks and provider_of(attempt[7]))
 local why, behind = held_back(entry, gates)
 if why and not R.already_run then

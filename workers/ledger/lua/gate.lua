@@ -1,4 +1,4 @@
--- Prepended to every script after waiting.lua: what the ledger learns about a provider from the ends
+-- Shared by the scripts, after waiting.lua: what the ledger learns about a provider from the ends
 -- of its calls. `provider:<name>` has:
 --   limit                      calls in flight that the provider is given at most
 --   slow_start                 below it each answer raises the limit by one; above, `limit` answers do
@@ -60,9 +60,11 @@ end
 
 -- The limit grows only while it is used, and not above a ceiling that was refused lately.
 local function grow(provider, gate)
-  local busy = slots_taken('provider:' .. provider)
-  if busy < provider_limit(provider, gate.limit) then return false end
-  if provider_limit(provider, gate.limit + 1) <= provider_limit(provider, gate.limit) then return false end
+  local reason = 'provider:' .. provider
+  local limit = provider_limit(provider, gate.limit)
+  -- Most answers come while there is room; counting without expired reservations takes longer.
+  if redis.call('ZCARD', active_key(reason)) < limit or slots_taken(reason) < limit then return false end
+  if provider_limit(provider, gate.limit + 1) <= limit then return false end
   if gate.ceiling then
     local held = NOW < gate.ceiling_until
     if held and gate.limit + 1 >= gate.ceiling then return false end

@@ -1,4 +1,5 @@
--- Prepended to every script. KEYS[1] is the prefix of one partition, ARGV[1] the request as JSON.
+-- Shared by the scripts: each is given the definitions that it uses (workers/ledger/scripts.py).
+-- KEYS[1] is the prefix of one partition, ARGV[1] the request as JSON.
 -- The prefix contains the partition's hash tag, so all keys of a script live on one node.
 local P = KEYS[1]
 local R = cjson.decode(ARGV[1])
@@ -41,6 +42,8 @@ local function cycle_of(entry) return string.sub(entry, 3) end
 
 -- Defined in waiting.lua.
 local leave_parking, free_slots, drop_lease
+-- Entries without a slot, because this script has freed it.
+local FREED = {}
 
 local TERMINAL = { succeeded = true, escalated = true, cancelled = true }
 
@@ -370,7 +373,7 @@ local function finish(id, old, state, reason, detail, failure)
   end
   redis.call('ZREM', P .. 'stale', 'j:' .. id)
   -- An attempt that still runs keeps its slots until its worker reports or its lease expires.
-  if not redis.call('ZSCORE', P .. 'leases', entry) then free_slots(entry) end
+  if not FREED[entry] and not redis.call('ZSCORE', P .. 'leases', entry) then free_slots(entry) end
   if state == 'escalated' then
     data.signature, data.escalation = escalate(id .. ':' .. job[1], id, job[1], nil, reason, detail, failure)
   end

@@ -1,4 +1,4 @@
--- Prepended to every script after prelude.lua: the quarantine of entries that cannot be sent or read.
+-- Shared by the scripts, after prelude.lua: the quarantine of entries that cannot be sent or read.
 -- A quarantined entry has left the outbox, so it hurts nobody else. It has an open escalation, and a
 -- person sends it again, or drops it; either ends the escalation.
 

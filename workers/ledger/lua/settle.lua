@@ -1,7 +1,7 @@
 -- Write the verdict, the memory's count, the cycle, the job's next state and the next attempt's
 -- entry in one step, so that nothing is recorded without its consequences.
 local key = attempt_key(R.id, R.n)
-local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by', 'runner')
+local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by', 'runner', 'provider')
 -- The answer says `next` if there is an attempt to publish: not if the job has ended meanwhile.
 local function settled(freed)
   local queued = given(R.next) and read_entry(attempt_entry(R.id, R.next.number))
@@ -23,7 +23,7 @@ if retried and job[8] then
   redis.call('ZADD', active_key('quota:' .. job[8]), NOW + RESERVED_MS, next_entry)
   redis.call('ZREM', active_key('quota:' .. job[8]), entry)
 end
-answered(entry) -- an error without an answer is the provider's answer, too
+if (attempt[5] or '') ~= '' then answered(entry) end -- an error without an answer is the provider's answer, too
 drop_lease(entry)
 
 -- Best attempt = (success, score, earliest).

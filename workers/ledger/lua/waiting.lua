@@ -1,4 +1,4 @@
--- Prepended to every script after prelude.lua: what may hold an entry back, where it waits, and what
+-- Shared by the scripts, after prelude.lua: what may hold an entry back, where it waits, and what
 -- releases it. There is one mechanism for pauses, quotas, breakers and limits of providers: an entry
 -- is parked behind a reason (`queue:NAME`, `task_type:NAME`, `provider:NAME`, `quota:TENANT`) and
 -- released when the reason has capacity again. docs/decisions/0019-one-way-to-wait.md says why.
@@ -66,11 +66,14 @@ end
 
 -- Returns how many entries may start behind a reason (nil without a limit), what their jobs wait for
 -- otherwise, and whether it is closed even for those that have a slot.
-local function capacity(reason)
+local function unpaused_capacity(reason)
   local kind, name = string.match(reason, '^([%a_]+):(.*)$')
   if kind == 'quota' then return quota_capacity(name) end
-  if redis.call('HEXISTS', P .. 'paused', reason) == 1 then return 0, 'pause', true end
   if kind == 'provider' then return provider_capacity(name) end
+end
+local function capacity(reason)
+  if redis.call('HEXISTS', P .. 'paused', reason) == 1 then return 0, 'pause', true end
+  return unpaused_capacity(reason)
 end
 
 -- -- what may hold an entry back ------------------------------------------------------------------
@@ -124,8 +127,11 @@ end
 -- Returns what an entry waits for and the reason to park it behind; nil if it may start. One that
 -- has a slot may, unless the reason has closed meanwhile.
 local function held_back(entry, gates)
-  for _, reason in ipairs(gates) do
-    local free, why, closed = capacity(reason)
+  if #gates == 0 then return nil end
+  local paused = redis.call('HMGET', P .. 'paused', unpack(gates))
+  for i, reason in ipairs(gates) do
+    if paused[i] then return 'pause', reason end
+    local free, why, closed = unpaused_capacity(reason)
     if free and free <= 0 and (closed or not has_slot(reason, entry)) then return why, reason end
   end
 end
@@ -140,10 +146,12 @@ end
 -- Takes a slot behind each reason. `in_flight` is how many calls a provider then has.
 local function take_slots(entry, gates, score)
   local key = record_key(entry)
+  FREED[entry] = nil
   each_slot(gates, function(reason, provider)
     redis.call('ZADD', active_key(reason), score, entry)
     if provider then
-      redis.call('HSET', key, 'provider', provider, 'in_flight', slots_taken(reason))
+      redis.call('HSET', key, 'provider', provider, 'in_flight',
+        redis.call('ZCARD', active_key(reason)))
     end
   end)
 end
@@ -262,6 +270,7 @@ function free_slots(entry)
   free_provider(entry)
   local tenant = kind == 'a' and redis.call('HGET', job_key(id), 'tenant')
   if tenant then free_slot('quota:' .. tenant, entry) end
+  FREED[entry] = true
 end
 
 function drop_lease(entry)
