@@ -40,7 +40,6 @@ DEFAULTS: dict[str, Any] = {
     "exempt_task_types": ["benchmark", "read_aloud"],
     "on_done": [],
     "allow_inline": False,
-    "on_done": [],
     "runners": {},
     "commands": {},
     "workspaces": {},
